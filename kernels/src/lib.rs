@@ -1,0 +1,21 @@
+//! Computes. Decoder forward on a paged KV pool, RoPE shift, KV deviation, sampling, sentence embeddings.
+//!
+//! No async, no actors. The only I/O is reading a model folder.
+
+pub mod attention;
+pub mod chat;
+pub mod config;
+pub mod deviation;
+pub mod dtype;
+pub mod embedding;
+pub mod error;
+pub mod linear;
+pub mod matrix;
+pub mod model;
+pub mod pool;
+pub mod rope;
+pub mod sampling;
+pub mod tokenizer;
+pub mod weights;
+
+pub use error::{Error, ErrorKind, Result};
