@@ -1,0 +1,247 @@
+//! Rotary embedding parameters and the frequencies that follow from them.
+
+use std::f32::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+use super::fields::Fields;
+use crate::error::{Error, Result};
+
+/// How rotary frequencies follow from a model's configuration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RopeConfig {
+    /// The base of the frequencies.
+    pub theta: f64,
+    pub scaling: RopeScaling,
+}
+
+/// What is done to the frequencies so that a model reads further than it was pre-trained.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "rope_type")]
+pub enum RopeScaling {
+    None,
+    /// Position interpolation: every frequency divided by `factor`.
+    Linear {
+        factor: f64,
+    },
+    Llama3(Llama3Scaling),
+    Yarn(YarnScaling),
+}
+
+/// Llama 3.1's rule: long wavelengths are interpolated, short ones kept, those between are blended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Llama3Scaling {
+    pub factor: f64,
+    pub low_freq_factor: f64,
+    pub high_freq_factor: f64,
+    /// Context length of the pre-training in tokens.
+    pub original_max_positions: usize,
+}
+
+/// YaRN ("YaRN: Efficient Context Window Extension of Large Language Models", section 3: NTK by parts and the
+/// attention temperature).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct YarnScaling {
+    pub factor: f64,
+    /// Context length of the pre-training in tokens.
+    pub original_max_positions: usize,
+    /// Rotations over the original context above which a dimension is kept as it is.
+    pub beta_fast: f64,
+    /// Rotations below which a dimension is wholly interpolated.
+    pub beta_slow: f64,
+    /// What cos and sin are multiplied by.
+    pub attention_factor: f64,
+    /// Round the borders of the blended range to whole dimensions.
+    pub truncate: bool,
+}
+
+impl RopeConfig {
+    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
+    pub(super) fn read(fields: &Fields<'_>, max_positions: usize) -> Result<Self> {
+        let parameters = match fields.object("rope_parameters")? {
+            Some(parameters) => Some(parameters),
+            None => fields.object("rope_scaling")?,
+        };
+        let mut theta: Option<f64> = None;
+        let mut partial: Option<f64> = None;
+        if let Some(parameters) = &parameters {
+            theta = parameters.optional("rope_theta", "a number")?;
+            partial = parameters.optional("partial_rotary_factor", "a number")?;
+        }
+        if theta.is_none() {
+            theta = fields.optional("rope_theta", "a number")?;
+        }
+        if partial.is_none() {
+            partial = fields.optional("partial_rotary_factor", "a number")?;
+        }
+        if partial.is_some_and(|part| part != 1.0) {
+            return Err(Error::unsupported("rotary embedding of a part of each head is not supported"));
+        }
+        let theta = theta.unwrap_or(10_000.0);
+        if !(theta.is_finite() && theta > 1.0) {
+            return Err(Error::invalid_model(format!("config.json: rope_theta {theta} is not greater than 1")));
+        }
+        let scaling = match parameters {
+            Some(parameters) => RopeScaling::read(&parameters, fields, max_positions)?,
+            None => RopeScaling::None,
+        };
+        Ok(Self { theta, scaling })
+    }
+
+    /// Longest context in tokens when `config.json` states `stated`: linear and YaRN stretch it, Llama 3's files
+    /// state the stretched length already.
+    pub(super) fn max_positions(&self, stated: usize) -> usize {
+        match &self.scaling {
+            RopeScaling::None | RopeScaling::Llama3(_) => stated,
+            RopeScaling::Linear { factor } => stated.max((stated as f64 * factor) as usize),
+            RopeScaling::Yarn(yarn) => stated.max((yarn.original_max_positions as f64 * yarn.factor) as usize),
+        }
+    }
+
+    /// Angles per position, `[head_dim / 2]` in radians, and the factor that cos and sin are multiplied by.
+    ///
+    /// Element i rotates the pair (i, i + head_dim / 2). Computed in f32 step by step as transformers does, so
+    /// that angles at large positions agree with it.
+    pub fn inverse_frequencies(&self, head_dim: usize) -> (Vec<f32>, f32) {
+        let mut frequencies: Vec<f32> =
+            (0..head_dim / 2).map(|i| 1.0 / (self.theta as f32).powf((2 * i) as f32 / head_dim as f32)).collect();
+        let mut attention_factor = 1.0;
+        match &self.scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => {
+                frequencies.iter_mut().for_each(|frequency| *frequency /= *factor as f32);
+            }
+            RopeScaling::Llama3(llama3) => {
+                frequencies.iter_mut().for_each(|frequency| *frequency = llama3.scale(*frequency));
+            }
+            RopeScaling::Yarn(yarn) => {
+                let (low, high) = yarn.blended_range(head_dim, self.theta);
+                for (i, frequency) in frequencies.iter_mut().enumerate() {
+                    let interpolate = ((i as f32 - low) / (high - low)).clamp(0.0, 1.0);
+                    let keep = 1.0 - interpolate;
+                    *frequency = *frequency / yarn.factor as f32 * (1.0 - keep) + *frequency * keep;
+                }
+                attention_factor = yarn.attention_factor as f32;
+            }
+        }
+        (frequencies, attention_factor)
+    }
+}
+
+impl RopeScaling {
+    fn read(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<Self> {
+        let kind: Option<String> = match parameters.optional("rope_type", "a string")? {
+            Some(kind) => Some(kind),
+            None => parameters.optional("type", "a string")?,
+        };
+        let Some(kind) = kind else {
+            // One set a layer type, as some other families write it.
+            if parameters.values().any(serde_json::Value::is_object) {
+                return Err(Error::unsupported("rotary parameters that differ by layer type are not supported"));
+            }
+            return Ok(Self::None);
+        };
+        match kind.as_str() {
+            "default" => Ok(Self::None),
+            "linear" => Ok(Self::Linear { factor: factor(parameters, "factor")? }),
+            "llama3" => Ok(Self::Llama3(Llama3Scaling {
+                factor: factor(parameters, "factor")?,
+                low_freq_factor: parameters.number("low_freq_factor")?,
+                high_freq_factor: parameters.number("high_freq_factor")?,
+                original_max_positions: original_positions(parameters, config, max_positions)?,
+            })),
+            "yarn" => Ok(Self::Yarn(YarnScaling::read(parameters, config, max_positions)?)),
+            other => Err(Error::unsupported(format!(
+                "rotary scaling of type {other} is not supported; take a model with default, linear, llama3 or yarn"
+            ))),
+        }
+    }
+}
+
+impl Llama3Scaling {
+    fn scale(&self, frequency: f32) -> f32 {
+        let original = self.original_max_positions as f32;
+        let (low, high) = (self.low_freq_factor as f32, self.high_freq_factor as f32);
+        let wavelength = 2.0 * PI / frequency;
+        if wavelength > original / low {
+            return frequency / self.factor as f32;
+        }
+        if wavelength < original / high {
+            return frequency;
+        }
+        let smooth = (original / wavelength - low) / (high - low);
+        (1.0 - smooth) * frequency / self.factor as f32 + smooth * frequency
+    }
+}
+
+impl YarnScaling {
+    fn read(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<Self> {
+        let original_max_positions = original_positions(parameters, config, max_positions)?;
+        let factor = match parameters.has("factor") {
+            true => factor(parameters, "factor")?,
+            false => max_positions as f64 / original_max_positions as f64,
+        };
+        let number = |key| parameters.optional::<f64>(key, "a number");
+        let attention_factor = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
+            (Some(attention_factor), _, _) => attention_factor,
+            (None, Some(mscale), Some(all)) if mscale != 0.0 && all != 0.0 => {
+                temperature(factor, mscale) / temperature(factor, all)
+            }
+            _ => temperature(factor, 1.0),
+        };
+        Ok(Self {
+            factor,
+            original_max_positions,
+            beta_fast: number("beta_fast")?.filter(|beta| *beta != 0.0).unwrap_or(32.0),
+            beta_slow: number("beta_slow")?.filter(|beta| *beta != 0.0).unwrap_or(1.0),
+            attention_factor,
+            truncate: parameters.flag("truncate", true)?,
+        })
+    }
+
+    /// The dimensions between which keeping a frequency fades into interpolating it.
+    fn blended_range(&self, head_dim: usize, theta: f64) -> (f32, f32) {
+        let dimension = |rotations: f64| {
+            head_dim as f64 * (self.original_max_positions as f64 / (rotations * 2.0 * std::f64::consts::PI)).ln()
+                / (2.0 * theta.ln())
+        };
+        let (mut low, mut high) = (dimension(self.beta_fast), dimension(self.beta_slow));
+        if self.truncate {
+            (low, high) = (low.floor(), high.ceil());
+        }
+        let low = low.max(0.0);
+        let mut high = high.min(head_dim as f64 - 1.0);
+        if low == high {
+            high += 0.001;
+        }
+        (low as f32, high as f32)
+    }
+}
+
+/// YaRN's recommended attention temperature, 0.1 ln(s) + 1.
+fn temperature(factor: f64, mscale: f64) -> f64 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * mscale * factor.ln() + 1.0 }
+}
+
+fn factor(parameters: &Fields<'_>, key: &str) -> Result<f64> {
+    let factor = parameters.number(key)?;
+    if factor.is_finite() && factor >= 1.0 {
+        return Ok(factor);
+    }
+    Err(Error::invalid_model(format!(
+        "config.json: rotary scaling `{key}` is {factor}, below 1; fetch the model again"
+    )))
+}
+
+fn original_positions(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<usize> {
+    let key = "original_max_position_embeddings";
+    let stated: Option<usize> = match parameters.optional(key, "a positive integer")? {
+        Some(stated) => Some(stated),
+        None => config.optional(key, "a positive integer")?,
+    };
+    match stated {
+        Some(0) => Err(Error::invalid_model(format!("config.json: `{key}` is 0; fetch the model again"))),
+        Some(stated) => Ok(stated),
+        None => Ok(max_positions),
+    }
+}
