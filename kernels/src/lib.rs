@@ -2,6 +2,7 @@
 //!
 //! No async, no actors. The only I/O is reading a model folder.
 
+mod aligned;
 pub mod attention;
 pub mod chat;
 pub mod config;
@@ -15,6 +16,7 @@ pub mod model;
 pub mod pool;
 pub mod rope;
 pub mod sampling;
+pub mod simd;
 pub mod tokenizer;
 pub mod weights;
 
