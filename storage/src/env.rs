@@ -1,0 +1,259 @@
+//! The one seam for wall clock, randomness and failpoints, so that a seed replays a run and a test can break any step.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::{Error, ErrorKind, Result};
+
+/// The variable that arms failpoints in a process that a test starts; its form is that of [`Env::arm`].
+pub const FAILPOINTS_VARIABLE: &str = "RAGSTONE_FAILPOINTS";
+
+/// Clock, randomness and failpoints. Cheap to clone; clones share state.
+#[derive(Clone, Debug)]
+pub struct Env(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    /// State of a SplitMix64 generator: one atomic add a number, no lock.
+    random_state: AtomicU64,
+    /// False as long as no failpoint was ever armed, so that production pays one relaxed load.
+    armed: AtomicBool,
+    fail_points: Mutex<HashMap<String, FailPoint>>,
+}
+
+#[derive(Debug)]
+enum Clock {
+    System,
+    /// Milliseconds since 1970, moved by [`Env::advance`] only.
+    Fixed(AtomicU64),
+}
+
+#[derive(Debug)]
+struct FailPoint {
+    mode: FailMode,
+    /// Hits that pass before the failpoint fires.
+    passes_left: u64,
+    hits: u64,
+}
+
+/// What an armed failpoint does when it is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FailMode {
+    /// Nothing.
+    Off,
+    /// Returns an error of this kind.
+    Error(ErrorKind),
+    /// Panics.
+    Panic,
+    /// Ends the process at once; no destructor runs, as with `kill -9`.
+    Kill,
+}
+
+impl FromStr for FailMode {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Ok(match text {
+            "off" => Self::Off,
+            "error" => Self::Error(ErrorKind::Internal),
+            "error:full" => Self::Error(ErrorKind::Full),
+            "error:corrupt" => Self::Error(ErrorKind::Corrupt),
+            "error:not_found" => Self::Error(ErrorKind::NotFound),
+            "error:unavailable" => Self::Error(ErrorKind::Unavailable),
+            "panic" => Self::Panic,
+            "kill" => Self::Kill,
+            _ => {
+                return Err(Error::invalid_input(format!(
+                    "failpoint mode '{text}' is unknown; use off, error, error:full, error:corrupt, error:not_found, \
+                     error:unavailable, panic or kill"
+                )));
+            }
+        })
+    }
+}
+
+impl Env {
+    /// The system's clock and a generator seeded by the system; no failpoint is armed.
+    pub fn system() -> Self {
+        // The standard library seeds a `RandomState` from the operating system: the one place that needs entropy.
+        let seed = std::collections::hash_map::RandomState::new().build_hasher().finish();
+        Self::new(Clock::System, seed)
+    }
+
+    /// [`Env::system`] with the failpoints of [`FAILPOINTS_VARIABLE`] armed.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the variable is malformed.
+    pub fn from_environment() -> Result<Self> {
+        let env = Self::system();
+        if let Ok(table) = std::env::var(FAILPOINTS_VARIABLE) {
+            env.arm(&table)?;
+        }
+        Ok(env)
+    }
+
+    /// A clock that stands at `now_unix_ms` until [`Env::advance`] moves it, and randomness that `seed` replays.
+    pub fn seeded(seed: u64, now_unix_ms: u64) -> Self {
+        Self::new(Clock::Fixed(AtomicU64::new(now_unix_ms)), seed)
+    }
+
+    fn new(clock: Clock, seed: u64) -> Self {
+        Self(Arc::new(Inner {
+            clock,
+            random_state: AtomicU64::new(seed),
+            armed: AtomicBool::new(false),
+            fail_points: Mutex::new(HashMap::new()),
+        }))
+    }
+
+    /// Wall-clock time in milliseconds since 1970, UTC.
+    pub fn now_unix_ms(&self) -> u64 {
+        match &self.0.clock {
+            Clock::System => {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+                u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+            }
+            Clock::Fixed(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Moves a seeded clock on; a system clock moves by itself.
+    pub fn advance(&self, by: Duration) {
+        if let Clock::Fixed(now) = &self.0.clock {
+            now.fetch_add(u64::try_from(by.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        }
+    }
+
+    /// The next number of the generator (SplitMix64). Not for secrets.
+    pub fn random_u64(&self) -> u64 {
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let mut z = self.0.random_state.fetch_add(STEP, Ordering::Relaxed).wrapping_add(STEP);
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Arms failpoints from text: `name=mode[@n]`, separated by `;`. With `@n` it fires from the n-th hit on.
+    /// Example: `disk.before_write=error:full;disk.after_write=kill@3`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the text is malformed; then nothing of it is armed.
+    pub fn arm(&self, table: &str) -> Result<()> {
+        let mut parsed = Vec::new();
+        for rule in table.split(';').map(str::trim).filter(|rule| !rule.is_empty()) {
+            let (name, action) = rule.split_once('=').ok_or_else(|| {
+                Error::invalid_input(format!("failpoint '{rule}' is not of the form name=mode or name=mode@n"))
+            })?;
+            let (mode, nth) = match action.split_once('@') {
+                None => (action, 1),
+                Some((mode, nth)) => match nth.parse::<u64>() {
+                    Ok(nth) if nth > 0 => (mode, nth),
+                    _ => return Err(Error::invalid_input(format!("failpoint '{rule}': '{nth}' is not a hit number"))),
+                },
+            };
+            parsed.push((name.trim().to_owned(), mode.parse::<FailMode>()?, nth));
+        }
+        for (name, mode, nth) in parsed {
+            self.set_fail_point(&name, mode, nth);
+        }
+        Ok(())
+    }
+
+    /// Arms one failpoint: it fires from the `nth` hit on (1 = the first).
+    pub fn set_fail_point(&self, name: &str, mode: FailMode, nth: u64) {
+        let point = FailPoint { mode, passes_left: nth.saturating_sub(1), hits: 0 };
+        self.fail_points().insert(name.to_owned(), point);
+        self.0.armed.store(true, Ordering::Release);
+    }
+
+    /// How often an armed failpoint was reached (0 for one that was never armed).
+    pub fn fail_point_hits(&self, name: &str) -> u64 {
+        self.fail_points().get(name).map_or(0, |point| point.hits)
+    }
+
+    /// A named place where a test can make the step fail. Free unless a failpoint was armed.
+    ///
+    /// # Errors
+    /// The armed error. Panics or ends the process if armed so: never in production, where none is armed.
+    pub fn fail_point(&self, name: &str) -> Result<()> {
+        if !self.0.armed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mode = {
+            let mut points = self.fail_points();
+            let Some(point) = points.get_mut(name) else { return Ok(()) };
+            point.hits += 1;
+            if point.passes_left > 0 {
+                point.passes_left -= 1;
+                return Ok(());
+            }
+            point.mode
+        };
+        match mode {
+            FailMode::Off => Ok(()),
+            FailMode::Error(kind) => Err(Error::new(kind, format!("failpoint {name} fired"))),
+            FailMode::Panic => panic!("failpoint {name} fired"),
+            FailMode::Kill => std::process::abort(),
+        }
+    }
+
+    fn fail_points(&self) -> MutexGuard<'_, HashMap<String, FailPoint>> {
+        self.0.fail_points.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_replays_clock_and_randomness() {
+        let draw = |env: &Env| (0..4).map(|_| env.random_u64()).collect::<Vec<_>>();
+        assert_eq!(draw(&Env::seeded(7, 0)), draw(&Env::seeded(7, 0)));
+        assert_ne!(draw(&Env::seeded(7, 0)), draw(&Env::seeded(8, 0)));
+        let env = Env::seeded(0, 1_000);
+        env.clone().advance(Duration::from_secs(2));
+        assert_eq!(env.now_unix_ms(), 3_000, "clones share the clock");
+        // SplitMix64's published first output for seed 0.
+        assert_eq!(env.random_u64(), 0xE220_A839_7B1D_CDAF);
+    }
+
+    #[test]
+    fn the_system_clock_moves_and_seeds_differ() {
+        let env = Env::system();
+        assert!(env.now_unix_ms() > 1_600_000_000_000);
+        assert_ne!(env.random_u64(), Env::system().random_u64());
+    }
+
+    #[test]
+    fn failpoints_fire_from_the_nth_hit_on() {
+        let env = Env::seeded(0, 0);
+        assert!(env.fail_point("a").is_ok(), "unarmed");
+        env.arm("a=error:full@3; b=off ;").unwrap();
+        assert!(env.fail_point("a").is_ok());
+        assert!(env.fail_point("a").is_ok());
+        assert_eq!(env.fail_point("a").unwrap_err().kind(), ErrorKind::Full);
+        assert_eq!(env.fail_point("a").unwrap_err().kind(), ErrorKind::Full);
+        assert!(env.fail_point("b").is_ok());
+        assert_eq!((env.fail_point_hits("a"), env.fail_point_hits("b"), env.fail_point_hits("c")), (4, 1, 0));
+        env.set_fail_point("a", FailMode::Panic, 1);
+        let clone = env.clone();
+        assert!(std::panic::catch_unwind(move || clone.fail_point("a")).is_err());
+        env.set_fail_point("a", FailMode::Off, 1);
+        assert!(env.fail_point("a").is_ok());
+    }
+
+    #[test]
+    fn malformed_tables_arm_nothing() {
+        for table in ["a", "a=loud", "a=error@0", "a=error@x", "b=error;a=loud"] {
+            let env = Env::seeded(0, 0);
+            assert_eq!(env.arm(table).unwrap_err().kind(), ErrorKind::InvalidInput, "{table}");
+            assert!(env.fail_point("a").is_ok() && env.fail_point("b").is_ok());
+        }
+    }
+}

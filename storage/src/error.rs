@@ -1,14 +1,14 @@
 //! One error type for the crate, with a kind that says what the caller should do.
 
 /// What the caller should do about an [`Error`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// Nothing there: a miss, which is always legal for KV.
     NotFound,
     /// Bytes that do not match their checksum or key: a late miss; the entry is to be removed.
     Corrupt,
-    /// The disk or a bounded tier is full: free space, or lower a capacity.
+    /// The disk or a bounded tier is full: free space, or raise a capacity.
     Full,
     /// The data folder belongs to another model, embedding or newer version.
     Incompatible,
@@ -49,5 +49,33 @@ impl Error {
     /// What the caller should do.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// Bytes that are not what was written.
+    pub fn corrupt(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// Nothing there.
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// Input that the caller must change.
+    pub fn invalid_input(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidInput, message)
+    }
+
+    /// A failed file operation on `path`: a full disk is [`ErrorKind::Full`], a missing or forbidden file is the
+    /// caller's input, anything else is [`ErrorKind::Unavailable`].
+    pub fn io(doing: &str, path: &std::path::Path, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let (kind, advice) = match source.kind() {
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Full, "; free space on that disk and try again"),
+            Io::NotFound => (ErrorKind::InvalidInput, "; check the path"),
+            Io::PermissionDenied => (ErrorKind::InvalidInput, "; check the permissions of that path"),
+            _ => (ErrorKind::Unavailable, ""),
+        };
+        Self::new(kind, format!("{doing} {}: {source}{advice}", path.display())).with_source(source)
     }
 }

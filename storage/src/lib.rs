@@ -6,6 +6,7 @@ pub mod corpus;
 pub mod entry;
 pub mod env;
 pub mod error;
+pub mod fingerprint;
 pub mod frame;
 pub mod key;
 pub mod plan;
