@@ -1,0 +1,84 @@
+//! One error type for the crate, with a kind that says what the caller should do.
+
+use std::time::Duration;
+
+/// What the caller should do about an [`Error`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The caller's input is at fault.
+    InvalidInput,
+    /// The prompt and the requested answer do not fit the model's context.
+    ContextLength,
+    /// No such collection, document or model.
+    NotFound,
+    /// A bounded queue is full: come back after [`Error::retry_after`].
+    Overloaded,
+    /// The request's deadline passed.
+    DeadlineExceeded,
+    /// The caller went away.
+    Cancelled,
+    /// The disk or a tier is full.
+    Full,
+    /// The data folder belongs to another model, embedding or newer version.
+    Incompatible,
+    /// A panic or a broken promise inside ragstone: this request is lost, the service goes on.
+    Internal,
+}
+
+/// An error of this crate. Its text says what to do.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    kind: ErrorKind,
+    message: String,
+    #[source]
+    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error of `kind`; `message` says what was wrong and what to do.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None }
+    }
+
+    /// What the caller should do.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// How long to wait before trying again, where trying again helps.
+    pub fn retry_after(&self) -> Option<Duration> {
+        (self.kind == ErrorKind::Overloaded).then_some(Duration::from_secs(1))
+    }
+}
+
+impl From<ragstone_kernels::Error> for Error {
+    fn from(error: ragstone_kernels::Error) -> Self {
+        use ragstone_kernels::ErrorKind as K;
+        let kind = match error.kind() {
+            K::InvalidInput => ErrorKind::InvalidInput,
+            K::InvalidModel | K::UnsupportedModel => ErrorKind::Incompatible,
+            _ => ErrorKind::Internal,
+        };
+        Self { kind, message: error.to_string(), source: Some(Box::new(error)) }
+    }
+}
+
+impl From<ragstone_storage::Error> for Error {
+    fn from(error: ragstone_storage::Error) -> Self {
+        use ragstone_storage::ErrorKind as K;
+        let kind = match error.kind() {
+            K::NotFound => ErrorKind::NotFound,
+            K::InvalidInput => ErrorKind::InvalidInput,
+            K::Incompatible => ErrorKind::Incompatible,
+            K::Full => ErrorKind::Full,
+            K::Unavailable => ErrorKind::Overloaded,
+            _ => ErrorKind::Internal,
+        };
+        Self { kind, message: error.to_string(), source: Some(Box::new(error)) }
+    }
+}

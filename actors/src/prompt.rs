@@ -1,0 +1,177 @@
+//! Assembling a prompt: root, passages, question, joined as token ids. Pure.
+//!
+//! Every segment is tokenized on its own, and its separators belong to it, so that a passage has the same token ids
+//! wherever it stands (the condition for reusing its KV).
+
+use std::sync::Arc;
+
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate};
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::residency::{Segment, SegmentKind};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How passages and questions are written into a prompt.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PromptFormat {
+    /// The system prompt of questions over passages; stands first, so that its KV is the root of every entry.
+    pub system: String,
+    /// One passage; `{title}` and `{text}` are filled in.
+    pub passage: String,
+    /// The question; `{question}` is filled in.
+    pub question: String,
+}
+
+impl Default for PromptFormat {
+    fn default() -> Self {
+        Self {
+            system: "Answer each question from the passages.\n".into(),
+            passage: "Passage: {title} | {text}\n".into(),
+            question: "Question: {question}\nAnswer:".into(),
+        }
+    }
+}
+
+impl PromptFormat {
+    /// Checks that nothing of a passage or question would be lost.
+    pub fn validate(&self) -> Result<()> {
+        for (key, text, field) in
+            [("prompt.passage", &self.passage, "{text}"), ("prompt.question", &self.question, "{question}")]
+        {
+            if !text.contains(field) {
+                return Err(Error::new(ErrorKind::InvalidInput, format!("setting `{key}` must contain `{field}`")));
+            }
+        }
+        Ok(())
+    }
+
+    /// A passage's text in the prompt, separators included.
+    pub fn render_passage(&self, title: &str, text: &str) -> String {
+        fill(&self.passage, &[("{title}", title), ("{text}", text)])
+    }
+}
+
+/// Fills fields in one pass, so that braces inside a value stay text.
+fn fill(template: &str, fields: &[(&str, &str)]) -> String {
+    let mut out = String::with_capacity(template.len() + fields.iter().map(|(_, value)| value.len()).sum::<usize>());
+    let mut rest = template;
+    while let Some((at, name, value)) =
+        fields.iter().filter_map(|(name, value)| rest.find(name).map(|at| (at, name, value))).min_by_key(|hit| hit.0)
+    {
+        out.push_str(&rest[..at]);
+        out.push_str(value);
+        rest = &rest[at + name.len()..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The text before and after the passages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Frame {
+    root: String,
+    question: String,
+    /// The chat template wrote the special tokens itself.
+    has_special_tokens: bool,
+}
+
+/// Joins the segments of a conversation: root (everything before the passages), passages, question (the rest).
+///
+/// `passages` are token ids made at ingest with [`PromptFormat::render_passage`]. Without passages the conversation
+/// before the last user message is the root, so that a longer conversation finds it again.
+pub fn assemble_chat(
+    messages: &[ChatMessage],
+    passages: Option<&[Arc<[u32]>]>,
+    format: &PromptFormat,
+    template: Option<&ChatTemplate>,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<Segment>> {
+    let frame = match template {
+        Some(template) => frame_by_template(messages, passages.is_some(), format, template)?,
+        None => frame_plain(messages, format)?,
+    };
+    let mut root = tokenizer.encode(&frame.root, false)?;
+    if !frame.has_special_tokens {
+        root.splice(0..0, tokenizer.bos_id());
+    }
+    let mut segments = Vec::with_capacity(2 + passages.map_or(0, <[_]>::len));
+    if !root.is_empty() {
+        segments.push(Segment { kind: SegmentKind::Root, tokens: root.into() });
+    }
+    for tokens in passages.unwrap_or_default() {
+        segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
+    }
+    let question = tokenizer.encode(&frame.question, false)?;
+    segments.push(Segment { kind: SegmentKind::Question, tokens: question.into() });
+    Ok(segments)
+}
+
+/// The prompt of a plain completion: one question segment.
+pub fn assemble_tokens(tokens: Vec<u32>) -> Vec<Segment> {
+    vec![Segment { kind: SegmentKind::Question, tokens: tokens.into() }]
+}
+
+/// Stands where the passages go while the template is rendered. No template and no user writes this on purpose;
+/// if a message contains it, the split below would be ambiguous and the request is refused.
+const PLACE: &str = "\u{2}ragstone-passages\u{2}";
+
+fn frame_by_template(
+    messages: &[ChatMessage],
+    with_passages: bool,
+    format: &PromptFormat,
+    template: &ChatTemplate,
+) -> Result<Frame> {
+    let mut messages = messages.to_vec();
+    if messages.iter().any(|message| message.content.contains(PLACE)) {
+        return Err(Error::new(ErrorKind::InvalidInput, "a message contains ragstone's passage marker; remove it"));
+    }
+    let last = last_user(&messages)?;
+    let asked = std::mem::take(&mut messages[last].content);
+    messages[last].content =
+        if with_passages { format!("{PLACE}{}", fill(&format.question, &[("{question}", &asked)])) } else { format!("{PLACE}{asked}") };
+    if with_passages && messages.iter().all(|message| message.role != "system") {
+        messages.insert(0, ChatMessage { role: "system".into(), content: format.system.trim_end().into() });
+    }
+    let rendered = template.render(&messages, true)?;
+    let (root, question) = rendered.split_once(PLACE).ok_or_else(|| {
+        Error::new(ErrorKind::Incompatible, "the model's chat template drops the last user message; take another model")
+    })?;
+    Ok(Frame { root: root.into(), question: question.into(), has_special_tokens: true })
+}
+
+fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame> {
+    let last = last_user(messages)?;
+    let mut root: String =
+        messages.iter().filter(|message| message.role == "system").map(|message| format!("{}\n", message.content)).collect();
+    if root.is_empty() {
+        root.clone_from(&format.system);
+    }
+    // Earlier turns stand in the question's segment: the root stays the one that the passages' entries are behind.
+    let mut question = String::new();
+    for message in &messages[..last] {
+        match message.role.as_str() {
+            "user" => question.push_str(&fill(&format.question, &[("{question}", &message.content)])),
+            "assistant" => question.push_str(&format!(" {}\n", message.content)),
+            _ => {}
+        }
+    }
+    question.push_str(&fill(&format.question, &[("{question}", &messages[last].content)]));
+    Ok(Frame { root, question, has_special_tokens: false })
+}
+
+/// The conversation must end with the user's turn.
+fn last_user(messages: &[ChatMessage]) -> Result<usize> {
+    match messages.last() {
+        Some(message) if message.role == "user" => Ok(messages.len() - 1),
+        Some(message) => Err(Error::new(
+            ErrorKind::InvalidInput,
+            format!("the last message has role `{}`; it must be the user's", message.role),
+        )),
+        None => Err(Error::new(ErrorKind::InvalidInput, "`messages` is empty; send at least one user message")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

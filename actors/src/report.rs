@@ -1,0 +1,163 @@
+//! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
+
+use ragstone_storage::tier::Tier;
+use serde::Serialize;
+
+/// One item of an answer's stream.
+#[derive(Debug, Clone)]
+pub enum Event {
+    /// A generated token.
+    Token(TokenEvent),
+    /// The end; always the last event.
+    Finished(Finish),
+}
+
+/// A generated token. `text` may be empty while a character is incomplete.
+#[derive(Debug, Clone, Serialize)]
+pub struct TokenEvent {
+    /// Its id in the model's vocabulary.
+    pub id: u32,
+    /// The text that became complete with it.
+    pub text: String,
+    /// Natural logarithm of its probability before temperature and truncation.
+    pub logprob: f32,
+    /// The likeliest tokens at this place, likeliest first: `(id, text, logprob)`.
+    pub top: Vec<(u32, String, f32)>,
+}
+
+/// How an answer ended.
+#[derive(Debug, Clone, Serialize)]
+pub struct Finish {
+    /// Why generation stopped.
+    pub reason: FinishReason,
+    /// Token counts.
+    pub usage: Usage,
+    /// What was reused, and the times.
+    pub report: ReuseReport,
+}
+
+/// Why generation stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// An end token or a stop string.
+    Stop,
+    /// The token limit.
+    Length,
+}
+
+/// Token counts of one answer.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Tokens generated.
+    pub completion_tokens: u32,
+}
+
+/// A whole answer.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answer {
+    /// The generated text.
+    pub text: String,
+    /// The passages that stood in the prompt, in prompt order.
+    pub citations: Vec<Citation>,
+    /// The generated tokens.
+    #[serde(skip)]
+    pub tokens: Vec<TokenEvent>,
+    /// How it ended.
+    #[serde(flatten)]
+    pub finish: Finish,
+}
+
+/// A passage that stood in the prompt.
+#[derive(Debug, Clone, Serialize)]
+pub struct Citation {
+    /// 1-based place in the prompt.
+    pub number: usize,
+    /// Its document; empty for documents given inline.
+    pub document_id: String,
+    /// Its document's title.
+    pub title: String,
+    /// File or address it came from, where known.
+    pub source: Option<String>,
+    /// The passage itself.
+    pub text: String,
+    /// Retrieval score; `None` for documents given inline.
+    pub score: Option<f32>,
+}
+
+/// What was reused and where the time went. The four token counts add up to the prompt.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ReuseReport {
+    /// Where each prompt token's KV came from.
+    pub tokens: TokenAccount,
+    /// What was loaded, by tier.
+    pub loads: Vec<TierLoad>,
+    /// Loads that failed and were recomputed.
+    pub late_misses: u32,
+    /// The recompute ratio that was asked of the blended passages.
+    pub ratio: f32,
+    /// Segment by segment, in prompt order.
+    pub segments: Vec<SegmentReport>,
+    /// Where the time to the first token went.
+    pub ttft: Ttft,
+}
+
+/// Where each prompt token's KV came from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct TokenAccount {
+    /// Loaded, computed earlier behind the same tokens: equal to computing them again.
+    pub exact: u32,
+    /// Loaded, computed earlier behind other tokens: approximate.
+    pub blended: u32,
+    /// Tokens of blended passages that were chosen for recomputation.
+    pub recomputed: u32,
+    /// Not stored anywhere: computed in full. The question always is.
+    pub computed: u32,
+}
+
+/// What was loaded from one tier.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct TierLoad {
+    /// Which tier.
+    pub tier: Tier,
+    /// Bytes of frames read.
+    pub bytes: u64,
+    /// Time spent reading and verifying, most of it hidden behind computation.
+    pub ms: f64,
+}
+
+/// One segment of the prompt.
+#[derive(Debug, Clone, Serialize)]
+pub struct SegmentReport {
+    /// `root`, `passage` or `question`.
+    pub kind: &'static str,
+    /// Its length.
+    pub tokens: u32,
+    /// `exact`, `blend` or `compute`.
+    pub source: &'static str,
+    /// Where it was loaded from.
+    pub tier: Option<Tier>,
+}
+
+/// Time to the first token, in milliseconds, and its parts in order.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Ttft {
+    /// From the arrival of the question to its first token.
+    pub total_ms: f64,
+    /// Embedding the question and searching.
+    pub retrieve_ms: f64,
+    /// Joining token ids.
+    pub assemble_ms: f64,
+    /// Looking for stored KV.
+    pub look_up_ms: f64,
+    /// Deciding.
+    pub plan_ms: f64,
+    /// Waiting for the engine.
+    pub queue_ms: f64,
+    /// Computation, and KV placement into blocks.
+    pub compute_ms: f64,
+    /// Waiting for a layer that was not loaded in time: what the overlap did not hide.
+    pub load_wait_ms: f64,
+}

@@ -1,0 +1,86 @@
+//! What an operator can set, with defaults that work on a laptop.
+
+use ragstone_kernels::dtype::KvDtype;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::prompt::PromptFormat;
+
+/// Capacities, limits and defaults of the running service.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Settings {
+    /// Bytes of the device tier: the paged KV pool of running sequences.
+    pub device_bytes: u64,
+    /// Bytes of stored KV kept in host memory.
+    pub host_bytes: u64,
+    /// Bytes of stored KV kept on disk.
+    pub disk_bytes: u64,
+    /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
+    pub recompute_ratio: f32,
+    /// Passages retrieved for a question.
+    pub top_k: usize,
+    /// Greatest length of a passage, in tokens of the language model.
+    pub chunk_tokens: usize,
+    /// Requests waiting or running before new ones are refused with 429.
+    pub max_queued: usize,
+    /// Sequences that decode together.
+    pub max_batch: usize,
+    /// Seconds a request may take.
+    pub deadline_s: u64,
+    /// Compute threads; none given takes every core.
+    pub threads: Option<usize>,
+    /// Type of stored KV; none given takes that of the weights.
+    pub kv_dtype: Option<KvDtype>,
+    /// How passages and questions are written into a prompt.
+    pub prompt: PromptFormat,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            device_bytes: 512 << 20,
+            host_bytes: 1 << 30,
+            disk_bytes: 16 << 30,
+            recompute_ratio: 0.15,
+            top_k: 5,
+            chunk_tokens: 256,
+            max_queued: 64,
+            max_batch: 16,
+            deadline_s: 120,
+            threads: None,
+            kv_dtype: None,
+            prompt: PromptFormat::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Checks every value; the error names the key.
+    pub fn validate(&self) -> Result<()> {
+        let bad = |key: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, format!("setting `{key}` {why}")));
+        if !(0.0..=1.0).contains(&self.recompute_ratio) {
+            return bad("recompute_ratio", "must lie between 0.0 and 1.0");
+        }
+        for (key, value) in [
+            ("top_k", self.top_k),
+            ("max_queued", self.max_queued),
+            ("max_batch", self.max_batch),
+            ("threads", self.threads.unwrap_or(1)),
+        ] {
+            if value == 0 {
+                return bad(key, "must be at least 1");
+            }
+        }
+        if self.top_k > 1000 {
+            return bad("top_k", "must be at most 1000");
+        }
+        if self.chunk_tokens < 16 {
+            return bad("chunk_tokens", "must be at least 16");
+        }
+        if self.deadline_s == 0 {
+            return bad("deadline_s", "must be at least 1");
+        }
+        self.prompt.validate()
+    }
+}
