@@ -290,12 +290,24 @@ fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Re
         None if !fields.mentions("sliding_window") => Some(4096),
         stated => stated,
     };
+    let kinds = fields.optional::<Vec<String>>("layer_types", "a list of strings")?;
     match architecture {
-        Architecture::Llama => Ok(vec![None; layers]),
-        Architecture::Mistral => Ok(vec![stated; layers]),
+        Architecture::Llama | Architecture::Mistral => {
+            let window = stated.filter(|_| architecture == Architecture::Mistral);
+            let expected = if window.is_some() { "sliding_attention" } else { "full_attention" };
+            // These classes treat all layers alike and ignore `layer_types`; a file that says otherwise was made for
+            // a class that this is not.
+            if let Some(other) = kinds.iter().flatten().find(|kind| *kind != expected) {
+                return Err(Error::unsupported(format!(
+                    "{} with layers of type {other} is not supported",
+                    architecture.class_name()
+                )));
+            }
+            Ok(vec![window; layers])
+        }
         Architecture::Qwen2 | Architecture::Qwen3 => {
             let window = if fields.flag("use_sliding_window", false)? { stated } else { None };
-            if let Some(kinds) = fields.optional::<Vec<String>>("layer_types", "a list of strings")? {
+            if let Some(kinds) = kinds {
                 return windows_by_kind(&kinds, layers, window);
             }
             let first: usize = fields.optional("max_window_layers", "an integer")?.unwrap_or(28);

@@ -1,0 +1,166 @@
+//! Text to token ids and back, with the ids that begin and end a model's text.
+
+mod special;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::config::ModelConfig;
+use crate::error::{Error, ErrorKind, Result};
+pub use special::SpecialTokens;
+pub(crate) use special::read_json;
+pub use stream::StreamDecoder;
+
+/// The tokenizer of a model folder. Clones share it.
+#[derive(Debug, Clone)]
+pub struct Tokenizer {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tokenizer: tokenizers::Tokenizer,
+    tokens: SpecialTokens,
+    bos: Option<u32>,
+    eos: Vec<u32>,
+    /// Texts that the tokenizer would read as one control token.
+    control: Vec<String>,
+    greatest: (u32, String),
+}
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`, and the special tokens that `tokenizer_config.json`, `generation_config.json` and
+    /// `config.json` name.
+    ///
+    /// # Errors
+    /// `InvalidModel` when a file is missing or malformed; the message names it.
+    pub fn from_folder(folder: &Path) -> Result<Self> {
+        let path = folder.join("tokenizer.json");
+        let bytes = std::fs::read(&path).map_err(|error| {
+            Error::invalid_model(format!(
+                "cannot read {}: {error}; the model needs its tokenizer.json, fetch it again",
+                path.display()
+            ))
+            .with_source(error)
+        })?;
+        let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
+            Error::invalid_model(format!("{} is not a valid tokenizer ({error}); fetch it again", path.display()))
+        })?;
+        // Training leftovers in some files; cutting a prompt short would lose text without a word.
+        tokenizer.with_padding(None);
+        tokenizer.with_truncation(None).map_err(failed)?;
+
+        let tokens = SpecialTokens::from_folder(folder)?;
+        let bos = leading_token(&tokenizer, &tokens)?;
+        let eos = tokens.end_ids(|token| tokenizer.token_to_id(token));
+        let control =
+            tokenizer.get_added_tokens_decoder().into_values().filter(|t| t.special).map(|t| t.content).collect();
+        let greatest = tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).max().unwrap_or_default();
+        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, bos, eos, control, greatest }) })
+    }
+
+    /// Token ids of `text`. With `special`, the tokens that the model wants around a text (its BOS) are added.
+    ///
+    /// Texts of control tokens, such as `<|im_end|>`, become those tokens: right for a rendered chat template,
+    /// wrong for text from elsewhere, see [`Tokenizer::encode_text`].
+    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
+        let encoding = self.inner.tokenizer.encode_fast(text, special).map_err(failed)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Token ids of text that nobody vouches for: a control token's text in it stays text, so that a passage
+    /// cannot end its turn or open another. Adds nothing around it.
+    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        let mut rest = text;
+        // Cutting a control token's text in two is enough for the tokenizer not to see it.
+        while let Some(cut) = self.first_control(rest) {
+            ids.extend(self.encode(&rest[..cut], false)?);
+            rest = &rest[cut..];
+        }
+        ids.extend(self.encode(rest, false)?);
+        Ok(ids)
+    }
+
+    /// Byte offset just behind the first character of the first control token's text.
+    fn first_control(&self, text: &str) -> Option<usize> {
+        let found = self.inner.control.iter().filter_map(|token| Some((text.find(token.as_str())?, token))).min()?;
+        let first = found.1.chars().next()?;
+        // A control token of one character cannot be cut; real ones are longer.
+        (first.len_utf8() < found.1.len()).then_some(found.0 + first.len_utf8())
+    }
+
+    /// The text of token ids, without control tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner.tokenizer.decode(ids, true).map_err(failed)
+    }
+
+    /// A decoder for ids that arrive one by one.
+    pub fn stream(&self) -> StreamDecoder {
+        StreamDecoder::new(self.clone())
+    }
+
+    /// The text of one token as the vocabulary spells it, control tokens included.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.inner.tokenizer.id_to_token(id)
+    }
+
+    /// The id of a token as the vocabulary spells it.
+    pub fn token_id(&self, token: &str) -> Option<u32> {
+        self.inner.tokenizer.token_to_id(token)
+    }
+
+    /// The token that this model wants in front of a text; `None` where it wants none, even if its vocabulary has
+    /// one (Qwen).
+    pub fn bos_id(&self) -> Option<u32> {
+        self.inner.bos
+    }
+
+    /// The ids that end an answer, each once, ascending.
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.inner.eos
+    }
+
+    /// The texts of the special tokens, for chat templates.
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        &self.inner.tokens
+    }
+
+    /// Whether every token has a row in the model's embedding.
+    ///
+    /// # Errors
+    /// `InvalidModel` when one has not: the tokenizer belongs to another model.
+    pub fn check_fits(&self, config: &ModelConfig) -> Result<()> {
+        let (id, token) = &self.inner.greatest;
+        if (*id as usize) < config.vocab_size {
+            return Ok(());
+        }
+        Err(Error::invalid_model(format!(
+            "the tokenizer belongs to another model: its token {token:?} has id {id}, but the weights have only {} \
+             token embeddings; fetch tokenizer.json and the weights from the same place",
+            config.vocab_size
+        )))
+    }
+}
+
+/// The BOS that the post-processor puts in front, or that `add_bos_token` orders or forbids.
+fn leading_token(tokenizer: &tokenizers::Tokenizer, tokens: &SpecialTokens) -> Result<Option<u32>> {
+    let named = tokens.bos.as_deref().and_then(|token| tokenizer.token_to_id(token));
+    match (tokens.add_bos, named) {
+        (Some(false), _) => return Ok(None),
+        (Some(true), Some(id)) => return Ok(Some(id)),
+        _ => {}
+    }
+    let around = tokenizer.encode_fast("", true).map_err(failed)?;
+    let first = around.get_ids().first().copied();
+    // An empty text may still be given an EOS; only the named BOS counts, where one is named.
+    Ok(first.filter(|id| named.is_none_or(|named| named == *id) && !tokens.is_end(tokenizer.id_to_token(*id))))
+}
+
+fn failed(error: tokenizers::Error) -> Error {
+    let message = format!("the tokenizer failed: {error}");
+    Error::new(ErrorKind::Internal, message).with_source(error)
+}

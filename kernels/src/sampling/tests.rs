@@ -1,0 +1,117 @@
+use super::*;
+
+fn sampler(params: SamplingParams) -> Sampler {
+    Sampler::new(params)
+}
+
+fn draws(params: SamplingParams, logits: &[f32], count: usize) -> Vec<u32> {
+    let mut sampler = sampler(params);
+    (0..count).map(|_| sampler.sample(logits).unwrap().id).collect()
+}
+
+#[test]
+fn greedy_takes_the_lower_id_of_equals() {
+    let sampled = sampler(SamplingParams::default()).sample(&[0.5, 2.0, 2.0, -1.0]).unwrap();
+    assert_eq!(sampled.id, 1);
+    assert!(sampled.top.is_empty());
+}
+
+#[test]
+fn log_probabilities_are_those_of_the_unmodified_distribution() {
+    let logits = [1.0f32, 2.0, 3.0, 0.0];
+    let sum: f32 = logits.iter().map(|l| l.exp()).sum();
+    let params = SamplingParams { temperature: 0.1, top_k: 1, logprobs: Some(2), ..Default::default() };
+    let sampled = sampler(params).sample(&logits).unwrap();
+    assert_eq!(sampled.id, 2);
+    assert!((sampled.logprob - (3.0 - sum.ln())).abs() < 1e-6);
+    assert_eq!(sampled.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2, 1]);
+    assert!((sampled.top[1].1 - (2.0 - sum.ln())).abs() < 1e-6);
+}
+
+#[test]
+fn more_alternatives_than_tokens_are_all_of_them_and_ties_go_by_id() {
+    let params = SamplingParams { logprobs: Some(20), ..Default::default() };
+    let sampled = sampler(params).sample(&[1.0, 1.0, 4.0]).unwrap();
+    assert_eq!(sampled.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2, 0, 1]);
+    let total: f32 = sampled.top.iter().map(|(_, logprob)| logprob.exp()).sum();
+    assert!((total - 1.0).abs() < 1e-5);
+}
+
+#[test]
+fn the_same_seed_repeats_and_another_differs() {
+    let logits: Vec<f32> = (0..50).map(|i| (i % 7) as f32 * 0.1).collect();
+    let params = |seed| SamplingParams { temperature: 1.0, seed, ..Default::default() };
+    assert_eq!(draws(params(7), &logits, 40), draws(params(7), &logits, 40));
+    assert_ne!(draws(params(7), &logits, 40), draws(params(8), &logits, 40));
+}
+
+#[test]
+fn draws_follow_the_tempered_distribution() {
+    let logits = [0.0f32, 1.0, 2.0];
+    let params = SamplingParams { temperature: 2.0, seed: 3, ..Default::default() };
+    let count = 20_000;
+    let drawn = draws(params, &logits, count);
+    let weights: Vec<f64> = logits.iter().map(|l| f64::from(l / 2.0).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    for (id, weight) in weights.iter().enumerate() {
+        let share = drawn.iter().filter(|d| **d == id as u32).count() as f64 / count as f64;
+        assert!((share - weight / total).abs() < 0.015, "id {id}: {share} against {}", weight / total);
+    }
+}
+
+#[test]
+fn top_k_and_top_p_cut_the_tail() {
+    let logits = [3.0f32, 2.9, 0.0, -1.0, -5.0];
+    let top_k = SamplingParams { temperature: 2.0, top_k: 2, seed: 1, ..Default::default() };
+    assert!(draws(top_k, &logits, 500).iter().all(|id| *id < 2));
+    // The first two hold about 0.95 of the weight at temperature 1, so 0.9 needs both and no more.
+    let top_p = SamplingParams { temperature: 1.0, top_p: 0.9, seed: 1, ..Default::default() };
+    let drawn = draws(top_p, &logits, 500);
+    assert!(drawn.iter().all(|id| *id < 2));
+    assert!(drawn.contains(&0) && drawn.contains(&1));
+    let one = SamplingParams { temperature: 1.0, top_p: 1e-6, seed: 1, ..Default::default() };
+    assert!(draws(one, &logits, 50).iter().all(|id| *id == 0));
+}
+
+#[test]
+fn equal_logits_leave_a_nucleus_of_the_lower_ids() {
+    let params = SamplingParams { temperature: 1.0, top_p: 0.5, seed: 1, ..Default::default() };
+    assert!(draws(params, &[1.0; 8], 300).iter().all(|id| *id < 4));
+}
+
+#[test]
+fn nan_is_never_chosen() {
+    let logits = [f32::NAN, 1.0, f32::NAN, 0.5, f32::NEG_INFINITY];
+    let greedy = sampler(SamplingParams { logprobs: Some(5), ..Default::default() }).sample(&logits).unwrap();
+    assert_eq!(greedy.id, 1);
+    assert!(greedy.top.iter().all(|(_, logprob)| !logprob.is_nan()));
+    for params in [
+        SamplingParams { temperature: 1.5, seed: 2, ..Default::default() },
+        SamplingParams { temperature: 1.5, top_k: 4, seed: 2, ..Default::default() },
+        SamplingParams { temperature: 1.5, top_p: 0.99, seed: 2, ..Default::default() },
+    ] {
+        assert!(draws(params, &logits, 200).iter().all(|id| [1, 3].contains(id)));
+    }
+}
+
+#[test]
+fn logits_without_a_finite_maximum_are_an_error() {
+    for logits in [&[][..], &[f32::NAN, f32::NAN], &[f32::NEG_INFINITY], &[1.0, f32::INFINITY]] {
+        let error = sampler(SamplingParams::default()).sample(logits).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+}
+
+#[test]
+fn parameters_out_of_range_are_named() {
+    let cases = [
+        (SamplingParams { temperature: -1.0, ..Default::default() }, "temperature"),
+        (SamplingParams { temperature: f32::NAN, ..Default::default() }, "temperature"),
+        (SamplingParams { top_p: 0.0, ..Default::default() }, "top_p"),
+        (SamplingParams { logprobs: Some(21), ..Default::default() }, "logprobs"),
+    ];
+    for (params, name) in cases {
+        assert!(params.validate().unwrap_err().to_string().contains(name));
+    }
+    SamplingParams::default().validate().unwrap();
+}
