@@ -1,0 +1,140 @@
+//! Attention of scattered query rows over paged keys and values, masked by true position.
+//!
+//! A query at position p sees a key at position k iff k <= p (and p - k < window, where the layer has one), whatever
+//! the order of slots in memory. Scores are soft-maxed online ("Online normalizer calculation for softmax",
+//! algorithm 3) over tiles of [`KEY_TILE`] slots from slot 0 on, each (query, head) on its own, so that the bits of a
+//! row depend neither on the batch nor on tiles that it cannot see.
+
+mod tile;
+
+use std::ops::Range;
+
+use rayon::prelude::*;
+
+use crate::aligned::SharedMut;
+use crate::matrix::Matrix;
+use crate::pool::{BLOCK_TOKENS, BlockId, KvPool};
+use crate::simd::{self, Path};
+use tile::{KEY_TILE, RowTile};
+
+/// Pairs of (query row, head) that share a tile of keys while it is in the L1 cache.
+const QUERIES_PER_TILE: usize = 112;
+
+/// The keys and values of one sequence. Slot s is token s % 16 of block `blocks[s / 16]`.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceView<'a> {
+    pub blocks: &'a [BlockId],
+    /// The true position of each filled slot, by slot. `u32::MAX` hides a slot from every query.
+    pub key_positions: &'a [u32],
+}
+
+/// Query rows of one sequence.
+#[derive(Debug, Clone)]
+pub struct RowGroup<'a> {
+    /// Rows of the batch.
+    pub rows: Range<usize>,
+    /// True positions, one a row.
+    pub positions: &'a [u32],
+    pub sequence: SequenceView<'a>,
+}
+
+/// The least and the greatest position of a key tile.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    least: u32,
+    greatest: u32,
+}
+
+/// `out = softmax(q K^T * scale) V` in one layer, for q `[rows, heads * head_dim]`, rotated, and out of the same
+/// shape, in f32. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no group stay as they are; a row that sees
+/// no key becomes zero.
+///
+/// # Panics
+/// If shapes do not fit, or a group's rows, positions, blocks and filled slots do not fit each other.
+pub fn attend(
+    pool: &KvPool,
+    layer: usize,
+    q: &Matrix,
+    groups: &[RowGroup<'_>],
+    window: Option<u32>,
+    scale: f32,
+    out: &mut Matrix,
+) {
+    attend_on(Path::best(), pool, layer, q, groups, window, scale, out);
+}
+
+/// [`attend`] on a given instruction set.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn attend_on(
+    path: Path,
+    pool: &KvPool,
+    layer: usize,
+    q: &Matrix,
+    groups: &[RowGroup<'_>],
+    window: Option<u32>,
+    scale: f32,
+    out: &mut Matrix,
+) {
+    let layout = *pool.layout();
+    check(pool, layer, q, groups, out);
+    let shared_heads = q.cols() / layout.kv_dim();
+    let tokens = (QUERIES_PER_TILE / shared_heads).clamp(8, 64);
+    let spans: Vec<Vec<Span>> = groups.iter().map(|group| spans(group.sequence.key_positions)).collect();
+    let mut tiles = Vec::new();
+    let (out_len, out) = (out.cols(), SharedMut(out.as_mut_slice().as_mut_ptr()));
+    for (group, spans) in groups.iter().zip(&spans) {
+        for first in (0..group.rows.len()).step_by(tokens) {
+            let rows = first..group.rows.len().min(first + tokens);
+            for head in 0..layout.kv_heads {
+                tiles.push(RowTile {
+                    pool,
+                    layer,
+                    head,
+                    shared_heads,
+                    q,
+                    first_row: group.rows.start + first,
+                    positions: &group.positions[rows.clone()],
+                    sequence: group.sequence,
+                    spans,
+                    window,
+                    scale,
+                    // Tiles write disjoint places: each has its own rows or its own heads.
+                    out,
+                    out_len,
+                });
+            }
+        }
+    }
+    match tiles.len() {
+        1 => simd::dispatch(path, tiles.remove(0)),
+        _ => tiles.into_par_iter().with_max_len(1).for_each(|tile| simd::dispatch(path, tile)),
+    }
+}
+
+fn check(pool: &KvPool, layer: usize, q: &Matrix, groups: &[RowGroup<'_>], out: &Matrix) {
+    let layout = pool.layout();
+    assert!(layer < layout.layers, "layer {layer} of {}", layout.layers);
+    assert!(q.cols() > 0 && q.cols().is_multiple_of(layout.kv_dim()), "queries of {} values", q.cols());
+    assert_eq!((q.rows(), q.cols()), (out.rows(), out.cols()), "queries and outputs");
+    let mut last = 0;
+    for group in groups {
+        assert!(last <= group.rows.start && group.rows.end <= q.rows(), "groups in ascending order, apart");
+        last = group.rows.end.max(last);
+        assert_eq!(group.positions.len(), group.rows.len(), "one position a row");
+        let sequence = &group.sequence;
+        assert!(sequence.key_positions.len() <= sequence.blocks.len() * BLOCK_TOKENS, "a block for every slot");
+        assert!(sequence.blocks.iter().all(|block| (block.0 as usize) < pool.blocks()), "a block of this pool");
+    }
+}
+
+fn spans(key_positions: &[u32]) -> Vec<Span> {
+    let span = |tile: &[u32]| {
+        let ends = |(least, greatest): (u32, u32), position: &u32| (least.min(*position), greatest.max(*position));
+        let (least, greatest) = tile.iter().fold((u32::MAX, 0), ends);
+        Span { least, greatest }
+    };
+    key_positions.chunks(KEY_TILE).map(span).collect()
+}
+
+#[cfg(test)]
+mod tests;

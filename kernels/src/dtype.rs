@@ -1,0 +1,186 @@
+//! The element types that keys and values are kept in.
+
+use std::fmt;
+
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+
+use crate::error::{Error, Result};
+
+/// The element type of stored keys and values. Arithmetic is f32; K and V are rounded to this type as they leave their
+/// projection, so that what comes back from a store has the bits of what was just computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KvDtype {
+    F32,
+    F16,
+    Bf16,
+}
+
+impl KvDtype {
+    /// Bytes of one element.
+    pub fn size_in_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    /// The name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        }
+    }
+
+    /// The type of that [`name`](KvDtype::name).
+    ///
+    /// # Errors
+    /// `InvalidInput` for any other name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        [Self::F32, Self::F16, Self::Bf16]
+            .into_iter()
+            .find(|dtype| dtype.name() == name)
+            .ok_or_else(|| Error::invalid_input(format!("\"{name}\" is not a KV dtype; take f32, f16 or bf16")))
+    }
+
+    /// Rounds to the nearest representable values, ties to even. What is beyond f16's range becomes its greatest
+    /// value: an infinite key would turn a whole attention row into NaN.
+    pub fn round(self, values: &mut [f32]) {
+        match self {
+            Self::F32 => {}
+            Self::F16 => {
+                let mut halves = [f16::ZERO; 256];
+                for chunk in values.chunks_mut(halves.len()) {
+                    chunk.iter_mut().for_each(|value| *value = saturate(*value));
+                    halves[..chunk.len()].convert_from_f32_slice(chunk);
+                    halves[..chunk.len()].convert_to_f32_slice(chunk);
+                }
+            }
+            Self::Bf16 => {
+                values.iter_mut().for_each(|value| *value = f32::from_bits(u32::from(bf16_bits(*value)) << 16));
+            }
+        }
+    }
+
+    /// The values as little-endian bytes, rounded as [`KvDtype::round`] does.
+    pub fn encode(self, values: &[f32]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(values.len() * self.size_in_bytes());
+        match self {
+            Self::F32 => values.iter().for_each(|value| bytes.extend_from_slice(&value.to_le_bytes())),
+            Self::F16 => {
+                let mut halves = [f16::ZERO; 256];
+                for chunk in values.chunks(halves.len()) {
+                    let halves = &mut halves[..chunk.len()];
+                    let saturated: Vec<f32> = chunk.iter().map(|value| saturate(*value)).collect();
+                    halves.convert_from_f32_slice(&saturated);
+                    halves.iter().for_each(|half| bytes.extend_from_slice(&half.to_le_bytes()));
+                }
+            }
+            Self::Bf16 => values.iter().for_each(|value| bytes.extend_from_slice(&bf16_bits(*value).to_le_bytes())),
+        }
+        bytes
+    }
+
+    /// Reads little-endian `bytes` into `out`.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the bytes are not exactly as many values as `out` holds.
+    pub fn decode(self, bytes: &[u8], out: &mut [f32]) -> Result<()> {
+        if bytes.len() != out.len() * self.size_in_bytes() {
+            return Err(Error::invalid_input(format!(
+                "{} bytes are not {} values of {self}; the entry belongs to another model",
+                bytes.len(),
+                out.len()
+            )));
+        }
+        match self {
+            Self::F32 => {
+                let (words, _) = bytes.as_chunks::<4>();
+                out.iter_mut().zip(words).for_each(|(out, word)| *out = f32::from_le_bytes(*word));
+            }
+            Self::F16 => {
+                let mut halves = [f16::ZERO; 256];
+                for (out, bytes) in out.chunks_mut(halves.len()).zip(bytes.chunks(2 * halves.len())) {
+                    let (words, _) = bytes.as_chunks::<2>();
+                    let halves = &mut halves[..out.len()];
+                    halves.iter_mut().zip(words).for_each(|(half, word)| *half = f16::from_le_bytes(*word));
+                    halves.convert_to_f32_slice(out);
+                }
+            }
+            Self::Bf16 => {
+                let (words, _) = bytes.as_chunks::<2>();
+                let widen = |word: [u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(word)) << 16);
+                out.iter_mut().zip(words).for_each(|(out, word)| *out = widen(*word));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn saturate(value: f32) -> f32 {
+    value.clamp(f16::MIN.to_f32_const(), f16::MAX.to_f32_const())
+}
+
+/// The nearest bf16, ties to even; a NaN stays one. Without branches, so that loops over it become vectors.
+pub(crate) fn bf16_bits(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    (if value.is_nan() { quiet } else { rounded }) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<f32> {
+        let mut rng = fastrand::Rng::with_seed(5);
+        let mut values: Vec<f32> = (0..1000).map(|_| (rng.f32() - 0.5) * 10f32.powi(rng.i32(-6..5))).collect();
+        values.extend([0.0, -0.0, 1.0, 65504.0, -65504.0, 1.003_906_25, 1.011_718_75]);
+        values
+    }
+
+    #[test]
+    fn rounded_values_survive_bytes_bit_for_bit() {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+            let mut values = samples();
+            let bytes_unrounded = dtype.encode(&values);
+            dtype.round(&mut values);
+            let bytes = dtype.encode(&values);
+            assert_eq!(bytes, bytes_unrounded, "encoding rounds as `round` does");
+            assert_eq!(bytes.len(), values.len() * dtype.size_in_bytes());
+            let mut back = vec![0.0; values.len()];
+            dtype.decode(&bytes, &mut back).unwrap();
+            assert!(back.iter().zip(&values).all(|(a, b)| a.to_bits() == b.to_bits()), "{dtype}");
+            assert_eq!(dtype.decode(&bytes[1..], &mut back).unwrap_err().kind(), crate::ErrorKind::InvalidInput);
+        }
+    }
+
+    #[test]
+    fn rounding_agrees_with_half() {
+        for value in samples() {
+            assert_eq!(bf16_bits(value), half::bf16::from_f32(value).to_bits(), "{value}");
+        }
+        assert!(half::bf16::from_bits(bf16_bits(f32::NAN)).is_nan());
+        let mut beyond = [1e9, -1e9];
+        KvDtype::F16.round(&mut beyond);
+        assert_eq!(beyond, [65504.0, -65504.0]);
+    }
+
+    #[test]
+    fn names_are_read_back() {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+            assert_eq!(KvDtype::from_name(dtype.name()).unwrap(), dtype);
+        }
+        assert!(KvDtype::from_name("int8").unwrap_err().to_string().contains("f32, f16 or bf16"));
+    }
+}

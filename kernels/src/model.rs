@@ -1,0 +1,351 @@
+//! Decoder-only language models (Llama, Mistral, Qwen2, Qwen3), one layer at a time over a paged KV pool.
+//!
+//! A pass over some tokens is, in this order:
+//!
+//! ```text
+//! hidden = embed(tokens)
+//! for each layer:  fresh = project_kv(layer, hidden)      K before rotation, V
+//!                  pool.write(layer, …)                   fresh ones, or ones that were kept, each at its position
+//!                  finish_layer(layer, hidden, …)         the rows in `hidden` read the whole sequence
+//! logits(hidden)
+//! ```
+//!
+//! Between the steps the caller may hand in kept K and V for some tokens, take the fresh ones out, or drop rows of
+//! `hidden` whose tokens need no recompute. The bits of a row depend on its token, its position and the keys it sees,
+//! not on the other rows.
+
+mod elementwise;
+mod load;
+mod random;
+
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use rayon::prelude::*;
+
+use crate::attention::{RowGroup, attend};
+use crate::config::ModelConfig;
+use crate::dtype::KvDtype;
+use crate::error::{Error, Result};
+use crate::linear::Linear;
+use crate::matrix::Matrix;
+use crate::pool::{KvLayout, KvPool};
+use crate::rope::Rope;
+use elementwise::{add, rms_norm, silu_times};
+
+/// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
+const ROWS_AT_ONCE: usize = 512;
+
+/// How a model is built.
+#[derive(Clone, Copy, Default)]
+pub struct LoadOptions<'a> {
+    /// What K and V are rounded to; the element type of the weights if not given.
+    pub kv_dtype: Option<KvDtype>,
+    /// Called with the bytes of weights done and in all.
+    pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
+}
+
+/// The K and V of some tokens in one layer, `[tokens, kv_heads * head_dim]` each: K after its norm, before rotation;
+/// both rounded to the layout's dtype.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerKv {
+    pub k: Matrix,
+    pub v: Matrix,
+}
+
+/// A language model: weights and the rules to apply them. Shared freely; a pass keeps its state in its own matrices.
+pub struct Model {
+    config: ModelConfig,
+    kv_dtype: KvDtype,
+    rope: Rope,
+    embedding: Embedding,
+    layers: Vec<Layer>,
+    final_norm: Vec<f32>,
+    /// `[vocab, hidden]`; the embedding table too, where that is tied.
+    head: Linear,
+}
+
+/// The embedding table `[vocab, hidden]`, where it is not the output head's.
+enum Embedding {
+    Tied,
+    F32(Vec<f32>),
+    Bf16(Vec<u16>),
+}
+
+struct Layer {
+    input_norm: Vec<f32>,
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    /// Over each head, `[head_dim]`.
+    q_norm: Option<Vec<f32>>,
+    k_norm: Option<Vec<f32>>,
+    post_norm: Vec<f32>,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+/// What a layer computes on its way, `[ROWS_AT_ONCE, …]` each; allocated once for all rows.
+struct Scratch {
+    normed: Vec<f32>,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    added: Vec<f32>,
+}
+
+impl Model {
+    /// Loads a Hugging Face folder: `config.json` and its safetensors.
+    ///
+    /// # Errors
+    /// `InvalidModel` for a damaged or incomplete folder, `UnsupportedModel` for a kind that this version does not
+    /// run, `Io` when the file system refuses.
+    pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Self> {
+        load::load(folder, options)
+    }
+
+    /// A model of shape `config` with random weights of a scale that keeps activations and logits in their usual range:
+    /// for measurements and tests. The same seed gives the same weights on every machine. bf16 weights if the
+    /// config says so, else f32.
+    pub fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -> Self {
+        random::random(config, seed, options)
+    }
+
+    /// The model's shapes and rules.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The shape of its keys and values.
+    pub fn kv_layout(&self) -> KvLayout {
+        KvLayout {
+            layers: self.config.layers,
+            kv_heads: self.config.kv_heads,
+            head_dim: self.config.head_dim,
+            dtype: self.kv_dtype,
+        }
+    }
+
+    /// The rotation of its queries and keys.
+    pub fn rope(&self) -> &Rope {
+        &self.rope
+    }
+
+    /// An arena for `blocks` blocks of its keys and values.
+    pub fn new_pool(&self, blocks: usize) -> KvPool {
+        KvPool::new(self.kv_layout(), blocks)
+    }
+
+    /// Bytes of the weights in memory.
+    pub fn size_in_bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|l| {
+            let linears = [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down];
+            linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>()
+        });
+        let embedding = match &self.embedding {
+            Embedding::Tied => 0,
+            Embedding::F32(values) => values.len() * 4,
+            Embedding::Bf16(bits) => bits.len() * 2,
+        };
+        layers.sum::<usize>() + self.head.size_in_bytes() + embedding
+    }
+
+    /// The embeddings of `tokens`, `[tokens, hidden]`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an id outside the vocabulary.
+    pub fn embed(&self, tokens: &[u32]) -> Result<Matrix> {
+        let vocab = self.config.vocab_size;
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
+            return Err(Error::invalid_input(format!(
+                "token id {token} is outside the model's vocabulary of {vocab}; the tokenizer belongs to another model"
+            )));
+        }
+        let hidden = self.config.hidden_size;
+        let mut out = Matrix::zeros(tokens.len(), hidden);
+        out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).for_each(|(out, token)| {
+            let start = *token as usize * hidden;
+            match &self.embedding {
+                Embedding::Tied => self.head.weight_row(*token as usize, out),
+                Embedding::F32(values) => out.copy_from_slice(&values[start..start + hidden]),
+                Embedding::Bf16(bits) => {
+                    let widen = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
+                    out.iter_mut().zip(&bits[start..start + hidden]).for_each(|(out, bits)| *out = widen(bits));
+                }
+            }
+        });
+        Ok(out)
+    }
+
+    /// K and V of the tokens whose hidden states enter `layer`, `[tokens, hidden]`.
+    ///
+    /// # Panics
+    /// If there is no such layer or the hidden states are of another width.
+    pub fn project_kv(&self, layer: usize, hidden: &Matrix) -> LayerKv {
+        self.check(layer, hidden);
+        let (weights, dim) = (&self.layers[layer], self.config.kv_dim());
+        let mut kv = LayerKv { k: Matrix::zeros(hidden.rows(), dim), v: Matrix::zeros(hidden.rows(), dim) };
+        in_pool(|| {
+            let mut normed = vec![0.0; hidden.rows().min(ROWS_AT_ONCE) * hidden.cols()];
+            for rows in batches(hidden.rows()) {
+                let normed = &mut normed[..rows.len() * hidden.cols()];
+                self.norm(part(hidden, &rows), &weights.input_norm, normed);
+                let k = part_mut(&mut kv.k, &rows);
+                weights.k.forward(normed, rows.len(), k);
+                if let Some(norm) = &weights.k_norm {
+                    self.norm_in_place(k, norm);
+                }
+                let v = part_mut(&mut kv.v, &rows);
+                weights.v.forward(normed, rows.len(), v);
+                [k, v].into_par_iter().for_each(|values| self.kv_dtype.round(values));
+            }
+        });
+        kv
+    }
+
+    /// Takes hidden states `[rows, hidden]` from a layer's entry to its exit: attention over what `pool` holds of each
+    /// group's sequence in this layer, the output projection, and the feed-forward part.
+    ///
+    /// # Panics
+    /// If shapes do not fit, see [`attend`]; every row must be in one group.
+    pub fn finish_layer(&self, layer: usize, hidden: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {
+        self.check(layer, hidden);
+        let grouped: usize = groups.iter().map(|group| group.rows.len()).sum();
+        assert_eq!(grouped, hidden.rows(), "every row is in one group");
+        in_pool(|| {
+            let mut scratch = self.scratch(hidden.rows().min(ROWS_AT_ONCE));
+            for rows in batches(hidden.rows()) {
+                let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
+                let hidden = part_mut(hidden, &rows);
+                self.attention(layer, hidden, &groups, pool, &mut scratch);
+                self.feed_forward(layer, hidden, &mut scratch);
+            }
+        });
+    }
+
+    /// Logits `[rows, vocab]` of hidden states `[rows, hidden]` that left the last layer.
+    ///
+    /// # Panics
+    /// If the hidden states are of another width.
+    pub fn logits(&self, hidden: &Matrix) -> Matrix {
+        assert_eq!(hidden.cols(), self.config.hidden_size, "hidden states of another model");
+        let mut out = Matrix::zeros(hidden.rows(), self.config.vocab_size);
+        in_pool(|| {
+            let mut normed = vec![0.0; hidden.as_slice().len()];
+            self.norm(hidden.as_slice(), &self.final_norm, &mut normed);
+            self.head.forward(&normed, hidden.rows(), out.as_mut_slice());
+        });
+        out
+    }
+
+    /// Adds a layer's attention to `hidden`, `[rows, hidden]`.
+    fn attention(
+        &self,
+        layer: usize,
+        hidden: &mut [f32],
+        groups: &[RowGroup<'_>],
+        pool: &KvPool,
+        scratch: &mut Scratch,
+    ) {
+        let (weights, config) = (&self.layers[layer], &self.config);
+        let rows = hidden.len() / config.hidden_size;
+        let normed = &mut scratch.normed[..hidden.len()];
+        self.norm(hidden, &weights.input_norm, normed);
+        let mut q = Matrix::zeros(rows, config.query_dim());
+        weights.q.forward(normed, rows, q.as_mut_slice());
+        if let Some(norm) = &weights.q_norm {
+            self.norm_in_place(q.as_mut_slice(), norm);
+        }
+        for group in groups {
+            let rotated = part_mut(&mut q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
+            rotated.zip(group.positions).for_each(|(row, position)| self.rope.rotate_row(row, *position));
+        }
+        let mut mixed = Matrix::zeros(rows, config.query_dim());
+        let scale = 1.0 / (config.head_dim as f32).sqrt();
+        attend(pool, layer, &q, groups, config.window(layer), scale, &mut mixed);
+        let added = &mut scratch.added[..hidden.len()];
+        weights.o.forward(mixed.as_slice(), rows, added);
+        add(hidden, added);
+    }
+
+    /// Adds a layer's feed-forward part (SwiGLU) to `hidden`, `[rows, hidden]`.
+    fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
+        let weights = &self.layers[layer];
+        let rows = hidden.len() / self.config.hidden_size;
+        let normed = &mut scratch.normed[..hidden.len()];
+        self.norm(hidden, &weights.post_norm, normed);
+        let gate = &mut scratch.gate[..rows * self.config.intermediate_size];
+        let up = &mut scratch.up[..rows * self.config.intermediate_size];
+        weights.gate.forward(normed, rows, gate);
+        weights.up.forward(normed, rows, up);
+        silu_times(gate, up);
+        let added = &mut scratch.added[..hidden.len()];
+        weights.down.forward(gate, rows, added);
+        add(hidden, added);
+    }
+
+    fn scratch(&self, rows: usize) -> Scratch {
+        let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
+        Scratch {
+            normed: vec![0.0; rows * hidden],
+            gate: vec![0.0; rows * inner],
+            up: vec![0.0; rows * inner],
+            added: vec![0.0; rows * hidden],
+        }
+    }
+
+    /// RMS norm of rows as long as `weight`.
+    fn norm(&self, from: &[f32], weight: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+        self.norm_in_place(to, weight);
+    }
+
+    fn norm_in_place(&self, rows: &mut [f32], weight: &[f32]) {
+        rms_norm(rows, weight, self.config.rms_norm_eps);
+    }
+
+    fn check(&self, layer: usize, hidden: &Matrix) {
+        assert!(layer < self.layers.len(), "layer {layer} of {}", self.layers.len());
+        assert_eq!(hidden.cols(), self.config.hidden_size, "hidden states of another model");
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("config", &self.config).field("kv_dtype", &self.kv_dtype).finish_non_exhaustive()
+    }
+}
+
+/// Runs `work` on a thread of the pool: the many small parallel steps of a pass then start from inside, which is
+/// cheaper than to be handed over one by one.
+fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    rayon::scope(|_| work())
+}
+
+fn batches(rows: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..rows).step_by(ROWS_AT_ONCE).map(move |first| first..rows.min(first + ROWS_AT_ONCE))
+}
+
+fn part<'a>(matrix: &'a Matrix, rows: &Range<usize>) -> &'a [f32] {
+    &matrix.as_slice()[rows.start * matrix.cols()..rows.end * matrix.cols()]
+}
+
+fn part_mut<'a>(matrix: &'a mut Matrix, rows: &Range<usize>) -> &'a mut [f32] {
+    let cols = matrix.cols();
+    &mut matrix.as_mut_slice()[rows.start * cols..rows.end * cols]
+}
+
+/// What of `group` falls into `rows`, counted from their first.
+fn clip<'a>(group: &RowGroup<'a>, rows: &Range<usize>) -> Option<RowGroup<'a>> {
+    let (start, end) = (group.rows.start.max(rows.start), group.rows.end.min(rows.end));
+    (start < end).then(|| RowGroup {
+        rows: start - rows.start..end - rows.start,
+        positions: &group.positions[start - group.rows.start..end - group.rows.start],
+        sequence: group.sequence,
+    })
+}
+
+#[cfg(test)]
+mod tests;

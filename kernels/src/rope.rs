@@ -1,0 +1,136 @@
+//! Rotary position embedding ("RoFormer: Enhanced Transformer with Rotary Position Embedding", equation 34), in the
+//! half-split form of Hugging Face checkpoints: element i is paired with element i + head_dim / 2.
+
+use std::sync::OnceLock;
+
+use crate::config::ModelConfig;
+
+/// Positions whose angles are computed together.
+const CHUNK: usize = 1024;
+
+/// The rotation of query and key heads. Angles are computed when a position is first met, then kept.
+#[derive(Debug)]
+pub struct Rope {
+    /// Radians per position, `[head_dim / 2]`.
+    frequencies: Vec<f32>,
+    attention_factor: f32,
+    /// By position / `CHUNK`: `[CHUNK][2][head_dim / 2]`, the cosines of a position and then its sines.
+    chunks: Vec<OnceLock<Box<[f32]>>>,
+}
+
+impl Rope {
+    /// The rotation of a model, its scaling included.
+    pub fn new(config: &ModelConfig) -> Self {
+        let (frequencies, attention_factor) = config.rope.inverse_frequencies(config.head_dim);
+        Self::from_frequencies(frequencies, attention_factor, config.max_positions)
+    }
+
+    /// A rotation by `frequencies` (radians per position, one for each pair), cosines and sines multiplied by
+    /// `attention_factor`; angles of positions below `kept_positions` are kept.
+    pub fn from_frequencies(frequencies: Vec<f32>, attention_factor: f32, kept_positions: usize) -> Self {
+        let chunks = (0..kept_positions.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
+        Self { frequencies, attention_factor, chunks }
+    }
+
+    /// Values of a head.
+    pub fn head_dim(&self) -> usize {
+        2 * self.frequencies.len()
+    }
+
+    /// Rotates one head `[head_dim]` in place to `position`.
+    pub fn rotate(&self, head: &mut [f32], position: u32) {
+        self.with_angles(position, |cos, sin| rotate_by(head, cos, sin));
+    }
+
+    /// Rotates each head of a row `[heads * head_dim]` in place to `position`.
+    pub fn rotate_row(&self, row: &mut [f32], position: u32) {
+        self.with_angles(position, |cos, sin| {
+            for head in row.chunks_exact_mut(2 * cos.len()) {
+                rotate_by(head, cos, sin);
+            }
+        });
+    }
+
+    /// Calls `then` with the cosines and sines of `position`, `[head_dim / 2]` each.
+    fn with_angles<T>(&self, position: u32, then: impl FnOnce(&[f32], &[f32]) -> T) -> T {
+        let pairs = self.frequencies.len();
+        let position = position as usize;
+        match self.chunks.get(position / CHUNK) {
+            Some(chunk) => {
+                let first = position / CHUNK * CHUNK;
+                let angles = chunk.get_or_init(|| (first..first + CHUNK).flat_map(|p| self.angles(p)).collect());
+                then_split(&angles[position % CHUNK * 2 * pairs..][..2 * pairs], pairs, then)
+            }
+            None => then_split(&self.angles(position), pairs, then),
+        }
+    }
+
+    /// The angle itself is rounded to f32, as it is where checkpoints are trained; its cosine and sine are then exact
+    /// to the last bit.
+    fn angles(&self, position: usize) -> Vec<f32> {
+        let angle = |frequency: &f32| f64::from(position as f32 * frequency);
+        let factor = f64::from(self.attention_factor);
+        let cosines = self.frequencies.iter().map(|frequency| (angle(frequency).cos() * factor) as f32);
+        let sines = self.frequencies.iter().map(|frequency| (angle(frequency).sin() * factor) as f32);
+        cosines.chain(sines).collect()
+    }
+}
+
+fn then_split<T>(angles: &[f32], pairs: usize, then: impl FnOnce(&[f32], &[f32]) -> T) -> T {
+    let (cos, sin) = angles.split_at(pairs);
+    then(cos, sin)
+}
+
+fn rotate_by(head: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = head.split_at_mut(cos.len());
+    for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rope() -> Rope {
+        Rope::from_frequencies(vec![1.0, 0.1, 0.003], 1.0, 1500)
+    }
+
+    #[test]
+    fn pairs_turn_by_position_times_frequency() {
+        let rope = rope();
+        // Inside the table, in its last chunk, and beyond it.
+        for position in [0_u32, 7, 1499, 5000] {
+            let mut head = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0];
+            rope.rotate(&mut head, position);
+            for (pair, frequency) in [1.0_f32, 0.1, 0.003].into_iter().enumerate() {
+                let angle = f64::from(position as f32 * frequency);
+                let (a, b) = ((pair + 1) as f64, (pair + 4) as f64);
+                assert!((f64::from(head[pair]) - (a * angle.cos() - b * angle.sin())).abs() < 1e-5);
+                assert!((f64::from(head[pair + 3]) - (b * angle.cos() + a * angle.sin())).abs() < 1e-5);
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_turns_head_by_head() {
+        let rope = rope();
+        let mut row: Vec<f32> = (0..12).map(|i| i as f32).collect();
+        let mut heads = row.clone();
+        rope.rotate_row(&mut row, 33);
+        heads.chunks_mut(6).for_each(|head| rope.rotate(head, 33));
+        assert_eq!(row, heads);
+    }
+
+    #[test]
+    fn products_depend_on_distance_only() {
+        let rope = rope();
+        let product = |p: u32, q: u32| {
+            let (mut a, mut b) = ([0.3, -1.0, 2.0, 0.5, 0.25, 1.0], [1.0, 0.7, -0.2, 0.1, 2.0, -1.5]);
+            rope.rotate(&mut a, p);
+            rope.rotate(&mut b, q);
+            a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>()
+        };
+        assert!((product(5, 2) - product(105, 102)).abs() < 1e-4);
+    }
+}

@@ -142,5 +142,27 @@ unsafe fn run_avx2(kernel: impl Kernel) {
     unsafe { kernel.run::<x86::Avx2, 6, 2>() }
 }
 
+/// `sums[r] += x[r] * columns`, where x[r] is `x_stride` behind x[r - 1]: the step of every product of matrices here.
+///
+/// # Safety
+/// The machine must have the instruction set of `V`; x must be good for one value in each of `ROWS` rows.
+#[inline(always)]
+pub(crate) unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usize>(
+    sums: &mut [[V; VECS]; ROWS],
+    x: *const f32,
+    x_stride: usize,
+    columns: &[V; VECS],
+) {
+    for row in 0..ROWS {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = V::splat(*x.add(row * x_stride));
+            for vec in 0..VECS {
+                sums[row][vec] = x.mul_add(columns[vec], sums[row][vec]);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;

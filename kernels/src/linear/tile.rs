@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::panels::{PANEL, Panels, Values};
 use crate::aligned::SharedMut;
-use crate::simd::{Kernel, Vector};
+use crate::simd::{Kernel, Vector, add_products};
 
 /// k values that are summed before the accumulators go back to memory (even: bf16 weights come in pairs). A panel's
 /// block fits the L2 cache beside the rows it is multiplied with.
@@ -248,28 +248,6 @@ impl Element for u32 {
                     *column = V::load_bf16_low(pairs.add(vec * V::LANES));
                 }
                 add_products(sums, x.add(depth - 1), x_stride, &columns);
-            }
-        }
-    }
-}
-
-/// `sums[r] += x[r] * columns` for one k.
-///
-/// # Safety
-/// The machine must have the instruction set of `V`; x must be good for one value in each of `ROWS` rows.
-#[inline(always)]
-unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usize>(
-    sums: &mut [[V; VECS]; ROWS],
-    x: *const f32,
-    x_stride: usize,
-    columns: &[V; VECS],
-) {
-    for row in 0..ROWS {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let x = V::splat(*x.add(row * x_stride));
-            for vec in 0..VECS {
-                sums[row][vec] = x.mul_add(columns[vec], sums[row][vec]);
             }
         }
     }

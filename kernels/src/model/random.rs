@@ -1,0 +1,114 @@
+//! A model of random weights, for measurements and tests.
+
+use rayon::prelude::*;
+
+use super::load::kv_dtype;
+use super::{Embedding, Layer, LoadOptions, Model};
+use crate::config::{ModelConfig, WeightDtype};
+use crate::dtype::bf16_bits;
+use crate::linear::Linear;
+use crate::rope::Rope;
+
+/// Values that one generator makes.
+const VALUES_PER_SEED: usize = 1 << 14;
+
+struct Source<'a> {
+    bf16: bool,
+    seed: u64,
+    /// Tensors made so far: each has its own stream.
+    tensors: u64,
+    done: u64,
+    total: u64,
+    options: LoadOptions<'a>,
+}
+
+pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -> Model {
+    let (vocab, hidden, inner) = (config.vocab_size, config.hidden_size, config.intermediate_size);
+    let (query, kv) = (config.query_dim(), config.kv_dim());
+    let bf16 = config.torch_dtype == WeightDtype::Bf16;
+    let layer_values = hidden * (2 * query + 2 * kv + 3 * inner);
+    let tables = if config.tie_embeddings { 1 } else { 2 };
+    let values = config.layers * layer_values + tables * vocab * hidden;
+    let total = (values * if bf16 { 2 } else { 4 }) as u64;
+    let mut source = Source { bf16, seed, tensors: 0, done: 0, total, options };
+    // Each layer adds two parts to the residual stream; together they weigh as much as the embedding.
+    let part = 1.0 / (2.0 * config.layers as f32).sqrt();
+    let layers = (0..config.layers)
+        .map(|_| Layer {
+            input_norm: source.norm(hidden),
+            q: source.linear(query, hidden, 1.0, config.qkv_bias),
+            k: source.linear(kv, hidden, 1.0, config.qkv_bias),
+            v: source.linear(kv, hidden, 1.0, config.qkv_bias),
+            o: source.linear(hidden, query, part, config.o_bias),
+            q_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
+            k_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
+            post_norm: source.norm(hidden),
+            gate: source.linear(inner, hidden, 1.0, config.mlp_bias),
+            up: source.linear(inner, hidden, 1.0, config.mlp_bias),
+            down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
+        })
+        .collect();
+    // An embedding row has values of about 1, as the residual stream does, whether or not it is the output head too;
+    // the final norm brings the logits back to a few units.
+    let unit = (hidden as f32).sqrt();
+    let embedding = if config.tie_embeddings { Embedding::Tied } else { source.table(vocab * hidden) };
+    let head = source.linear(vocab, hidden, unit, false);
+    let final_norm = vec![2.0 / unit; hidden];
+    let kv_dtype = kv_dtype(&config, &options);
+    Model { rope: Rope::new(&config), kv_dtype, embedding, layers, final_norm, head, config }
+}
+
+impl Source<'_> {
+    /// Weights that turn inputs of variance 1 into outputs of variance `gain` squared.
+    fn linear(&mut self, outputs: usize, inputs: usize, gain: f32, has_bias: bool) -> Linear {
+        let bias = has_bias.then(|| self.f32(outputs, 0.1));
+        let deviation = gain / (inputs as f32).sqrt();
+        let linear = if self.bf16 {
+            Linear::from_bf16(outputs, inputs, &self.bf16(outputs * inputs, deviation), bias.as_deref())
+        } else {
+            Linear::from_f32(outputs, inputs, &self.f32(outputs * inputs, deviation), bias.as_deref())
+        };
+        self.report(outputs * inputs);
+        linear
+    }
+
+    /// The embedding table, where it is not the output head.
+    fn table(&mut self, len: usize) -> Embedding {
+        let table = if self.bf16 { Embedding::Bf16(self.bf16(len, 1.0)) } else { Embedding::F32(self.f32(len, 1.0)) };
+        self.report(len);
+        table
+    }
+
+    fn report(&mut self, values: usize) {
+        self.done += (values * if self.bf16 { 2 } else { 4 }) as u64;
+        if let Some(progress) = self.options.progress {
+            progress(self.done, self.total);
+        }
+    }
+
+    /// Norm weights around 1.
+    fn norm(&mut self, len: usize) -> Vec<f32> {
+        self.f32(len, 0.05).into_iter().map(|value| 1.0 + value).collect()
+    }
+
+    fn f32(&mut self, len: usize, deviation: f32) -> Vec<f32> {
+        self.values(len, deviation, |value| value)
+    }
+
+    fn bf16(&mut self, len: usize, deviation: f32) -> Vec<u16> {
+        self.values(len, deviation, bf16_bits)
+    }
+
+    /// Uniform values with mean 0 and standard deviation `deviation`.
+    fn values<T: Copy + Default + Send>(&mut self, len: usize, deviation: f32, store: fn(f32) -> T) -> Vec<T> {
+        self.tensors += 1;
+        let stream = self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(self.tensors << 32);
+        let mut values = vec![T::default(); len];
+        values.par_chunks_mut(VALUES_PER_SEED).enumerate().for_each(|(chunk, values)| {
+            let mut rng = fastrand::Rng::with_seed(stream.wrapping_add(chunk as u64));
+            let half_width = deviation * 3.0_f32.sqrt();
+            values.iter_mut().for_each(|value| *value = store((2.0 * rng.f32() - 1.0) * half_width));
+        });
+        values
+    }
+}

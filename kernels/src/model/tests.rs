@@ -1,0 +1,222 @@
+use super::*;
+use crate::attention::SequenceView;
+use crate::config::{Architecture, RopeConfig, RopeScaling, WeightDtype};
+use crate::error::ErrorKind;
+use crate::pool::{BlockId, KvData};
+
+mod reference;
+
+fn config() -> ModelConfig {
+    ModelConfig {
+        architecture: Architecture::Llama,
+        vocab_size: 97,
+        hidden_size: 40,
+        intermediate_size: 72,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 16,
+        rms_norm_eps: 1e-5,
+        rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::None },
+        max_positions: 512,
+        tie_embeddings: false,
+        qkv_bias: false,
+        o_bias: false,
+        mlp_bias: false,
+        qk_norm: false,
+        windows: vec![None; 3],
+        torch_dtype: WeightDtype::F32,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+    }
+}
+
+/// One of everything that a config can ask for.
+fn variants() -> Vec<ModelConfig> {
+    let qwen2 = ModelConfig { qkv_bias: true, tie_embeddings: true, ..config() };
+    vec![
+        config(),
+        ModelConfig { kv_heads: 4, o_bias: true, qkv_bias: true, mlp_bias: true, ..config() },
+        ModelConfig { windows: vec![Some(20), None, Some(3)], ..config() },
+        ModelConfig { torch_dtype: WeightDtype::Bf16, ..qwen2.clone() },
+        ModelConfig { torch_dtype: WeightDtype::Bf16, ..config() },
+        ModelConfig { qk_norm: true, head_dim: 24, ..qwen2 },
+    ]
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    let mut rng = fastrand::Rng::with_seed(21);
+    (0..count).map(|_| rng.u32(0..97)).collect()
+}
+
+fn model(config: ModelConfig, kv_dtype: KvDtype) -> Model {
+    Model::random(config, 7, LoadOptions { kv_dtype: Some(kv_dtype), progress: None })
+}
+
+/// A sequence that is computed piece by piece.
+struct Pass<'a> {
+    model: &'a Model,
+    pool: KvPool,
+    blocks: Vec<BlockId>,
+    positions: Vec<u32>,
+    /// By layer, the K and V of every token so far, as fresh as they came.
+    kept: Vec<Vec<LayerKv>>,
+}
+
+impl<'a> Pass<'a> {
+    fn new(model: &'a Model) -> Self {
+        let blocks = (0..10).rev().map(BlockId).collect();
+        let kept = (0..model.config.layers).map(|_| Vec::new()).collect();
+        Self { model, pool: model.new_pool(10), blocks, positions: Vec::new(), kept }
+    }
+
+    /// The logits of `tokens`, which follow what is there.
+    fn extend(&mut self, tokens: &[u32]) -> Matrix {
+        let first = self.positions.len() as u32;
+        let slots: Vec<u32> = (first..first + tokens.len() as u32).collect();
+        self.positions.extend(&slots);
+        let mut hidden = self.model.embed(tokens).unwrap();
+        for layer in 0..self.model.config.layers {
+            let kv = self.model.project_kv(layer, &hidden);
+            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
+            self.pool.write(layer, self.model.rope(), &self.blocks, &slots, &slots, k, v).unwrap();
+            let sequence = SequenceView { blocks: &self.blocks, key_positions: &self.positions };
+            let groups = [RowGroup { rows: 0..tokens.len(), positions: &slots, sequence }];
+            self.model.finish_layer(layer, &mut hidden, &groups, &self.pool);
+            self.kept[layer].push(kv);
+        }
+        self.model.logits(&hidden)
+    }
+}
+
+fn assert_same_bits(a: &[f32], b: &[f32], what: &str) {
+    assert_eq!(a.len(), b.len(), "{what}");
+    assert!(a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()), "{what}");
+}
+
+#[test]
+fn a_prefill_over_the_pool_agrees_with_a_dense_reference() {
+    for config in variants() {
+        let model = model(config, KvDtype::F32);
+        let tokens = tokens(70);
+        let logits = Pass::new(&model).extend(&tokens);
+        let expected = reference::logits(&model, &tokens);
+        let greatest = expected.iter().flatten().fold(0.0_f64, |a, b| a.max(b.abs()));
+        assert!((0.5..50.0).contains(&greatest), "logits of a usual scale, not {greatest}");
+        for (row, expected) in expected.iter().enumerate() {
+            for (got, exact) in logits.row(row).iter().zip(expected) {
+                assert!((f64::from(*got) - exact).abs() < 1e-4, "{:?} row {row}: {got}, {exact}", model.config);
+            }
+        }
+    }
+}
+
+#[test]
+fn pieces_and_single_tokens_give_the_bits_of_one_prefill() {
+    for config in variants() {
+        let model = model(config, KvDtype::Bf16);
+        let tokens = tokens(90);
+        let whole = Pass::new(&model).extend(&tokens);
+        let mut halves = Pass::new(&model);
+        let first = halves.extend(&tokens[..41]);
+        let second = halves.extend(&tokens[41..]);
+        assert_same_bits(first.as_slice(), &whole.as_slice()[..41 * 97], "the first piece");
+        assert_same_bits(second.as_slice(), &whole.as_slice()[41 * 97..], "the second piece");
+        let mut steps = Pass::new(&model);
+        for (row, token) in tokens.iter().enumerate() {
+            assert_same_bits(steps.extend(&[*token]).as_slice(), whole.row(row), "one token at a time");
+        }
+    }
+}
+
+#[test]
+fn more_rows_than_go_through_together_change_nothing() {
+    let model = model(ModelConfig { max_positions: 2048, ..config() }, KvDtype::F16);
+    let tokens = tokens(ROWS_AT_ONCE + 40);
+    let mut pass = Pass::new(&model);
+    let blocks = tokens.len().div_ceil(16) as u32;
+    (pass.pool, pass.blocks) = (model.new_pool(blocks as usize), (0..blocks).map(BlockId).collect());
+    let whole = pass.extend(&tokens);
+    let short = Pass::new(&model).extend(&tokens[..100]);
+    assert_same_bits(short.as_slice(), &whole.as_slice()[..100 * 97], "the first rows");
+    let mut other = Pass::new(&model);
+    (other.pool, other.blocks) = (model.new_pool(blocks as usize), pass.blocks.clone());
+    other.extend(&tokens[..ROWS_AT_ONCE - 5]);
+    let last = other.extend(&tokens[ROWS_AT_ONCE - 5..]);
+    assert_same_bits(last.as_slice(), &whole.as_slice()[(ROWS_AT_ONCE - 5) * 97..], "the last rows");
+}
+
+#[test]
+fn two_sequences_in_one_batch_keep_their_bits() {
+    let model = model(config(), KvDtype::Bf16);
+    let tokens = tokens(60);
+    let (a, b) = (&tokens[..25], &tokens[25..]);
+    let (alone_a, alone_b) = (Pass::new(&model).extend(a), Pass::new(&model).extend(b));
+    let mut pool = model.new_pool(5);
+    let blocks: Vec<BlockId> = (0..5).map(BlockId).collect();
+    let (positions_a, positions_b): (Vec<u32>, Vec<u32>) = ((0..25).collect(), (0..35).collect());
+    let mut hidden = model.embed(&tokens).unwrap();
+    for layer in 0..3 {
+        let kv = model.project_kv(layer, &hidden);
+        let (k, v) = (kv.k.as_slice().split_at(25 * 32), kv.v.as_slice().split_at(25 * 32));
+        let rope = model.rope();
+        let (ka, va) = (KvData::F32(k.0), KvData::F32(v.0));
+        pool.write(layer, rope, &blocks[..2], &positions_a, &positions_a, ka, va).unwrap();
+        let (kb, vb) = (KvData::F32(k.1), KvData::F32(v.1));
+        pool.write(layer, rope, &blocks[2..], &positions_b, &positions_b, kb, vb).unwrap();
+        let view = |blocks, key_positions| SequenceView { blocks, key_positions };
+        let groups = [
+            RowGroup { rows: 0..25, positions: &positions_a, sequence: view(&blocks[..2], &positions_a) },
+            RowGroup { rows: 25..60, positions: &positions_b, sequence: view(&blocks[2..], &positions_b) },
+        ];
+        model.finish_layer(layer, &mut hidden, &groups, &pool);
+    }
+    let logits = model.logits(&hidden);
+    assert_same_bits(&logits.as_slice()[..25 * 97], alone_a.as_slice(), "the first sequence");
+    assert_same_bits(&logits.as_slice()[25 * 97..], alone_b.as_slice(), "the second sequence");
+}
+
+#[test]
+fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+        let model = model(ModelConfig { qkv_bias: true, ..config() }, dtype);
+        let tokens = tokens(80);
+        let mut fresh = Pass::new(&model);
+        fresh.extend(&tokens[..50]);
+        let expected = fresh.extend(&tokens[50..]);
+
+        let mut loaded = Pass::new(&model);
+        let slots: Vec<u32> = (0..50).collect();
+        for layer in 0..3 {
+            let kv = &fresh.kept[layer][0];
+            let (k, v) = (dtype.encode(kv.k.as_slice()), dtype.encode(kv.v.as_slice()));
+            let (k, v) = (KvData::Bytes(dtype, &k), KvData::Bytes(dtype, &v));
+            loaded.pool.write(layer, model.rope(), &loaded.blocks, &slots, &slots, k, v).unwrap();
+        }
+        loaded.positions = slots;
+        let logits = loaded.extend(&tokens[50..]);
+        assert_same_bits(logits.as_slice(), expected.as_slice(), dtype.name());
+    }
+}
+
+#[test]
+fn an_id_outside_the_vocabulary_is_the_callers_fault() {
+    let error = model(config(), KvDtype::F32).embed(&[3, 97]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("token id 97"), "{error}");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_model_and_reports_progress() {
+    let last = std::sync::Mutex::new((0, 0));
+    let progress = |done, total| *last.lock().unwrap() = (done, total);
+    let a = Model::random(config(), 3, LoadOptions { kv_dtype: None, progress: Some(&progress) });
+    let (done, total) = *last.lock().unwrap();
+    assert!(done == total && total > 0, "{done} of {total}");
+    let b = Model::random(config(), 3, LoadOptions::default());
+    let c = Model::random(config(), 4, LoadOptions::default());
+    let logits = |model: &Model| Pass::new(model).extend(&[1, 2, 3]);
+    assert_eq!(logits(&a), logits(&b));
+    assert_ne!(logits(&a), logits(&c));
+    assert_eq!(a.kv_layout().dtype, KvDtype::F32, "as precise as the weights");
+}

@@ -1,0 +1,92 @@
+//! The forward as a textbook has it: dense, in f64, one token after the other.
+
+use super::super::{Embedding, Model};
+use crate::linear::Linear;
+
+pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
+    let config = &model.config;
+    let mut hidden: Vec<Vec<f64>> = tokens.iter().map(|token| embedding(model, *token as usize)).collect();
+    for (index, layer) in model.layers.iter().enumerate() {
+        let normed: Vec<_> = hidden.iter().map(|row| norm(row, &layer.input_norm, config.rms_norm_eps)).collect();
+        let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
+            let head = |position: usize, head: &[f64]| {
+                let head = weight.as_ref().map_or(head.to_vec(), |weight| norm(head, weight, config.rms_norm_eps));
+                if rotate { rotated(model, &head, position) } else { head }
+            };
+            let rows = normed.iter().enumerate();
+            rows.map(|(p, row)| dense(linear, row).chunks(config.head_dim).map(|h| head(p, h)).collect()).collect()
+        };
+        let q = heads(&layer.q, &layer.q_norm, true);
+        let k = heads(&layer.k, &layer.k_norm, true);
+        let v = heads(&layer.v, &None, false);
+        for (position, hidden) in hidden.iter_mut().enumerate() {
+            let first = config.window(index).map_or(0, |window| (position + 1).saturating_sub(window as usize));
+            let mut mixed = Vec::new();
+            for head in 0..config.heads {
+                let kv = head / (config.heads / config.kv_heads);
+                let scores: Vec<f64> = (first..=position)
+                    .map(|key| (dot(&q[position][head], &k[key][kv]) / (config.head_dim as f64).sqrt()).exp())
+                    .collect();
+                let total: f64 = scores.iter().sum();
+                mixed.extend((0..config.head_dim).map(|d| {
+                    scores.iter().zip(first..).map(|(score, key)| score / total * v[key][kv][d]).sum::<f64>()
+                }));
+            }
+            add(hidden, &dense(&layer.o, &mixed));
+            let normed = norm(hidden, &layer.post_norm, config.rms_norm_eps);
+            let gate = dense(&layer.gate, &normed).into_iter().map(|x| x / (1.0 + (-x).exp()));
+            let inner: Vec<f64> = gate.zip(dense(&layer.up, &normed)).map(|(gate, up)| gate * up).collect();
+            add(hidden, &dense(&layer.down, &inner));
+        }
+    }
+    let normed = hidden.iter().map(|row| norm(row, &model.final_norm, config.rms_norm_eps));
+    normed.map(|row| dense(&model.head, &row)).collect()
+}
+
+fn embedding(model: &Model, token: usize) -> Vec<f64> {
+    let hidden = model.config.hidden_size;
+    match &model.embedding {
+        Embedding::Tied => weights(&model.head, token),
+        Embedding::F32(values) => values[token * hidden..][..hidden].iter().map(|x| f64::from(*x)).collect(),
+        Embedding::Bf16(bits) => {
+            bits[token * hidden..][..hidden].iter().map(|bits| half::bf16::from_bits(*bits).to_f64()).collect()
+        }
+    }
+}
+
+fn weights(linear: &Linear, row: usize) -> Vec<f64> {
+    let mut weights = vec![0.0; linear.in_features()];
+    linear.weight_row(row, &mut weights);
+    weights.into_iter().map(f64::from).collect()
+}
+
+fn dense(linear: &Linear, x: &[f64]) -> Vec<f64> {
+    let mut bias = vec![0.0; linear.out_features()];
+    linear.forward(&vec![0.0; x.len()], 1, &mut bias);
+    bias.into_iter().enumerate().map(|(row, bias)| f64::from(bias) + dot(&weights(linear, row), x)).collect()
+}
+
+fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
+    let (frequencies, factor) = model.config.rope.inverse_frequencies(model.config.head_dim);
+    let pairs = frequencies.len();
+    let turn = |i: usize| {
+        let angle = position as f64 * f64::from(frequencies[i % pairs]);
+        let (a, b) = (head[i % pairs], head[i % pairs + pairs]);
+        let (sin, cos) = angle.sin_cos();
+        f64::from(factor) * if i < pairs { a * cos - b * sin } else { b * cos + a * sin }
+    };
+    (0..head.len()).map(turn).collect()
+}
+
+fn norm(row: &[f64], weight: &[f32], epsilon: f32) -> Vec<f64> {
+    let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
+    row.iter().zip(weight).map(|(x, weight)| x / (mean + f64::from(epsilon)).sqrt() * f64::from(*weight)).collect()
+}
+
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+fn add(to: &mut [f64], from: &[f64]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+}

@@ -1,0 +1,73 @@
+use super::*;
+
+const LAYOUT: KvLayout = KvLayout { layers: 2, kv_heads: 2, head_dim: 6, dtype: KvDtype::Bf16 };
+
+fn rope() -> Rope {
+    Rope::from_frequencies(vec![1.0, 0.2, 0.01], 1.0, 64)
+}
+
+fn rows(seed: u64, tokens: usize) -> Vec<f32> {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut rows: Vec<f32> = (0..tokens * LAYOUT.kv_dim()).map(|_| rng.f32() - 0.5).collect();
+    LAYOUT.dtype.round(&mut rows);
+    rows
+}
+
+#[test]
+fn tokens_land_in_their_slots_rotated() {
+    let mut pool = KvPool::new(LAYOUT, 5);
+    let blocks = [BlockId(3), BlockId(0)];
+    let (slots, positions) = ([17, 2, 31], [5, 40, 900]);
+    let (k, v) = (rows(1, 3), rows(2, 3));
+    pool.write(1, &rope(), &blocks, &slots, &positions, KvData::F32(&k), KvData::F32(&v)).unwrap();
+    for token in 0..3 {
+        let (block, lane) = (blocks[slots[token] as usize / 16], slots[token] as usize % 16);
+        for head in 0..2 {
+            let mut key = k[token * 12 + head * 6..][..6].to_vec();
+            rope().rotate(&mut key, positions[token]);
+            let written: Vec<f32> = (0..6).map(|dim| pool.key_block(1, block, head)[dim * 16 + lane]).collect();
+            assert_eq!(written, key);
+            let row = &pool.value_block(1, block, head)[lane * LAYOUT.row_len()..][..6];
+            assert_eq!(row, &v[token * 12 + head * 6..][..6]);
+        }
+    }
+    assert!(pool.key_block(0, BlockId(3), 0).iter().all(|value| *value == 0.0), "the other layer is untouched");
+}
+
+#[test]
+fn bytes_and_values_write_the_same_bits() {
+    let (k, v) = (rows(3, 20), rows(4, 20));
+    let slots: Vec<u32> = (0..20).collect();
+    let mut fresh = KvPool::new(LAYOUT, 2);
+    let mut loaded = KvPool::new(LAYOUT, 2);
+    let blocks = [BlockId(0), BlockId(1)];
+    fresh.write(0, &rope(), &blocks, &slots, &slots, KvData::F32(&k), KvData::F32(&v)).unwrap();
+    let (k, v) = (LAYOUT.dtype.encode(&k), LAYOUT.dtype.encode(&v));
+    let (k, v) = (KvData::Bytes(LAYOUT.dtype, &k), KvData::Bytes(LAYOUT.dtype, &v));
+    loaded.write(0, &rope(), &blocks, &slots, &slots, k, v).unwrap();
+    for head in 0..2 {
+        for block in blocks {
+            assert_eq!(fresh.key_block(0, block, head), loaded.key_block(0, block, head));
+            assert_eq!(fresh.value_block(0, block, head), loaded.value_block(0, block, head));
+        }
+    }
+}
+
+#[test]
+fn writes_outside_the_pool_are_refused() {
+    let mut pool = KvPool::new(LAYOUT, 2);
+    let rope = rope();
+    let data = rows(1, 1);
+    let data = KvData::F32(&data);
+    let mut refused = |layer, block, slot: u32, positions: &[u32], k, says: &str| {
+        let error = pool.write(layer, &rope, &[BlockId(block)], &[slot], positions, k, data).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+        assert!(error.to_string().contains(says), "{error}");
+    };
+    refused(2, 0, 0, &[0], data, "layer 2");
+    refused(0, 2, 0, &[0], data, "block 2");
+    refused(0, 0, 16, &[0], data, "slot 16");
+    refused(0, 0, 0, &[], data, "0 positions");
+    refused(0, 0, 0, &[0], KvData::F32(&[0.0; 11]), "11 values of K");
+    refused(0, 0, 0, &[0], KvData::Bytes(KvDtype::F16, &[0; 22]), "11 values of K");
+}
