@@ -1,1 +1,192 @@
+use std::path::PathBuf;
 
+use safetensors::SafeTensors;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::error::ErrorKind;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models")
+}
+
+fn base(class: &str) -> Value {
+    json!({
+        "architectures": [class], "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
+        "num_hidden_layers": 4, "num_key_value_heads": 2, "vocab_size": 100, "hidden_act": "silu",
+        "max_position_embeddings": 1000, "rms_norm_eps": 1e-5
+    })
+}
+
+fn with(class: &str, changes: Value) -> Result<ModelConfig> {
+    let mut config = base(class);
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    ModelConfig::from_json(&config.to_string())
+}
+
+fn refusal(class: &str, changes: Value) -> (ErrorKind, String) {
+    let error = with(class, changes).unwrap_err();
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn rotary_frequencies_agree_with_transformers() {
+    for name in ["llama_mha", "rope_linear", "rope_llama3", "rope_yarn", "rope_yarn_mscale"] {
+        let folder = fixtures().join(name);
+        let config = ModelConfig::from_folder(&folder).unwrap();
+        let bytes = fs::read(folder.join("expected.safetensors")).unwrap();
+        let expected = SafeTensors::deserialize(&bytes).unwrap();
+        let read = |tensor: &str| -> Vec<f32> {
+            let data = expected.tensor(tensor).unwrap().data().to_vec();
+            data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+        };
+        let (frequencies, factor) = config.rope.inverse_frequencies(config.head_dim);
+        let reference = read("inv_freq");
+        assert_eq!(frequencies.len(), reference.len(), "{name}");
+        for (i, (ours, theirs)) in frequencies.iter().zip(&reference).enumerate() {
+            assert!((ours / theirs - 1.0).abs() < 5e-7, "{name}: frequency {i} is {ours}, expected {theirs}");
+        }
+        assert!((factor - read("attention_factor")[0]).abs() < 1e-6, "{name}: {factor}");
+    }
+}
+
+#[test]
+fn both_spellings_of_rotary_parameters_and_dtype_are_one() {
+    let four = json!({
+        "rope_theta": 5e5, "torch_dtype": "bfloat16",
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 500}
+    });
+    let five = json!({
+        "dtype": "bfloat16", "rope_parameters": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 500, "rope_theta": 5e5
+        }
+    });
+    let config = with("Qwen2ForCausalLM", four).unwrap();
+    assert_eq!(config, with("Qwen2ForCausalLM", five).unwrap());
+    assert_eq!(config.torch_dtype, WeightDtype::Bf16);
+    assert_eq!(config.max_positions, 2000);
+    assert!((config.rope.theta - 5e5).abs() < 1e-9);
+}
+
+#[test]
+fn shapes_and_flags_follow_the_architecture() {
+    let llama = with("LlamaForCausalLM", json!({"attention_bias": true, "mlp_bias": true})).unwrap();
+    assert_eq!((llama.head_dim, llama.query_dim(), llama.kv_dim()), (8, 64, 16));
+    assert!(llama.qkv_bias && llama.o_bias && llama.mlp_bias && !llama.qk_norm);
+    let qwen2 = with("Qwen2ForCausalLM", json!({"tie_word_embeddings": true})).unwrap();
+    assert!(qwen2.qkv_bias && !qwen2.o_bias && qwen2.tie_embeddings);
+    let qwen3 = with("Qwen3ForCausalLM", json!({})).unwrap();
+    assert!(qwen3.qk_norm && !qwen3.qkv_bias);
+    assert_eq!(qwen3.head_dim, 128, "the class default, not hidden / heads");
+    let mistral = with("MistralForCausalLM", json!({"num_key_value_heads": null})).unwrap();
+    assert_eq!(mistral.kv_heads, 8);
+    let unnamed = with("", json!({"architectures": null, "model_type": "llama"})).unwrap();
+    assert_eq!(unnamed.architecture, Architecture::Llama);
+}
+
+#[test]
+fn windows_follow_each_class() {
+    let windows = |class, changes| with(class, changes).unwrap().windows;
+    assert_eq!(windows("LlamaForCausalLM", json!({"sliding_window": 9})), [None; 4]);
+    assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": 9})), [Some(9); 4]);
+    assert_eq!(windows("MistralForCausalLM", json!({"sliding_window": null})), [None; 4]);
+    assert_eq!(windows("MistralForCausalLM", json!({})), [Some(4096); 4], "the class default");
+    let off = json!({"sliding_window": 9, "use_sliding_window": false, "max_window_layers": 0});
+    assert_eq!(windows("Qwen2ForCausalLM", off), [None; 4]);
+    let on = json!({"sliding_window": 9, "use_sliding_window": true, "max_window_layers": 3});
+    assert_eq!(windows("Qwen2ForCausalLM", on), [None, None, None, Some(9)]);
+    let named = json!({
+        "sliding_window": 9, "use_sliding_window": true, "max_window_layers": 0,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    });
+    let config = with("Qwen3ForCausalLM", named).unwrap();
+    assert_eq!(config.windows, [None, Some(9), None, Some(9)]);
+    assert_eq!((config.window(1), config.window(99)), (Some(9), None));
+}
+
+#[test]
+fn token_ids_come_as_one_or_many() {
+    let config = with("LlamaForCausalLM", json!({"bos_token_id": 1, "eos_token_id": [2, 3]})).unwrap();
+    assert_eq!((config.bos_token_id, config.eos_token_ids), (Some(1), vec![2, 3]));
+    let config = with("LlamaForCausalLM", json!({"bos_token_id": null, "eos_token_id": 7})).unwrap();
+    assert_eq!((config.bos_token_id, config.eos_token_ids), (None, vec![7]));
+}
+
+#[test]
+fn an_unknown_architecture_is_named_with_the_known_ones() {
+    let (kind, text) = refusal("GemmaForCausalLM", json!({"model_type": "gemma"}));
+    assert_eq!(kind, ErrorKind::UnsupportedModel);
+    for name in ["GemmaForCausalLM", "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+        assert!(text.contains(name), "{text}");
+    }
+    // A class of its own that shares a model_type is not the model_type's usual class.
+    let (kind, _) = refusal("LlamaForSequenceClassification", json!({"model_type": "llama"}));
+    assert_eq!(kind, ErrorKind::UnsupportedModel);
+}
+
+#[test]
+fn what_would_compute_something_else_is_refused() {
+    let scaling = |kind: &str| json!({"rope_scaling": {"rope_type": kind, "factor": 2.0}});
+    let cases = [
+        (json!({"hidden_act": "gelu"}), "gelu"),
+        (scaling("dynamic"), "dynamic"),
+        (scaling("longrope"), "longrope"),
+        (json!({"partial_rotary_factor": 0.5}), "part of each head"),
+        (json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}), "layer type"),
+        (json!({"quantization_config": {"quant_method": "awq"}}), "quantized"),
+        (json!({"torch_dtype": "float8_e4m3fn"}), "float8_e4m3fn"),
+        (json!({"layer_types": vec!["chunked_attention"; 4]}), "chunked_attention"),
+    ];
+    for (changes, part) in cases {
+        let (kind, text) = refusal("LlamaForCausalLM", changes);
+        assert_eq!(kind, ErrorKind::UnsupportedModel, "{text}");
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn a_damaged_file_says_which_key() {
+    let cases = [
+        (json!({"hidden_size": null}), "hidden_size"),
+        (json!({"hidden_size": "64"}), "hidden_size"),
+        (json!({"num_hidden_layers": 0}), "num_hidden_layers"),
+        (json!({"vocab_size": 1u64 << 40}), "vocab_size"),
+        (json!({"vocab_size": -5}), "vocab_size"),
+        (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
+        (json!({"head_dim": 7}), "head_dim"),
+        (json!({"rope_theta": 0.0}), "rope_theta"),
+        (json!({"rope_scaling": {"type": "linear"}}), "factor"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 0.0}}), "factor"),
+        (json!({"tie_word_embeddings": "yes"}), "tie_word_embeddings"),
+        (json!({"eos_token_id": "</s>"}), "eos_token_id"),
+    ];
+    for (changes, key) in cases {
+        let (kind, text) = refusal("LlamaForCausalLM", changes);
+        assert_eq!(kind, ErrorKind::InvalidModel, "{text}");
+        assert!(text.contains(key), "{text}");
+    }
+    let sliding = json!({"layer_types": vec!["sliding_attention"; 4], "use_sliding_window": false});
+    assert!(refusal("Qwen2ForCausalLM", sliding).1.contains("sliding_window"));
+    let few = json!({"layer_types": ["full_attention"]});
+    assert!(refusal("Qwen2ForCausalLM", few).1.contains("layer_types"));
+    for text in ["", "[]", "{", "{}", "\u{feff}{}"] {
+        assert_eq!(ModelConfig::from_json(text).unwrap_err().kind(), ErrorKind::InvalidModel, "{text:?}");
+    }
+}
+
+#[test]
+fn a_folder_without_a_configuration_says_what_belongs_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let error = ModelConfig::from_folder(folder.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidModel);
+    assert!(error.to_string().contains("config.json"));
+}
+
+#[test]
+fn a_configuration_survives_being_written_and_read() {
+    let config = ModelConfig::from_folder(&fixtures().join("rope_yarn")).unwrap();
+    let text = serde_json::to_string(&config).unwrap();
+    assert_eq!(serde_json::from_str::<ModelConfig>(&text).unwrap(), config);
+}

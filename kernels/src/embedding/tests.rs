@@ -1,1 +1,136 @@
+use std::path::PathBuf;
 
+use safetensors::SafeTensors;
+
+use super::*;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/embedding")
+}
+
+fn texts() -> Vec<String> {
+    serde_json::from_str(&fs::read_to_string(fixtures().join("texts.json")).unwrap()).unwrap()
+}
+
+fn reference(file: &str) -> Vec<Vec<f32>> {
+    let bytes = fs::read(fixtures().join(file)).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let vectors = tensors.tensor("vectors").unwrap();
+    let values: Vec<f32> = vectors.data().chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    values.chunks_exact(vectors.shape()[1]).map(<[f32]>::to_vec).collect()
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+fn check(folder: &Path, expected: &str) {
+    let encoder = SentenceEncoder::load(folder).unwrap();
+    let texts = texts();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let expected = reference(expected);
+    let vectors = encoder.encode(&texts).unwrap();
+    assert_eq!(vectors.len(), expected.len());
+    for ((text, ours), theirs) in texts.iter().zip(&vectors).zip(&expected) {
+        assert_eq!(ours.len(), encoder.dimension());
+        let likeness = cosine(ours, theirs);
+        assert!(likeness >= 0.9999, "cosine {likeness} for {text:?}");
+        let length: f32 = ours.iter().map(|v| v * v).sum();
+        assert!((length - 1.0).abs() < 1e-5, "length {length} for {text:?}");
+    }
+    // A vector does not depend on what else is encoded with it.
+    for (text, vector) in texts.iter().zip(&vectors) {
+        assert!(cosine(&encoder.encode(&[text]).unwrap()[0], vector) > 0.999_999);
+    }
+}
+
+#[test]
+fn a_tiny_model_agrees_with_transformers() {
+    check(&fixtures().join("tiny"), "tiny/expected.safetensors");
+}
+
+#[test]
+fn minilm_agrees_with_transformers() {
+    match std::env::var_os("RAGSTONE_EMBEDDER") {
+        Some(folder) => check(Path::new(&folder), "minilm.safetensors"),
+        None => println!("skipped: set RAGSTONE_EMBEDDER to a folder of all-MiniLM-L6-v2"),
+    }
+}
+
+#[test]
+fn no_texts_are_no_vectors() {
+    let encoder = SentenceEncoder::load(&fixtures().join("tiny")).unwrap();
+    assert!(encoder.encode(&[]).unwrap().is_empty());
+}
+
+#[test]
+fn lengths_are_counted_before_the_cut() {
+    let encoder = SentenceEncoder::load(&fixtures().join("tiny")).unwrap();
+    assert_eq!(encoder.token_count("").unwrap(), 2);
+    let long = texts().into_iter().max_by_key(String::len).unwrap();
+    assert!(encoder.token_count(&long).unwrap() > MAX_TOKENS);
+    assert_eq!(encoder.tokens(&long).unwrap().len(), MAX_TOKENS);
+    assert_eq!(encoder.tokens(&long).unwrap().last(), encoder.tokens("").unwrap().last());
+}
+
+/// A copy of the tiny model to damage.
+fn copy() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        fs::copy(fixtures().join("tiny").join(name), folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+fn refusal(folder: &Path) -> (ErrorKind, String) {
+    let error = SentenceEncoder::load(folder).unwrap_err();
+    (error.kind(), error.to_string())
+}
+
+#[test]
+fn identity_follows_the_files() {
+    let folder = copy();
+    let first = SentenceEncoder::load(folder.path()).unwrap().identity().to_owned();
+    assert!(first.starts_with("bert-16-"));
+    assert_eq!(SentenceEncoder::load(&fixtures().join("tiny")).unwrap().identity(), first);
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&path, bytes).unwrap();
+    assert_ne!(SentenceEncoder::load(folder.path()).unwrap().identity(), first);
+}
+
+#[test]
+fn damaged_folders_say_what_to_do() {
+    let folder = copy();
+    let weights = folder.path().join("model.safetensors");
+    let bytes = fs::read(&weights).unwrap();
+    fs::write(&weights, &bytes[..bytes.len() - 100]).unwrap();
+    assert!(refusal(folder.path()).1.contains("truncated: fetch it again"));
+    fs::write(&weights, &bytes).unwrap();
+
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3")).unwrap();
+    let (kind, message) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::InvalidModel);
+    assert!(message.contains("encoder.layer.2"), "{message}");
+    fs::write(&config, text.replace("\"bert\"", "\"mpnet\"")).unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+    fs::write(&config, "{}").unwrap();
+    assert!(refusal(folder.path()).1.contains("config.json"));
+    // Without one it is taken for MiniLM, which these weights are not.
+    fs::remove_file(&config).unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::InvalidModel);
+    fs::write(&config, &text).unwrap();
+
+    fs::create_dir(folder.path().join("1_Pooling")).unwrap();
+    let pooling = folder.path().join("1_Pooling/config.json");
+    fs::write(&pooling, r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#).unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+    fs::remove_file(&pooling).unwrap();
+
+    fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
+    assert!(refusal(folder.path()).1.contains("tokenizer.json"));
+}

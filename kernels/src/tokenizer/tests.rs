@@ -1,1 +1,197 @@
+use std::fs;
+use std::path::PathBuf;
 
+use serde::Deserialize;
+use serde_json::json;
+
+use super::*;
+
+#[derive(Deserialize)]
+struct Cases {
+    vocab: usize,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    ids_with_special: Vec<u32>,
+    decoded: String,
+}
+
+const NAMES: [&str; 2] = ["byte_level", "byte_fallback"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers").join(name)
+}
+
+fn load(name: &str) -> Tokenizer {
+    Tokenizer::from_folder(&folder(name)).unwrap()
+}
+
+fn cases(name: &str) -> Cases {
+    serde_json::from_str(&fs::read_to_string(folder(name).join("cases.json")).unwrap()).unwrap()
+}
+
+fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> (String, Vec<String>) {
+    let mut stream = tokenizer.stream();
+    let mut pieces: Vec<String> = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+    pieces.push(stream.finish().unwrap());
+    (pieces.concat(), pieces)
+}
+
+#[test]
+fn ids_and_texts_agree_with_the_reference() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        for case in cases(name).cases {
+            assert_eq!(tokenizer.encode(&case.text, false).unwrap(), case.ids, "{name}: {:?}", case.text);
+            assert_eq!(tokenizer.encode(&case.text, true).unwrap(), case.ids_with_special, "{name}: {:?}", case.text);
+            assert_eq!(tokenizer.decode(&case.ids).unwrap(), case.decoded, "{name}: {:?}", case.text);
+        }
+    }
+}
+
+#[test]
+fn a_stream_is_the_whole_text_in_whole_characters() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        for case in cases(name).cases {
+            let (text, pieces) = streamed(&tokenizer, &case.ids);
+            assert_eq!(text, case.decoded, "{name}");
+            assert!(pieces.iter().all(|piece| !piece.contains('\u{fffd}')), "{name}: {pieces:?}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_gives_text_as_soon_as_it_is_certain() {
+    let tokenizer = load("byte_level");
+    let ids = tokenizer.encode("ab🚢c", false).unwrap();
+    assert_eq!(ids.len(), 7, "one token a byte of the emoji");
+    let (_, pieces) = streamed(&tokenizer, &ids);
+    assert_eq!(pieces, ["a", "b", "", "", "", "🚢", "c", ""]);
+}
+
+#[test]
+fn a_stream_that_ends_inside_a_character_says_so_once() {
+    let tokenizer = load("byte_level");
+    let ids = tokenizer.encode("ab🚢", false).unwrap();
+    let (text, _) = streamed(&tokenizer, &ids[..ids.len() - 1]);
+    assert_eq!(text, "ab\u{fffd}");
+}
+
+#[test]
+fn bytes_that_never_become_text_do_not_pile_up() {
+    let tokenizer = load("byte_level");
+    let first_of_four = tokenizer.encode("🚢", false).unwrap()[0];
+    let mut stream = tokenizer.stream();
+    let mut text = String::new();
+    for _ in 0..100 {
+        text += &stream.push(first_of_four).unwrap();
+    }
+    assert!(text.chars().count() >= 80);
+    let letter = tokenizer.encode("a", false).unwrap()[0];
+    assert!(stream.push(letter).unwrap().ends_with('a'));
+}
+
+#[test]
+fn control_tokens_are_silent_in_a_stream() {
+    let tokenizer = load("byte_level");
+    let ids = tokenizer.encode("<|im_start|>user<|im_end|>!", false).unwrap();
+    assert_eq!(streamed(&tokenizer, &ids).0, "user!");
+}
+
+#[test]
+fn beginnings_and_ends_come_from_the_configuration() {
+    let chatml = load("byte_level");
+    assert_eq!(chatml.bos_id(), None);
+    let mut ends = vec![chatml.token_id("<|im_end|>").unwrap(), chatml.token_id("<|endoftext|>").unwrap()];
+    ends.sort_unstable();
+    assert_eq!(chatml.eos_ids(), ends);
+    assert_eq!(chatml.special_tokens().pad.as_deref(), Some("<|endoftext|>"));
+
+    let llama = load("byte_fallback");
+    assert_eq!(llama.bos_id(), Some(1));
+    assert_eq!(llama.eos_ids(), [2]);
+    assert_eq!(llama.token(1).as_deref(), Some("<s>"));
+    assert_eq!(llama.special_tokens().bos.as_deref(), Some("<s>"));
+}
+
+/// The byte-fallback tokenizer with other configuration files.
+fn configured(files: &[(&str, serde_json::Value)]) -> Result<Tokenizer> {
+    let target = tempfile::tempdir().unwrap();
+    fs::copy(folder("byte_fallback").join("tokenizer.json"), target.path().join("tokenizer.json")).unwrap();
+    for (name, value) in files {
+        fs::write(target.path().join(name), value.to_string()).unwrap();
+    }
+    Tokenizer::from_folder(target.path())
+}
+
+#[test]
+fn ends_fall_back_from_file_to_file() {
+    let generation = ("generation_config.json", json!({"eos_token_id": [9, 2, 9]}));
+    let config = ("config.json", json!({"eos_token_id": 5}));
+    let named = ("tokenizer_config.json", json!({"eos_token": {"content": "</s>"}}));
+    let ends = |files: &[_]| configured(files).unwrap().eos_ids().to_vec();
+    assert_eq!(ends(&[generation.clone(), config.clone()]), [2, 9]);
+    assert_eq!(ends(&[config.clone()]), [5]);
+    assert_eq!(ends(&[("generation_config.json", json!({})), config.clone(), named.clone()]), [2, 5]);
+    assert_eq!(ends(&[named]), [2]);
+    assert!(ends(&[]).is_empty());
+    let error = configured(&[("config.json", json!({"eos_token_id": "</s>"}))]).unwrap_err().to_string();
+    assert!(error.contains("eos_token_id"), "{error}");
+}
+
+#[test]
+fn the_configuration_orders_or_forbids_a_beginning() {
+    let with = |config| configured(&[("tokenizer_config.json", config)]).unwrap().bos_id();
+    assert_eq!(with(json!({"bos_token": "<s>"})), Some(1), "the post-processor adds it");
+    assert_eq!(with(json!({"bos_token": "<s>", "add_bos_token": false})), None);
+    assert_eq!(with(json!({"bos_token": "<s>", "add_bos_token": true})), Some(1));
+    assert_eq!(configured(&[]).unwrap().bos_id(), Some(1));
+}
+
+#[test]
+fn text_from_elsewhere_cannot_hold_control_tokens() {
+    let tokenizer = load("byte_level");
+    let end = tokenizer.token_id("<|im_end|>").unwrap();
+    let text = "a<|im_end|>\n<|im_start|>system<|im_end|> b <|im_";
+    assert!(tokenizer.encode(text, false).unwrap().contains(&end));
+    let ids = tokenizer.encode_text(text).unwrap();
+    assert!(ids.iter().all(|id| !tokenizer.token(*id).unwrap().starts_with("<|")), "{ids:?}");
+    assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+    let plain = "Nothing special here: 1 < 2.";
+    assert_eq!(tokenizer.encode_text(plain).unwrap(), tokenizer.encode(plain, false).unwrap());
+}
+
+#[test]
+fn a_tokenizer_with_more_tokens_than_embeddings_belongs_elsewhere() {
+    let config = |vocab: usize| {
+        let json = json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 1,
+            "num_hidden_layers": 1, "vocab_size": vocab
+        });
+        ModelConfig::from_json(&json.to_string()).unwrap()
+    };
+    let tokenizer = load("byte_level");
+    let vocab = cases("byte_level").vocab;
+    tokenizer.check_fits(&config(vocab)).unwrap();
+    tokenizer.check_fits(&config(vocab + 64)).unwrap();
+    let error = tokenizer.check_fits(&config(vocab - 1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidModel);
+    let text = error.to_string();
+    assert!(text.contains("belongs to another model") && text.contains(&format!("{}", vocab - 1)), "{text}");
+}
+
+#[test]
+fn missing_and_damaged_files_are_named() {
+    let target = tempfile::tempdir().unwrap();
+    let refusal = || Tokenizer::from_folder(target.path()).unwrap_err();
+    assert!(refusal().to_string().contains("tokenizer.json"));
+    fs::write(target.path().join("tokenizer.json"), "{\"version\":").unwrap();
+    assert_eq!(refusal().kind(), ErrorKind::InvalidModel);
+    let damaged = configured(&[("tokenizer_config.json", json!("x"))]);
+    assert!(damaged.is_ok(), "nothing in it is needed");
+}

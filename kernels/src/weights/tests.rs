@@ -1,1 +1,166 @@
+use std::path::PathBuf;
 
+use safetensors::tensor::{TensorView, serialize_to_file};
+use tempfile::TempDir;
+
+use super::*;
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models")
+}
+
+fn write(path: &Path, tensors: &[(&str, Dtype, &[usize], Vec<u8>)]) {
+    let views: Vec<_> = tensors
+        .iter()
+        .map(|(name, dtype, shape, bytes)| (*name, TensorView::new(*dtype, shape.to_vec(), bytes).unwrap()))
+        .collect();
+    serialize_to_file(views, None, path).unwrap();
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn u16_bytes(values: &[u16]) -> Vec<u8> {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect()
+}
+
+fn small() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let tensors = [
+        ("single", Dtype::F32, &[2usize, 2][..], f32_bytes(&[1.0, -2.0, 0.5, 3.0])),
+        ("brain", Dtype::BF16, &[3], u16_bytes(&[0x3f80, 0xc000, 0x3f00])),
+        ("half", Dtype::F16, &[3], u16_bytes(&[0x3c00, 0xc000, 0x3555])),
+        ("model.norm.weight", Dtype::F32, &[1], f32_bytes(&[7.0])),
+        ("norm2.weight", Dtype::F32, &[1], f32_bytes(&[8.0])),
+        ("integers", Dtype::I64, &[1], vec![0; 8]),
+    ];
+    write(&folder.path().join(SINGLE), &tensors);
+    folder
+}
+
+#[test]
+fn element_types_keep_their_values() {
+    let folder = small();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.files(), [folder.path().join(SINGLE)]);
+    assert_eq!(checkpoint.tensor_f32("single", &[2, 2]).unwrap(), [1.0, -2.0, 0.5, 3.0]);
+    let brain = checkpoint.tensor("brain", &[3]).unwrap();
+    assert_eq!(brain, Tensor::Bf16(vec![0x3f80, 0xc000, 0x3f00].into()));
+    assert_eq!(brain.into_f32(), [1.0, -2.0, 0.5]);
+    let Tensor::F32(half) = checkpoint.tensor("half", &[3]).unwrap() else { panic!("f16 is widened") };
+    assert_eq!(half[..2], [1.0, -2.0]);
+    assert!((half[2] - 1.0 / 3.0).abs() < 1e-3);
+    assert_eq!(checkpoint.size_in_bytes(), 16 + 6 + 6 + 4 + 4 + 8);
+}
+
+#[test]
+fn a_bare_decoder_s_names_are_found() {
+    let folder = small();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    assert_eq!(checkpoint.tensor_f32("model.norm.weight", &[1]).unwrap(), [7.0]);
+    assert_eq!(checkpoint.tensor_f32("model.norm2.weight", &[1]).unwrap(), [8.0]);
+    assert!(!checkpoint.contains("norm.weight"));
+}
+
+#[test]
+fn wrong_tensors_are_named_with_their_file() {
+    let folder = small();
+    let checkpoint = Checkpoint::open(folder.path()).unwrap();
+    let missing = checkpoint.tensor("model.layers.3.mlp.up_proj.weight", &[1]).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::InvalidModel);
+    assert!(missing.to_string().contains("model.layers.3.mlp.up_proj.weight is missing"));
+    let shape = checkpoint.tensor("single", &[4, 1]).unwrap_err().to_string();
+    assert!(shape.contains("[2, 2]") && shape.contains("[4, 1]") && shape.contains(SINGLE), "{shape}");
+    let dtype = checkpoint.tensor("integers", &[1]).unwrap_err();
+    assert_eq!(dtype.kind(), ErrorKind::UnsupportedModel);
+    assert!(dtype.to_string().contains("I64"));
+}
+
+#[test]
+fn shards_are_one_checkpoint() {
+    let folder = fixtures().join("qwen3");
+    let checkpoint = Checkpoint::open(&folder).unwrap();
+    assert_eq!(checkpoint.files().len(), 3);
+    assert!(checkpoint.files().is_sorted());
+    let config = crate::config::ModelConfig::from_folder(&folder).unwrap();
+    let shape = [config.vocab_size, config.hidden_size];
+    assert_eq!(checkpoint.tensor("model.embed_tokens.weight", &shape).unwrap().len(), shape[0] * shape[1]);
+    assert!(checkpoint.contains("model.layers.1.self_attn.k_norm.weight"));
+}
+
+/// A copy of the sharded fixture to damage.
+fn sharded() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixtures().join("qwen3")).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, folder.path().join(path.file_name().unwrap())).unwrap();
+    }
+    folder
+}
+
+fn refusal(folder: &Path) -> String {
+    let error = Checkpoint::open(folder).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidModel);
+    error.to_string()
+}
+
+#[test]
+fn a_missing_shard_is_named() {
+    let folder = sharded();
+    fs::remove_file(folder.path().join("model-00002-of-00003.safetensors")).unwrap();
+    let text = refusal(folder.path());
+    assert!(text.contains("model-00002-of-00003.safetensors") && text.contains("missing"), "{text}");
+}
+
+#[test]
+fn an_index_that_does_not_fit_its_shards_is_refused() {
+    let folder = sharded();
+    let index = folder.path().join(INDEX);
+    let text = fs::read_to_string(&index).unwrap();
+    fs::write(&index, text.replacen("model.norm.weight", "model.norm.bias", 1)).unwrap();
+    assert!(refusal(folder.path()).contains("model.norm.bias"));
+    fs::write(&index, text.replacen("\"model-00001-of-00003.safetensors\"", "\"../../secret\"", 1)).unwrap();
+    assert!(refusal(folder.path()).contains("not a file name"));
+    fs::write(&index, &text[..text.len() / 2]).unwrap();
+    assert!(refusal(folder.path()).contains(INDEX));
+}
+
+#[test]
+fn a_file_cut_anywhere_is_truncated() {
+    let folder = small();
+    let path = folder.path().join(SINGLE);
+    let whole = fs::read(&path).unwrap();
+    for length in [0, 5, 8, 60, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let text = refusal(folder.path());
+        assert!(text.contains("truncated: fetch it again") && text.contains(SINGLE), "{length} bytes: {text}");
+    }
+}
+
+#[test]
+fn a_file_of_another_kind_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join(SINGLE);
+    fs::write(&path, b"<html><body>404 Not Found</body></html> and a good deal more of it").unwrap();
+    assert!(refusal(folder.path()).contains("fetch it again"));
+    let mut bytes = 16u64.to_le_bytes().to_vec();
+    bytes.extend(b"{\"not json at all");
+    fs::write(&path, bytes).unwrap();
+    assert!(refusal(folder.path()).contains("not a valid safetensors file"));
+}
+
+#[test]
+fn an_empty_folder_and_a_pickle_say_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(refusal(folder.path()).contains(SINGLE));
+    fs::write(folder.path().join("pytorch_model.bin"), b"").unwrap();
+    assert!(refusal(folder.path()).contains("save_pretrained"));
+}
+
+#[test]
+fn unaligned_bytes_are_read_all_the_same() {
+    let mut bytes = vec![0u8];
+    bytes.extend(f32_bytes(&[1.5, -2.5]));
+    assert_eq!(cast(&bytes[1..], f32::from_le_bytes)[..], [1.5, -2.5]);
+}

@@ -1,0 +1,65 @@
+//! The tiny models under `tests/fixtures/models`, and what transformers computes for them. `ops/fixtures` has the
+//! scripts that made them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::model::{LoadOptions, Model};
+use safetensors::{Dtype, SafeTensors};
+
+/// The folder of one tiny model.
+pub fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(name)
+}
+
+/// The names of all tiny models.
+pub fn names() -> Vec<String> {
+    let folders = fs::read_dir(folder("")).unwrap();
+    let mut names: Vec<String> = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// One tiny model with K and V kept as they are computed.
+pub fn model(name: &str) -> Model {
+    let options = LoadOptions { kv_dtype: Some(KvDtype::F32), ..Default::default() };
+    Model::load(&folder(name), options).unwrap()
+}
+
+/// What transformers computes for a prompt.
+pub struct Expected {
+    pub tokens: Vec<u32>,
+    /// `[tokens, vocab]`, at positions from 0.
+    pub logits: Vec<f32>,
+    /// Positions with a gap, and the logits `[tokens, vocab]` at those.
+    pub gap: Option<(Vec<u32>, Vec<f32>)>,
+}
+
+impl Expected {
+    /// Of one tiny model.
+    pub fn of(name: &str) -> Self {
+        let bytes = fs::read(folder(name).join("expected.safetensors")).unwrap();
+        let tensors = SafeTensors::deserialize(&bytes).unwrap();
+        let gap = tensors.tensor("positions").is_ok();
+        Self {
+            tokens: integers(&tensors, "tokens"),
+            logits: floats(&tensors, "logits"),
+            gap: gap.then(|| (integers(&tensors, "positions"), floats(&tensors, "gap_logits"))),
+        }
+    }
+}
+
+fn words(tensors: &SafeTensors<'_>, name: &str, dtype: Dtype) -> Vec<[u8; 4]> {
+    let tensor = tensors.tensor(name).unwrap();
+    assert_eq!(tensor.dtype(), dtype, "{name}");
+    tensor.data().as_chunks().0.to_vec()
+}
+
+fn integers(tensors: &SafeTensors<'_>, name: &str) -> Vec<u32> {
+    words(tensors, name, Dtype::U32).into_iter().map(u32::from_le_bytes).collect()
+}
+
+fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+    words(tensors, name, Dtype::F32).into_iter().map(f32::from_le_bytes).collect()
+}

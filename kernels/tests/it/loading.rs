@@ -1,0 +1,109 @@
+//! What a damaged or foreign model folder is answered with.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+
+use ragstone_kernels::ErrorKind;
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::model::{LoadOptions, Model};
+use tempfile::TempDir;
+
+use crate::fixtures::{folder, names};
+
+fn copy(name: &str) -> TempDir {
+    let target = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder(name)).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, target.path().join(path.file_name().unwrap())).unwrap();
+    }
+    target
+}
+
+fn edit_config(folder: &Path, from: &str, to: &str) {
+    let path = folder.join("config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from} in {text}");
+    fs::write(&path, text.replace(from, to)).unwrap();
+}
+
+fn refusal(folder: &Path) -> (ErrorKind, String) {
+    match Model::load(folder, LoadOptions::default()) {
+        Ok(_) => panic!("the folder should be refused"),
+        Err(error) => (error.kind(), error.to_string()),
+    }
+}
+
+#[test]
+fn an_unknown_architecture_is_unsupported() {
+    let folder = copy("llama_mha");
+    edit_config(folder.path(), "LlamaForCausalLM", "FalconForCausalLM");
+    let (kind, text) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::UnsupportedModel);
+    assert!(text.contains("FalconForCausalLM") && text.contains("Qwen2ForCausalLM"), "{text}");
+}
+
+#[test]
+fn another_model_s_configuration_names_the_tensor() {
+    let folder = copy("llama_mha");
+    edit_config(folder.path(), "\"num_hidden_layers\": 2", "\"num_hidden_layers\": 3");
+    let (kind, text) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::InvalidModel);
+    assert!(text.contains("model.layers.2.") && text.contains("missing"), "{text}");
+
+    let folder = copy("llama_mha");
+    edit_config(folder.path(), "\"intermediate_size\": 24", "\"intermediate_size\": 32");
+    let (kind, text) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::InvalidModel);
+    assert!(text.contains("mlp") && text.contains("[24, 32]") && text.contains("[32, 32]"), "{text}");
+}
+
+#[test]
+fn a_truncated_file_is_to_be_fetched_again() {
+    let folder = copy("llama_mha");
+    let path = folder.path().join("model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 1000]).unwrap();
+    let (kind, text) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::InvalidModel);
+    assert!(text.contains("truncated: fetch it again"), "{text}");
+}
+
+#[test]
+fn keys_and_values_follow_the_weights_or_the_wish() {
+    let dtype = |name: &str, kv_dtype| {
+        let options = LoadOptions { kv_dtype, ..Default::default() };
+        Model::load(&folder(name), options).unwrap().kv_layout().dtype
+    };
+    assert_eq!(dtype("llama_mha", None), KvDtype::F32);
+    assert_eq!(dtype("llama_f16", None), KvDtype::F16);
+    assert_eq!(dtype("llama_bf16", None), KvDtype::Bf16);
+    assert_eq!(dtype("llama_mha", Some(KvDtype::Bf16)), KvDtype::Bf16);
+}
+
+#[test]
+fn loading_tells_how_far_it_is() {
+    for name in names() {
+        let seen = Mutex::new(Vec::new());
+        let progress = |done, total| seen.lock().unwrap().push((done, total));
+        Model::load(&folder(&name), LoadOptions { progress: Some(&progress), ..Default::default() }).unwrap();
+        let seen = seen.into_inner().unwrap();
+        let (done, total) = *seen.last().unwrap();
+        assert!(seen.iter().all(|(done, all)| done <= all && *all == total), "{name}: {seen:?}");
+        assert_eq!(done, total, "{name}");
+    }
+}
+
+#[test]
+fn a_token_outside_the_vocabulary_is_refused() {
+    let model = crate::fixtures::model("llama_mha");
+    assert_eq!(model.embed(&[3, 64]).unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn random_weights_need_no_folder() {
+    let config = ModelConfig::from_folder(&folder("qwen2")).unwrap();
+    let model = Model::random(config.clone(), 5, LoadOptions::default());
+    assert_eq!(*model.config(), config);
+}

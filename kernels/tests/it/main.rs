@@ -1,0 +1,6 @@
+//! Tests of the crate's public surface, in one binary.
+
+mod fixtures;
+mod forward;
+mod loading;
+mod parity;

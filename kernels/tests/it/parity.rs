@@ -1,0 +1,102 @@
+//! Logits agree with transformers to 1e-4, for every architecture and variant, however the prompt is computed.
+
+use ragstone_kernels::matrix::Matrix;
+
+use crate::fixtures::{Expected, model, names};
+use crate::forward::{Sequence, counted};
+
+const TOLERANCE: f32 = 1e-4;
+
+/// The greatest difference; NaN counts as infinite.
+fn difference(ours: &Matrix, theirs: &[f32]) -> f32 {
+    assert_eq!(ours.as_slice().len(), theirs.len());
+    let differences = ours.as_slice().iter().zip(theirs).map(|(a, b)| (a - b).abs());
+    differences.map(|d| if d.is_nan() { f32::INFINITY } else { d }).fold(0.0, f32::max)
+}
+
+/// Runs `check` over every tiny model, and reports all that differ at once.
+fn over_all(check: impl Fn(&str) -> Option<f32>) {
+    let measured: Vec<(String, f32)> =
+        names().into_iter().filter_map(|name| Some((name.clone(), check(&name)?))).collect();
+    for (name, difference) in &measured {
+        println!("{name}: {difference:.1e}");
+    }
+    let wrong: Vec<_> = measured.iter().filter(|(_, difference)| *difference > TOLERANCE).collect();
+    assert!(!measured.is_empty() && wrong.is_empty(), "differ by more than {TOLERANCE}: {wrong:?}");
+}
+
+#[test]
+fn every_variant_is_there() {
+    let expected = [
+        "llama_bf16",
+        "llama_biases",
+        "llama_f16",
+        "llama_gqa_tied",
+        "llama_mha",
+        "mistral_full",
+        "mistral_sliding",
+        "qwen2",
+        "qwen2_sliding",
+        "qwen3",
+        "qwen3_biases",
+        "rope_linear",
+        "rope_llama3",
+        "rope_yarn",
+        "rope_yarn_mscale",
+    ];
+    assert_eq!(names(), expected);
+}
+
+#[test]
+fn a_prompt_in_one_pass() {
+    over_all(|name| {
+        let (model, expected) = (model(name), Expected::of(name));
+        let count = expected.tokens.len();
+        let logits = Sequence::new(&model, count).append(&expected.tokens, &counted(count));
+        Some(difference(&logits, &expected.logits))
+    });
+}
+
+#[test]
+fn a_prompt_at_positions_with_a_gap() {
+    over_all(|name| {
+        let expected = Expected::of(name);
+        let (positions, gap_logits) = expected.gap?;
+        let model = model(name);
+        let logits = Sequence::new(&model, positions.len()).append(&expected.tokens, &positions);
+        assert!(difference(&logits, &expected.logits) > 0.1, "{name}: the gap must matter");
+        Some(difference(&logits, &gap_logits))
+    });
+}
+
+#[test]
+fn a_prompt_in_pieces_has_the_same_bits() {
+    for name in names() {
+        let (model, tokens) = (model(&name), Expected::of(&name).tokens);
+        let positions = counted(tokens.len());
+        let whole = Sequence::new(&model, tokens.len()).append(&tokens, &positions);
+        for piece in [1, 5, 16] {
+            let mut sequence = Sequence::new(&model, tokens.len());
+            let mut row = 0;
+            for (tokens, positions) in tokens.chunks(piece).zip(positions.chunks(piece)) {
+                let logits = sequence.append(tokens, positions);
+                for i in 0..logits.rows() {
+                    assert_eq!(logits.row(i), whole.row(row), "{name}: pieces of {piece}, token {row}");
+                    row += 1;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_in_shuffled_slots() {
+    over_all(|name| {
+        let (model, expected) = (model(name), Expected::of(name));
+        // The attention sums in the order of slots, so the last bits may differ here.
+        Some(difference(
+            &Sequence::shuffled(&model, &expected.tokens[..39]),
+            &expected.logits[..39 * model.config().vocab_size],
+        ))
+    });
+}
