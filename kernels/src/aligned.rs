@@ -59,7 +59,22 @@ impl<T> std::fmt::Debug for Aligned<T> {
 ///
 /// Whoever makes one answers for the threads writing disjoint places only, while nobody else reads them.
 #[derive(Clone, Copy)]
-pub(crate) struct SharedMut(pub(crate) *mut f32);
+pub(crate) struct SharedMut(*mut f32);
+
+impl SharedMut {
+    pub(crate) fn new(values: &mut [f32]) -> Self {
+        Self(values.as_mut_ptr())
+    }
+
+    /// # Safety
+    /// `index` must be inside the values, or one behind them.
+    #[inline(always)]
+    pub(crate) unsafe fn at(self, index: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(index) }
+    }
+}
+
 // SAFETY: a pointer is a number; what is done with it is answered for where it is dereferenced.
 unsafe impl Send for SharedMut {}
 // SAFETY: as above.

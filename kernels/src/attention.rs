@@ -46,7 +46,7 @@ struct Span {
 }
 
 /// `out = softmax(q K^T * scale) V` in one layer, for q `[rows, heads * head_dim]`, rotated, and out of the same
-/// shape, in f32. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no group stay as they are; a row that sees
+/// shape, in f32; groups in ascending order of rows. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no group stay as they are; a row that sees
 /// no key becomes zero.
 ///
 /// # Panics
@@ -81,7 +81,7 @@ pub(crate) fn attend_on(
     let tokens = (QUERIES_PER_TILE / shared_heads).clamp(8, 64);
     let spans: Vec<Vec<Span>> = groups.iter().map(|group| spans(group.sequence.key_positions)).collect();
     let mut tiles = Vec::new();
-    let (out_len, out) = (out.cols(), SharedMut(out.as_mut_slice().as_mut_ptr()));
+    let (out_len, out) = (out.cols(), SharedMut::new(out.as_mut_slice()));
     for (group, spans) in groups.iter().zip(&spans) {
         for first in (0..group.rows.len()).step_by(tokens) {
             let rows = first..group.rows.len().min(first + tokens);

@@ -145,7 +145,7 @@ mod tests {
     fn samples() -> Vec<f32> {
         let mut rng = fastrand::Rng::with_seed(5);
         let mut values: Vec<f32> = (0..1000).map(|_| (rng.f32() - 0.5) * 10f32.powi(rng.i32(-6..5))).collect();
-        values.extend([0.0, -0.0, 1.0, 65504.0, -65504.0, 1.003_906_25, 1.011_718_75]);
+        values.extend([0.0, -0.0, 1.0, 65504.0, -65504.0, f32::from_bits(0x3f80_8000), f32::from_bits(0x3f81_8000)]);
         values
     }
 

@@ -93,7 +93,7 @@ impl Linear {
     pub(crate) fn forward_on(&self, path: Path, x: &[f32], rows: usize, out: &mut [f32]) {
         assert_eq!(x.len(), rows * self.in_features(), "input of {rows} rows");
         assert_eq!(out.len(), rows * self.out_features(), "output of {rows} rows");
-        let out = SharedMut(out.as_mut_ptr());
+        let out = SharedMut::new(out);
         let (row_blocks, panel_groups) = self.split(rows);
         let run = |index: usize| {
             let (row_block, group) = (index / panel_groups, index % panel_groups);

@@ -166,12 +166,11 @@ impl KvPool {
             }
         }
         let layout = self.layout;
-        let arenas = (SharedMut(self.keys[layer].as_mut_ptr()), SharedMut(self.values[layer].as_mut_ptr()));
+        let (keys, values) = (SharedMut::new(&mut self.keys[layer]), SharedMut::new(&mut self.values[layer]));
         // By head: the heads of a block are apart, whatever slots the tokens name.
         let few = slots.len() < TOKENS_PER_THREAD;
         let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
         heads.try_for_each(|head| {
-            let arenas = arenas;
             let mut row = vec![0.0; layout.head_dim];
             for (token, (slot, position)) in slots.iter().zip(positions).enumerate() {
                 let (block, lane) = (blocks[*slot as usize / BLOCK_TOKENS], *slot as usize % BLOCK_TOKENS);
@@ -181,12 +180,12 @@ impl KvPool {
                 rope.rotate(&mut row, *position);
                 for (dim, value) in row.iter().enumerate() {
                     // SAFETY: block and slot were checked; this task alone writes this head.
-                    unsafe { *arenas.0.0.add(start + dim * BLOCK_TOKENS + lane) = *value };
+                    unsafe { keys.at(start + dim * BLOCK_TOKENS + lane).write(*value) };
                 }
                 v.read(from, &mut row)?;
                 // SAFETY: as above; a V row is `row_len` long, at least `head_dim`.
                 unsafe {
-                    let to = arenas.1.0.add(start + lane * layout.row_len());
+                    let to = values.at(start + lane * layout.row_len());
                     to.copy_from_nonoverlapping(row.as_ptr(), row.len());
                 }
             }

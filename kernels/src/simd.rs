@@ -62,7 +62,7 @@ impl Path {
 ///
 /// # Safety
 /// All methods are unsafe: the machine must have the vector's instruction set, and pointers must be good for
-/// `LANES` values (they need no alignment).
+/// `LANES` values. Pointers to bf16 must be aligned to the vector, others need no alignment.
 pub(crate) trait Vector: Copy {
     const LANES: usize;
     unsafe fn splat(value: f32) -> Self;
@@ -153,12 +153,12 @@ pub(crate) unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usiz
     x_stride: usize,
     columns: &[V; VECS],
 ) {
-    for row in 0..ROWS {
+    for (row, sums) in sums.iter_mut().enumerate() {
         // SAFETY: the caller's promise.
         unsafe {
             let x = V::splat(*x.add(row * x_stride));
-            for vec in 0..VECS {
-                sums[row][vec] = x.mul_add(columns[vec], sums[row][vec]);
+            for (sum, column) in sums.iter_mut().zip(columns) {
+                *sum = x.mul_add(*column, *sum);
             }
         }
     }

@@ -66,7 +66,8 @@ impl Scene {
             let kv = head / (self.heads / self.layout.kv_heads) * head_dim;
             let sees = |key: u32| key != u32::MAX && key <= position && window.is_none_or(|w| position - key < w);
             let weight = |slot: usize| {
-                let products = (0..head_dim).map(|d| f64::from(q[head * head_dim + d]) * f64::from(self.keys[slot][kv + d]));
+                let products =
+                    (0..head_dim).map(|d| f64::from(q[head * head_dim + d]) * f64::from(self.keys[slot][kv + d]));
                 (products.sum::<f64>() * 0.3).exp()
             };
             let seen: Vec<usize> = (0..self.keys.len()).filter(|slot| sees(self.key_positions[*slot])).collect();
@@ -182,10 +183,7 @@ fn groups_read_their_own_sequence_and_other_rows_stay() {
     let scene = Scene::new(4, 2, 16, (0..100).collect());
     let q = scene.queries(7);
     let part = SequenceView { blocks: &scene.blocks[2..], key_positions: &scene.key_positions[32..] };
-    let groups = [
-        scene.group(1..3, &[20, 99]),
-        RowGroup { rows: 4..6, positions: &[40, 90], sequence: part },
-    ];
+    let groups = [scene.group(1..3, &[20, 99]), RowGroup { rows: 4..6, positions: &[40, 90], sequence: part }];
     let mut out = Matrix::from_vec(7, q.cols(), vec![7.0; 7 * q.cols()]);
     attend(&scene.pool, 1, &q, &groups, None, 0.3, &mut out);
     for row in [0, 3, 6] {

@@ -192,12 +192,7 @@ impl<'a> RowTile<'a> {
     /// # Safety
     /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    unsafe fn weigh<V: Vector, const ROWS: usize>(
-        &self,
-        state: &mut State,
-        masked: bool,
-        first: usize,
-    ) -> [f32; 16] {
+    unsafe fn weigh<V: Vector, const ROWS: usize>(&self, state: &mut State, masked: bool, first: usize) -> [f32; 16] {
         let mut decay = [0.0; 16];
         let mut fresh = [0.0; ROWS];
         // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does 16.
@@ -245,7 +240,7 @@ impl<'a> RowTile<'a> {
             let (row, head) = (query / self.shared_heads, query % self.shared_heads);
             let start = (self.first_row + row) * self.out_len + (self.head * self.shared_heads + head) * head_dim;
             // SAFETY: inside the output, whose shape is the queries'; this tile alone writes these rows and heads.
-            let out = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(start), head_dim) };
+            let out = unsafe { std::slice::from_raw_parts_mut(self.out.at(start), head_dim) };
             let share = if *weights == 0.0 { 0.0 } else { 1.0 / weights };
             let sums = &state.sums[query * row_len..][..head_dim];
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * share);

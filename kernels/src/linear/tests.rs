@@ -38,9 +38,17 @@ fn check(linear: &Linear, weights: &[f32], bias: Option<&[f32]>, rows: usize) {
 
 #[test]
 fn products_agree_with_f64_for_odd_shapes() {
-    for (rows, inputs, outputs) in
-        [(0, 5, 7), (1, 1, 1), (1, 33, 130), (2, 64, 64), (5, 7, 65), (7, 129, 63), (13, 96, 1), (25, 1027, 200), (197, 3, 66)]
-    {
+    for (rows, inputs, outputs) in [
+        (0, 5, 7),
+        (1, 1, 1),
+        (1, 33, 130),
+        (2, 64, 64),
+        (5, 7, 65),
+        (7, 129, 63),
+        (13, 96, 1),
+        (25, 1027, 200),
+        (197, 3, 66),
+    ] {
         let weights = random(7, inputs * outputs);
         let bias = random(8, outputs);
         check(&Linear::from_f32(outputs, inputs, &weights, None), &weights, None, rows);

@@ -87,7 +87,7 @@ impl Task<'_> {
                             weights: weights[panel * panel_len + E::index(k) * PANEL + column..].as_ptr(),
                             depth: block.min(inputs - k),
                             // SAFETY: inside `out`, which is `[rows, outputs]`.
-                            out: unsafe { self.out.0.add(row * outputs + output) },
+                            out: unsafe { self.out.at(row * outputs + output) },
                             out_stride: outputs,
                             width: outputs - output,
                             start: match self.bias {

@@ -48,12 +48,12 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
             down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
         })
         .collect();
-    // An embedding row has values of about 1, as the residual stream does, whether or not it is the output head too;
-    // the final norm brings the logits back to a few units.
+    // An embedding row has values of about 1, as the residual stream does, whether or not it is the output head too.
+    // The final norm brings the logits back to a few units; its signs keep a tied model from repeating its input.
     let unit = (hidden as f32).sqrt();
     let embedding = if config.tie_embeddings { Embedding::Tied } else { source.table(vocab * hidden) };
     let head = source.linear(vocab, hidden, unit, false);
-    let final_norm = vec![2.0 / unit; hidden];
+    let final_norm = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
     let kv_dtype = kv_dtype(&config, &options);
     Model { rope: Rope::new(&config), kv_dtype, embedding, layers, final_norm, head, config }
 }

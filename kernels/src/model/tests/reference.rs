@@ -22,10 +22,10 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
         for (position, hidden) in hidden.iter_mut().enumerate() {
             let first = config.window(index).map_or(0, |window| (position + 1).saturating_sub(window as usize));
             let mut mixed = Vec::new();
-            for head in 0..config.heads {
+            for (head, q) in q[position].iter().enumerate() {
                 let kv = head / (config.heads / config.kv_heads);
                 let scores: Vec<f64> = (first..=position)
-                    .map(|key| (dot(&q[position][head], &k[key][kv]) / (config.head_dim as f64).sqrt()).exp())
+                    .map(|key| (dot(q, &k[key][kv]) / (config.head_dim as f64).sqrt()).exp())
                     .collect();
                 let total: f64 = scores.iter().sum();
                 mixed.extend((0..config.head_dim).map(|d| {
