@@ -58,6 +58,13 @@ impl Matrix {
         self.data
     }
 
+    /// Makes this `[rows, cols]` with any values, in the memory it has.
+    pub(crate) fn reshape(&mut self, rows: usize, cols: usize) -> &mut Self {
+        (self.rows, self.cols) = (rows, cols);
+        self.data.resize(rows * cols, 0.0);
+        self
+    }
+
     /// A new matrix of the rows `indices`, in that order: `[indices.len(), cols]`.
     pub fn select_rows(&self, indices: &[usize]) -> Self {
         let mut data = Vec::with_capacity(indices.len() * self.cols);

@@ -21,6 +21,7 @@ mod random;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
@@ -64,6 +65,8 @@ pub struct Model {
     final_norm: Vec<f32>,
     /// `[vocab, hidden]`; the embedding table too, where that is tied.
     head: Linear,
+    /// As many as passes ever ran at once.
+    scratch: Mutex<Vec<Scratch>>,
 }
 
 /// The embedding table `[vocab, hidden]`, where it is not the output head's.
@@ -88,12 +91,16 @@ struct Layer {
     down: Linear,
 }
 
-/// What a layer computes on its way, `[ROWS_AT_ONCE, …]` each; allocated once for all rows.
+/// What a layer computes on its way, at most `ROWS_AT_ONCE` rows each. Kept between calls: fresh pages from the system
+/// would cost a twentieth of a prefill.
+#[derive(Default)]
 struct Scratch {
-    normed: Vec<f32>,
-    gate: Vec<f32>,
-    up: Vec<f32>,
-    added: Vec<f32>,
+    normed: Matrix,
+    q: Matrix,
+    mixed: Matrix,
+    added: Matrix,
+    gate: Matrix,
+    up: Matrix,
 }
 
 impl Model {
@@ -214,8 +221,9 @@ impl Model {
         self.check(layer, hidden);
         let grouped: usize = groups.iter().map(|group| group.rows.len()).sum();
         assert_eq!(grouped, hidden.rows(), "every row is in one group");
+        let spare = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = spare().pop().unwrap_or_default();
         in_pool(|| {
-            let mut scratch = self.scratch(hidden.rows().min(ROWS_AT_ONCE));
             for rows in batches(hidden.rows()) {
                 let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
                 let hidden = part_mut(hidden, &rows);
@@ -223,6 +231,7 @@ impl Model {
                 self.feed_forward(layer, hidden, &mut scratch);
             }
         });
+        spare().push(scratch);
     }
 
     /// Logits `[rows, vocab]` of hidden states `[rows, hidden]` that left the last layer.
@@ -251,49 +260,39 @@ impl Model {
     ) {
         let (weights, config) = (&self.layers[layer], &self.config);
         let rows = hidden.len() / config.hidden_size;
-        let normed = &mut scratch.normed[..hidden.len()];
+        let normed = scratch.normed.reshape(rows, config.hidden_size).as_mut_slice();
         self.norm(hidden, &weights.input_norm, normed);
-        let mut q = Matrix::zeros(rows, config.query_dim());
+        let q = scratch.q.reshape(rows, config.query_dim());
         weights.q.forward(normed, rows, q.as_mut_slice());
         if let Some(norm) = &weights.q_norm {
             self.norm_in_place(q.as_mut_slice(), norm);
         }
         for group in groups {
-            let rotated = part_mut(&mut q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
+            let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
             rotated.zip(group.positions).for_each(|(row, position)| self.rope.rotate_row(row, *position));
         }
-        let mut mixed = Matrix::zeros(rows, config.query_dim());
+        let mixed = scratch.mixed.reshape(rows, config.query_dim());
         let scale = 1.0 / (config.head_dim as f32).sqrt();
-        attend(pool, layer, &q, groups, config.window(layer), scale, &mut mixed);
-        let added = &mut scratch.added[..hidden.len()];
+        attend(pool, layer, q, groups, config.window(layer), scale, mixed);
+        let added = scratch.added.reshape(rows, config.hidden_size).as_mut_slice();
         weights.o.forward(mixed.as_slice(), rows, added);
         add(hidden, added);
     }
 
     /// Adds a layer's feed-forward part (SwiGLU) to `hidden`, `[rows, hidden]`.
     fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
-        let weights = &self.layers[layer];
-        let rows = hidden.len() / self.config.hidden_size;
-        let normed = &mut scratch.normed[..hidden.len()];
+        let (weights, config) = (&self.layers[layer], &self.config);
+        let rows = hidden.len() / config.hidden_size;
+        let normed = scratch.normed.reshape(rows, config.hidden_size).as_mut_slice();
         self.norm(hidden, &weights.post_norm, normed);
-        let gate = &mut scratch.gate[..rows * self.config.intermediate_size];
-        let up = &mut scratch.up[..rows * self.config.intermediate_size];
+        let gate = scratch.gate.reshape(rows, config.intermediate_size).as_mut_slice();
+        let up = scratch.up.reshape(rows, config.intermediate_size).as_mut_slice();
         weights.gate.forward(normed, rows, gate);
         weights.up.forward(normed, rows, up);
         silu_times(gate, up);
-        let added = &mut scratch.added[..hidden.len()];
+        let added = scratch.added.reshape(rows, config.hidden_size).as_mut_slice();
         weights.down.forward(gate, rows, added);
         add(hidden, added);
-    }
-
-    fn scratch(&self, rows: usize) -> Scratch {
-        let (hidden, inner) = (self.config.hidden_size, self.config.intermediate_size);
-        Scratch {
-            normed: vec![0.0; rows * hidden],
-            gate: vec![0.0; rows * inner],
-            up: vec![0.0; rows * inner],
-            added: vec![0.0; rows * hidden],
-        }
     }
 
     /// RMS norm of rows as long as `weight`.

@@ -37,7 +37,16 @@ pub(super) fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
     let final_norm = loader.vector("model.norm.weight", hidden)?;
     loader.report(loader.checkpoint.size_in_bytes());
     let kv_dtype = kv_dtype(&config, &options);
-    Ok(Model { rope: Rope::new(&config), kv_dtype, embedding, layers, final_norm, head, config })
+    Ok(Model {
+        rope: Rope::new(&config),
+        kv_dtype,
+        embedding,
+        layers,
+        final_norm,
+        head,
+        scratch: Default::default(),
+        config,
+    })
 }
 
 /// K and V are as precise as the weights they come from, unless asked otherwise.

@@ -55,7 +55,16 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let head = source.linear(vocab, hidden, unit, false);
     let final_norm = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
     let kv_dtype = kv_dtype(&config, &options);
-    Model { rope: Rope::new(&config), kv_dtype, embedding, layers, final_norm, head, config }
+    Model {
+        rope: Rope::new(&config),
+        kv_dtype,
+        embedding,
+        layers,
+        final_norm,
+        head,
+        scratch: Default::default(),
+        config,
+    }
 }
 
 impl Source<'_> {
