@@ -1,1 +1,28 @@
+//! Moves. The pipeline of a question as one readable function, and the supervised workers behind it.
+//!
+//! Concurrency lives here and nowhere else: actix workers with bounded queues and deadlines, one OS thread that owns
+//! the device. Decisions are made by pure functions of `storage`; arithmetic is done by `kernels`.
 
+mod background;
+mod encoder;
+pub mod engine;
+pub mod error;
+pub mod eviction;
+pub mod fusion;
+mod pipeline;
+pub mod prefill;
+pub mod prompt;
+pub mod question;
+pub mod ragstone;
+pub mod report;
+pub mod retrieval;
+pub mod settings;
+pub mod stream;
+pub mod worker;
+
+pub use error::{Error, ErrorKind, Result};
+pub use question::{Context, InlineDocument, Input, Question, Reuse};
+pub use ragstone::{Folders, Progress, Ragstone, Status};
+pub use report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+pub use settings::Settings;
+pub use stream::AnswerStream;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use ragstone_kernels::chat::{ChatMessage, ChatTemplate};
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
@@ -85,7 +85,7 @@ pub fn assemble_chat(
     messages: &[ChatMessage],
     passages: Option<&[Arc<[u32]>]>,
     format: &PromptFormat,
-    template: Option<&ChatTemplate>,
+    template: Option<(&ChatTemplate, Date)>,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<Segment>> {
     let frame = match template {
@@ -121,7 +121,7 @@ fn frame_by_template(
     messages: &[ChatMessage],
     with_passages: bool,
     format: &PromptFormat,
-    template: &ChatTemplate,
+    (template, today): (&ChatTemplate, Date),
 ) -> Result<Frame> {
     let mut messages = messages.to_vec();
     if messages.iter().any(|message| message.content.contains(PLACE)) {
@@ -134,7 +134,7 @@ fn frame_by_template(
     if with_passages && messages.iter().all(|message| message.role != "system") {
         messages.insert(0, ChatMessage { role: "system".into(), content: format.system.trim_end().into() });
     }
-    let rendered = template.render(&messages, true)?;
+    let rendered = template.render(&messages, true, today)?;
     let (root, question) = rendered.split_once(PLACE).ok_or_else(|| {
         Error::new(ErrorKind::Incompatible, "the model's chat template drops the last user message; take another model")
     })?;

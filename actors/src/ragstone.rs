@@ -1,0 +1,350 @@
+//! The running program: models, store, corpus and workers of one data folder.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::chat::ChatTemplate;
+use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
+use ragstone_storage::env::Env;
+use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
+use ragstone_storage::key::Fingerprint;
+use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus};
+use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use crate::background::{Background, Workers};
+use crate::encoder::ModelEncoder;
+use crate::engine::{Engine, Prefiller};
+use crate::error::{Error, ErrorKind, Result};
+use crate::eviction::Evictor;
+use crate::fusion::Fusor;
+use crate::pipeline::Pipeline;
+use crate::question::Question;
+use crate::retrieval::Retriever;
+use crate::settings::Settings;
+use crate::stream::AnswerStream;
+use crate::worker::{Supervised, WorkerStatus};
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    /// The data folder; created where it is missing.
+    pub data: PathBuf,
+    /// The language model's folder.
+    pub model: PathBuf,
+    /// The name that clients know the model by.
+    pub model_id: String,
+    /// The embedding model's folder.
+    pub embedder: PathBuf,
+}
+
+/// How far the start is.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress {
+    /// `done` of `total` bytes of `what`.
+    Loading {
+        /// In words, for a progress bar.
+        what: &'static str,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+}
+
+/// The running program. Clones share it.
+#[derive(Clone)]
+pub struct Ragstone {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pipeline: Pipeline,
+    engine: Engine,
+    model: ModelStatus,
+    corpus: Corpus,
+    catalog: Arc<Catalog>,
+    encoder: Arc<SentenceEncoder>,
+}
+
+/// The language model, for people.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelStatus {
+    /// The name that clients know it by.
+    pub id: String,
+    /// Its architecture.
+    pub architecture: &'static str,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// Identifies weights, config, tokenizer and KV format; part of every KV key.
+    pub fingerprint: String,
+    /// Bytes of its weights in memory.
+    pub weight_bytes: usize,
+    /// Bytes of one token's stored KV over all layers.
+    pub kv_bytes_per_token: usize,
+}
+
+/// A snapshot for `cache status`, readiness and metrics.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The language model.
+    pub model: ModelStatus,
+    /// Host and disk tier.
+    pub store: StoreStatus,
+    /// The paged KV pool.
+    pub device: DeviceStatus,
+    /// Embedding and tokenizing counters.
+    pub corpus: CorpusCounters,
+    /// The supervised workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Pieces of background work that are not done.
+    pub background: usize,
+}
+
+/// The device tier.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct DeviceStatus {
+    /// Blocks of 16 tokens.
+    pub blocks: usize,
+    /// Blocks that no running sequence holds.
+    pub free_blocks: usize,
+}
+
+/// What was read from the model's folder.
+struct LoadedModel {
+    model: Arc<Model>,
+    tokenizer: Arc<Tokenizer>,
+    tokenizer_digest: String,
+    chat: Option<ChatTemplate>,
+    fingerprint: Fingerprint,
+}
+
+impl Ragstone {
+    /// Opens the data folder, loads the models and starts the workers. Call it on a multi-thread tokio runtime.
+    ///
+    /// # Errors
+    /// One that says what to do, for every folder that is missing, damaged, in use, or of another model.
+    pub async fn open(
+        settings: Settings,
+        folders: &Folders,
+        env: Env,
+        progress: impl Fn(Progress) + Send + Sync + 'static,
+    ) -> Result<Self> {
+        settings.validate()?;
+        let runtime = Handle::current();
+        let folders = folders.clone();
+        let (opened, settings, folders, env) = blocking(move || {
+            set_threads(settings.threads);
+            std::fs::create_dir_all(&folders.data).map_err(|error| {
+                Error::new(ErrorKind::InvalidInput, format!("{}: cannot create the folder: {error}", folders.data.display()))
+            })?;
+            let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
+            let loaded = load_model(&settings, &folders, &catalog, &progress)?;
+            catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
+            let options = StoreOptions { host_bytes: settings.host_bytes, disk_bytes: settings.disk_bytes };
+            let directory = folders.data.join("kv");
+            let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
+            let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
+            Ok(((catalog, loaded, store, encoder), settings, folders, env))
+        })
+        .await?;
+        let (catalog, loaded, store, encoder) = opened;
+        let passages =
+            ModelEncoder::new(encoder.clone(), loaded.tokenizer.clone(), &loaded.tokenizer_digest, settings.prompt.clone());
+        let options = CorpusOptions { chunk_tokens: settings.chunk_tokens, ..CorpusOptions::default() };
+        let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
+        let parts = Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
+        Ok(Self { inner: Arc::new(parts.start()?) })
+    }
+
+    /// Answers a question. Returns when its first token is there.
+    pub async fn answer(&self, question: Question) -> Result<AnswerStream> {
+        self.inner.pipeline.answer(question).await
+    }
+
+    /// The corpus. Await its futures on a multi-thread runtime.
+    pub fn corpus(&self) -> &Corpus {
+        &self.inner.corpus
+    }
+
+    /// The catalog: settings, jobs.
+    pub fn catalog(&self) -> &Arc<Catalog> {
+        &self.inner.catalog
+    }
+
+    /// The language model's tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.inner.pipeline.tokenizer
+    }
+
+    /// What the service was opened with.
+    pub fn settings(&self) -> &Settings {
+        &self.inner.pipeline.settings
+    }
+
+    /// Sentence embeddings, one unit vector a text.
+    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+        let encoder = self.inner.encoder.clone();
+        blocking(move || {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            Ok(encoder.encode(&texts)?)
+        })
+        .await
+    }
+
+    /// A snapshot.
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let (blocks, free_blocks) = inner.engine.blocks();
+        let pipeline = &inner.pipeline;
+        let workers = vec![
+            pipeline.retriever.status(),
+            pipeline.fusor.status(),
+            pipeline.prefiller.status(),
+            pipeline.evictor.status(),
+        ];
+        Status {
+            model: inner.model.clone(),
+            store: pipeline.store.status(),
+            device: DeviceStatus { blocks, free_blocks },
+            corpus: inner.corpus.counters(),
+            workers,
+            background: pipeline.background.pending(),
+        }
+    }
+
+    /// Waits until fresh KV is filed and queued passages are computed.
+    pub async fn settle(&self) {
+        self.inner.pipeline.background.settle().await;
+    }
+
+    /// Finishes background work, for ten seconds at most, and makes everything durable.
+    pub async fn close(&self) -> Result<()> {
+        if tokio::time::timeout(Duration::from_secs(10), self.settle()).await.is_err() {
+            tracing::warn!("background work was cut short; it is done again when it is needed");
+        }
+        let (store, catalog) = (self.inner.pipeline.store.clone(), self.inner.catalog.clone());
+        blocking(move || {
+            store.flush()?;
+            Ok(catalog.flush()?)
+        })
+        .await
+    }
+}
+
+/// Everything that was opened, ready to be put to work.
+struct Parts {
+    settings: Settings,
+    env: Env,
+    loaded: LoadedModel,
+    store: KvStore,
+    corpus: Corpus,
+    catalog: Arc<Catalog>,
+    encoder: Arc<SentenceEncoder>,
+    model_id: String,
+    runtime: Handle,
+}
+
+impl Parts {
+    fn start(self) -> Result<Inner> {
+        let Self { settings, env, loaded, store, corpus, catalog, encoder, model_id, runtime } = self;
+        let model = loaded.model;
+        let layout = model.kv_layout();
+        // Whole blocks of f32: the pool keeps what it computes with.
+        let blocks = (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize;
+        let engine = Engine::start(model.clone(), blocks, settings.max_queued, settings.max_batch, env.clone())?;
+        let queued = settings.max_queued;
+        let (c, r) = (corpus.clone(), runtime.clone());
+        let retriever = Supervised::start(queued, move || Retriever { corpus: c.clone(), runtime: r.clone() });
+        let (s, r) = (store.clone(), runtime.clone());
+        let fusor = Supervised::start(2 * queued, move || Fusor { store: s.clone(), runtime: r.clone() });
+        let e = engine.clone();
+        let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
+        let (s, r) = (store.clone(), runtime.clone());
+        let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
+        let workers =
+            Workers { fusor: fusor.clone(), prefiller: prefiller.clone(), evictor: evictor.clone(), store: store.clone() };
+        let background = Background::start(workers, runtime.clone());
+        let status = ModelStatus {
+            id: model_id,
+            architecture: model.config().architecture.class_name(),
+            context: model.config().max_positions,
+            fingerprint: loaded.fingerprint.to_string(),
+            weight_bytes: model.size_in_bytes(),
+            kv_bytes_per_token: layout.token_bytes(),
+        };
+        let pipeline = Pipeline {
+            admission: Arc::new(Semaphore::new(queued)),
+            settings,
+            env,
+            tokenizer: loaded.tokenizer,
+            chat: loaded.chat,
+            store,
+            retriever,
+            fusor,
+            prefiller,
+            evictor,
+            background,
+        };
+        Ok(Inner { pipeline, engine, model: status, corpus, catalog, encoder })
+    }
+}
+
+fn load_model(
+    settings: &Settings,
+    folders: &Folders,
+    catalog: &Catalog,
+    progress: &(dyn Fn(Progress) + Send + Sync),
+) -> Result<LoadedModel> {
+    let folder = &folders.model;
+    let tokenizer = Tokenizer::from_folder(folder)?;
+    let chat = ChatTemplate::from_folder(folder)?;
+    let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
+    let model = Model::load(folder, LoadOptions { kv_dtype: settings.kv_dtype, progress: Some(&loading) })?;
+    tokenizer.check_fits(model.config())?;
+    let read = |name: &str| {
+        let path = folder.join(name);
+        std::fs::read(&path).map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
+    };
+    let tokenizer_json = read("tokenizer.json")?;
+    let weights = ragstone_kernels::weights::Checkpoint::open(folder)?;
+    let identity = ModelIdentity {
+        config: &read("config.json")?,
+        tokenizer: &tokenizer_json,
+        weights: Weights::Files(weights.files()),
+        compute_dtype: "f32",
+        kv_dtype: model.kv_layout().dtype,
+        positional: &format!("{:?}", model.config().rope),
+    };
+    let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
+    let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
+    Ok(LoadedModel {
+        model: Arc::new(model),
+        tokenizer: Arc::new(tokenizer),
+        tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
+        chat,
+        fingerprint,
+    })
+}
+
+/// The kernels' pool is rayon's global one; only the first call of a process can size it.
+fn set_threads(threads: Option<usize>) {
+    let Some(threads) = threads else { return };
+    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
+        tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
+    }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+    }
+}

@@ -1,5 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
 
@@ -8,6 +9,8 @@ use serde::Serialize;
 pub enum Event {
     /// A generated token.
     Token(TokenEvent),
+    /// Text that was held back (an unfinished character, the start of a stop string that did not come), without a token.
+    Tail(String),
     /// The end; always the last event.
     Finished(Finish),
 }
@@ -131,8 +134,8 @@ pub struct TierLoad {
 /// One segment of the prompt.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentReport {
-    /// `root`, `passage` or `question`.
-    pub kind: &'static str,
+    /// What part of the prompt it is.
+    pub kind: SegmentKind,
     /// Its length.
     pub tokens: u32,
     /// `exact`, `blend` or `compute`.

@@ -1,0 +1,157 @@
+//! Work behind the answers: filing fresh KV, and computing the entries that later questions will want.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_storage::key::KvKey;
+use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::residency::Segment;
+use ragstone_storage::store::KvStore;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, watch};
+
+use crate::engine::{PrefillRequest, Prefiller, Urgency};
+use crate::error::{Error, ErrorKind, Result};
+use crate::eviction::{Evictor, Keep};
+use crate::fusion::{FailedLoad, Fuse, Fusor};
+use crate::prefill::PrefillError;
+use crate::worker::Supervised;
+
+/// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
+const MAX_WAITING: usize = 256;
+
+/// Nobody waits for background work; this bounds what a hung disk can hold up.
+const DEADLINE: Duration = Duration::from_secs(600);
+
+/// A handle on the background work.
+#[derive(Clone)]
+pub(crate) struct Background {
+    queue: mpsc::Sender<(Precompute, Pending)>,
+    pending: Arc<watch::Sender<usize>>,
+    runtime: Handle,
+}
+
+/// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
+pub(crate) struct Precompute {
+    pub tenant: Arc<str>,
+    /// `None` where prompts have no root.
+    pub root: Option<Segment>,
+    pub passage: Segment,
+}
+
+/// The workers that background work uses.
+pub(crate) struct Workers {
+    pub fusor: Supervised<Fusor>,
+    pub prefiller: Supervised<Prefiller>,
+    pub evictor: Supervised<Evictor>,
+    pub store: KvStore,
+}
+
+/// Counts one piece of work until it is done, however it ends.
+struct Pending(Arc<watch::Sender<usize>>);
+
+impl Pending {
+    fn new(count: &Arc<watch::Sender<usize>>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Background {
+    /// Starts the task that works through the queue, one passage after the other.
+    pub(crate) fn start(workers: Workers, runtime: Handle) -> Self {
+        let (queue, mut waiting) = mpsc::channel::<(Precompute, Pending)>(MAX_WAITING);
+        runtime.spawn(async move {
+            while let Some((wanted, _pending)) = waiting.recv().await {
+                if let Err(error) = precompute(&workers, wanted).await {
+                    tracing::warn!(%error, "a passage was not computed in the background");
+                }
+            }
+        });
+        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime }
+    }
+
+    /// Queues a passage; drops it where the queue is full.
+    pub(crate) fn precompute(&self, wanted: Precompute) {
+        if self.queue.try_send((wanted, Pending::new(&self.pending))).is_err() {
+            metrics::counter!("ragstone_precompute_dropped_total").increment(1);
+        }
+    }
+
+    /// Files fresh KV without making the answer wait. Where the eviction worker is overloaded it is not kept.
+    pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep) {
+        let pending = Pending::new(&self.pending);
+        let evictor = evictor.clone();
+        self.runtime.spawn(async move {
+            if let Err(error) = evictor.ask(keep, DEADLINE).await {
+                tracing::warn!(%error, "fresh KV was not kept; it will be computed again");
+            }
+            drop(pending);
+        });
+    }
+
+    /// Drops an entry that could not be loaded.
+    pub(crate) async fn late_miss(&self, store: &KvStore, failed: FailedLoad) {
+        late_miss(&self.runtime, store, failed).await;
+    }
+
+    /// Pieces of work that are not done.
+    pub(crate) fn pending(&self) -> usize {
+        *self.pending.borrow()
+    }
+
+    /// Waits until everything is done.
+    pub(crate) async fn settle(&self) {
+        let mut watched = self.pending.subscribe();
+        // The sender lives in `self`, so waiting cannot fail.
+        drop(watched.wait_for(|count| *count == 0).await);
+    }
+}
+
+async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
+    tracing::warn!(key = %failed.key, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
+    let store = store.clone();
+    if let Err(error) = runtime.spawn_blocking(move || store.late_miss(&failed.key)).await {
+        tracing::error!(%error, "dropping a bad entry failed");
+    }
+}
+
+/// Computes one passage behind its root and files it.
+async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
+    let fingerprint = workers.store.fingerprint();
+    let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
+    let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
+    if workers.store.contains(&key).is_some() {
+        return Ok(());
+    }
+    let segments: Arc<[Segment]> = wanted.root.into_iter().chain([wanted.passage]).collect();
+    let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+    let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
+    // The root's entry may turn out bad once; then it is computed along.
+    for _ in 0..2 {
+        let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options };
+        let fused = workers.fusor.ask(fuse, DEADLINE).await?;
+        let request = PrefillRequest {
+            tokens: tokens.clone(),
+            plan: fused.plan,
+            loads: fused.loads,
+            decode: None,
+            urgency: Urgency::Background,
+        };
+        match workers.prefiller.ask(request, DEADLINE).await? {
+            Ok(prefill) => {
+                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh };
+                return workers.evictor.ask(keep, DEADLINE).await;
+            }
+            Err(PrefillError::Failed(error)) => return Err(error),
+            Err(PrefillError::LateMiss(failed)) => late_miss(&Handle::current(), &workers.store, failed).await,
+        }
+    }
+    Err(Error::new(ErrorKind::Internal, "the root's stored KV kept failing"))
+}

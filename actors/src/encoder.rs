@@ -1,0 +1,67 @@
+//! Gives the corpus what it needs of the models.
+
+use std::sync::Arc;
+
+use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::corpus::PassageEncoder;
+use ragstone_storage::{Error, ErrorKind, Result};
+
+use crate::prompt::PromptFormat;
+
+/// The embedding model, and the language model's tokenizer with the passage's form in a prompt.
+pub struct ModelEncoder {
+    sentence: Arc<SentenceEncoder>,
+    tokenizer: Arc<Tokenizer>,
+    tokenizer_identity: String,
+    format: PromptFormat,
+}
+
+impl ModelEncoder {
+    /// `tokenizer_digest` names the tokenizer; the passage's form is added to it, as it decides the ids too.
+    pub fn new(
+        sentence: Arc<SentenceEncoder>,
+        tokenizer: Arc<Tokenizer>,
+        tokenizer_digest: &str,
+        format: PromptFormat,
+    ) -> Self {
+        let tokenizer_identity = format!("{tokenizer_digest}/{}", format.passage);
+        Self { sentence, tokenizer, tokenizer_identity, format }
+    }
+}
+
+impl PassageEncoder for ModelEncoder {
+    fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        self.sentence.encode(&texts).map_err(from_kernels)
+    }
+
+    fn dimension(&self) -> usize {
+        self.sentence.dimension()
+    }
+
+    fn identity(&self) -> String {
+        self.sentence.identity().to_owned()
+    }
+
+    fn tokenize_passage(&self, title: &str, text: &str) -> Result<Vec<u32>> {
+        self.tokenizer.encode(&self.format.render_passage(title, text), false).map_err(from_kernels)
+    }
+
+    fn tokenizer_identity(&self) -> String {
+        self.tokenizer_identity.clone()
+    }
+
+    fn count_tokens(&self, text: &str) -> usize {
+        // A text that cannot be tokenized is cut by its bytes, of which it has at least as many as tokens.
+        self.sentence.token_count(text).unwrap_or(text.len())
+    }
+}
+
+fn from_kernels(error: ragstone_kernels::Error) -> Error {
+    let kind = match error.kind() {
+        ragstone_kernels::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
+        _ => ErrorKind::Internal,
+    };
+    Error::new(kind, error.to_string()).with_source(error)
+}

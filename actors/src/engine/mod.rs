@@ -1,0 +1,271 @@
+//! The engine: one OS thread that owns the model and the device's KV pool.
+//!
+//! Requests come through a bounded queue. Between prefills every running sequence advances by one token a step
+//! (iteration-level batching, as in Orca and vLLM); the kernels' row invariance makes the batch invisible in the bits of
+//! each row. Background work (entries for later questions) runs only when nobody waits.
+
+mod decode;
+mod prefiller;
+mod queue;
+
+pub use prefiller::{PrefillRequest, Prefiller};
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use ragstone_kernels::model::Model;
+use ragstone_kernels::pool::KvPool;
+use ragstone_kernels::sampling::{Sampled, Sampler};
+use ragstone_storage::block::{BlockAllocator, BlockTable};
+use ragstone_storage::env::Env;
+use ragstone_storage::plan::LoadPlan;
+use tokio::sync::{mpsc, oneshot};
+
+use self::decode::Running;
+use self::queue::JobQueue;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fusion::LayerLoads;
+use crate::prefill::{FreshSegment, PrefillError, Prompt, prefill};
+use crate::report::{FinishReason, TierLoad, TokenAccount};
+use crate::worker::panic_text;
+
+/// A handle on the engine thread. The thread ends when the last handle is dropped.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    queue: Arc<JobQueue>,
+    allocator: BlockAllocator,
+    model: Arc<Model>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// One prompt for the engine.
+pub struct Job {
+    /// Its token ids.
+    pub tokens: Arc<[u32]>,
+    /// Where each segment's KV comes from.
+    pub plan: LoadPlan,
+    /// The reused layers.
+    pub loads: LayerLoads,
+    /// What to do behind the prompt; `None` computes the prompt's KV only.
+    pub decode: Option<DecodeSpec>,
+    /// Who waits for the prefill.
+    pub reply: oneshot::Sender<Result<Prefill, PrefillError>>,
+    /// When it was queued.
+    pub queued: Instant,
+}
+
+/// How to continue a prompt.
+pub struct DecodeSpec {
+    /// Draws tokens.
+    pub sampler: Sampler,
+    /// Most tokens to generate; at least 1.
+    pub max_tokens: usize,
+    /// Tokens that end the answer.
+    pub end_tokens: Arc<[u32]>,
+    /// Where tokens go. Its capacity must be `max_tokens + 1`, so that a slow reader never stops the batch; a closed
+    /// one cancels the sequence.
+    pub output: mpsc::Sender<Decoded>,
+}
+
+/// What a running sequence produced.
+#[derive(Debug)]
+pub enum Decoded {
+    /// The next token. An end token is not sent.
+    Token(Sampled),
+    /// The last item of a sequence that ended.
+    End(FinishReason),
+    /// The last item of a sequence that failed.
+    Failed(Error),
+}
+
+/// What a prefill reports.
+pub struct Prefill {
+    /// KV that may be kept.
+    pub fresh: Vec<FreshSegment>,
+    /// Where each token's KV came from.
+    pub account: TokenAccount,
+    /// What was loaded.
+    pub loads: Vec<TierLoad>,
+    /// Waiting for the engine.
+    pub queue_ms: f64,
+    /// Waiting for layers.
+    pub load_wait_ms: f64,
+    /// Everything else of the prefill.
+    pub compute_ms: f64,
+}
+
+/// Who goes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Urgency {
+    /// Somebody waits.
+    Answer,
+    /// Useful later.
+    Background,
+}
+
+impl Engine {
+    /// Starts the thread. `blocks` is the size of the device tier, `max_queued` bounds each of the two queues,
+    /// `max_batch` the sequences that decode together.
+    pub fn start(model: Arc<Model>, blocks: usize, max_queued: usize, max_batch: usize, env: Env) -> Result<Self> {
+        let allocator = BlockAllocator::new(blocks)?;
+        let queue = Arc::new(JobQueue::new(max_queued));
+        let mut device = Device {
+            pool: model.new_pool(blocks),
+            model: model.clone(),
+            allocator: allocator.clone(),
+            queue: queue.clone(),
+            running: Vec::new(),
+            max_batch,
+            env,
+        };
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || device.run())
+            .map_err(|error| Error::new(ErrorKind::Internal, format!("the engine thread did not start: {error}")))?;
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { shared: Arc::new(Shared { queue, allocator, model, thread }) })
+    }
+
+    /// Queues a job.
+    ///
+    /// # Errors
+    /// `Overloaded` where the queue is full, `ContextLength` where prompt and answer exceed the model's context or the
+    /// device tier.
+    pub fn submit(&self, job: Job, urgency: Urgency) -> Result<()> {
+        self.check_fits(job.tokens.len(), job.decode.as_ref().map_or(0, |decode| decode.max_tokens))?;
+        self.shared.queue.push(job, urgency)
+    }
+
+    /// Whether a prompt and its answer can ever be served.
+    pub fn check_fits(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
+        let wanted = prompt_tokens + max_tokens;
+        let context = self.shared.model.config().max_positions;
+        if wanted > context {
+            return Err(Error::new(
+                ErrorKind::ContextLength,
+                format!(
+                    "the prompt has {prompt_tokens} tokens and {max_tokens} more may be generated, but the model's context is \
+                     {context}; shorten the prompt, ask for fewer passages, or lower max_tokens"
+                ),
+            ));
+        }
+        if wanted.div_ceil(ragstone_kernels::pool::BLOCK_TOKENS) > self.shared.allocator.total_blocks() {
+            return Err(Error::new(
+                ErrorKind::ContextLength,
+                format!(
+                    "a prompt of {prompt_tokens} tokens with {max_tokens} to generate does not fit the device tier; raise \
+                     `device_bytes`"
+                ),
+            ));
+        }
+        Ok(())
+    }
+
+    /// `(blocks, free blocks)` of the device tier.
+    pub fn blocks(&self) -> (usize, usize) {
+        (self.shared.allocator.total_blocks(), self.shared.allocator.free_blocks())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.queue.close();
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            // The loop catches its panics; a join error would have been logged there.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What the engine thread owns.
+struct Device {
+    model: Arc<Model>,
+    pool: KvPool,
+    allocator: BlockAllocator,
+    queue: Arc<JobQueue>,
+    running: Vec<Running>,
+    max_batch: usize,
+    env: Env,
+}
+
+impl Device {
+    fn run(&mut self) {
+        let mut waiting: Option<Job> = None;
+        loop {
+            if waiting.is_none() && self.running.len() < self.max_batch {
+                match self.queue.pop(self.running.is_empty()) {
+                    queue::Popped::Job(job) => waiting = Some(*job),
+                    queue::Popped::Nothing => {}
+                    queue::Popped::Closed => return,
+                }
+            }
+            if let Some(job) = waiting.take() {
+                waiting = self.admit(job);
+            }
+            decode::step(&mut self.running, &self.model, &mut self.pool);
+        }
+    }
+
+    /// Prefills `job`, or gives it back where the running sequences leave no room yet.
+    fn admit(&mut self, job: Job) -> Option<Job> {
+        if job.reply.is_closed() {
+            return None;
+        }
+        let tokens = job.tokens.len() + job.decode.as_ref().map_or(0, |decode| decode.max_tokens);
+        match self.allocator.allocate(tokens) {
+            Ok(table) => self.prefill(job, table),
+            // `submit` made sure that it fits an empty pool, so running sequences hold the rest: wait for them.
+            Err(_) if !self.running.is_empty() => return Some(job),
+            Err(error) => reply(job.reply, Err(PrefillError::Failed(error.into()))),
+        }
+        None
+    }
+
+    fn prefill(&mut self, job: Job, table: BlockTable) {
+        let queue_ms = job.queued.elapsed().as_secs_f64() * 1e3;
+        let started = Instant::now();
+        let prompt = Prompt { tokens: &job.tokens, plan: &job.plan, loads: &job.loads, blocks: table.blocks() };
+        let span = tracing::info_span!("prefill", tokens = job.tokens.len());
+        let outcome = span.in_scope(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
+                prefill(&self.model, &mut self.pool, &prompt)
+            }))
+        });
+        let done = match outcome {
+            Ok(Ok(done)) => done,
+            Ok(Err(error)) => return reply(job.reply, Err(error)),
+            Err(panic) => return reply(job.reply, Err(PrefillError::Failed(engine_panicked(panic.as_ref())))),
+        };
+        if let Some(decode) = job.decode {
+            let position = job.tokens.len() as u32;
+            if let Some(running) = Running::begin(decode, table, position, &done.logits) {
+                self.running.push(running);
+            }
+        }
+        let compute_ms = started.elapsed().as_secs_f64() * 1e3 - done.load_wait_ms;
+        let (fresh, account, loads) = (done.fresh, done.account, done.loads);
+        let load_wait_ms = done.load_wait_ms;
+        reply(job.reply, Ok(Prefill { fresh, account, loads, queue_ms, load_wait_ms, compute_ms }));
+    }
+}
+
+/// A caller that went away meanwhile is no error.
+fn reply<T>(sender: oneshot::Sender<T>, value: T) {
+    if sender.send(value).is_err() {
+        tracing::debug!("nobody waited for a prefill any more");
+    }
+}
+
+fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let what = panic_text(panic);
+    tracing::error!(worker = "engine", panic = what, "request panicked; the engine goes on");
+    metrics::counter!("ragstone_panics_total", "worker" => "engine").increment(1);
+    Error::new(ErrorKind::Internal, format!("the engine failed on this request ({what}); the service goes on"))
+}

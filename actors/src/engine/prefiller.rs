@@ -1,0 +1,46 @@
+//! The prefill worker: puts a prompt into the engine's queue and waits for its prefill.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::{DecodeSpec, Engine, Job, Prefill, Urgency};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fusion::LayerLoads;
+use crate::prefill::PrefillError;
+use crate::worker::Service;
+use ragstone_storage::plan::LoadPlan;
+
+/// The worker between the pipeline and the engine thread.
+pub struct Prefiller {
+    /// The engine.
+    pub engine: Engine,
+}
+
+/// One planned prompt.
+pub struct PrefillRequest {
+    /// Its token ids.
+    pub tokens: Arc<[u32]>,
+    /// Where each segment's KV comes from.
+    pub plan: LoadPlan,
+    /// The reused layers.
+    pub loads: LayerLoads,
+    /// How to go on behind the prompt.
+    pub decode: Option<DecodeSpec>,
+    /// Who goes first.
+    pub urgency: Urgency,
+}
+
+impl Service for Prefiller {
+    const NAME: &'static str = "prefill";
+    type Request = PrefillRequest;
+    type Reply = Result<Prefill, PrefillError>;
+
+    async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
+        let (reply, prefilled) = oneshot::channel();
+        let PrefillRequest { tokens, plan, loads, decode, urgency } = request;
+        self.engine.submit(Job { tokens, plan, loads, decode, reply, queued: Instant::now() }, urgency)?;
+        prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
+    }
+}

@@ -1,0 +1,84 @@
+//! The eviction worker: files fresh KV, makes room for it, and writes it behind to disk.
+
+use std::sync::Arc;
+
+use ragstone_kernels::pool::KvLayout;
+use ragstone_storage::ErrorKind as StorageErrorKind;
+use ragstone_storage::entry::{EntryBuilder, NewEntry};
+use ragstone_storage::store::KvStore;
+use tokio::runtime::Handle;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::prefill::FreshSegment;
+use crate::worker::Service;
+
+/// Keeps the tiers within their bounds while new entries come in.
+pub struct Evictor {
+    /// Where KV is kept.
+    pub store: KvStore,
+    /// Shape of the model's KV.
+    pub layout: KvLayout,
+    /// Blocking threads for checksums and disk writes.
+    pub runtime: Handle,
+}
+
+/// Fresh KV of one prompt.
+pub struct Keep {
+    /// The tenant it belongs to.
+    pub tenant: Arc<str>,
+    /// Segments that were computed exactly, in prompt order.
+    pub segments: Vec<FreshSegment>,
+}
+
+impl Service for Evictor {
+    const NAME: &'static str = "eviction";
+    type Request = Keep;
+    type Reply = ();
+
+    async fn handle(self: Arc<Self>, keep: Keep) -> Result<()> {
+        let runtime = self.runtime.clone();
+        match runtime.spawn_blocking(move || self.keep(keep)).await {
+            Ok(kept) => kept,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+        }
+    }
+}
+
+impl Evictor {
+    /// Everything into host memory first, so that the next question finds it; then to disk.
+    fn keep(&self, keep: Keep) -> Result<()> {
+        let mut inserted = Vec::with_capacity(keep.segments.len());
+        for segment in keep.segments {
+            let mut builder = EntryBuilder::new(NewEntry {
+                fingerprint: *self.store.fingerprint(),
+                salt: keep.tenant.clone(),
+                parent: segment.parent,
+                tokens: segment.tokens,
+                layers: self.layout.layers as u32,
+                kv_dim: self.layout.kv_dim() as u32,
+                dtype: self.layout.dtype,
+            })?;
+            if *builder.key() != segment.key {
+                let message = format!("an entry planned as {} came out as {}", segment.key, builder.key());
+                return Err(Error::new(ErrorKind::Internal, message));
+            }
+            for (k, v) in &segment.layers {
+                builder.push_layer(k, v)?;
+            }
+            let entry = builder.finish(segment.compute_us, self.store.env().now_unix_ms())?;
+            inserted.push(self.store.insert(entry)?.entry);
+        }
+        for entry in inserted {
+            match self.store.persist_entry(&entry) {
+                Ok(_) => {}
+                // The answer does not depend on it, and the store counted it: the entry stays in host memory.
+                Err(error) if error.kind() == StorageErrorKind::Full => {
+                    tracing::warn!(%error, "disk tier is full; entry kept in host memory only");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

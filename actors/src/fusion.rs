@@ -1,0 +1,205 @@
+//! The fusion worker: finds stored KV for a prompt, plans, and loads layer by layer ahead of the computation.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
+
+use ragstone_storage::key::KvKey;
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
+use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
+use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
+use tokio::runtime::Handle;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::worker::Service;
+
+/// How many layers are loaded ahead of the one that computes. One waits in the channel while the next is being read,
+/// so that the load of layer `l + 1` hides behind the computation of layer `l`; more would only hold memory.
+const LAYERS_AHEAD: usize = 1;
+
+/// Plans prompts and starts their loads.
+pub struct Fusor {
+    /// Where KV is kept.
+    pub store: KvStore,
+    /// Blocking threads for look-ups and loads.
+    pub runtime: Handle,
+}
+
+/// One prompt to fuse.
+pub struct Fuse {
+    /// The prompt.
+    pub segments: Arc<[Segment]>,
+    /// Part of every key: separates tenants.
+    pub tenant: String,
+    /// What may be reused, and the recompute ratio.
+    pub options: PlanOptions,
+}
+
+/// A planned prompt whose loads are under way.
+pub struct Fused {
+    /// What comes from where.
+    pub plan: LoadPlan,
+    /// The layers as they arrive, in order.
+    pub loads: LayerLoads,
+    /// Time spent looking for stored KV.
+    pub look_up_ms: f64,
+    /// Time spent deciding.
+    pub plan_ms: f64,
+}
+
+/// The layers of a prompt's reused segments, first layer first.
+pub struct LayerLoads {
+    receiver: Option<Receiver<Result<LoadedLayer, FailedLoad>>>,
+}
+
+/// One layer of every reused segment.
+pub struct LoadedLayer {
+    /// `(index of the segment in the plan, its frame)`.
+    pub frames: Vec<(usize, LayerFrame)>,
+}
+
+/// A load that failed after look-up had found it: a late miss.
+#[derive(Debug)]
+pub struct FailedLoad {
+    /// The entry that could not be read.
+    pub key: KvKey,
+    /// Why.
+    pub error: ragstone_storage::Error,
+}
+
+impl LayerLoads {
+    /// A plan without loads.
+    pub fn none() -> Self {
+        Self { receiver: None }
+    }
+
+    /// Waits for the next layer. `None` where the plan loads nothing, or the loader is gone.
+    pub fn next(&self) -> Option<Result<LoadedLayer, FailedLoad>> {
+        self.receiver.as_ref()?.recv().ok()
+    }
+
+    /// Whether there is something to wait for.
+    pub fn is_none(&self) -> bool {
+        self.receiver.is_none()
+    }
+}
+
+impl Service for Fusor {
+    const NAME: &'static str = "fusion";
+    type Request = Fuse;
+    type Reply = Fused;
+
+    async fn handle(self: Arc<Self>, fuse: Fuse) -> Result<Fused> {
+        let runtime = self.runtime.clone();
+        let planned = runtime.spawn_blocking(move || self.fuse(&fuse)).await;
+        match planned {
+            Ok(fused) => fused,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+        }
+    }
+}
+
+impl Fusor {
+    fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
+        let started = Instant::now();
+        let residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
+        let look_up_ms = milliseconds_since(started);
+        let started = Instant::now();
+        let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
+        let plan_ms = milliseconds_since(started);
+        let loads = self.start_loads(&plan, &fuse.segments, residency);
+        Ok(Fused { plan, loads, look_up_ms, plan_ms })
+    }
+
+    /// Without reuse nothing is looked up: the tiers' counters stay what users of the cache made them.
+    fn look_up(&self, fuse: &Fuse) -> Result<Residency> {
+        if fuse.options.reuse == ReuseMode::Off {
+            return Ok(nothing_resident(&fuse.segments));
+        }
+        Ok(look_up_prompt(&self.store, &fuse.tenant, &fuse.segments)?)
+    }
+
+    /// Opens what the plan reuses and reads it on a blocking thread. `residency` holds the pins until then.
+    fn start_loads(&self, plan: &LoadPlan, segments: &[Segment], residency: Residency) -> LayerLoads {
+        let wanted: Vec<(usize, KvKey)> = plan
+            .segments
+            .iter()
+            .filter_map(|planned| match planned.source {
+                Source::Load { key, .. } | Source::Blend { key, .. } => Some((planned.segment, key)),
+                Source::Compute => None,
+            })
+            .collect();
+        if wanted.is_empty() {
+            return LayerLoads::none();
+        }
+        let (sender, receiver) = sync_channel(LAYERS_AHEAD);
+        let store = self.store.clone();
+        let tokens: Vec<Arc<[u32]>> = segments.iter().map(|segment| segment.tokens.clone()).collect();
+        self.runtime.spawn_blocking(move || {
+            load(&store, &wanted, &tokens, &sender);
+            drop(residency);
+        });
+        LayerLoads { receiver: Some(receiver) }
+    }
+}
+
+/// The residency of a prompt that may reuse nothing and keep nothing: it has no keys.
+fn nothing_resident(segments: &[Segment]) -> Residency {
+    let segment = |segment: &Segment| SegmentResidency {
+        kind: segment.kind,
+        tokens: segment.tokens.len() as u32,
+        parent: None,
+        chain_key: None,
+        behind_root_key: None,
+        behind_root: None,
+        state: SegmentState::Missing,
+    };
+    Residency { segments: segments.iter().map(segment).collect(), pins: Vec::new() }
+}
+
+/// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
+fn load(
+    store: &KvStore,
+    wanted: &[(usize, KvKey)],
+    tokens: &[Arc<[u32]>],
+    sender: &SyncSender<Result<LoadedLayer, FailedLoad>>,
+) {
+    let mut readers = Vec::with_capacity(wanted.len());
+    for (segment, key) in wanted {
+        match store.open_entry(key, &tokens[*segment]) {
+            Some(reader) => readers.push((*segment, *key, reader)),
+            None => {
+                let error = ragstone_storage::Error::new(
+                    ragstone_storage::ErrorKind::NotFound,
+                    format!("entry {key} went away between look-up and load"),
+                );
+                // The prompt's owner may have gone; then nobody waits for this either.
+                drop(sender.send(Err(FailedLoad { key: *key, error })));
+                return;
+            }
+        }
+    }
+    let layers = readers.iter().map(|(_, _, reader)| reader.header().layers).max().unwrap_or(0);
+    for layer in 0..layers {
+        let loaded = load_layer(&readers, layer);
+        let failed = loaded.is_err();
+        if sender.send(loaded).is_err() || failed {
+            return;
+        }
+    }
+}
+
+fn load_layer(readers: &[(usize, KvKey, EntryReader)], layer: u32) -> Result<LoadedLayer, FailedLoad> {
+    let mut frames = Vec::with_capacity(readers.len());
+    for (segment, key, reader) in readers {
+        let frame = reader.layer(layer).map_err(|error| FailedLoad { key: *key, error })?;
+        frames.push((*segment, frame));
+    }
+    Ok(LoadedLayer { frames })
+}
+
+/// Milliseconds since `started`.
+pub(crate) fn milliseconds_since(started: Instant) -> f64 {
+    started.elapsed().as_secs_f64() * 1e3
+}

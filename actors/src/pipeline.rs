@@ -1,0 +1,266 @@
+//! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
+
+use std::sync::Arc;
+
+use ragstone_kernels::chat::{ChatTemplate, Date};
+use ragstone_kernels::sampling::{Sampler, SamplingParams};
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::env::Env;
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use ragstone_storage::residency::Segment;
+use ragstone_storage::store::KvStore;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::Instant;
+use tracing::Instrument;
+
+use crate::background::{Background, Precompute};
+use crate::engine::{DecodeSpec, Decoded, Prefill, Prefiller, PrefillRequest, Urgency};
+use crate::error::{Error, ErrorKind, Result};
+use crate::eviction::{Evictor, Keep};
+use crate::fusion::{Fuse, Fused, Fusor, milliseconds_since};
+use crate::prefill::PrefillError;
+use crate::prompt::{assemble_chat, assemble_tokens};
+use crate::question::{Context, Input, Question, Reuse};
+use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
+use crate::retrieval::{Retriever, Search};
+use crate::settings::Settings;
+use crate::stream::{AnswerStream, Opened, remaining};
+use crate::worker::Supervised;
+
+/// The workers a question passes, and what they share.
+pub(crate) struct Pipeline {
+    pub settings: Settings,
+    pub env: Env,
+    pub tokenizer: Arc<Tokenizer>,
+    pub chat: Option<ChatTemplate>,
+    pub store: KvStore,
+    pub admission: Arc<Semaphore>,
+    pub retriever: Supervised<Retriever>,
+    pub fusor: Supervised<Fusor>,
+    pub prefiller: Supervised<Prefiller>,
+    pub evictor: Supervised<Evictor>,
+    pub background: Background,
+}
+
+/// A passage of the prompt.
+struct Passage {
+    citation: Citation,
+    tokens: Arc<[u32]>,
+}
+
+/// A prefilled sequence that decodes now.
+struct Sequence {
+    plan: LoadPlan,
+    prefill: Prefill,
+    tokens: mpsc::Receiver<Decoded>,
+    look_up_ms: f64,
+    plan_ms: f64,
+    late_misses: u32,
+}
+
+impl Pipeline {
+    /// Answers `question`. Returns when its first token is there.
+    pub(crate) async fn answer(&self, question: Question) -> Result<AnswerStream> {
+        let arrived = std::time::Instant::now();
+        let deadline = Instant::now() + question.deadline;
+        let admission = self.admit(&question)?;
+
+        let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
+        let retrieve_ms = milliseconds_since(arrived);
+
+        let assembling = std::time::Instant::now();
+        let segments = tracing::info_span!("assemble").in_scope(|| self.assemble(&question, &passages))?;
+        let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>() as u32;
+        let assemble_ms = milliseconds_since(assembling);
+
+        let fuse = tracing::info_span!("fuse", prompt_tokens);
+        let mut sequence = self.fuse(&question, &segments, deadline).instrument(fuse).await?;
+        let total_ms = milliseconds_since(arrived);
+
+        self.keep(&question, &segments, &mut sequence);
+        let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
+        let report = report(&sequence, ttft);
+        record(&report);
+        let opened = Opened {
+            citations: passages.into_iter().map(|passage| passage.citation).collect(),
+            prompt_tokens,
+            report,
+            tokens: sequence.tokens,
+            stop: question.sampling.stop,
+            deadline,
+            admission,
+        };
+        Ok(AnswerStream::new(opened, self.tokenizer.clone()))
+    }
+
+    fn admit(&self, question: &Question) -> Result<tokio::sync::OwnedSemaphorePermit> {
+        question.sampling.validate()?;
+        if let Reuse::Ratio(ratio) = question.reuse
+            && !(0.0..=1.0).contains(&ratio)
+        {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("ratio {ratio} must lie between 0.0 and 1.0")));
+        }
+        self.admission.clone().try_acquire_owned().map_err(|_| {
+            metrics::counter!("ragstone_shed_total", "worker" => "admission").increment(1);
+            let limit = self.settings.max_queued;
+            Error::new(ErrorKind::Overloaded, format!("{limit} requests are waiting or running; try again"))
+        })
+    }
+
+    /// Passages in prompt order: inline documents first, then what the search found, best first.
+    async fn retrieve(&self, question: &Question, deadline: Instant) -> Result<Vec<Passage>> {
+        let Input::Chat { messages, context: Some(context) } = &question.input else { return Ok(Vec::new()) };
+        let mut passages = self.inline(context)?;
+        let Some(collection) = &context.collection else { return Ok(passages) };
+        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
+        let top_k = context.top_k.unwrap_or(self.settings.top_k);
+        if top_k > 1000 {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("top_k {top_k} must be at most 1000")));
+        }
+        let search = Search { collection: collection.clone(), query, top_k };
+        for hit in self.retriever.ask(search, remaining(deadline)?).await? {
+            let citation = Citation {
+                number: passages.len() + 1,
+                document_id: hit.passage.document_id,
+                title: hit.passage.title,
+                source: hit.passage.source,
+                text: hit.passage.text,
+                score: Some(hit.score),
+            };
+            passages.push(Passage { citation, tokens: hit.passage.token_ids });
+        }
+        Ok(passages)
+    }
+
+    fn inline(&self, context: &Context) -> Result<Vec<Passage>> {
+        let passage = |(index, document): (usize, &crate::question::InlineDocument)| {
+            let rendered = self.settings.prompt.render_passage(&document.title, &document.text);
+            let citation = Citation {
+                number: index + 1,
+                document_id: String::new(),
+                title: document.title.clone(),
+                source: None,
+                text: document.text.clone(),
+                score: None,
+            };
+            Ok(Passage { citation, tokens: self.tokenizer.encode_text(&rendered)?.into() })
+        };
+        context.documents.iter().enumerate().map(passage).collect()
+    }
+
+    fn assemble(&self, question: &Question, passages: &[Passage]) -> Result<Arc<[Segment]>> {
+        let segments = match &question.input {
+            Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
+            Input::Text(text) => assemble_tokens(self.tokenizer.encode(text, true)?),
+            Input::Chat { messages, context } => {
+                let tokens: Vec<Arc<[u32]>> = passages.iter().map(|passage| passage.tokens.clone()).collect();
+                let today = Date::from_unix_ms(self.env.now_unix_ms());
+                let template = self.chat.as_ref().map(|template| (template, today));
+                let passages = context.as_ref().map(|_| tokens.as_slice());
+                assemble_chat(messages, passages, &self.settings.prompt, template, &self.tokenizer)?
+            }
+        };
+        if segments.iter().all(|segment| segment.tokens.is_empty()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
+        }
+        Ok(segments.into())
+    }
+
+    /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
+    async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
+        let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        // Every late miss removes an entry, and a segment has at most two.
+        for late_misses in 0..=2 * segments.len() as u32 {
+            let options = self.plan_options(question.reuse);
+            let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options };
+            let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
+            let (decode, output) = self.decode_spec(&question.sampling);
+            let urgency = Urgency::Answer;
+            let request = PrefillRequest { tokens: tokens.clone(), plan: plan.clone(), loads, decode: Some(decode), urgency };
+            match self.prefiller.ask(request, remaining(deadline)?).await? {
+                Ok(prefill) => {
+                    return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
+                }
+                Err(PrefillError::Failed(error)) => return Err(error),
+                Err(PrefillError::LateMiss(failed)) => self.background.late_miss(&self.store, failed).await,
+            }
+        }
+        Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
+    }
+
+    fn plan_options(&self, reuse: Reuse) -> PlanOptions {
+        let (reuse, ratio) = match reuse {
+            Reuse::Auto => (ReuseMode::Auto, self.settings.recompute_ratio),
+            Reuse::Ratio(ratio) => (ReuseMode::Auto, ratio),
+            Reuse::Exact => (ReuseMode::ExactOnly, self.settings.recompute_ratio),
+            Reuse::Off => (ReuseMode::Off, self.settings.recompute_ratio),
+        };
+        PlanOptions { ratio, reuse }
+    }
+
+    fn decode_spec(&self, sampling: &SamplingParams) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
+        let max_tokens = sampling.max_tokens.max(1);
+        let (output, tokens) = mpsc::channel(max_tokens + 1);
+        let sampler = Sampler::new(sampling.clone());
+        let end_tokens = self.tokenizer.eos_ids().into();
+        (DecodeSpec { sampler, max_tokens, end_tokens, output }, tokens)
+    }
+
+    /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
+    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence) {
+        let tenant: Arc<str> = question.tenant.as_str().into();
+        let fresh = std::mem::take(&mut sequence.prefill.fresh);
+        if !fresh.is_empty() {
+            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh });
+        }
+        let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
+        for index in &sequence.plan.missing_behind_root {
+            let passage = segments[*index].clone();
+            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage });
+        }
+    }
+}
+
+fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
+    let prefill = &sequence.prefill;
+    let segments = sequence.plan.segments.iter().map(|planned| {
+        let (source, tier) = match planned.source {
+            Source::Load { tier, .. } => ("exact", Some(tier)),
+            Source::Blend { tier, .. } => ("blend", Some(tier)),
+            Source::Compute => ("compute", None),
+        };
+        SegmentReport { kind: planned.kind, tokens: planned.range.len() as u32, source, tier }
+    });
+    ReuseReport {
+        tokens: prefill.account,
+        loads: prefill.loads.clone(),
+        late_misses: sequence.late_misses,
+        ratio: sequence.plan.ratio,
+        segments: segments.collect(),
+        ttft: Ttft {
+            look_up_ms: sequence.look_up_ms,
+            plan_ms: sequence.plan_ms,
+            queue_ms: prefill.queue_ms,
+            compute_ms: prefill.compute_ms,
+            load_wait_ms: prefill.load_wait_ms,
+            ..times
+        },
+    }
+}
+
+fn record(report: &ReuseReport) {
+    let tokens = report.tokens;
+    for (kind, count) in [
+        ("exact", tokens.exact),
+        ("blended", tokens.blended),
+        ("recomputed", tokens.recomputed),
+        ("computed", tokens.computed),
+    ] {
+        metrics::counter!("ragstone_prompt_tokens_total", "source" => kind).increment(u64::from(count));
+    }
+    metrics::histogram!("ragstone_ttft_seconds").record(report.ttft.total_ms / 1e3);
+    metrics::counter!("ragstone_late_misses_total").increment(u64::from(report.late_misses));
+    for load in &report.loads {
+        metrics::counter!("ragstone_loaded_bytes_total", "tier" => load.tier.name()).increment(load.bytes);
+    }
+}

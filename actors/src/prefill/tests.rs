@@ -1,0 +1,272 @@
+//! Fusion against full prefill and against plain reuse, on a small random model and a real store.
+
+use std::sync::Arc;
+
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::pool::BLOCK_TOKENS;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::env::Env;
+use ragstone_storage::key::Fingerprint;
+use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::store::{KvStore, StoreOptions};
+use tokio::runtime::{Handle, Runtime};
+
+use super::*;
+use crate::eviction::{Evictor, Keep};
+use crate::fusion::{Fuse, Fused, Fusor};
+use crate::worker::Service;
+
+const TENANT: &str = "tests";
+
+/// A store, a model and what runs them.
+struct Bench {
+    runtime: Runtime,
+    model: Model,
+    store: KvStore,
+    folder: tempfile::TempDir,
+}
+
+fn model() -> Model {
+    let config = r#"{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "max_position_embeddings": 512, "tie_word_embeddings": true, "hidden_act": "silu",
+        "torch_dtype": "float32"}"#;
+    let config = ModelConfig::from_json(config).expect("a valid config");
+    Model::random(config, 7, LoadOptions::default())
+}
+
+impl Bench {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(folder.path());
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        Self { runtime, model: model(), store, folder }
+    }
+
+    /// Looks up, plans and prefills; what `keep` says about the fresh KV is done.
+    fn ask(&self, segments: &[Segment], reuse: ReuseMode, ratio: f32, keep: bool) -> (Prefilled, LoadPlan) {
+        let segments: Arc<[Segment]> = segments.into();
+        let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        let fuse = Fuse { segments, tenant: TENANT.into(), options: PlanOptions { ratio, reuse } };
+        let handle: Handle = self.runtime.handle().clone();
+        let fusor = Arc::new(Fusor { store: self.store.clone(), runtime: handle.clone() });
+        let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
+        let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+        let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
+        let prompt = Prompt { tokens: &tokens, plan: &plan, loads: &loads, blocks: &blocks };
+        let mut done = prefill(&self.model, &mut pool, &prompt).expect("prefilled");
+        if keep {
+            let segments = std::mem::take(&mut done.fresh);
+            let evictor = Arc::new(Evictor { store: self.store.clone(), layout: self.model.kv_layout(), runtime: handle });
+            let kept = self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments }));
+            kept.expect("kept");
+        }
+        let sum = done.account.exact + done.account.blended + done.account.recomputed + done.account.computed;
+        assert_eq!(sum as usize, tokens.len(), "the account adds up");
+        (done, plan)
+    }
+
+    fn full(&self, segments: &[Segment]) -> Vec<f32> {
+        let (done, _) = self.ask(segments, ReuseMode::Off, 0.15, false);
+        assert_eq!(done.account.computed as usize, tokens_of(segments).len());
+        assert!(done.fresh.is_empty(), "without reuse nothing is kept");
+        done.logits
+    }
+
+    /// Stores `passage` behind the root alone.
+    fn store_behind_root(&self, passage: &Segment) {
+        self.ask(&[root(), passage.clone()], ReuseMode::ExactOnly, 0.0, true);
+    }
+
+    fn reopen(&mut self) {
+        self.store.flush().expect("flushed");
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        // The old store must be gone before its folder can be opened again.
+        self.store = open(elsewhere.path());
+        self.store = open(self.folder.path());
+    }
+}
+
+fn open(folder: &std::path::Path) -> KvStore {
+    let env = Env::seeded(1, 1_700_000_000_000);
+    let catalog = Arc::new(Catalog::open(&folder.join("catalog"), &env).expect("a catalog"));
+    let options = StoreOptions { host_bytes: 64 << 20, disk_bytes: 64 << 20 };
+    KvStore::open(&folder.join("kv"), options, Fingerprint([3; 32]), env, catalog).expect("a store")
+}
+
+fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
+    let tokens: Vec<u32> = (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect();
+    Segment { kind, tokens: tokens.into() }
+}
+
+fn root() -> Segment {
+    segment(SegmentKind::Root, 1, 9)
+}
+
+fn passage(seed: u32, length: u32) -> Segment {
+    segment(SegmentKind::Passage, seed, length)
+}
+
+fn prompt_of(passages: &[Segment]) -> Vec<Segment> {
+    let mut segments = vec![root()];
+    segments.extend_from_slice(passages);
+    segments.push(segment(SegmentKind::Question, 5, 11));
+    segments
+}
+
+fn tokens_of(segments: &[Segment]) -> Vec<u32> {
+    segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect()
+}
+
+fn difference(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
+}
+
+/// Passage lists that the rules must hold for: several, the same twice, an empty one, one token.
+fn cases() -> Vec<Vec<Segment>> {
+    vec![
+        vec![passage(2, 33), passage(3, 16), passage(4, 40)],
+        vec![passage(2, 33), passage(2, 33)],
+        vec![passage(3, 17), passage(9, 0), passage(4, 20)],
+        vec![passage(6, 1), passage(7, 15), passage(6, 1)],
+        vec![],
+    ]
+}
+
+#[test]
+fn ratio_one_equals_full_prefill_however_much_is_cached() {
+    for passages in cases() {
+        let segments = prompt_of(&passages);
+        for cached in 0..=passages.len() {
+            let bench = Bench::new();
+            passages[..cached].iter().for_each(|passage| bench.store_behind_root(passage));
+            let (done, plan) = bench.ask(&segments, ReuseMode::Auto, 1.0, false);
+            assert_eq!(done.account.blended, 0);
+            assert_eq!(done.account.recomputed, plan.blended_tokens);
+            let off = difference(&done.logits, &bench.full(&segments));
+            assert!(off <= 1e-4, "{cached} of {} cached: logits differ by {off}", passages.len());
+        }
+    }
+}
+
+/// Plain reuse by hand: every passage's KV as it is behind the root, rotated to its place; only the question computed.
+fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
+    let segments = prompt_of(passages);
+    let total = tokens_of(&segments).len();
+    let blocks: Vec<BlockId> = (0..total.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+    let mut pool = model.new_pool(blocks.len());
+    // KV of `tokens` behind the root, layer by layer, and the hidden rows that go with it.
+    let behind_root = |extra: &[u32]| -> Vec<LayerKv> {
+        let tokens: Vec<u32> = root().tokens.iter().chain(extra).copied().collect();
+        let positions: Vec<u32> = (0..tokens.len() as u32).collect();
+        let own: Vec<BlockId> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let mut pool = model.new_pool(own.len());
+        let mut hidden = model.embed(&tokens).expect("known tokens");
+        let mut layers = Vec::new();
+        for layer in 0..model.config().layers {
+            let kv = model.project_kv(layer, &hidden);
+            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
+            pool.write(layer, model.rope(), &own, &positions, &positions, k, v).expect("room");
+            let sequence = SequenceView { blocks: &own, key_positions: &positions };
+            let group = RowGroup { rows: 0..tokens.len(), positions: &positions, sequence };
+            model.finish_layer(layer, &mut hidden, &[group], &pool);
+            layers.push(kv);
+        }
+        layers
+    };
+    let mut at = 0u32;
+    for (index, segment) in segments[..segments.len() - 1].iter().enumerate() {
+        let (layers, first) = match index {
+            0 => (behind_root(&[]), 0),
+            _ => (behind_root(&segment.tokens), root().tokens.len()),
+        };
+        let slots: Vec<u32> = (at..at + segment.tokens.len() as u32).collect();
+        let own: Vec<usize> = (first..first + slots.len()).collect();
+        for (layer, kv) in layers.iter().enumerate() {
+            let (k, v) = (kv.k.select_rows(&own), kv.v.select_rows(&own));
+            let (k, v) = (KvData::F32(k.as_slice()), KvData::F32(v.as_slice()));
+            pool.write(layer, model.rope(), &blocks, &slots, &slots, k, v).expect("room");
+        }
+        at += slots.len() as u32;
+    }
+    let question = &segments[segments.len() - 1].tokens;
+    let rows: Vec<u32> = (at..total as u32).collect();
+    let key_positions: Vec<u32> = (0..total as u32).collect();
+    let mut hidden = model.embed(question).expect("known tokens");
+    for layer in 0..model.config().layers {
+        let kv = model.project_kv(layer, &hidden);
+        let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
+        pool.write(layer, model.rope(), &blocks, &rows, &rows, k, v).expect("room");
+        let sequence = SequenceView { blocks: &blocks, key_positions: &key_positions };
+        model.finish_layer(layer, &mut hidden, &[RowGroup { rows: 0..rows.len(), positions: &rows, sequence }], &pool);
+    }
+    model.logits(&hidden.select_rows(&[rows.len() - 1])).row(0).to_vec()
+}
+
+#[test]
+fn ratio_zero_equals_plain_reuse() {
+    for passages in cases() {
+        let bench = Bench::new();
+        passages.iter().for_each(|passage| bench.store_behind_root(passage));
+        let (done, _) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.0, false);
+        assert_eq!(done.account.recomputed, 0);
+        let off = difference(&done.logits, &plain_reuse(&bench.model, &passages));
+        assert!(off <= 1e-4, "{} passages: logits differ by {off}", passages.len());
+    }
+}
+
+#[test]
+fn plain_reuse_of_several_passages_is_not_full_prefill() {
+    let bench = Bench::new();
+    let passages = &cases()[0];
+    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    let full = bench.full(&prompt_of(passages));
+    let off = |ratio| difference(&bench.ask(&prompt_of(passages), ReuseMode::Auto, ratio, false).0.logits, &full);
+    let (none, half) = (off(0.0), off(0.5));
+    assert!(none > 1e-3, "the test model must show what reuse costs, but differs by {none} only");
+    assert!(half < none, "recomputing half must come nearer than nothing: {half} against {none}");
+}
+
+#[test]
+fn the_share_that_is_recomputed_is_the_ratio_of_the_blended_tokens() {
+    let bench = Bench::new();
+    let passages = &cases()[0];
+    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    let (done, plan) = bench.ask(&prompt_of(passages), ReuseMode::Auto, 0.15, false);
+    assert_eq!(plan.blended_tokens, 56, "the first passage stands behind the root: exact");
+    assert_eq!(done.account.recomputed, 9, "15 % of 56, rounded up");
+    assert_eq!(done.account.exact, 9 + 33);
+    assert_eq!(done.account.computed, 11, "the question does not compete");
+}
+
+#[test]
+fn exact_reuse_has_the_bits_of_a_cold_prefill_also_after_a_restart() {
+    let mut bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    let full = bench.full(&segments);
+    let (cold, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
+    let (warm, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    assert_eq!(plan.computed_tokens, 11);
+    assert_eq!(warm.account.exact, 9 + 33 + 16 + 40);
+    bench.reopen();
+    let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    assert_eq!(again.account, warm.account);
+    assert!(again.loads.iter().all(|load| load.tier == Tier::Disk), "{:?}", again.loads);
+    for logits in [&cold.logits, &warm.logits, &again.logits] {
+        assert_eq!(*logits, full, "bit for bit");
+    }
+}
+
+#[test]
+fn what_was_blended_or_stands_behind_it_is_never_kept() {
+    let bench = Bench::new();
+    let passages = [passage(2, 33), passage(3, 16), passage(4, 40)];
+    bench.store_behind_root(&passages[1]);
+    let (done, plan) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.15, false);
+    assert_eq!(plan.blended_tokens, 16);
+    let kept: Vec<usize> = done.fresh.iter().map(|segment| segment.tokens.len()).collect();
+    assert_eq!(kept, [33], "the passage before the blended one only");
+}

@@ -1,0 +1,57 @@
+//! The retrieval worker: embeds the question and searches the corpus.
+
+use std::sync::Arc;
+
+use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
+use tokio::runtime::Handle;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::worker::Service;
+
+/// Searches on `runtime`: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
+pub struct Retriever {
+    /// Where to search.
+    pub corpus: Corpus,
+    /// Where LanceDB's futures run.
+    pub runtime: Handle,
+}
+
+/// One search.
+#[derive(Debug)]
+pub struct Search {
+    /// The collection to search.
+    pub collection: String,
+    /// The question in the user's words.
+    pub query: String,
+    /// How many passages.
+    pub top_k: usize,
+}
+
+impl Service for Retriever {
+    const NAME: &'static str = "retrieval";
+    type Request = Search;
+    type Reply = Vec<Hit>;
+
+    async fn handle(self: Arc<Self>, search: Search) -> Result<Vec<Hit>> {
+        let corpus = self.corpus.clone();
+        let task = self.runtime.spawn(async move {
+            let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
+            corpus.search(&search.collection, &search.query, &options).await
+        });
+        // Dropped before the answer (deadline, panic elsewhere): the search must not run on.
+        let mut task = AbortOnDrop(task);
+        match (&mut task.0).await {
+            Ok(hits) => Ok(hits?),
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+        }
+    }
+}
+
+struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,242 @@
+//! An answer as it is generated: token ids become text, stop strings end it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::sampling::Sampled;
+use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, timeout_at};
+
+use crate::engine::Decoded;
+use crate::error::{Error, ErrorKind, Result};
+use crate::report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+
+/// An answer whose prompt is prefilled. Dropping it cancels the request.
+pub struct AnswerStream {
+    /// The passages in the prompt.
+    pub citations: Vec<Citation>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    report: ReuseReport,
+    tokens: mpsc::Receiver<Decoded>,
+    text: TextBuilder,
+    tokenizer: Arc<Tokenizer>,
+    completion_tokens: u32,
+    deadline: Instant,
+    /// What is still to be given out before the stream goes on.
+    ready: std::collections::VecDeque<Event>,
+    ended: bool,
+    _admission: OwnedSemaphorePermit,
+}
+
+/// What the pipeline knows when the prompt is prefilled.
+pub(crate) struct Opened {
+    pub citations: Vec<Citation>,
+    pub prompt_tokens: u32,
+    pub report: ReuseReport,
+    pub tokens: mpsc::Receiver<Decoded>,
+    pub stop: Vec<String>,
+    pub deadline: Instant,
+    pub admission: OwnedSemaphorePermit,
+}
+
+impl AnswerStream {
+    pub(crate) fn new(opened: Opened, tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            citations: opened.citations,
+            prompt_tokens: opened.prompt_tokens,
+            report: opened.report,
+            tokens: opened.tokens,
+            text: TextBuilder { decoder: tokenizer.stream(), stop: StopFilter::new(opened.stop) },
+            tokenizer,
+            completion_tokens: 0,
+            deadline: opened.deadline,
+            ready: std::collections::VecDeque::new(),
+            ended: false,
+            _admission: opened.admission,
+        }
+    }
+
+    /// What was reused and where the time to the first token went.
+    pub fn report(&self) -> &ReuseReport {
+        &self.report
+    }
+
+    /// The next event; `None` behind the last one.
+    pub async fn next(&mut self) -> Option<Result<Event>> {
+        loop {
+            if let Some(event) = self.ready.pop_front() {
+                return Some(Ok(event));
+            }
+            if self.ended {
+                return None;
+            }
+            let item = match timeout_at(self.deadline, self.tokens.recv()).await {
+                Ok(item) => item,
+                Err(_) => return Some(self.fail(deadline_error())),
+            };
+            let taken = match item {
+                Some(Decoded::Token(sampled)) => self.take(&sampled),
+                Some(Decoded::End(reason)) => self.end(reason),
+                Some(Decoded::Failed(error)) => return Some(self.fail(error)),
+                None => {
+                    let gone = Error::new(ErrorKind::Cancelled, "the service stopped while it was answering");
+                    return Some(self.fail(gone));
+                }
+            };
+            if let Err(error) = taken {
+                return Some(self.fail(error));
+            }
+        }
+    }
+
+    /// Waits for the whole answer.
+    pub async fn collect(mut self) -> Result<Answer> {
+        let (mut text, mut tokens) = (String::new(), Vec::new());
+        while let Some(event) = self.next().await {
+            match event? {
+                Event::Token(token) => {
+                    text.push_str(&token.text);
+                    tokens.push(token);
+                }
+                Event::Tail(tail) => text.push_str(&tail),
+                Event::Finished(finish) => {
+                    return Ok(Answer { text, citations: self.citations, tokens, finish });
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Internal, "an answer ended without its last event"))
+    }
+
+    fn take(&mut self, sampled: &Sampled) -> Result<()> {
+        self.completion_tokens += 1;
+        let (text, stopped) = self.text.push(sampled.id)?;
+        let top = sampled.top.iter().map(|(id, logprob)| Ok((*id, self.tokenizer.decode(&[*id])?, *logprob)));
+        let top = top.collect::<Result<_>>()?;
+        self.ready.push_back(Event::Token(TokenEvent { id: sampled.id, text, logprob: sampled.logprob, top }));
+        if stopped {
+            self.finish(FinishReason::Stop);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, reason: FinishReason) -> Result<()> {
+        let (tail, stopped) = self.text.finish()?;
+        if !tail.is_empty() {
+            self.ready.push_back(Event::Tail(tail));
+        }
+        self.finish(if stopped { FinishReason::Stop } else { reason });
+        Ok(())
+    }
+
+    fn finish(&mut self, reason: FinishReason) {
+        self.ended = true;
+        self.tokens.close();
+        let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
+        metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
+        self.ready.push_back(Event::Finished(Finish { reason, usage, report: self.report.clone() }));
+    }
+
+    fn fail(&mut self, error: Error) -> Result<Event> {
+        self.ended = true;
+        self.tokens.close();
+        Err(error)
+    }
+}
+
+pub(crate) fn deadline_error() -> Error {
+    Error::new(ErrorKind::DeadlineExceeded, "the request's deadline passed; ask for fewer tokens or raise `deadline_s`")
+}
+
+/// What is left until `deadline`.
+pub(crate) fn remaining(deadline: Instant) -> Result<Duration> {
+    deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()).ok_or_else(deadline_error)
+}
+
+struct TextBuilder {
+    decoder: StreamDecoder,
+    stop: StopFilter,
+}
+
+impl TextBuilder {
+    fn push(&mut self, id: u32) -> Result<(String, bool)> {
+        let text = self.decoder.push(id)?;
+        Ok(self.stop.push(&text))
+    }
+
+    fn finish(&mut self) -> Result<(String, bool)> {
+        let rest = self.decoder.finish()?;
+        let (mut text, stopped) = self.stop.push(&rest);
+        if !stopped {
+            text.push_str(&std::mem::take(&mut self.stop.held));
+        }
+        Ok((text, stopped))
+    }
+}
+
+/// Finds stop strings that may be spread over tokens: text that could be the start of one is held back.
+struct StopFilter {
+    stop: Vec<String>,
+    held: String,
+}
+
+impl StopFilter {
+    fn new(stop: Vec<String>) -> Self {
+        Self { stop: stop.into_iter().filter(|text| !text.is_empty()).collect(), held: String::new() }
+    }
+
+    /// The text that is certain now, and whether a stop string ended it.
+    fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        if let Some(at) = self.stop.iter().filter_map(|stop| self.held.find(stop.as_str())).min() {
+            self.held.truncate(at);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.stop.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+}
+
+/// Length of the longest end of `text` that `stop` starts with.
+fn overlap(text: &str, stop: &str) -> usize {
+    let longest = text.len().min(stop.len() - 1);
+    (1..=longest).rev().find(|length| stop.is_char_boundary(*length) && text.ends_with(&stop[..*length])).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopFilter;
+
+    /// Feeds pieces; the released text and whether a stop string was met.
+    fn feed(stop: &[&str], pieces: &[&str]) -> (Vec<String>, bool) {
+        let mut filter = StopFilter::new(stop.iter().map(|text| (*text).to_owned()).collect());
+        let mut released = Vec::new();
+        for piece in pieces {
+            let (text, stopped) = filter.push(piece);
+            released.push(text);
+            if stopped {
+                return (released, true);
+            }
+        }
+        released.push(filter.held);
+        (released, false)
+    }
+
+    #[test]
+    fn a_stop_string_over_several_tokens_is_cut_out_whole() {
+        assert_eq!(feed(&["\n\nQ:"], &["a", "\n", "\nQ", ": b"]), (["a", "", "", ""].map(String::from).into(), true));
+    }
+
+    #[test]
+    fn a_beginning_that_does_not_go_on_is_released() {
+        assert_eq!(feed(&["STOP"], &["xS", "TO", "y"]), (["x", "", "STOy", ""].map(String::from).into(), false));
+    }
+
+    #[test]
+    fn the_earliest_of_several_wins_and_unfinished_text_is_kept() {
+        assert_eq!(feed(&["cd", "b"], &["abcd"]), (vec!["a".into()], true));
+        assert_eq!(feed(&["né"], &["n", "ö"]), (["", "nö", ""].map(String::from).into(), false));
+    }
+}

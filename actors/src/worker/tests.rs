@@ -1,0 +1,79 @@
+use super::*;
+
+struct Fragile {
+    made: usize,
+}
+
+impl Service for Fragile {
+    const NAME: &'static str = "fragile";
+    type Request = Option<tokio::sync::oneshot::Receiver<()>>;
+    type Reply = usize;
+
+    async fn handle(self: Arc<Self>, request: Self::Request) -> Result<usize> {
+        match request {
+            Some(gate) => gate.await.map_err(|_| Error::new(ErrorKind::Cancelled, "gate dropped"))?,
+            None => panic!("on purpose"),
+        }
+        Ok(self.made)
+    }
+}
+
+fn start(capacity: usize) -> Supervised<Fragile> {
+    let made = AtomicUsize::new(0);
+    Supervised::start(capacity, move || Fragile { made: made.fetch_add(1, Ordering::Relaxed) })
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A request that is answered at once.
+fn open_gate() -> Option<tokio::sync::oneshot::Receiver<()>> {
+    let (open, gate) = tokio::sync::oneshot::channel();
+    open.send(()).expect("receiver lives");
+    Some(gate)
+}
+
+#[test]
+fn a_panic_costs_one_request_and_the_worker_comes_back() {
+    System::new().block_on(async {
+        let worker = start(4);
+        let (open, gate) = tokio::sync::oneshot::channel();
+        let beside = tokio::spawn({
+            let worker = worker.clone();
+            async move { worker.ask(Some(gate), LONG).await }
+        });
+        let error = worker.ask(None, LONG).await.expect_err("it panics");
+        assert_eq!(error.kind(), ErrorKind::Internal);
+        assert!(error.to_string().contains("on purpose"), "{error}");
+        assert_eq!(worker.ask(open_gate(), LONG).await.expect("it is back"), 1);
+        open.send(()).expect("the request beside it lives");
+        assert_eq!(beside.await.expect("joined").expect("unharmed"), 0);
+        assert_eq!(worker.status().restarts, 1);
+    });
+}
+
+#[test]
+fn a_full_queue_refuses_at_once_and_recovers() {
+    System::new().block_on(async {
+        let worker = start(1);
+        let (open, gate) = tokio::sync::oneshot::channel();
+        let mut first = Box::pin(worker.ask(Some(gate), LONG));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        let error = worker.ask(open_gate(), LONG).await.expect_err("full");
+        assert_eq!(error.kind(), ErrorKind::Overloaded);
+        assert!(error.retry_after().is_some());
+        open.send(()).expect("waiting");
+        first.await.expect("served");
+        worker.ask(open_gate(), LONG).await.expect("room again");
+        assert_eq!(worker.status().in_flight, 0);
+    });
+}
+
+#[test]
+fn a_deadline_ends_the_wait() {
+    System::new().block_on(async {
+        let worker = start(1);
+        let (_open, gate) = tokio::sync::oneshot::channel();
+        let error = worker.ask(Some(gate), Duration::from_millis(1)).await.expect_err("too late");
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+    });
+}
