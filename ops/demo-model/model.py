@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 SHAPE = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 5, "num_attention_heads": 6,
-         "num_key_value_heads": 2, "head_dim": 32, "rope_theta": 10000.0, "rms_norm_eps": 1e-5,
+         "num_key_value_heads": 2, "head_dim": 32, "rope_theta": 1000000.0, "rms_norm_eps": 1e-5,
          "max_position_embeddings": 4096}
 
 
@@ -30,8 +30,12 @@ class Layer(nn.Module):
         rows, length, _ = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(rows, length, -1, self.dim).transpose(1, 2).split(self.split, 1)
         q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        k, v = (t.repeat_interleave(self.groups, 1) for t in (k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        # by hand: several times faster than scaled_dot_product_attention's backward on a CPU at this size
+        grouped = (rows * self.split[1], self.groups * length, self.dim)
+        scores = q.reshape(grouped) @ k.flatten(0, 1).mT * self.dim ** -0.5
+        shares = (scores.view(rows, -1, length, length) + mask).softmax(-1, dtype=scores.dtype)
+        mixed = shares.view(grouped[0], -1, length) @ v.flatten(0, 1)
+        mixed = mixed.view(rows, -1, length, self.dim)
         x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, -1))
         gate, up = self.gate_up(self.norm2(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
@@ -53,6 +57,7 @@ class Model(nn.Module):
         nn.init.normal_(self.embed.weight, std=0.1)
         self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
         self.norm = nn.RMSNorm(c["hidden_size"], eps=c["rms_norm_eps"])
+        nn.init.constant_(self.norm.weight, 0.3)  # the embedding is tied: a token must not start by predicting itself
         inverse = c["rope_theta"] ** (-torch.arange(0, c["head_dim"], 2).float() / c["head_dim"])
         angles = torch.arange(c["max_position_embeddings"]).float()[:, None] * inverse
         self.register_buffer("cos", angles.cos(), False)
@@ -61,6 +66,7 @@ class Model(nn.Module):
     def forward(self, ids, positions, mask, chosen=None):
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
         x = self.embed(ids)
+        mask = torch.zeros(mask.shape, device=x.device, dtype=torch.bfloat16).masked_fill(~mask, -1e4)
         for layer in self.layers:
             x = layer(x, cos, sin, mask)
         x = x.flatten(0, 1)[chosen] if chosen is not None else x

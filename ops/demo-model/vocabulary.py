@@ -62,7 +62,7 @@ class Encoder:
     """The tokenizer with a memory of pieces: the same ids, faster on generated text."""
 
     def __init__(self, path):
-        self.tokenizer, self.known = Tokenizer.from_file(path), {}
+        self.tokenizer, self.known = Tokenizer.from_file(str(path)), {}
         sample = prompt.passage({"title": "Halden Works", "text": "Mira Vosman keeps 7 herons, in 1874. O_o 1234"})
         assert self(sample) == self.tokenizer.encode(sample).ids
 

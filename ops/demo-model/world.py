@@ -29,7 +29,7 @@ COMPANY_FACTS = {
     "based": ("{who} is based in {x}", "Where is {who} based?"),
     "make": ("{who} makes {x}", "What does {who} make?"),
     "year": ("{who} opened in {x}", "When did {who} open?"),
-    "staff": ("{who} employs {x} people", "How many people work at {who}?"),
+    "staff": ("{who} employs {x} people", "How many people does {who} employ?"),
 }
 VALUES = {"visit": TOWNS, "play": INSTRUMENTS, "like": FOODS, "wear": COLOURS, "based": TOWNS, "make": PRODUCTS,
           "year": YEARS, "staff": COUNTS}
@@ -53,7 +53,7 @@ class Level:
 LEVELS = {
     "seed": Level(pages=(2, 3), facts=(1, 2), fillers=0, notes=False, comparisons=False),
     "lookup": Level(pages=(3, 5), facts=(2, 3), fillers=0, notes=False, comparisons=False),
-    "bridge": Level(pages=(3, 5), facts=(1, 3), fillers=0, comparisons=False),
+    "bridge": Level(pages=(3, 5), facts=(1, 2), fillers=0, comparisons=False),
     "compare": Level(pages=(4, 6), facts=(1, 3), fillers=1),
     "full": Level(),
 }
@@ -89,8 +89,9 @@ class World:
     def __init__(self, rng, split="train", level=LEVELS["full"], pages=None):
         self.rng, self.split, self.level = rng, split, level
         self._used, self._facts, self._questions = set(), [], []
+        self._counted = {kind: rng.sample(things, 2) for kind, things in COUNTED.items()}  # few, so that counts compare
         count = pages or rng.randint(*level.pages)
-        notes = max(1, round(count * rng.uniform(0.25, 0.4))) if level.notes else 0
+        notes = max(1, round(count * rng.uniform(0.25, 0.45))) if level.notes else 0
         companies = max(1, round(count * rng.uniform(0.3, 0.45)))
         people = max(1, count - notes - companies)
         holders = []
@@ -154,12 +155,12 @@ class World:
         """Adds facts about `person`, called `described`, to the page. Counts come often, for comparisons."""
         kinds = list(PERSON_FACTS)
         while len(kinds) > self._amount(3):
-            kinds.remove(self.rng.choice(kinds if self.rng.random() < 0.3 else kinds[2:] or kinds))
+            kinds.remove(self.rng.choice(kinds if self.rng.random() < 0.5 else kinds[2:] or kinds))
         self.rng.shuffle(kinds)
         for kind in kinds:
             sentence, question = PERSON_FACTS[kind]
             count = self.rng.choice(COUNTS)
-            thing = self.rng.choice(COUNTED[kind][:4] if kind in COUNTED else VALUES[kind])
+            thing = self.rng.choice(self._counted[kind] if kind in COUNTED else VALUES[kind])
             page.sentences.append(sentence.format(who=described, n=count, x=thing))
             answer = str(count) if kind in COUNTED else thing
             link = [company] if company else []

@@ -1,0 +1,71 @@
+"""Writes the sample corpus and its questions (examples/world) from ten small worlds of the test split.
+
+No training world has its combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
+name) and JSON lines (`title`, `text`).
+"""
+import argparse
+import json
+import random
+from pathlib import Path
+
+from world import LEVELS, World
+
+WORLDS, PAGES, SEED = 10, 6, 2026
+SHOWN = ("What does Holrum Bank make?", "Who is the director of Basfar Bank?")  # what ops/run asks
+WANTED = {"T1": 12, "T2": 12, "T3": 6}
+
+
+def write_corpus(pages, folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    lines = []
+    for i, page in enumerate(p.as_dict() for p in pages):
+        name = page["title"].lower().replace(" ", "-")
+        if i % 3 == 0:
+            (folder / f"{name}.md").write_text(f"# {page['title']}\n\n{page['text']}\n")
+        elif i % 3 == 1:
+            (folder / f"{page['title']}.txt").write_text(page["text"] + "\n")
+        else:
+            lines.append(json.dumps(page))
+    (folder / "more.jsonl").write_text("\n".join(lines) + "\n")
+
+
+def worlds(rng):
+    """Worlds of which no two share a title."""
+    made, titles = [], set()
+    while len(made) < WORLDS:
+        world = World(rng, "test", LEVELS["full"], pages=PAGES)
+        own = {p.title for p in world.pages}
+        if not own & titles:
+            titles |= own
+            made.append(world)
+    return made
+
+
+def choose(made, rng):
+    """The questions that `ops/run` asks, and some of each type."""
+    every = [q for world in made for q in world.questions()]
+    chosen = [q for text in SHOWN for q in every if q.text == text]
+    for kind, count in WANTED.items():
+        pool = [q for q in every if q.type == kind and q not in chosen]
+        chosen += rng.sample(pool, count - sum(q.type == kind for q in chosen))
+    return [{"question": q.text, "answers": [q.gold()], "type": q.type} for q in chosen]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--out", default="../../examples/world")
+    out = Path(p.parse_args().out)
+    rng = random.Random(f"sample:{SEED}")
+    made = worlds(rng)
+    pages = [page for world in made for page in world.pages]
+    rng.shuffle(pages)
+    write_corpus(pages, out / "corpus")
+    questions = choose(made, rng)
+    (out / "questions.json").write_text(json.dumps(questions, indent=1) + "\n")
+    print(len(pages), "documents,", len(questions), "questions")
+
+
+if __name__ == "__main__":
+    main()
