@@ -1,0 +1,345 @@
+//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, ingest jobs.
+//!
+//! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sled::Tree;
+
+use crate::env::Env;
+use crate::key::{Fingerprint, KvKey};
+use crate::{Error, ErrorKind, Result};
+
+/// sled's page cache; its own default is 1 GiB.
+const CACHE_BYTES: u64 = 8 << 20;
+
+const EMBEDDING_SETTING: &str = "embedding.identity";
+
+/// Settings, digests, access times and jobs in sled. `Send + Sync`; calls BLOCK on the disk for moments.
+#[derive(Debug)]
+pub struct Catalog {
+    db: sled::Db,
+    /// name -> text
+    settings: Tree,
+    /// Fingerprint [32] -> [`ModelRecord`] as JSON
+    models: Tree,
+    /// [`FileStamp`] as JSON -> digest [32]
+    digests: Tree,
+    /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian
+    accesses: Tree,
+    /// id, u64 big-endian -> [`IngestJob`] as JSON
+    jobs: Tree,
+}
+
+/// A model that this data folder has entries of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelRecord {
+    /// Its fingerprint.
+    pub fingerprint: Fingerprint,
+    /// What the user called it: a folder or a hub id.
+    pub name: String,
+    /// Milliseconds since 1970.
+    pub first_used_unix_ms: u64,
+    /// Milliseconds since 1970.
+    pub last_used_unix_ms: u64,
+}
+
+/// A state of a file, by which its digest is remembered: a file that was written to has another one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileStamp {
+    /// Canonical path.
+    pub path: PathBuf,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Last change of content, nanoseconds since 1970.
+    pub modified_unix_ns: u128,
+    /// Last change of content or metadata, nanoseconds since 1970: cannot be set back, as copies that keep times do with
+    /// the other. Zero where the system has none.
+    pub changed_unix_ns: i128,
+}
+
+/// Documents that are being ingested. Survives a kill, so that the next start goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngestJob {
+    /// Ascending in the order of adding.
+    pub id: u64,
+    /// Where the documents go.
+    pub collection: String,
+    /// What the user named.
+    pub paths: Vec<PathBuf>,
+    /// Milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// Documents done, in the order in which the paths are walked.
+    pub done: u64,
+}
+
+impl Catalog {
+    /// Opens or creates the catalog in `dir` (`DATA/catalog`). A damaged one is moved aside to
+    /// `catalog.damaged-<time>` with a warning, and begun anew. BLOCKS.
+    ///
+    /// # Errors
+    /// `Unavailable` if another process holds it; `Full` if the disk is.
+    pub fn open(dir: &Path, env: &Env) -> Result<Self> {
+        match open_and_read(dir) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {
+                let mut aside = dir.as_os_str().to_owned();
+                aside.push(format!(".damaged-{}", env.now_unix_ms()));
+                tracing::warn!(
+                    %error,
+                    moved_to = %Path::new(&aside).display(),
+                    "the catalog is damaged and was begun anew; ingest again what had not finished"
+                );
+                std::fs::rename(dir, &aside).map_err(|source| Error::io("move aside", dir, source))?;
+                open_and_read(dir)
+            }
+            opened => opened,
+        }
+    }
+
+    /// A setting of the data folder.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn setting(&self, name: &str) -> Result<Option<String>> {
+        let value = self.settings.get(name).map_err(sled_error)?;
+        Ok(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
+    }
+
+    /// Sets a setting; durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn set_setting(&self, name: &str, value: &str) -> Result<()> {
+        self.settings.insert(name, value).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// Identity of the embedding model that the corpus was built with.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn embedding_identity(&self) -> Result<Option<String>> {
+        self.setting(EMBEDDING_SETTING)
+    }
+
+    /// Sets the identity of the embedding model; durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn set_embedding_identity(&self, identity: &str) -> Result<()> {
+        self.set_setting(EMBEDDING_SETTING, identity)
+    }
+
+    /// Notes that a model is in use.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn note_model(&self, fingerprint: &Fingerprint, name: &str, now_unix_ms: u64) -> Result<()> {
+        let known = self.models.get(fingerprint.0).map_err(sled_error)?.and_then(|value| read_json(&value));
+        let record = ModelRecord {
+            fingerprint: *fingerprint,
+            name: name.to_owned(),
+            first_used_unix_ms: known.map_or(now_unix_ms, |known: ModelRecord| known.first_used_unix_ms),
+            last_used_unix_ms: now_unix_ms,
+        };
+        self.models.insert(fingerprint.0, to_json(&record)?).map(drop).map_err(sled_error)
+    }
+
+    /// The models that were in use here, the latest first.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn models(&self) -> Result<Vec<ModelRecord>> {
+        let mut models: Vec<ModelRecord> = read_all(&self.models)?;
+        models.sort_by_key(|model| std::cmp::Reverse(model.last_used_unix_ms));
+        Ok(models)
+    }
+
+    /// The digest of a file in this state, if it was computed before.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn digest(&self, stamp: &FileStamp) -> Result<Option<[u8; 32]>> {
+        let value = self.digests.get(to_json(stamp)?).map_err(sled_error)?;
+        Ok(value.and_then(|digest| <[u8; 32]>::try_from(&digest[..]).ok()))
+    }
+
+    /// Remembers the digest of a file in this state.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the path is not UTF-8; else as sled says.
+    pub fn remember_digest(&self, stamp: &FileStamp, digest: &[u8; 32]) -> Result<()> {
+        self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
+    }
+
+    /// Last uses of entries, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn accesses(&self) -> Result<HashMap<KvKey, u64>> {
+        let mut accesses = HashMap::new();
+        for row in &self.accesses {
+            let (key, value) = row.map_err(sled_error)?;
+            if let (Ok(key), Ok(value)) = (key[..].try_into(), value[..].try_into()) {
+                accesses.insert(KvKey(key), u64::from_be_bytes(value));
+            }
+        }
+        Ok(accesses)
+    }
+
+    /// Notes last uses of entries. They only order evictions after a restart, so they are not synced.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn note_accesses(&self, accesses: &HashMap<KvKey, u64>) -> Result<()> {
+        let mut batch = sled::Batch::default();
+        accesses.iter().for_each(|(key, at)| batch.insert(key.as_bytes(), &at.to_be_bytes()));
+        self.accesses.apply_batch(batch).map_err(sled_error)
+    }
+
+    /// Forgets entries that are gone.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn forget_accesses(&self, keys: &[KvKey]) -> Result<()> {
+        let mut batch = sled::Batch::default();
+        keys.iter().for_each(|key| batch.remove(key.as_bytes()));
+        self.accesses.apply_batch(batch).map_err(sled_error)
+    }
+
+    /// Adds an ingest job to the journal; durable on return.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a path is not UTF-8; else as sled says.
+    pub fn add_job(&self, collection: &str, paths: &[PathBuf], now_unix_ms: u64) -> Result<IngestJob> {
+        // Ids are never used twice, so that a late update of a finished job cannot hit another one.
+        let id = self.db.generate_id().map_err(sled_error)? + 1;
+        let (collection, paths) = (collection.to_owned(), paths.to_vec());
+        let job = IngestJob { id, collection, paths, created_unix_ms: now_unix_ms, done: 0 };
+        self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
+        self.flush()?;
+        Ok(job)
+    }
+
+    /// Jobs that were added and not finished, the oldest first.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn unfinished_jobs(&self) -> Result<Vec<IngestJob>> {
+        read_all(&self.jobs)
+    }
+
+    /// Notes that the first `done` documents of a job are ingested; durable on return.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such job; else as sled says.
+    pub fn update_job(&self, id: u64, done: u64) -> Result<()> {
+        let job = self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json::<IngestJob>(&value));
+        let job = job.ok_or_else(|| Error::not_found(format!("ingest job {id} is not in the journal")))?;
+        self.jobs.insert(id.to_be_bytes(), to_json(&IngestJob { done, ..job })?).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// Takes a job that is done out of the journal; durable on return. Finishing twice is fine.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_job(&self, id: u64) -> Result<()> {
+        self.jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// Makes everything durable.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn flush(&self) -> Result<()> {
+        self.db.flush().map(drop).map_err(sled_error)
+    }
+}
+
+/// Opens the catalog and reads every row once: sled finds some damage only when it reads, and some by panicking.
+fn open_and_read(dir: &Path) -> Result<Catalog> {
+    let attempt = AssertUnwindSafe(|| {
+        let catalog = open_trees(dir)?;
+        for tree in [&catalog.settings, &catalog.models, &catalog.digests, &catalog.accesses, &catalog.jobs] {
+            for row in tree {
+                row.map_err(sled_error)?;
+            }
+        }
+        Ok(catalog)
+    });
+    catch_unwind(attempt).unwrap_or_else(|_| Err(Error::corrupt(format!("{} cannot be read", dir.display()))))
+}
+
+fn open_trees(dir: &Path) -> Result<Catalog> {
+    let config = sled::Config::new().path(dir).cache_capacity(CACHE_BYTES);
+    let db = config.open().map_err(|error| at_open(dir, error))?;
+    let tree = |name: &str| db.open_tree(name).map_err(sled_error);
+    Ok(Catalog {
+        settings: tree("settings")?,
+        models: tree("models")?,
+        digests: tree("digests")?,
+        accesses: tree("accesses")?,
+        jobs: tree("jobs")?,
+        db,
+    })
+}
+
+fn at_open(dir: &Path, failed: sled::Error) -> Error {
+    match &failed {
+        sled::Error::Io(io) if io.to_string().contains("could not acquire lock") => {
+            let message = format!(
+                "the catalog in {} is in use by another process; stop it, or choose another data folder with --data",
+                dir.display()
+            );
+            Error::new(ErrorKind::Unavailable, message).with_source(failed)
+        }
+        _ => sled_error(failed),
+    }
+}
+
+fn sled_error(failed: sled::Error) -> Error {
+    use std::io::ErrorKind as Io;
+    let (kind, advice) = match &failed {
+        sled::Error::Corruption { .. } => (ErrorKind::Corrupt, ""),
+        // sled says so of files that are not its own, or of another version of it.
+        sled::Error::Unsupported(_) | sled::Error::ReportableBug(_) | sled::Error::CollectionNotFound(_) => {
+            (ErrorKind::Corrupt, "")
+        }
+        sled::Error::Io(io) => match io.kind() {
+            Io::StorageFull | Io::QuotaExceeded => (ErrorKind::Full, "; free space on the disk of the data folder"),
+            Io::InvalidData | Io::UnexpectedEof => (ErrorKind::Corrupt, ""),
+            _ => (ErrorKind::Unavailable, ""),
+        },
+    };
+    Error::new(kind, format!("the catalog failed: {failed}{advice}")).with_source(failed)
+}
+
+fn to_json<T: Serialize>(value: &T) -> Result<Vec<u8>> {
+    let unwritable = |error| Error::invalid_input("a path is not valid UTF-8; rename it").with_source(error);
+    serde_json::to_vec(value).map_err(unwritable)
+}
+
+/// A row that is not ours counts as none.
+fn read_json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
+    serde_json::from_slice(value)
+        .inspect_err(|error| tracing::warn!(%error, "skipping a catalog row that cannot be read"))
+        .ok()
+}
+
+fn read_all<T: DeserializeOwned>(tree: &Tree) -> Result<Vec<T>> {
+    let mut rows = Vec::new();
+    for row in tree {
+        let (_, value) = row.map_err(sled_error)?;
+        rows.extend(read_json(&value));
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests;

@@ -80,14 +80,13 @@ pub struct NewEntry {
 }
 
 /// A whole entry: one encoded frame a layer. Held in [`Arc`]s; a held one is pinned in the host tier.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Entry {
     header: Arc<EntryHeader>,
     frames: Vec<Bytes>,
 }
 
 /// Takes the layers of an entry in ascending order, as a prefill produces them.
-#[derive(Debug)]
 pub struct EntryBuilder {
     header: EntryHeader,
     frames: Vec<Bytes>,
@@ -293,6 +292,19 @@ impl Entry {
         let bytes = self.frames.get(layer as usize);
         let bytes = bytes.ok_or_else(|| Error::not_found(format!("entry {key} has no layer {layer}")))?;
         frame::decode(bytes, key, layer, &self.header.frame_shape())
+    }
+}
+
+// Megabytes of K and V have no place in a log line.
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Entry({}, {} frames)", self.header.key, self.frames.len())
+    }
+}
+
+impl std::fmt::Debug for EntryBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "EntryBuilder({}, {} of {} frames)", self.header.key, self.frames.len(), self.header.layers)
     }
 }
 

@@ -57,12 +57,18 @@ impl FrameShape {
 }
 
 /// A verified frame. K and V share the memory of the bytes they were decoded from.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Frame {
     /// Keys before rotary embedding, row-major `[tokens, kv_dim]`.
     pub k: Bytes,
     /// Values, row-major `[tokens, kv_dim]`.
     pub v: Bytes,
+}
+
+impl std::fmt::Debug for Frame {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Frame {{ k: {} bytes, v: {} bytes }}", self.k.len(), self.v.len())
+    }
 }
 
 /// Encodes one layer. `k` and `v` are row-major `[tokens, kv_dim]` in `shape.dtype`, little-endian.
@@ -138,7 +144,7 @@ pub(crate) fn dtype_code(dtype: KvDtype) -> u8 {
     match dtype {
         KvDtype::F32 => 1,
         KvDtype::F16 => 2,
-        KvDtype::BF16 => 3,
+        KvDtype::Bf16 => 3,
     }
 }
 
@@ -146,7 +152,7 @@ pub(crate) fn dtype_of_code(code: u8) -> Option<KvDtype> {
     match code {
         1 => Some(KvDtype::F32),
         2 => Some(KvDtype::F16),
-        3 => Some(KvDtype::BF16),
+        3 => Some(KvDtype::Bf16),
         _ => None,
     }
 }

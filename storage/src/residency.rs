@@ -1,0 +1,176 @@
+//! Look-up: which segments of a prompt have KV states somewhere, exact or for blending.
+//!
+//! The longest exact path comes first: from the start of the prompt, as many segments as have an entry that was
+//! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
+//! alone are candidates for blending, wherever those stand.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::key::{Fingerprint, KvKey};
+use crate::store::{Found, KvStore, Pin};
+use crate::tier::Tier;
+use crate::{Error, Result};
+
+/// What part of a prompt a segment is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentKind {
+    /// What every prompt of the application starts with: the system prompt.
+    Root,
+    /// A passage of a document.
+    Passage,
+    /// The question, and everything else that is computed anew every time. Never looked up, never filed.
+    Question,
+}
+
+/// A part of a prompt that was tokenized on its own; separators belong to its tokens.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    /// What it is.
+    pub kind: SegmentKind,
+    /// Token ids; may be empty.
+    pub tokens: Arc<[u32]>,
+}
+
+/// What is known of a prompt's segments, one for one. Keep it until everything is loaded: it pins what was found.
+#[derive(Debug, Default)]
+pub struct Residency {
+    /// One for each segment of the prompt, in order.
+    pub segments: Vec<SegmentResidency>,
+    /// Keep what was found from being evicted.
+    pub pins: Vec<Pin>,
+}
+
+/// What is known of one segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SegmentResidency {
+    /// What it is.
+    pub kind: SegmentKind,
+    /// Length in tokens.
+    pub tokens: u32,
+    /// Key of everything before it: the parent under which it is filed if computed exactly. `None` at the start.
+    pub parent: Option<KvKey>,
+    /// Its key behind everything before it. `None` for the question and for an empty segment, which have no entry.
+    pub chain_key: Option<KvKey>,
+    /// A passage's key behind the root alone (at the start, if the prompt has no root).
+    pub behind_root_key: Option<KvKey>,
+    /// Where the entry of `behind_root_key` is, whatever `state` says.
+    pub behind_root: Option<Tier>,
+    /// What can be loaded for it.
+    pub state: SegmentState,
+}
+
+/// What can be loaded for a segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SegmentState {
+    /// KV that was computed behind exactly what stands before it here. These segments are a prefix of the prompt
+    /// (empty segments aside).
+    Exact {
+        /// The entry.
+        key: KvKey,
+        /// Where it is.
+        tier: Tier,
+    },
+    /// KV that was computed behind the root alone: a candidate for blending.
+    BehindRoot {
+        /// The entry.
+        key: KvKey,
+        /// Where it is.
+        tier: Tier,
+    },
+    /// Nothing. Always so for the question and for an empty segment.
+    Missing,
+}
+
+/// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
+/// finds. BLOCKS on the disk for entries that are not in host memory.
+///
+/// # Errors
+/// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
+pub fn look_up_prompt(store: &KvStore, salt: &str, segments: &[Segment]) -> Result<Residency> {
+    let mut residency = Residency { segments: prompt_keys(store.fingerprint(), salt, segments)?, pins: Vec::new() };
+    let mut on_exact_path = true;
+    for (segment, at) in segments.iter().zip(&mut residency.segments) {
+        let Some(chain_key) = at.chain_key else { continue };
+        let mut look_up = |key: &KvKey| {
+            let Found { tier, pin, .. } = store.look_up(key, &segment.tokens)?;
+            residency.pins.push(pin);
+            Some(tier)
+        };
+        let tried = on_exact_path;
+        let exact = if tried { look_up(&chain_key) } else { None };
+        on_exact_path = exact.is_some();
+        at.behind_root = match at.behind_root_key {
+            None => None,
+            Some(key) if tried && key == chain_key => exact,
+            Some(key) if exact.is_some() => store.contains(&key),
+            Some(key) => look_up(&key),
+        };
+        at.state = match (exact, at.behind_root_key, at.behind_root) {
+            (Some(tier), _, _) => SegmentState::Exact { key: chain_key, tier },
+            (None, Some(key), Some(tier)) => SegmentState::BehindRoot { key, tier },
+            _ => SegmentState::Missing,
+        };
+    }
+    Ok(residency)
+}
+
+/// The keys of every segment of a prompt, with nothing looked up yet. Pure. An empty segment has no KV: it has no key,
+/// and what stands behind it has the same parent as it.
+///
+/// # Errors
+/// As [`look_up_prompt`].
+pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) -> Result<Vec<SegmentResidency>> {
+    check_order(segments)?;
+    let mut parent = None;
+    let mut root_key = None;
+    let keys = segments.iter().map(|segment| {
+        let filed = segment.kind != SegmentKind::Question && !segment.tokens.is_empty();
+        let derive = |parent: Option<KvKey>| KvKey::derive(fingerprint, salt, parent.as_ref(), &segment.tokens);
+        let chain_key = filed.then(|| derive(parent));
+        let at = SegmentResidency {
+            kind: segment.kind,
+            tokens: segment.tokens.len() as u32,
+            parent,
+            chain_key,
+            behind_root_key: (filed && segment.kind == SegmentKind::Passage).then(|| derive(root_key)),
+            behind_root: None,
+            state: SegmentState::Missing,
+        };
+        parent = chain_key.or(parent);
+        if segment.kind == SegmentKind::Root {
+            root_key = chain_key;
+        }
+        at
+    });
+    Ok(keys.collect())
+}
+
+fn check_order(segments: &[Segment]) -> Result<()> {
+    let last = segments.len().saturating_sub(1);
+    for (index, segment) in segments.iter().enumerate() {
+        let stands_right = match segment.kind {
+            SegmentKind::Root => index == 0,
+            SegmentKind::Passage => true,
+            SegmentKind::Question => index == last,
+        };
+        if !stands_right {
+            return Err(Error::invalid_input(format!(
+                "segment {index} of {} is a {:?}; a prompt is a root, then passages, then the question",
+                segments.len(),
+                segment.kind
+            )));
+        }
+    }
+    let tokens: u64 = segments.iter().map(|segment| segment.tokens.len() as u64).sum();
+    if u32::try_from(tokens).is_err() {
+        return Err(Error::invalid_input(format!("a prompt of {tokens} tokens is longer than any context")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -83,7 +83,7 @@ fn a_valid_frame_in_another_place_is_corrupt() {
     assert_corrupt(sample(&KvKey([1; 32]), 5).to_vec(), "another entry");
     let transposed = FrameShape { tokens: 3, kv_dim: 2, dtype: KvDtype::F16 };
     assert_corrupt(encode(&KEY, 5, &transposed, &[0; 12], &[0; 12]).unwrap().to_vec(), "another shape, same length");
-    let other = FrameShape { dtype: KvDtype::BF16, ..SHAPE };
+    let other = FrameShape { dtype: KvDtype::Bf16, ..SHAPE };
     assert_corrupt(encode(&KEY, 5, &other, &[0; 12], &[0; 12]).unwrap().to_vec(), "another dtype of that size");
 }
 

@@ -3,10 +3,10 @@
 pub mod disk;
 pub mod host;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A place that an entry can be loaded from, fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// Host memory.
@@ -32,7 +32,7 @@ impl std::fmt::Display for Tier {
 }
 
 /// What a tier holds and did since it was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TierStatus {
     /// Whole entries that can be found.
     pub entries: u64,

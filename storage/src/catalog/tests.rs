@@ -1,0 +1,138 @@
+use tempfile::TempDir;
+
+use super::*;
+
+fn open(dir: &TempDir) -> Catalog {
+    Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 77)).unwrap()
+}
+
+fn paths(names: &[&str]) -> Vec<PathBuf> {
+    names.iter().map(PathBuf::from).collect()
+}
+
+#[test]
+fn settings_and_models_survive_a_restart() {
+    let dir = TempDir::new().unwrap();
+    let (a, b) = (Fingerprint([1; 32]), Fingerprint([2; 32]));
+    {
+        let catalog = open(&dir);
+        assert_eq!(catalog.embedding_identity().unwrap(), None);
+        catalog.set_embedding_identity("all-MiniLM-L6-v2 384 …").unwrap();
+        catalog.note_model(&a, "first", 10).unwrap();
+        catalog.note_model(&b, "second", 20).unwrap();
+        catalog.note_model(&a, "renamed", 30).unwrap();
+        catalog.flush().unwrap();
+    }
+    let catalog = open(&dir);
+    assert_eq!(catalog.embedding_identity().unwrap().unwrap(), "all-MiniLM-L6-v2 384 …");
+    let record = |fingerprint, name: &str, first, last| ModelRecord {
+        fingerprint,
+        name: name.to_owned(),
+        first_used_unix_ms: first,
+        last_used_unix_ms: last,
+    };
+    assert_eq!(catalog.models().unwrap(), [record(a, "renamed", 10, 30), record(b, "second", 20, 20)]);
+}
+
+#[test]
+fn jobs_are_resumed_where_they_were() {
+    let dir = TempDir::new().unwrap();
+    let (first, second) = {
+        let catalog = open(&dir);
+        let first = catalog.add_job("law", &paths(&["/a", "/b c"]), 5).unwrap();
+        let second = catalog.add_job("news", &paths(&["/d"]), 6).unwrap();
+        assert!(first.id < second.id);
+        catalog.update_job(first.id, 3).unwrap();
+        (first, second)
+    };
+    let catalog = open(&dir);
+    let resumed = IngestJob { done: 3, ..first.clone() };
+    assert_eq!(catalog.unfinished_jobs().unwrap(), [resumed, second.clone()]);
+    catalog.finish_job(first.id).unwrap();
+    catalog.finish_job(first.id).unwrap();
+    assert_eq!(catalog.unfinished_jobs().unwrap(), [second.clone()]);
+    assert_eq!(catalog.update_job(first.id, 4).unwrap_err().kind(), ErrorKind::NotFound);
+    catalog.finish_job(second.id).unwrap();
+    let third = catalog.add_job("law", &[], 7).unwrap();
+    assert!(third.id > second.id, "ids are never used twice");
+}
+
+#[test]
+fn accesses_are_noted_and_forgotten() {
+    let dir = TempDir::new().unwrap();
+    let (a, b) = (KvKey([1; 32]), KvKey([2; 32]));
+    {
+        let catalog = open(&dir);
+        catalog.note_accesses(&HashMap::from([(a, 1), (b, 2)])).unwrap();
+        catalog.note_accesses(&HashMap::from([(a, 3)])).unwrap();
+        catalog.flush().unwrap();
+    }
+    let catalog = open(&dir);
+    assert_eq!(catalog.accesses().unwrap(), HashMap::from([(a, 3), (b, 2)]));
+    catalog.forget_accesses(&[a]).unwrap();
+    assert_eq!(catalog.accesses().unwrap(), HashMap::from([(b, 2)]));
+}
+
+#[test]
+fn a_locked_catalog_says_so() {
+    let dir = TempDir::new().unwrap();
+    let held = open(&dir);
+    let error = Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 0)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("in use by another process"), "{error}");
+    drop(held);
+    open(&dir);
+}
+
+#[test]
+fn rows_of_another_form_are_skipped() {
+    let dir = TempDir::new().unwrap();
+    let catalog = open(&dir);
+    catalog.jobs.insert(0u64.to_be_bytes(), "{\"id\":").unwrap();
+    catalog.accesses.insert("short", "x").unwrap();
+    let job = catalog.add_job("c", &[], 0).unwrap();
+    assert_eq!(catalog.unfinished_jobs().unwrap(), [job]);
+    assert!(catalog.accesses().unwrap().is_empty());
+}
+
+/// Damage anywhere: the catalog opens, with what was in it or anew, and works.
+#[test]
+fn a_damaged_catalog_is_begun_anew() {
+    let garbage = |bytes: &mut Vec<u8>| bytes.iter_mut().for_each(|byte| *byte = byte.wrapping_mul(31) ^ 0x5A);
+    let head = |bytes: &mut Vec<u8>| bytes.iter_mut().take(64).for_each(|byte| *byte = 0xFF);
+    let half = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() / 2);
+    let empty = |bytes: &mut Vec<u8>| bytes.clear();
+    let damages: [(&str, &dyn Fn(&mut Vec<u8>), bool); 6] = [
+        ("conf", &garbage, true),
+        ("conf", &empty, false),
+        ("db", &garbage, false),
+        ("db", &head, false),
+        ("db", &half, false),
+        ("db", &empty, false),
+    ];
+    for (case, (file, damage, must_be_seen)) in damages.into_iter().enumerate() {
+        let dir = TempDir::new().unwrap();
+        {
+            let catalog = open(&dir);
+            for id in 0..200u8 {
+                catalog.set_setting(&format!("name {id}"), &"value".repeat(id.into())).unwrap();
+            }
+        }
+        let path = dir.path().join("catalog").join(file);
+        let mut bytes = std::fs::read(&path).unwrap();
+        damage(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        {
+            let catalog = open(&dir);
+            let moved_aside = dir.path().join("catalog.damaged-77").exists();
+            assert!(moved_aside || !must_be_seen, "case {case}: {file}");
+            for id in 0..200u8 {
+                let value = catalog.setting(&format!("name {id}")).unwrap();
+                let expected = "value".repeat(id.into());
+                assert!(value.is_none() || value.unwrap() == expected, "case {case}: never another value");
+            }
+            catalog.set_setting("new", "works").unwrap();
+        }
+        assert_eq!(open(&dir).setting("new").unwrap().unwrap(), "works", "case {case}");
+    }
+}

@@ -1,0 +1,195 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::key::Fingerprint;
+use crate::residency::{Segment, prompt_keys};
+
+const AUTO: PlanOptions = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
+
+/// A prompt in which segment `i` has `tokens` ids that follow from `content`, and what is resident of it.
+fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[usize]) -> Residency {
+    let segment = |&(kind, tokens, content): &(SegmentKind, u32, u32)| Segment {
+        kind,
+        tokens: (0..tokens).map(|at| content * 1000 + at).collect(),
+    };
+    let segments: Vec<Segment> = prompt.iter().map(segment).collect();
+    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
+    let tier = Tier::Disk;
+    for (index, at) in found.iter_mut().enumerate() {
+        let Some(chain_key) = at.chain_key else { continue };
+        at.behind_root = at.behind_root_key.filter(|_| behind_root.contains(&index)).map(|_| tier);
+        at.state = match (at.behind_root_key, at.behind_root) {
+            _ if index < exact => SegmentState::Exact { key: chain_key, tier: Tier::Host },
+            (Some(key), Some(tier)) => SegmentState::BehindRoot { key, tier },
+            _ => SegmentState::Missing,
+        };
+    }
+    Residency { segments: found, pins: Vec::new() }
+}
+
+const ROOT: SegmentKind = SegmentKind::Root;
+const PASSAGE: SegmentKind = SegmentKind::Passage;
+const QUESTION: SegmentKind = SegmentKind::Question;
+
+/// root, three passages, question
+const PROMPT: [(SegmentKind, u32, u32); 5] =
+    [(ROOT, 10, 0), (PASSAGE, 20, 1), (PASSAGE, 30, 2), (PASSAGE, 40, 3), (QUESTION, 5, 4)];
+
+/// One letter a segment: L(oad), B(lend), C(ompute), and `+` where it may be filed.
+fn letters(plan: &LoadPlan) -> String {
+    let letter = |plan: &SegmentPlan| match plan.source {
+        Source::Load { .. } => "L".to_owned(),
+        Source::Blend { .. } => "B".to_owned(),
+        Source::Compute => format!("C{}", if plan.file_under.is_some() { "+" } else { "" }),
+    };
+    plan.segments.iter().map(letter).collect()
+}
+
+#[test]
+fn plans_by_table() {
+    let table: [(usize, &[usize], ReuseMode, &str, &[usize]); 12] = [
+        // exact segments, entries behind the root, mode, plan, wanted behind the root
+        (0, &[], ReuseMode::Auto, "C+C+C+C+C", &[2, 3]), // cold; the first passage is filed behind the root anyway
+        (1, &[], ReuseMode::Auto, "LC+C+C+C", &[2, 3]),
+        (2, &[1], ReuseMode::Auto, "LLC+C+C", &[2, 3]),
+        (4, &[1, 2, 3], ReuseMode::Auto, "LLLLC", &[]), // warm
+        (4, &[1], ReuseMode::Auto, "LLLLC", &[2, 3]),
+        (2, &[1, 2, 3], ReuseMode::Auto, "LLBBC", &[]),
+        (2, &[1, 3], ReuseMode::Auto, "LLC+BC", &[2]), // exact up to the blended one
+        (2, &[1, 2], ReuseMode::Auto, "LLBCC", &[3]),  // nothing behind a blended one is filed
+        (0, &[2], ReuseMode::Auto, "C+C+BCC", &[3]),
+        (2, &[1, 2, 3], ReuseMode::ExactOnly, "LLC+C+C", &[]),
+        (0, &[1, 2, 3], ReuseMode::ExactOnly, "C+C+C+C+C", &[]),
+        (4, &[1, 2, 3], ReuseMode::Off, "CCCCC", &[]),
+    ];
+    for (exact, behind_root, reuse, expected, missing) in table {
+        let plan = plan(&residency(&PROMPT, exact, behind_root), &PlanOptions { ratio: 0.15, reuse }).unwrap();
+        let case = format!("{exact} exact, {behind_root:?} behind the root, {reuse:?}");
+        assert_eq!(letters(&plan), expected, "{case}");
+        assert_eq!(plan.missing_behind_root, missing, "{case}");
+        assert_eq!(plan.total_tokens, 105);
+    }
+}
+
+#[test]
+fn ranges_and_counts() {
+    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &AUTO).unwrap();
+    let ranges: Vec<_> = plan.segments.iter().map(|plan| plan.range.clone()).collect();
+    assert_eq!(ranges, [0..10, 10..30, 30..60, 60..100, 100..105]);
+    assert_eq!((plan.exact_tokens, plan.blended_tokens, plan.computed_tokens), (30, 30, 45));
+    assert_eq!(plan.root_key, plan.segments[1].parent);
+}
+
+
+#[test]
+fn the_same_passage_twice_is_wanted_and_filed_once_behind_the_root() {
+    let twice = [(ROOT, 4, 0), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
+    let cold = plan(&residency(&twice, 0, &[]), &AUTO).unwrap();
+    assert_eq!(letters(&cold), "C+C+C+C");
+    assert_ne!(cold.segments[1].file_under, cold.segments[2].file_under, "each at its place");
+    assert!(cold.missing_behind_root.is_empty(), "the first is behind the root");
+    let after_another = [(ROOT, 4, 0), (PASSAGE, 9, 3), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
+    assert_eq!(plan(&residency(&after_another, 0, &[]), &AUTO).unwrap().missing_behind_root, [2]);
+    let warm = plan(&residency(&twice, 2, &[1, 2]), &AUTO).unwrap();
+    assert_eq!(letters(&warm), "LLBC");
+}
+
+#[test]
+fn without_a_root_passages_start_the_prompt() {
+    let plan = plan(&residency(&[(PASSAGE, 3, 1), (PASSAGE, 3, 2), (QUESTION, 1, 3)], 0, &[]), &AUTO).unwrap();
+    assert_eq!((plan.root_key, plan.segments[0].parent), (None, None));
+    assert_eq!(plan.segments[1].parent, plan.segments[0].file_under);
+    assert_eq!(plan.missing_behind_root, [1]);
+}
+
+#[test]
+fn somebody_computes_the_last_token() {
+    let no_question = [(ROOT, 4, 0), (PASSAGE, 8, 1)];
+    let warm = plan(&residency(&no_question, 2, &[1]), &AUTO).unwrap();
+    assert_eq!(letters(&warm), "LC", "computed for its logits, and not filed a second time");
+    let empty_question = [(ROOT, 4, 0), (PASSAGE, 8, 1), (QUESTION, 0, 2)];
+    assert_eq!(letters(&plan(&residency(&empty_question, 2, &[1]), &AUTO).unwrap()), "LCC");
+}
+
+#[test]
+fn empty_prompts_and_empty_segments() {
+    let nothing = plan(&Residency::default(), &AUTO).unwrap();
+    assert_eq!((nothing.total_tokens, nothing.segments.len()), (0, 0));
+    let hollow = [(ROOT, 0, 0), (PASSAGE, 0, 1), (PASSAGE, 8, 2), (PASSAGE, 0, 3), (QUESTION, 2, 4)];
+    let plan = plan(&residency(&hollow, 0, &[]), &AUTO).unwrap();
+    assert_eq!(letters(&plan), "CCC+CC");
+    assert_eq!(plan.segments[2].parent, None, "an empty root is none");
+    assert!(plan.missing_behind_root.is_empty());
+}
+
+#[test]
+fn a_ratio_outside_of_0_to_1_is_refused() {
+    for ratio in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
+        let error = plan(&Residency::default(), &PlanOptions { ratio, ..AUTO }).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
+    }
+}
+
+fn any_prompt() -> impl Strategy<Value = (Vec<(SegmentKind, u32, u32)>, usize, Vec<usize>)> {
+    let passages = prop::collection::vec((Just(PASSAGE), 0u32..6, 0u32..4), 0..7);
+    let root = prop::option::of((Just(ROOT), 0u32..6, Just(9u32)));
+    let question = prop::option::of((Just(QUESTION), 0u32..6, Just(8u32)));
+    let prompt = (root, passages, question).prop_map(|(root, passages, question)| {
+        root.into_iter().chain(passages).chain(question).collect::<Vec<_>>()
+    });
+    (prompt, 0usize..10, prop::collection::vec(0usize..10, 0..10))
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_resident((prompt, exact, behind_root) in any_prompt(), reuse in 0u8..3) {
+        let reuse = [ReuseMode::Auto, ReuseMode::ExactOnly, ReuseMode::Off][usize::from(reuse)];
+        let residency = residency(&prompt, exact, &behind_root);
+        let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse }).unwrap();
+        // The segments cover the prompt exactly, in order.
+        prop_assert_eq!(plan.segments.len(), prompt.len());
+        let mut position = 0;
+        for (planned, (kind, tokens, _)) in plan.segments.iter().zip(&prompt) {
+            prop_assert_eq!(planned.kind, *kind);
+            prop_assert_eq!(planned.range.clone(), position..position + tokens);
+            position += tokens;
+        }
+        prop_assert_eq!(plan.total_tokens, position);
+        prop_assert_eq!(plan.exact_tokens + plan.blended_tokens + plan.computed_tokens, position);
+        let with_tokens: Vec<&SegmentPlan> = plan.segments.iter().filter(|plan| !plan.range.is_empty()).collect();
+        // The exact path is a prefix; the last token is computed.
+        let loads = with_tokens.iter().take_while(|plan| matches!(plan.source, Source::Load { .. })).count();
+        let later_loads = with_tokens[loads..].iter().filter(|plan| matches!(plan.source, Source::Load { .. })).count();
+        prop_assert_eq!(later_loads, 0);
+        prop_assert!(with_tokens.last().is_none_or(|plan| plan.source == Source::Compute));
+        let mut blended_before = false;
+        for planned in &plan.segments {
+            let at = &residency.segments[planned.segment];
+            blended_before |= matches!(planned.source, Source::Blend { .. });
+            if planned.kind == QUESTION || planned.range.is_empty() {
+                prop_assert_eq!((planned.source, planned.file_under), (Source::Compute, None));
+            }
+            // Exact stays exact: what is filed was computed, at its place, behind nothing blended.
+            if let Some(key) = planned.file_under {
+                prop_assert!(planned.source == Source::Compute && !blended_before && reuse != ReuseMode::Off);
+                prop_assert_eq!(Some(key), at.chain_key);
+            }
+            match planned.source {
+                Source::Load { key, .. } => prop_assert_eq!(Some(key), at.chain_key),
+                Source::Blend { key, .. } => {
+                    prop_assert_eq!(Some(key), at.behind_root_key);
+                    prop_assert_eq!(reuse, ReuseMode::Auto);
+                }
+                Source::Compute => {}
+            }
+        }
+        if reuse == ReuseMode::Off {
+            prop_assert_eq!(plan.computed_tokens, position);
+        }
+        for index in &plan.missing_behind_root {
+            let at = &residency.segments[*index];
+            prop_assert!(at.behind_root.is_none() && at.behind_root_key.is_some());
+            prop_assert!(plan.segments.iter().all(|plan| plan.file_under != at.behind_root_key));
+        }
+    }
+}

@@ -1,0 +1,393 @@
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
+use crate::entry::{EntryBuilder, NewEntry};
+use crate::env::FailMode;
+use crate::tier::disk::tests::{flush_to_files, tamper_frame, tamper_row};
+
+/// A data folder of the crate's tests, with a clock that stands still.
+pub(crate) struct Folder {
+    dir: TempDir,
+    pub env: Env,
+}
+
+impl Folder {
+    pub fn new() -> Self {
+        Self { dir: TempDir::new().unwrap(), env: Env::seeded(1, 1_000_000) }
+    }
+
+    pub fn open(&self, host_bytes: u64, disk_bytes: u64) -> KvStore {
+        open_at(self.dir.path(), self.env.clone(), host_bytes, disk_bytes).unwrap()
+    }
+}
+
+pub(super) fn open_at(data: &Path, env: Env, host_bytes: u64, disk_bytes: u64) -> Result<KvStore> {
+    let catalog = Arc::new(Catalog::open(&data.join("catalog"), &env)?);
+    KvStore::open(&data.join("kv"), StoreOptions { host_bytes, disk_bytes }, MODEL, env, catalog)
+}
+
+const PLENTY: u64 = 1 << 30;
+
+fn tokens_of(id: u32) -> [u32; 2] {
+    [id, id + 1]
+}
+
+fn key_of(id: u32) -> KvKey {
+    KvKey::derive(&MODEL, "", None, &tokens_of(id))
+}
+
+/// Puts entry `id` on disk and not into host memory.
+fn on_disk(store: &KvStore, id: u32) -> KvKey {
+    store.persist_entry(&entry_behind(None, &tokens_of(id))).unwrap();
+    assert_eq!(store.contains(&key_of(id)), Some(Tier::Disk));
+    key_of(id)
+}
+
+fn reader(store: &KvStore, id: u32) -> EntryReader {
+    store.open_entry(&key_of(id), &tokens_of(id)).unwrap()
+}
+
+/// Reads every layer and compares it with what was stored.
+pub(super) fn assert_right(reader: &EntryReader) {
+    for layer in 0..reader.header().layers {
+        let frame = reader.layer(layer).unwrap();
+        let (k, v) = expected_layer(&reader.header().key, layer, frame.k.len());
+        assert_eq!((&frame.k[..], &frame.v[..]), (&k[..], &v[..]));
+        assert_eq!(frame.tier, reader.tier());
+    }
+}
+
+#[test]
+fn a_disk_entry_is_promoted_once_every_layer_was_verified() {
+    let folder = Folder::new();
+    on_disk(&folder.open(PLENTY, PLENTY), 1);
+    let store = folder.open(PLENTY, PLENTY);
+    let reader = reader(&store, 1);
+    assert_eq!(reader.tier(), Tier::Disk);
+    for layer in [2, 0, 2, 0] {
+        reader.layer(layer).unwrap();
+        assert_eq!(store.contains(&key_of(1)), Some(Tier::Disk), "a layer is missing yet");
+    }
+    reader.layer(1).unwrap();
+    assert_eq!((store.contains(&key_of(1)), store.status().promoted), (Some(Tier::Host), 1));
+    assert_right(&reader);
+    assert_eq!(store.status().promoted, 1, "once");
+    let again = store.open_entry(&key_of(1), &tokens_of(1)).unwrap();
+    assert_eq!(again.tier(), Tier::Host);
+    assert_right(&again);
+    drop((reader, again));
+    drop(store);
+    assert_right(&self::reader(&folder.open(0, PLENTY), 1));
+}
+
+#[test]
+fn host_layers_are_not_copied() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, 0);
+    let inserted = store.insert(entry_behind(None, &tokens_of(1))).unwrap();
+    let frame = reader(&store, 1).layer(1).unwrap();
+    let memory = inserted.entry.frames()[1].as_ptr_range();
+    assert!(memory.contains(&frame.k.as_ptr()) && memory.contains(&frame.v.as_ptr()));
+    assert_eq!(frame.bytes, inserted.entry.frames()[1].len() as u64);
+}
+
+#[test]
+fn look_ups_are_counted_by_tier() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    on_disk(&store, 1);
+    store.insert(entry_behind(None, &tokens_of(2))).unwrap();
+    let tiers: Vec<_> = [1, 2, 3].map(|id| store.look_up(&key_of(id), &tokens_of(id)).map(|found| found.tier)).into();
+    assert_eq!(tiers, [Some(Tier::Disk), Some(Tier::Host), None]);
+    let status = store.status();
+    assert_eq!((status.host.hits, status.host.misses), (1, 2));
+    assert_eq!((status.disk.hits, status.disk.misses), (1, 1));
+    reader(&store, 1);
+    assert_eq!(store.status(), status, "opening counts nothing");
+}
+
+/// A flipped byte in a stored value is a miss and a recompute, never a different answer.
+#[test]
+fn a_damaged_frame_is_a_late_miss_of_that_entry_only() {
+    let flip = |at: usize| {
+        move |mut bytes: Vec<u8>| {
+            bytes[at] ^= 0x01;
+            Some(bytes)
+        }
+    };
+    let damages: [(&str, &dyn Fn(Vec<u8>) -> Option<Vec<u8>>); 7] = [
+        ("magic", &flip(0)),
+        ("key", &flip(20)),
+        ("payload", &flip(75)),
+        ("checksum", &|mut bytes| bytes.pop().map(|last| [bytes, vec![!last]].concat())),
+        ("short read", &|bytes| Some(bytes[..bytes.len() - 1].to_vec())),
+        ("oversize", &|bytes| Some([bytes, vec![0; 4096]].concat())),
+        ("gone", &|_| None),
+    ];
+    for (what, damage) in damages {
+        let folder = Folder::new();
+        let store = folder.open(PLENTY, PLENTY);
+        let (key, _) = (on_disk(&store, 1), on_disk(&store, 2));
+        let bytes = store.status().disk.bytes;
+        tamper_frame(&store.0.disk, &key, 1, damage);
+        flush_to_files(&store.0.disk);
+        let found = store.look_up(&key, &tokens_of(1)).unwrap();
+        let reader_of_bad = store.open_found(&found);
+        reader_of_bad.layer(0).unwrap();
+        let kind = reader_of_bad.layer(1).unwrap_err().kind();
+        assert_eq!(kind, if what == "gone" { ErrorKind::NotFound } else { ErrorKind::Corrupt }, "{what}");
+        reader_of_bad.layer(2).unwrap();
+        assert_eq!(store.status().promoted, 0, "{what}: what failed is not counted as read");
+        store.late_miss(&key);
+        let status = store.status();
+        assert_eq!((status.late_misses, status.disk.corrupt), (1, 1), "{what}");
+        assert_eq!((status.disk.entries, status.disk.bytes), (1, bytes / 2), "{what}");
+        assert!(store.look_up(&key, &tokens_of(1)).is_none(), "{what}: although it is still pinned");
+        assert_eq!(reader_of_bad.layer(0).unwrap_err().kind(), ErrorKind::NotFound, "{what}");
+        assert_right(&reader(&store, 2));
+        drop((found, reader_of_bad, store));
+        let store = folder.open(PLENTY, PLENTY);
+        assert_eq!((store.contains(&key), store.contains(&key_of(2))), (None, Some(Tier::Disk)), "{what}");
+        on_disk(&store, 1);
+        assert_right(&reader(&store, 1));
+    }
+}
+
+#[test]
+fn swapped_frames_are_corrupt() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    let (a, b) = (on_disk(&store, 1), on_disk(&store, 2));
+    let frame = |key, layer| store.0.disk.frame(key, layer).unwrap().to_vec();
+    let (other_layer, other_entry) = (frame(&a, 2), frame(&b, 1));
+    tamper_frame(&store.0.disk, &a, 0, |_| Some(other_layer.clone()));
+    tamper_frame(&store.0.disk, &a, 1, |_| Some(other_entry.clone()));
+    let reader = reader(&store, 1);
+    for layer in [0, 1] {
+        assert_eq!(reader.layer(layer).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    assert!(reader.layer(2).is_ok());
+}
+
+#[test]
+fn a_damaged_or_missing_row_is_a_miss_that_cleans_up() {
+    for damage in [|_| None, |row: Vec<u8>| Some(row[1..].to_vec())] as [fn(Vec<u8>) -> Option<Vec<u8>>; 2] {
+        let folder = Folder::new();
+        let store = folder.open(PLENTY, PLENTY);
+        let key = on_disk(&store, 1);
+        tamper_row(&store.0.disk, &key, damage);
+        assert_eq!(store.contains(&key), Some(Tier::Disk), "the index believes in it");
+        assert!(store.look_up(&key, &tokens_of(1)).is_none());
+        assert_eq!(store.contains(&key), None, "but not for ever");
+        let status = store.status();
+        assert_eq!((status.disk.corrupt, status.late_misses, status.disk.misses, status.disk.hits), (1, 1, 1, 0));
+        assert_eq!(status.disk.bytes, 0);
+    }
+}
+
+#[test]
+fn damaged_host_memory_is_seen() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, 0);
+    let entry = entry_behind(None, &tokens_of(1));
+    let mut frames = entry.frames().to_vec();
+    let mut bytes = frames[1].to_vec();
+    bytes[100] ^= 1;
+    frames[1] = bytes.into();
+    store.insert(Entry::from_verified_frames(entry.header().clone(), frames)).unwrap();
+    let reader = reader(&store, 1);
+    assert!(reader.layer(0).is_ok());
+    assert_eq!(reader.layer(1).unwrap_err().kind(), ErrorKind::Corrupt);
+    store.late_miss(&key_of(1));
+    assert!(store.look_up(&key_of(1), &tokens_of(1)).is_none());
+    assert_eq!((store.status().host.corrupt, store.status().host.bytes), (1, 0));
+}
+
+/// What a collision of keys would look like.
+#[test]
+fn other_token_ids_under_a_key_are_never_a_hit() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    store.insert(entry_behind(None, &tokens_of(1))).unwrap();
+    on_disk(&store, 2);
+    for (id, other) in [(1, vec![]), (1, vec![1]), (1, vec![1, 3]), (2, vec![2, 4])] {
+        assert!(store.look_up(&key_of(id), &other).is_none());
+        assert!(store.open_entry(&key_of(id), &other).is_none());
+    }
+    let status = store.status();
+    assert_eq!((status.token_mismatches, status.host.hits, status.disk.hits), (8, 0, 0));
+    assert!(store.look_up(&key_of(1), &tokens_of(1)).is_some());
+}
+
+#[test]
+fn another_models_entry_is_refused() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    let new = NewEntry {
+        fingerprint: Fingerprint([0x99; 32]),
+        salt: "".into(),
+        parent: None,
+        tokens: [1].into(),
+        layers: 1,
+        kv_dim: 1,
+        dtype: ragstone_kernels::dtype::KvDtype::F32,
+    };
+    let mut builder = EntryBuilder::new(new).unwrap();
+    builder.push_layer(&[0; 4], &[0; 4]).unwrap();
+    let error = store.insert(builder.finish(0, 0).unwrap()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Incompatible);
+}
+
+#[test]
+fn a_full_disk_loses_nothing_and_ends() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    let inserted = store.insert(entry_behind(None, &tokens_of(1))).unwrap();
+    folder.env.arm("disk.before_write=error:full").unwrap();
+    assert_eq!(store.persist_entry(&inserted.entry).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(store.persist(&key_of(1)).unwrap_err().kind(), ErrorKind::Full);
+    let status = store.status();
+    assert_eq!((status.disk.failed, status.disk.bytes, status.disk.entries), (2, 0, 0));
+    assert_right(&reader(&store, 1));
+    folder.env.set_fail_point("disk.before_write", FailMode::Off, 1);
+    assert!(matches!(store.persist(&key_of(1)).unwrap(), DiskOutcome::Written { .. }));
+    assert_eq!(store.persist(&key_of(1)).unwrap(), DiskOutcome::AlreadyThere);
+    assert_eq!(store.persist(&key_of(2)).unwrap_err().kind(), ErrorKind::NotFound, "never was in host memory");
+}
+
+#[test]
+fn a_disk_that_fails_to_read_is_a_miss_and_the_entry_stays() {
+    let folder = Folder::new();
+    let store = folder.open(PLENTY, PLENTY);
+    on_disk(&store, 1);
+    folder.env.arm("disk.read_row=error:unavailable;disk.read_frame=error:unavailable").unwrap();
+    assert!(store.look_up(&key_of(1), &tokens_of(1)).is_none());
+    assert_eq!((store.status().disk.failed, store.status().late_misses), (1, 0));
+    folder.env.set_fail_point("disk.read_row", FailMode::Off, 1);
+    let reader = reader(&store, 1);
+    assert_eq!(reader.layer(0).unwrap_err().kind(), ErrorKind::Unavailable);
+    folder.env.set_fail_point("disk.read_frame", FailMode::Off, 1);
+    assert_right(&reader);
+}
+
+#[test]
+fn sizes_too_large_for_a_tier_are_refused_and_counted() {
+    let folder = Folder::new();
+    let entry = entry_of_width(None, &tokens_of(1), 64);
+    let bytes = entry.header().total_bytes();
+    let store = folder.open(bytes - 1, bytes);
+    let inserted = store.insert(entry).unwrap();
+    assert_eq!(inserted.host, HostOutcome::Refused);
+    assert_eq!(store.persist_entry(&inserted.entry).unwrap(), DiskOutcome::Written { bytes });
+    assert_right(&reader(&store, 1));
+    assert_eq!((store.contains(&key_of(1)), store.status().promoted), (Some(Tier::Disk), 0), "it is not promoted");
+    assert_eq!(store.status().host.refused, 1, "nor tried");
+    drop(store);
+    let store = folder.open(bytes, bytes - 1);
+    assert_eq!(store.contains(&key_of(1)), None, "a lowered bound");
+    assert_eq!(store.persist_entry(&inserted.entry).unwrap(), DiskOutcome::Refused);
+    assert_eq!(store.status().disk.refused, 1);
+}
+
+#[test]
+fn the_order_of_use_survives_a_restart() {
+    let folder = Folder::new();
+    let bytes = entry_behind(None, &tokens_of(0)).header().total_bytes();
+    {
+        let store = folder.open(0, bytes * 3);
+        for id in 1..=3 {
+            on_disk(&store, id);
+        }
+        folder.env.advance(Duration::from_secs(1));
+        assert!(store.look_up(&key_of(2), &tokens_of(2)).is_some());
+        folder.env.advance(Duration::from_secs(1));
+        assert!(store.look_up(&key_of(1), &tokens_of(1)).is_some());
+    }
+    let store = folder.open(0, bytes * 3);
+    on_disk(&store, 4);
+    on_disk(&store, 5);
+    let there: Vec<bool> = (1..=5).map(|id| store.contains(&key_of(id)).is_some()).collect();
+    assert_eq!(there, [true, false, false, true, true]);
+    store.flush().unwrap();
+    assert_eq!(store.0.catalog.accesses().unwrap().len(), 5);
+    drop(store);
+    assert_eq!(folder.open(0, PLENTY).0.catalog.accesses().unwrap().len(), 3, "what is gone is forgotten at open");
+}
+
+#[test]
+fn open_readers_keep_disk_entries_from_eviction() {
+    let folder = Folder::new();
+    let bytes = entry_behind(None, &tokens_of(0)).header().total_bytes();
+    let store = folder.open(0, bytes);
+    on_disk(&store, 1);
+    let held = reader(&store, 1);
+    assert_eq!(store.persist_entry(&entry_behind(None, &tokens_of(2))).unwrap(), DiskOutcome::Refused);
+    assert_right(&held);
+    drop(held);
+    on_disk(&store, 2);
+    assert_eq!(store.contains(&key_of(1)), None);
+}
+
+/// Readers, writers and removers at once, in tiers that hold a few entries: nobody ever reads wrong bytes, and the
+/// sizes add up in the end.
+#[test]
+fn threads_share_the_store() {
+    const IDS: u32 = 24;
+    let folder = Folder::new();
+    let bytes = entry_of_width(None, &tokens_of(0), 512).header().total_bytes();
+    let store = folder.open(bytes * 5, bytes * 9);
+    let work = |seed: u64| {
+        let random = Env::seeded(seed, 0);
+        for _ in 0..300 {
+            let id = (random.random_u64() % u64::from(IDS)) as u32;
+            match random.random_u64() % 8 {
+                0..3 => {
+                    let inserted = store.insert(entry_of_width(None, &tokens_of(id), 512)).unwrap();
+                    match store.persist_entry(&inserted.entry) {
+                        Ok(_) => {}
+                        Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+                    }
+                }
+                3 => store.late_miss(&key_of(id)),
+                _ => read_all(&store, id),
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..4).for_each(|seed| drop(scope.spawn(move || work(seed)))));
+    let status = store.status();
+    assert!(status.host.bytes <= bytes * 5 && status.disk.bytes <= bytes * 9, "{status:?}");
+    assert_eq!(status.host.bytes, status.host.entries * bytes);
+    assert_eq!(status.disk.bytes, status.disk.entries * bytes);
+    assert_eq!((status.token_mismatches, status.disk.corrupt), (0, status.disk.corrupt));
+    drop(store);
+    let store = folder.open(bytes * 5, bytes * 9);
+    assert_eq!(store.status().disk.entries, status.disk.entries, "the index is what is on disk");
+    (0..IDS).for_each(|id| read_all(&store, id));
+    assert_eq!(store.status().disk.corrupt, 0);
+}
+
+fn read_all(store: &KvStore, id: u32) {
+    let Some(reader) = store.open_entry(&key_of(id), &tokens_of(id)) else { return };
+    for layer in 0..LAYERS {
+        // Gone, if somebody removed it meanwhile; never other bytes.
+        let Ok(frame) = reader.layer(layer) else { return };
+        let (k, v) = expected_layer(&key_of(id), layer, frame.k.len());
+        assert!(frame.k == k && frame.v == v);
+    }
+}
+
+/// Evicting for long does not let the files grow without bound.
+#[test]
+fn files_stay_near_the_bound() {
+    let folder = Folder::new();
+    let store = folder.open(0, 64 << 20);
+    for id in 0..400 {
+        store.persist_entry(&entry_of_width(None, &tokens_of(id), 20_000)).unwrap(); // about 1 MB each
+    }
+    let status = store.status();
+    assert!(status.disk.evicted > 300 && status.disk.bytes <= 64 << 20);
+    assert!(status.disk_file_bytes < 160 << 20, "{} MiB of files", status.disk_file_bytes >> 20);
+}

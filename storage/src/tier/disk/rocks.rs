@@ -1,0 +1,185 @@
+//! How RocksDB is opened, and what its errors mean to us.
+
+use std::path::Path;
+
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, LogLevel, Options, properties,
+};
+
+use crate::{Error, ErrorKind, Result};
+
+const FRAMES: &str = "frames";
+const ENTRIES: &str = "entries";
+
+/// Frames from here on go to blob files, so that compaction moves references and not the data.
+const MIN_BLOB_BYTES: u64 = 4 << 10;
+/// Small enough that a file of evicted entries soon holds no live blob and is dropped whole.
+const BLOB_FILE_BYTES: u64 = 64 << 20;
+/// Two of these are in memory at most, outside of the tiers' bounds.
+const FRAMES_BUFFER_BYTES: usize = 32 << 20;
+const ENTRIES_BUFFER_BYTES: usize = 4 << 20;
+const BLOCK_CACHE_BYTES: usize = 16 << 20;
+const LOG_BYTES: u64 = 128 << 20;
+
+/// Opens or creates the database; one that is damaged as a whole is emptied, since it holds derived data only.
+pub(super) fn open(dir: &Path) -> Result<DB> {
+    std::fs::create_dir_all(dir).map_err(|source| Error::io("create the KV folder", dir, source))?;
+    match open_once(dir) {
+        Err(failed) if is_damage(&failed) => {
+            tracing::warn!(folder = %dir.display(), error = %failed, "the KV store is damaged; starting with an empty one");
+            DB::destroy(&database_options(), dir).map_err(|error| at_open(dir, error))?;
+            open_once(dir).map_err(|error| at_open(dir, error))
+        }
+        opened => opened.map_err(|error| at_open(dir, error)),
+    }
+}
+
+fn open_once(dir: &Path) -> Result<DB, rocksdb::Error> {
+    let cache = Cache::new_lru_cache(BLOCK_CACHE_BYTES);
+    let families = [
+        ColumnFamilyDescriptor::new(FRAMES, frames_options(&cache)),
+        ColumnFamilyDescriptor::new(ENTRIES, entries_options(&cache)),
+    ];
+    DB::open_cf_descriptors(&database_options(), dir, families)
+}
+
+fn database_options() -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.create_missing_column_families(true);
+    // Frames and rows reach the tables together or not at all, even if a power cut takes the end of the log.
+    options.set_atomic_flush(true);
+    options.set_max_total_wal_size(LOG_BYTES);
+    options.set_max_background_jobs(2);
+    options.set_max_open_files(256);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_wal_bytes_per_sync(1 << 20);
+    options.set_log_level(LogLevel::Warn);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(1 << 20);
+    options
+}
+
+fn frames_options(cache: &Cache) -> Options {
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table_options(cache));
+    // KV states look like noise to a compressor.
+    options.set_compression_type(DBCompressionType::None);
+    options.set_enable_blob_files(true);
+    options.set_min_blob_size(MIN_BLOB_BYTES);
+    options.set_blob_file_size(BLOB_FILE_BYTES);
+    options.set_blob_compression_type(DBCompressionType::None);
+    options.set_enable_blob_gc(true);
+    // Any file may be collected, and is as soon as a quarter of it is garbage: the bound on disk space comes first.
+    options.set_blob_gc_age_cutoff(1.0);
+    options.set_blob_gc_force_threshold(0.25);
+    options.set_write_buffer_size(FRAMES_BUFFER_BYTES);
+    options.set_max_write_buffer_number(2);
+    options
+}
+
+fn entries_options(cache: &Cache) -> Options {
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table_options(cache));
+    options.set_compression_type(DBCompressionType::Lz4);
+    options.set_write_buffer_size(ENTRIES_BUFFER_BYTES);
+    options.set_max_write_buffer_number(2);
+    options
+}
+
+fn table_options(cache: &Cache) -> BlockBasedOptions {
+    let mut options = BlockBasedOptions::default();
+    options.set_block_cache(cache);
+    options.set_cache_index_and_filter_blocks(true);
+    options.set_bloom_filter(10.0, false);
+    options
+}
+
+pub(super) fn frames(db: &DB) -> Result<&ColumnFamily> {
+    family(db, FRAMES)
+}
+
+pub(super) fn entries(db: &DB) -> Result<&ColumnFamily> {
+    family(db, ENTRIES)
+}
+
+fn family<'a>(db: &'a DB, name: &str) -> Result<&'a ColumnFamily> {
+    let missing = || Error::new(ErrorKind::Internal, format!("the KV store was opened without its column family {name}"));
+    db.cf_handle(name).ok_or_else(missing)
+}
+
+/// Size of table and blob files; zero for what RocksDB does not tell.
+pub(super) fn file_bytes(db: &DB) -> u64 {
+    let of = |family: Result<&ColumnFamily>| {
+        let Ok(family) = family else { return 0 };
+        let read = |name| db.property_int_value_cf(family, name).ok().flatten().unwrap_or(0);
+        read(properties::TOTAL_SST_FILES_SIZE.as_c_str()) + read(c"rocksdb.total-blob-file-size")
+    };
+    of(frames(db)) + of(entries(db))
+}
+
+/// What a failed operation means to the caller.
+pub(super) fn error(doing: &str, error: rocksdb::Error) -> Error {
+    let (kind, advice) = classify(&error);
+    Error::new(kind, format!("the KV store could not {doing}: {error}{advice}")).with_source(error)
+}
+
+fn classify(error: &rocksdb::Error) -> (ErrorKind, &'static str) {
+    classify_text(error.as_ref())
+}
+
+/// RocksDB's C interface hands over texts only: the kind stands before the first colon, the system's reason behind it.
+fn classify_text(text: &str) -> (ErrorKind, &'static str) {
+    const FULL: [&str; 4] = ["No space left on device", "Disk quota exceeded", "File too large", "Space limit reached"];
+    if FULL.iter().any(|phrase| text.contains(phrase)) {
+        return (ErrorKind::Full, "; free space on the disk of the data folder");
+    }
+    let kind = match text.split(':').next().unwrap_or_default() {
+        "Corruption" => ErrorKind::Corrupt,
+        "NotFound" => ErrorKind::NotFound,
+        "IO error" if text.contains("No such file or directory") => ErrorKind::NotFound,
+        "IO error" | "Resource busy" | "Operation timed out" | "Operation failed. Try again." | "Result incomplete"
+        | "Operation aborted" | "Shutdown in progress" => ErrorKind::Unavailable,
+        _ => ErrorKind::Internal,
+    };
+    (kind, "")
+}
+
+fn at_open(dir: &Path, failed: rocksdb::Error) -> Error {
+    if is_locked(&failed) {
+        let message = format!(
+            "the KV store in {} is in use by another process; stop it, or choose another data folder with --data",
+            dir.display()
+        );
+        return Error::new(ErrorKind::Unavailable, message).with_source(failed);
+    }
+    error(&format!("open {}", dir.display()), failed)
+}
+
+fn is_locked(error: &rocksdb::Error) -> bool {
+    let text: &str = error.as_ref();
+    text.contains("/LOCK")
+}
+
+/// Whether the database itself is broken: bytes that do not fit, or files of it that are gone.
+fn is_damage(error: &rocksdb::Error) -> bool {
+    !is_locked(error) && matches!(classify(error).0, ErrorKind::Corrupt | ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// RocksDB's errors are texts; these are the ones of the pinned version.
+    #[test]
+    fn kinds_follow_from_rocksdb_texts() {
+        let kind = |text: &str| classify_text(text).0;
+        assert_eq!(kind("IO error: No space left on device: While appending to file: /d/000004.log: …"), ErrorKind::Full);
+        assert_eq!(kind("IO error: Disk quota exceeded: While appending to file"), ErrorKind::Full);
+        assert_eq!(kind("IO error: No such file or directory: While open a file for random read"), ErrorKind::NotFound);
+        assert_eq!(kind("IO error: Input/output error: While pread"), ErrorKind::Unavailable);
+        assert_eq!(kind("Corruption: block checksum mismatch"), ErrorKind::Corrupt);
+        assert_eq!(kind("Resource busy: "), ErrorKind::Unavailable);
+        assert_eq!(kind("Invalid argument: …"), ErrorKind::Internal);
+    }
+}
