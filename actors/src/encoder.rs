@@ -45,7 +45,7 @@ impl PassageEncoder for ModelEncoder {
     }
 
     fn tokenize_passage(&self, title: &str, text: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode(&self.format.render_passage(title, text), false).map_err(from_kernels)
+        self.tokenizer.encode_text(&self.format.render_passage(title, text)).map_err(from_kernels)
     }
 
     fn tokenizer_identity(&self) -> String {

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::background::{Background, Precompute};
-use crate::engine::{DecodeSpec, Decoded, Prefill, Prefiller, PrefillRequest, Urgency};
+use crate::engine::{DecodeSpec, Decoded, Prefill, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor, milliseconds_since};
@@ -176,7 +176,8 @@ impl Pipeline {
             let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
             let (decode, output) = self.decode_spec(&question.sampling);
             let urgency = Urgency::Answer;
-            let request = PrefillRequest { tokens: tokens.clone(), plan: plan.clone(), loads, decode: Some(decode), urgency };
+            let request =
+                PrefillRequest { tokens: tokens.clone(), plan: plan.clone(), loads, decode: Some(decode), urgency };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });

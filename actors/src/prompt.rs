@@ -68,13 +68,33 @@ fn fill(template: &str, fields: &[(&str, &str)]) -> String {
     out
 }
 
-/// The text before and after the passages.
+/// The text before and after the passages, in pieces by who wrote them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Frame {
-    root: String,
-    question: String,
-    /// The chat template wrote the special tokens itself.
-    has_special_tokens: bool,
+    root: Vec<Piece>,
+    question: Vec<Piece>,
+    /// The chat template wrote the beginning-of-sequence token itself.
+    has_bos: bool,
+}
+
+/// Text and whether control tokens in it count: those of a chat template do, those in a user's words are only text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Trusted(String),
+    Words(String),
+}
+
+impl Piece {
+    fn encode(pieces: &[Self], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let mut tokens = Vec::new();
+        for piece in pieces {
+            tokens.extend(match piece {
+                Self::Trusted(text) => tokenizer.encode(text, false)?,
+                Self::Words(text) => tokenizer.encode_text(text)?,
+            });
+        }
+        Ok(tokens)
+    }
 }
 
 /// Joins the segments of a conversation: root (everything before the passages), passages, question (the rest).
@@ -92,8 +112,8 @@ pub fn assemble_chat(
         Some(template) => frame_by_template(messages, passages.is_some(), format, template)?,
         None => frame_plain(messages, format)?,
     };
-    let mut root = tokenizer.encode(&frame.root, false)?;
-    if !frame.has_special_tokens {
+    let mut root = Piece::encode(&frame.root, tokenizer)?;
+    if !frame.has_bos {
         root.splice(0..0, tokenizer.bos_id());
     }
     let mut segments = Vec::with_capacity(2 + passages.map_or(0, <[_]>::len));
@@ -103,7 +123,7 @@ pub fn assemble_chat(
     for tokens in passages.unwrap_or_default() {
         segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
     }
-    let question = tokenizer.encode(&frame.question, false)?;
+    let question = Piece::encode(&frame.question, tokenizer)?;
     segments.push(Segment { kind: SegmentKind::Question, tokens: question.into() });
     Ok(segments)
 }
@@ -129,22 +149,45 @@ fn frame_by_template(
     }
     let last = last_user(&messages)?;
     let asked = std::mem::take(&mut messages[last].content);
-    messages[last].content =
-        if with_passages { format!("{PLACE}{}", fill(&format.question, &[("{question}", &asked)])) } else { format!("{PLACE}{asked}") };
+    messages[last].content = if with_passages {
+        format!("{PLACE}{}", fill(&format.question, &[("{question}", &asked)]))
+    } else {
+        format!("{PLACE}{asked}")
+    };
     if with_passages && messages.iter().all(|message| message.role != "system") {
         messages.insert(0, ChatMessage { role: "system".into(), content: format.system.trim_end().into() });
     }
+    let words: Vec<String> =
+        messages.iter().map(|message| message.content.replace(PLACE, "").trim().to_owned()).collect();
     let rendered = template.render(&messages, true, today)?;
     let (root, question) = rendered.split_once(PLACE).ok_or_else(|| {
         Error::new(ErrorKind::Incompatible, "the model's chat template drops the last user message; take another model")
     })?;
-    Ok(Frame { root: root.into(), question: question.into(), has_special_tokens: true })
+    Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
+}
+
+/// Cuts a rendered template where the words of messages that contain control characters of markup stand. Other words
+/// stay joined with what surrounds them, so that their tokens are those of the model's own chat format.
+fn pieces(rendered: &str, words: &[String]) -> Vec<Piece> {
+    let mut out = Vec::new();
+    let mut rest = rendered;
+    for word in words.iter().filter(|word| word.contains(['<', '['])) {
+        let Some((before, after)) = rest.split_once(word.as_str()) else { continue };
+        out.push(Piece::Trusted(before.into()));
+        out.push(Piece::Words(word.clone()));
+        rest = after;
+    }
+    out.push(Piece::Trusted(rest.into()));
+    out
 }
 
 fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame> {
     let last = last_user(messages)?;
-    let mut root: String =
-        messages.iter().filter(|message| message.role == "system").map(|message| format!("{}\n", message.content)).collect();
+    let mut root: String = messages
+        .iter()
+        .filter(|message| message.role == "system")
+        .map(|message| format!("{}\n", message.content))
+        .collect();
     if root.is_empty() {
         root.clone_from(&format.system);
     }
@@ -158,7 +201,7 @@ fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame>
         }
     }
     question.push_str(&fill(&format.question, &[("{question}", &messages[last].content)]));
-    Ok(Frame { root, question, has_special_tokens: false })
+    Ok(Frame { root: vec![Piece::Words(root)], question: vec![Piece::Words(question)], has_bos: false })
 }
 
 /// The conversation must end with the user's turn.

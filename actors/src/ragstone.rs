@@ -142,7 +142,10 @@ impl Ragstone {
         let (opened, settings, folders, env) = blocking(move || {
             set_threads(settings.threads);
             std::fs::create_dir_all(&folders.data).map_err(|error| {
-                Error::new(ErrorKind::InvalidInput, format!("{}: cannot create the folder: {error}", folders.data.display()))
+                Error::new(
+                    ErrorKind::InvalidInput,
+                    format!("{}: cannot create the folder: {error}", folders.data.display()),
+                )
             })?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = load_model(&settings, &folders, &catalog, &progress)?;
@@ -155,11 +158,16 @@ impl Ragstone {
         })
         .await?;
         let (catalog, loaded, store, encoder) = opened;
-        let passages =
-            ModelEncoder::new(encoder.clone(), loaded.tokenizer.clone(), &loaded.tokenizer_digest, settings.prompt.clone());
+        let passages = ModelEncoder::new(
+            encoder.clone(),
+            loaded.tokenizer.clone(),
+            &loaded.tokenizer_digest,
+            settings.prompt.clone(),
+        );
         let options = CorpusOptions { chunk_tokens: settings.chunk_tokens, ..CorpusOptions::default() };
         let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
-        let parts = Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
+        let parts =
+            Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
         Ok(Self { inner: Arc::new(parts.start()?) })
     }
 
@@ -196,6 +204,11 @@ impl Ragstone {
             Ok(encoder.encode(&texts)?)
         })
         .await
+    }
+
+    /// Tokens of `text` in the embedding model's vocabulary.
+    pub fn count_embedding_tokens(&self, text: &str) -> Result<usize> {
+        Ok(self.inner.encoder.token_count(text)?)
     }
 
     /// A snapshot.
@@ -268,8 +281,12 @@ impl Parts {
         let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
         let (s, r) = (store.clone(), runtime.clone());
         let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
-        let workers =
-            Workers { fusor: fusor.clone(), prefiller: prefiller.clone(), evictor: evictor.clone(), store: store.clone() };
+        let workers = Workers {
+            fusor: fusor.clone(),
+            prefiller: prefiller.clone(),
+            evictor: evictor.clone(),
+            store: store.clone(),
+        };
         let background = Background::start(workers, runtime.clone());
         let status = ModelStatus {
             id: model_id,
@@ -310,7 +327,8 @@ fn load_model(
     tokenizer.check_fits(model.config())?;
     let read = |name: &str| {
         let path = folder.join(name);
-        std::fs::read(&path).map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
+        std::fs::read(&path)
+            .map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
     };
     let tokenizer_json = read("tokenizer.json")?;
     let weights = ragstone_kernels::weights::Checkpoint::open(folder)?;

@@ -207,7 +207,10 @@ impl<S: Service> Handler<Ask<S>> for Worker<S> {
                 tracing::error!(worker = S::NAME, panic = what, "request panicked; worker made anew");
                 metrics::counter!("ragstone_panics_total", "worker" => S::NAME).increment(1);
                 slot.replace();
-                Err(Error::new(ErrorKind::Internal, format!("{} failed on this request ({what}); the service goes on", S::NAME)))
+                Err(Error::new(
+                    ErrorKind::Internal,
+                    format!("{} failed on this request ({what}); the service goes on", S::NAME),
+                ))
             })
         })
     }

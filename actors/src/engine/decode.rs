@@ -84,7 +84,9 @@ pub(super) fn step(running: &mut Vec<Running>, model: &Model, pool: &mut KvPool)
     let mut batch: Vec<&mut Running> = running.iter_mut().collect();
     let together = catch_unwind(AssertUnwindSafe(|| logits(&batch, model, pool)));
     let goes_on: Vec<bool> = match together {
-        Ok(Ok(logits)) => batch.iter_mut().enumerate().map(|(row, sequence)| sequence.advance(logits.row(row))).collect(),
+        Ok(Ok(logits)) => {
+            batch.iter_mut().enumerate().map(|(row, sequence)| sequence.advance(logits.row(row))).collect()
+        }
         _ => batch.iter_mut().map(|sequence| alone(sequence, model, pool)).collect(),
     };
     let mut goes_on = goes_on.into_iter();

@@ -59,7 +59,8 @@ impl Bench {
         let mut done = prefill(&self.model, &mut pool, &prompt).expect("prefilled");
         if keep {
             let segments = std::mem::take(&mut done.fresh);
-            let evictor = Arc::new(Evictor { store: self.store.clone(), layout: self.model.kv_layout(), runtime: handle });
+            let evictor =
+                Arc::new(Evictor { store: self.store.clone(), layout: self.model.kv_layout(), runtime: handle });
             let kept = self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments }));
             kept.expect("kept");
         }

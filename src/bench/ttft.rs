@@ -1,0 +1,301 @@
+//! Time to first token of one prompt, by where its passages' KV comes from.
+//!
+//! The clock runs from the fused prompt's look-up to its first token, over the production fusor, store and prefill; no
+//! retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ragstone_actors::eviction::{Evictor, Keep};
+use ragstone_actors::fusion::{Fuse, Fusor};
+use ragstone_actors::prefill::{PrefillError, Prefilled, Prompt, prefill};
+use ragstone_actors::worker::Service;
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
+use ragstone_kernels::sampling::argmax;
+use ragstone_storage::block::BlockAllocator;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::env::Env;
+use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
+use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::store::{KvStore, StoreOptions};
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Unit};
+
+/// Qwen2.5-0.5B's shape, with random weights: the time does not depend on what the weights are.
+const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
+    "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
+
+const ROOT_TOKENS: usize = 32;
+const QUESTION_TOKENS: usize = 64;
+const TENANT: &str = "bench";
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Length of the prompt: system prompt, passages and question.
+    pub prompt_tokens: usize,
+    /// Passages of equal length.
+    pub passages: usize,
+    /// Rounds; each measures every mode once.
+    pub runs: usize,
+    /// Recompute ratio of the blend modes.
+    pub ratio: f32,
+    /// Seed of weights and tokens.
+    pub seed: u64,
+}
+
+/// One mode's times.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModeResult {
+    pub mode: &'static str,
+    pub prompt_tokens: usize,
+    pub ttft_ms_median: f64,
+    pub ratio_to_full: f64,
+    pub runs: usize,
+    pub ttft_ms_min: f64,
+    pub ttft_ms_max: f64,
+    /// Median time spent waiting for a layer: what the overlap did not hide.
+    pub load_wait_ms_median: f64,
+    /// Bytes loaded by one run.
+    pub loaded_bytes: u64,
+    /// Tokens of the prompt that the last layer computed.
+    pub computed_tokens: u32,
+}
+
+/// Where a mode's KV lies, and how it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Nothing,
+    Exact,
+    /// Passages in another order than they were computed in, nothing recomputed.
+    Reuse,
+    Blend,
+}
+
+/// `full` comes first: the others are divided by it.
+const MODES: [(&str, Use, Tier); 6] = [
+    ("full", Use::Nothing, Tier::Host),
+    ("exact_host", Use::Exact, Tier::Host),
+    ("exact_disk", Use::Exact, Tier::Disk),
+    ("reuse_host", Use::Reuse, Tier::Host),
+    ("blend15_host", Use::Blend, Tier::Host),
+    ("blend15_disk", Use::Blend, Tier::Disk),
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Tier {
+    Host,
+    Disk,
+}
+
+/// One measured run.
+struct Run {
+    ttft_ms: f64,
+    load_wait_ms: f64,
+    loaded_bytes: u64,
+    computed_tokens: u32,
+}
+
+/// Measures every mode. Needs about 3 GiB of memory and 300 MiB in the system's temporary folder.
+pub async fn measure(options: Options) -> Result<Vec<ModeResult>> {
+    let passage_tokens = options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
+    if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
+        return Err(Error::invalid(format!(
+            "a prompt of {} tokens has no room for {} passages beside {ROOT_TOKENS} tokens of system prompt and \
+             {QUESTION_TOKENS} of question; raise --tokens, and ask for at least one passage and one run",
+            options.prompt_tokens, options.passages
+        )));
+    }
+    let handle = Handle::current();
+    let measured = tokio::task::spawn_blocking(move || Bench::new(options, passage_tokens, handle)?.run()).await;
+    measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
+}
+
+struct Bench {
+    options: Options,
+    model: Model,
+    pool: KvPool,
+    host: KvStore,
+    disk: KvStore,
+    root: Segment,
+    passages: Vec<Segment>,
+    question: Segment,
+    runtime: Handle,
+    _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(options: Options, passage_tokens: usize, runtime: Handle) -> Result<Self> {
+        let progress = Progress::new("building a random model", Unit::Nothing);
+        progress.tick();
+        let config = ModelConfig::from_json(QWEN_05B)?;
+        let vocabulary = config.vocab_size as u32;
+        let model = Model::random(config, options.seed, LoadOptions::default());
+        let question_tokens = options.prompt_tokens - ROOT_TOKENS - options.passages * passage_tokens;
+        let pool = model.new_pool(options.prompt_tokens.div_ceil(BLOCK_TOKENS));
+        let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
+        let env = Env::seeded(options.seed, 0);
+        let host = open_store(&folder.path().join("host"), 4 << 30, &model, options.seed, &env)?;
+        // A host tier without room: every run of the disk modes reads the disk.
+        let disk = open_store(&folder.path().join("disk"), 0, &model, options.seed, &env)?;
+        let segment = |kind, length: usize| {
+            let tokens: Vec<u32> = (0..length).map(|_| (env.random_u64() % u64::from(vocabulary)) as u32).collect();
+            Segment { kind, tokens: tokens.into() }
+        };
+        let root = segment(SegmentKind::Root, ROOT_TOKENS);
+        let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();
+        let question = segment(SegmentKind::Question, question_tokens);
+        Ok(Self { options, model, pool, host, disk, root, passages, question, runtime, _folder: folder })
+    }
+
+    fn run(mut self) -> Result<Vec<ModeResult>> {
+        self.fill()?;
+        let progress = Progress::new("measuring", Unit::Items);
+        let mut runs: Vec<Vec<Run>> = MODES.iter().map(|_| Vec::new()).collect();
+        let total = (self.options.runs * MODES.len()) as u64;
+        for round in 0..self.options.runs {
+            for (index, (_, using, tier)) in MODES.into_iter().enumerate() {
+                progress.set((round * MODES.len() + index) as u64, total);
+                let run = self.measure_one(using, tier)?;
+                runs[index].push(run);
+            }
+        }
+        let full = median(runs[0].iter().map(|run| run.ttft_ms));
+        let results = MODES.iter().zip(runs).map(|((mode, ..), runs)| self.result(mode, &runs, full));
+        Ok(results.collect())
+    }
+
+    /// Computes every entry once: the chain in its first order, and each passage behind the root.
+    fn fill(&mut self) -> Result<()> {
+        let progress = Progress::new("computing the passages' KV", Unit::Items);
+        let total = self.passages.len() as u64 + 1;
+        self.keep(&self.prompt(false))?;
+        for (done, passage) in self.passages.clone().into_iter().enumerate() {
+            progress.set(done as u64 + 1, total);
+            self.keep(&[self.root.clone(), passage])?;
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, segments: &[Segment]) -> Result<()> {
+        for store in [self.host.clone(), self.disk.clone()] {
+            let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
+            let done = self.prefill(&store, segments, options)?;
+            let evictor =
+                Arc::new(Evictor { store, layout: self.model.kv_layout(), runtime: self.runtime.clone() });
+            self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments: done.fresh }))?;
+        }
+        Ok(())
+    }
+
+    /// The prompt, its passages in the order they were computed in or in the reverse one.
+    fn prompt(&self, reversed: bool) -> Vec<Segment> {
+        let mut passages = self.passages.clone();
+        if reversed {
+            passages.reverse();
+        }
+        [vec![self.root.clone()], passages, vec![self.question.clone()]].concat()
+    }
+
+    fn measure_one(&mut self, using: Use, tier: Tier) -> Result<Run> {
+        let (reuse, ratio) = match using {
+            Use::Nothing => (ReuseMode::Off, 0.0),
+            Use::Exact => (ReuseMode::ExactOnly, 0.0),
+            Use::Reuse => (ReuseMode::Auto, 0.0),
+            Use::Blend => (ReuseMode::Auto, self.options.ratio),
+        };
+        let segments = self.prompt(matches!(using, Use::Reuse | Use::Blend));
+        let store = match tier {
+            Tier::Host => self.host.clone(),
+            Tier::Disk => self.disk.clone(),
+        };
+        let started = Instant::now();
+        let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse })?;
+        let first = argmax(&done.logits);
+        let ttft_ms = started.elapsed().as_secs_f64() * 1e3;
+        first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
+        Ok(Run {
+            ttft_ms,
+            load_wait_ms: done.load_wait_ms,
+            loaded_bytes: done.loads.iter().map(|load| load.bytes).sum(),
+            computed_tokens: done.account.computed + done.account.recomputed,
+        })
+    }
+
+    fn prefill(&mut self, store: &KvStore, segments: &[Segment], options: PlanOptions) -> Result<Prefilled> {
+        let segments: Arc<[Segment]> = segments.into();
+        let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        let fusor = Arc::new(Fusor { store: store.clone(), runtime: self.runtime.clone() });
+        let fuse = Fuse { segments, tenant: TENANT.into(), options };
+        let fused = self.runtime.block_on(fusor.handle(fuse))?;
+        let table = BlockAllocator::new(self.pool.blocks())?.allocate(tokens.len())?;
+        let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: table.blocks() };
+        prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
+            PrefillError::Failed(error) => error.into(),
+            PrefillError::LateMiss(failed) => Error::internal(format!("an entry could not be loaded: {}", failed.error)),
+        })
+    }
+
+    fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {
+        let times = || runs.iter().map(|run| run.ttft_ms);
+        let ttft_ms_median = median(times());
+        ModeResult {
+            mode,
+            prompt_tokens: self.options.prompt_tokens,
+            ttft_ms_median,
+            ratio_to_full: ttft_ms_median / full,
+            runs: runs.len(),
+            ttft_ms_min: times().fold(f64::INFINITY, f64::min),
+            ttft_ms_max: times().fold(0.0, f64::max),
+            load_wait_ms_median: median(runs.iter().map(|run| run.load_wait_ms)),
+            loaded_bytes: runs.last().map_or(0, |run| run.loaded_bytes),
+            computed_tokens: runs.last().map_or(0, |run| run.computed_tokens),
+        }
+    }
+}
+
+fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &Env) -> Result<KvStore> {
+    let catalog = Arc::new(Catalog::open(&folder.join("catalog"), env)?);
+    let identity = ModelIdentity {
+        config: QWEN_05B.as_bytes(),
+        tokenizer: b"none",
+        weights: Weights::Seed(seed),
+        compute_dtype: "f32",
+        kv_dtype: model.kv_layout().dtype,
+        positional: "rope",
+    };
+    let options = StoreOptions { host_bytes, disk_bytes: 4 << 30 };
+    let fingerprint = fingerprint(&identity, None, None)?;
+    Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
+}
+
+/// The middle value, or the mean of the two middle ones.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => values[n / 2],
+        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < f64::EPSILON);
+        assert!((median([4.0, 1.0, 2.0, 3.0].into_iter()) - 2.5).abs() < f64::EPSILON);
+    }
+}
