@@ -109,7 +109,7 @@ pub fn assemble_chat(
     tokenizer: &Tokenizer,
 ) -> Result<Vec<Segment>> {
     let frame = match template {
-        Some(template) => frame_by_template(messages, passages.is_some(), format, template)?,
+        Some(template) => frame_by_template(messages, passages.is_some(), format, template, tokenizer)?,
         None => frame_plain(messages, format)?,
     };
     let mut root = Piece::encode(&frame.root, tokenizer)?;
@@ -133,32 +133,42 @@ pub fn assemble_tokens(tokens: Vec<u32>) -> Vec<Segment> {
     vec![Segment { kind: SegmentKind::Question, tokens: tokens.into() }]
 }
 
-/// Stands where the passages go while the template is rendered. No template and no user writes this on purpose;
-/// if a message contains it, the split below would be ambiguous and the request is refused.
-const PLACE: &str = "\u{2}ragstone-passages\u{2}";
+/// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
+/// because the rendered prompt could not be cut without doubt.
+const MARK: char = '\u{2}';
 
+/// Stands where the passages go while the template is rendered.
+const PLACE: &str = "\u{2}passages\u{2}";
+
+/// Renders the conversation with placeholders, then cuts it: at the passages' place, and around the words of messages
+/// in which control tokens would count. Other words stay joined with what surrounds them, so that their tokens are
+/// those of the model's own chat format.
 fn frame_by_template(
     messages: &[ChatMessage],
     with_passages: bool,
     format: &PromptFormat,
     (template, today): (&ChatTemplate, Date),
+    tokenizer: &Tokenizer,
 ) -> Result<Frame> {
     let mut messages = messages.to_vec();
-    if messages.iter().any(|message| message.content.contains(PLACE)) {
-        return Err(Error::new(ErrorKind::InvalidInput, "a message contains ragstone's passage marker; remove it"));
+    if messages.iter().any(|message| message.content.contains(MARK)) {
+        return Err(Error::new(ErrorKind::InvalidInput, "a message contains the control character U+0002; remove it"));
     }
     let last = last_user(&messages)?;
+    let mut words = Vec::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        if tokenizer.encode(&message.content, false)? != tokenizer.encode_text(&message.content)? {
+            let placeholder = format!("{MARK}{index}{MARK}");
+            let content = std::mem::replace(&mut message.content, placeholder.clone());
+            words.push((placeholder, content.trim().to_owned()));
+        }
+    }
     let asked = std::mem::take(&mut messages[last].content);
-    messages[last].content = if with_passages {
-        format!("{PLACE}{}", fill(&format.question, &[("{question}", &asked)]))
-    } else {
-        format!("{PLACE}{asked}")
-    };
+    let question = if with_passages { fill(&format.question, &[("{question}", &asked)]) } else { asked };
+    messages[last].content = format!("{PLACE}{question}");
     if with_passages && messages.iter().all(|message| message.role != "system") {
         messages.insert(0, ChatMessage { role: "system".into(), content: format.system.trim_end().into() });
     }
-    let words: Vec<String> =
-        messages.iter().map(|message| message.content.replace(PLACE, "").trim().to_owned()).collect();
     let rendered = template.render(&messages, true, today)?;
     let (root, question) = rendered.split_once(PLACE).ok_or_else(|| {
         Error::new(ErrorKind::Incompatible, "the model's chat template drops the last user message; take another model")
@@ -166,13 +176,12 @@ fn frame_by_template(
     Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
 }
 
-/// Cuts a rendered template where the words of messages that contain control characters of markup stand. Other words
-/// stay joined with what surrounds them, so that their tokens are those of the model's own chat format.
-fn pieces(rendered: &str, words: &[String]) -> Vec<Piece> {
+/// Puts `words` back in place of their placeholders, in order.
+fn pieces(rendered: &str, words: &[(String, String)]) -> Vec<Piece> {
     let mut out = Vec::new();
     let mut rest = rendered;
-    for word in words.iter().filter(|word| word.contains(['<', '['])) {
-        let Some((before, after)) = rest.split_once(word.as_str()) else { continue };
+    for (placeholder, word) in words {
+        let Some((before, after)) = rest.split_once(placeholder.as_str()) else { continue };
         out.push(Piece::Trusted(before.into()));
         out.push(Piece::Words(word.clone()));
         rest = after;
