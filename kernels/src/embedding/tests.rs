@@ -134,3 +134,12 @@ fn damaged_folders_say_what_to_do() {
     fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     assert!(refusal(folder.path()).1.contains("tokenizer.json"));
 }
+
+#[test]
+fn an_encoder_is_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<SentenceEncoder>();
+    shared::<crate::tokenizer::Tokenizer>();
+    shared::<crate::tokenizer::StreamDecoder>();
+    shared::<crate::chat::ChatTemplate>();
+}

@@ -136,7 +136,7 @@ fn ends_fall_back_from_file_to_file() {
     let named = ("tokenizer_config.json", json!({"eos_token": {"content": "</s>"}}));
     let ends = |files: &[_]| configured(files).unwrap().eos_ids().to_vec();
     assert_eq!(ends(&[generation.clone(), config.clone()]), [2, 9]);
-    assert_eq!(ends(&[config.clone()]), [5]);
+    assert_eq!(ends(std::slice::from_ref(&config)), [5]);
     assert_eq!(ends(&[("generation_config.json", json!({})), config.clone(), named.clone()]), [2, 5]);
     assert_eq!(ends(&[named]), [2]);
     assert!(ends(&[]).is_empty());

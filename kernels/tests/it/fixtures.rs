@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::{LoadOptions, Model};
 use safetensors::{Dtype, SafeTensors};
+use tempfile::TempDir;
 
 /// The folder of one tiny model.
 pub fn folder(name: &str) -> PathBuf {
@@ -23,8 +24,31 @@ pub fn names() -> Vec<String> {
 
 /// One tiny model with K and V kept as they are computed.
 pub fn model(name: &str) -> Model {
+    model_in(&folder(name))
+}
+
+/// A model folder with K and V kept as they are computed.
+pub fn model_in(folder: &Path) -> Model {
     let options = LoadOptions { kv_dtype: Some(KvDtype::F32), ..Default::default() };
-    Model::load(&folder(name), options).unwrap()
+    Model::load(folder, options).unwrap()
+}
+
+/// A copy of one tiny model to damage.
+pub fn copy(name: &str) -> TempDir {
+    let target = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder(name)).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, target.path().join(path.file_name().unwrap())).unwrap();
+    }
+    target
+}
+
+/// Replaces a part of `config.json`, which must be there.
+pub fn edit_config(folder: &Path, from: &str, to: &str) {
+    let path = folder.join("config.json");
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.contains(from), "{from} in {text}");
+    fs::write(&path, text.replace(from, to)).unwrap();
 }
 
 /// What transformers computes for a prompt.

@@ -4,29 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
 
+use crate::fixtures::{copy, edit_config, folder, names};
 use ragstone_kernels::ErrorKind;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::{LoadOptions, Model};
-use tempfile::TempDir;
-
-use crate::fixtures::{folder, names};
-
-fn copy(name: &str) -> TempDir {
-    let target = tempfile::tempdir().unwrap();
-    for entry in fs::read_dir(folder(name)).unwrap() {
-        let path = entry.unwrap().path();
-        fs::copy(&path, target.path().join(path.file_name().unwrap())).unwrap();
-    }
-    target
-}
-
-fn edit_config(folder: &Path, from: &str, to: &str) {
-    let path = folder.join("config.json");
-    let text = fs::read_to_string(&path).unwrap();
-    assert!(text.contains(from), "{from} in {text}");
-    fs::write(&path, text.replace(from, to)).unwrap();
-}
 
 fn refusal(folder: &Path) -> (ErrorKind, String) {
     match Model::load(folder, LoadOptions::default()) {

@@ -2,7 +2,7 @@
 
 use ragstone_kernels::matrix::Matrix;
 
-use crate::fixtures::{Expected, model, names};
+use crate::fixtures::{Expected, copy, edit_config, model, model_in, names};
 use crate::forward::{Sequence, counted};
 
 const TOLERANCE: f32 = 1e-4;
@@ -99,4 +99,26 @@ fn a_prompt_in_shuffled_slots() {
             &expected.logits[..39 * model.config().vocab_size],
         ))
     });
+}
+
+#[test]
+fn a_small_mistake_would_show() {
+    let mistakes = [
+        ("mistral_sliding", "\"sliding_window\": 9", "\"sliding_window\": 10"),
+        ("qwen2_sliding", "\"sliding_window\": 7", "\"sliding_window\": 6"),
+        ("llama_mha", "\"rope_theta\": 10000.0", "\"rope_theta\": 9990.0"),
+        ("rope_linear", "\"factor\": 4.0", "\"factor\": 4.01"),
+        ("rope_llama3", "\"high_freq_factor\": 4.0", "\"high_freq_factor\": 3.9"),
+        ("rope_yarn", "\"factor\": 4.0", "\"factor\": 3.99"),
+        ("rope_yarn_mscale", "\"truncate\": false", "\"truncate\": true"),
+        ("qwen3", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-03"),
+    ];
+    for (name, right, wrong) in mistakes {
+        let folder = copy(name);
+        edit_config(folder.path(), right, wrong);
+        let (model, expected) = (model_in(folder.path()), Expected::of(name));
+        let count = expected.tokens.len();
+        let logits = Sequence::new(&model, count).append(&expected.tokens, &counted(count));
+        assert!(difference(&logits, &expected.logits) > 2.0 * TOLERANCE, "{name}: {wrong} goes unnoticed");
+    }
 }
