@@ -142,7 +142,9 @@ mod tests {
         std::fs::create_dir(dir.path().join("corpus")).unwrap();
         assert!(refusal(dir.path()).contains("is not: choose another data folder"));
         let stamp = dir.path().join("FORMAT");
-        for (text, advice) in [("{\"format\":2}", "upgrade ragstone"), ("{\"format\":0}", "never was"), ("x", "restore")] {
+        for (text, advice) in
+            [("{\"format\":2}", "upgrade ragstone"), ("{\"format\":0}", "never was"), ("x", "restore")]
+        {
             std::fs::write(&stamp, text).unwrap();
             assert!(refusal(dir.path()).contains(advice), "{text}");
         }

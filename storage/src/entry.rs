@@ -157,7 +157,7 @@ impl EntryHeader {
 
     fn parse(body: &[u8]) -> Option<Self> {
         let u32_at = |at: usize| Some(u32::from_le_bytes(body.get(at..at + 4)?.try_into().ok()?));
-        let key_at = |at: usize| Some(<[u8; 32]>::try_from(body.get(at..at + 32)?).ok()?);
+        let key_at = |at: usize| <[u8; 32]>::try_from(body.get(at..at + 32)?).ok();
         if body[..4] != MAGIC || body[4..6] != FORMAT_VERSION.to_le_bytes() {
             return None;
         }

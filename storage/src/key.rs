@@ -124,6 +124,15 @@ mod tests {
 
     const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
 
+    /// Computed by another implementation of BLAKE3 from the drawing at [`KvKey`].
+    #[test]
+    fn golden_keys_of_format_1() {
+        let key = KvKey::derive(&FINGERPRINT, "", None, &[1, 2, 3]);
+        assert_eq!(key.to_string(), "c969aa4562de9f8c5f9d74ce5ee65e20c1815bf599569f07ef1c43e373e10530");
+        let key = KvKey::derive(&FINGERPRINT, "tenant", Some(&KvKey([0xAB; 32])), &[1, u32::MAX]);
+        assert_eq!(key.to_string(), "1e334c1dc7325689976d9b354a93c530d486f9ba59eea34006f1a12f2a81dd19");
+    }
+
     #[test]
     fn everything_that_shapes_kv_is_in_the_key() {
         let base = KvKey::derive(&FINGERPRINT, "", None, &[1, 2, 3]);

@@ -106,7 +106,10 @@ pub struct LoadPlan {
 /// `InvalidInput` if the ratio is not within 0 to 1.
 pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
     if !(0.0..=1.0).contains(&options.ratio) {
-        return Err(Error::invalid_input(format!("the recompute ratio is {}, but must be within 0 to 1", options.ratio)));
+        return Err(Error::invalid_input(format!(
+            "the recompute ratio is {}, but must be within 0 to 1",
+            options.ratio
+        )));
     }
     let found = &residency.segments;
     let last_with_tokens = found.iter().rposition(|at| at.tokens > 0);

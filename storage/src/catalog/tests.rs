@@ -50,7 +50,7 @@ fn jobs_are_resumed_where_they_were() {
     assert_eq!(catalog.unfinished_jobs().unwrap(), [resumed, second.clone()]);
     catalog.finish_job(first.id).unwrap();
     catalog.finish_job(first.id).unwrap();
-    assert_eq!(catalog.unfinished_jobs().unwrap(), [second.clone()]);
+    assert_eq!(catalog.unfinished_jobs().unwrap(), std::slice::from_ref(&second));
     assert_eq!(catalog.update_job(first.id, 4).unwrap_err().kind(), ErrorKind::NotFound);
     catalog.finish_job(second.id).unwrap();
     let third = catalog.add_job("law", &[], 7).unwrap();
@@ -102,7 +102,8 @@ fn a_damaged_catalog_is_begun_anew() {
     let head = |bytes: &mut Vec<u8>| bytes.iter_mut().take(64).for_each(|byte| *byte = 0xFF);
     let half = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() / 2);
     let empty = |bytes: &mut Vec<u8>| bytes.clear();
-    let damages: [(&str, &dyn Fn(&mut Vec<u8>), bool); 6] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(&mut Vec<u8>), bool);
+    let damages: [Damage<'_>; 6] = [
         ("conf", &garbage, true),
         ("conf", &empty, false),
         ("db", &garbage, false),

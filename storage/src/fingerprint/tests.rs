@@ -27,6 +27,14 @@ fn weights(dir: &TempDir) -> Vec<PathBuf> {
     paths.to_vec()
 }
 
+/// Computed by another implementation of BLAKE3: each part stands behind its length, u64 little-endian.
+#[test]
+fn golden_fingerprint_of_format_1() {
+    let identity = ModelIdentity { weights: Weights::Seed(7), ..identity(&[]) };
+    let golden = "ee1eedfc7ea607cafe317b62e0e43d34ed9b47a7be5dc88cb8d336e36a9d2dc4";
+    assert_eq!(fingerprint(&identity, None, None).unwrap().to_string(), golden);
+}
+
 #[test]
 fn everything_that_shapes_kv_counts() {
     let dir = TempDir::new().unwrap();

@@ -47,8 +47,9 @@ fn letters(plan: &LoadPlan) -> String {
 
 #[test]
 fn plans_by_table() {
-    let table: [(usize, &[usize], ReuseMode, &str, &[usize]); 12] = [
-        // exact segments, entries behind the root, mode, plan, wanted behind the root
+    /// Exact segments, entries behind the root, mode, plan, wanted behind the root.
+    type Row = (usize, &'static [usize], ReuseMode, &'static str, &'static [usize]);
+    let table: [Row; 12] = [
         (0, &[], ReuseMode::Auto, "C+C+C+C+C", &[2, 3]), // cold; the first passage is filed behind the root anyway
         (1, &[], ReuseMode::Auto, "LC+C+C+C", &[2, 3]),
         (2, &[1], ReuseMode::Auto, "LLC+C+C", &[2, 3]),
@@ -79,7 +80,6 @@ fn ranges_and_counts() {
     assert_eq!((plan.exact_tokens, plan.blended_tokens, plan.computed_tokens), (30, 30, 45));
     assert_eq!(plan.root_key, plan.segments[1].parent);
 }
-
 
 #[test]
 fn the_same_passage_twice_is_wanted_and_filed_once_behind_the_root() {
@@ -134,9 +134,8 @@ fn any_prompt() -> impl Strategy<Value = (Vec<(SegmentKind, u32, u32)>, usize, V
     let passages = prop::collection::vec((Just(PASSAGE), 0u32..6, 0u32..4), 0..7);
     let root = prop::option::of((Just(ROOT), 0u32..6, Just(9u32)));
     let question = prop::option::of((Just(QUESTION), 0u32..6, Just(8u32)));
-    let prompt = (root, passages, question).prop_map(|(root, passages, question)| {
-        root.into_iter().chain(passages).chain(question).collect::<Vec<_>>()
-    });
+    let prompt = (root, passages, question)
+        .prop_map(|(root, passages, question)| root.into_iter().chain(passages).chain(question).collect::<Vec<_>>());
     (prompt, 0usize..10, prop::collection::vec(0usize..10, 0..10))
 }
 

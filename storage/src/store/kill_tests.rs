@@ -106,9 +106,14 @@ fn check(folder: &Path, first: u32, reports: &[(u32, bool)], disk_bytes: u64, ca
 
 #[test]
 fn killed_at_failpoints() {
-    for point in
-        ["disk.before_write", "disk.before_write@6", "disk.after_write@6", "disk.delete@2", "disk.flush", "disk.flush@2"]
-    {
+    for point in [
+        "disk.before_write",
+        "disk.before_write@6",
+        "disk.after_write@6",
+        "disk.delete@2",
+        "disk.flush",
+        "disk.flush@2",
+    ] {
         let dir = TempDir::new().unwrap();
         let (name, nth) = point.split_once('@').unwrap_or((point, "1"));
         let child = start_writer(dir.path(), 0, PLENTY, &format!("{name}=kill@{nth}"));

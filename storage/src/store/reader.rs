@@ -29,7 +29,10 @@ enum Source {
 
 /// The frames of a disk entry that were verified so far.
 enum Verified {
-    Collecting { frames: Vec<Option<Bytes>>, missing: u32 },
+    Collecting {
+        frames: Vec<Option<Bytes>>,
+        missing: u32,
+    },
     /// Promoted already, or too large for host memory.
     Done,
 }

@@ -118,7 +118,8 @@ fn a_damaged_frame_is_a_late_miss_of_that_entry_only() {
             Some(bytes)
         }
     };
-    let damages: [(&str, &dyn Fn(Vec<u8>) -> Option<Vec<u8>>); 7] = [
+    type Damage<'a> = (&'a str, &'a dyn Fn(Vec<u8>) -> Option<Vec<u8>>);
+    let damages: [Damage<'_>; 7] = [
         ("magic", &flip(0)),
         ("key", &flip(20)),
         ("payload", &flip(75)),
@@ -361,7 +362,7 @@ fn threads_share_the_store() {
     assert!(status.host.bytes <= bytes * 5 && status.disk.bytes <= bytes * 9, "{status:?}");
     assert_eq!(status.host.bytes, status.host.entries * bytes);
     assert_eq!(status.disk.bytes, status.disk.entries * bytes);
-    assert_eq!((status.token_mismatches, status.disk.corrupt), (0, status.disk.corrupt));
+    assert_eq!(status.token_mismatches, 0);
     drop(store);
     let store = folder.open(bytes * 5, bytes * 9);
     assert_eq!(store.status().disk.entries, status.disk.entries, "the index is what is on disk");

@@ -14,6 +14,7 @@ mod rocks;
 
 use std::collections::HashMap;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -25,6 +26,9 @@ use crate::entry::{Entry, EntryHeader};
 use crate::env::Env;
 use crate::key::KvKey;
 use crate::{Error, ErrorKind, Result};
+
+/// Garbage that is not worth collecting: what lies in blob files until RocksDB's next compaction in any case.
+const GARBAGE_SLACK_BYTES: u64 = 96 << 20;
 
 /// What became of an entry that was to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub struct DiskTier {
     db: DB,
     env: Env,
     index: Mutex<DiskIndex>,
+    /// Whether RocksDB was told to collect garbage from blob files.
+    is_collecting: AtomicBool,
 }
 
 /// Room for one entry that gives itself back, and revives the entries it was to replace, unless the write came through.
@@ -89,7 +95,7 @@ impl DiskTier {
     /// is emptied with a warning: it holds derived data only.
     pub fn open(dir: &Path, capacity_bytes: u64, env: Env, last_use_unix_ms: &HashMap<KvKey, u64>) -> Result<Self> {
         let db = rocks::open(dir)?;
-        let tier = Self { db, env, index: Mutex::new(DiskIndex::new(capacity_bytes)) };
+        let tier = Self { db, env, index: Mutex::new(DiskIndex::new(capacity_bytes)), is_collecting: AtomicBool::new(false) };
         tier.rebuild_index(last_use_unix_ms)?;
         Ok(tier)
     }
@@ -149,6 +155,7 @@ impl DiskTier {
         if !visible {
             self.delete(&extent)?;
         }
+        self.steer_collection()?;
         Ok(DiskOutcome::Written { bytes: extent.bytes })
     }
 
@@ -166,6 +173,24 @@ impl DiskTier {
         self.env.fail_point("disk.before_write")?;
         self.db.write(batch).map_err(|error| rocks::error("write an entry", error))?;
         self.env.fail_point("disk.after_write")
+    }
+
+    /// Has RocksDB collect garbage while there is more of it than a quarter of the bound, until an eighth is left. Blob
+    /// files that hold nothing live are deleted in any case.
+    fn steer_collection(&self) -> Result<()> {
+        let file_bytes = rocks::file_bytes(&self.db);
+        let (live_bytes, capacity_bytes) = {
+            let index = self.index();
+            (index.bytes(), index.capacity_bytes())
+        };
+        let garbage_bytes = file_bytes.saturating_sub(live_bytes);
+        let is_on = self.is_collecting.load(Ordering::Relaxed);
+        let wanted = garbage_bytes > GARBAGE_SLACK_BYTES + capacity_bytes / if is_on { 8 } else { 4 };
+        if wanted != is_on {
+            rocks::set_blob_collection(&self.db, wanted)?;
+            self.is_collecting.store(wanted, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Pins an entry and marks it as used; memory only.

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, LogLevel, Options, properties,
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, LogLevel, Options,
+    properties,
 };
 
 use crate::{Error, ErrorKind, Result};
@@ -19,7 +20,7 @@ const BLOB_FILE_BYTES: u64 = 64 << 20;
 const FRAMES_BUFFER_BYTES: usize = 32 << 20;
 const ENTRIES_BUFFER_BYTES: usize = 4 << 20;
 const BLOCK_CACHE_BYTES: usize = 16 << 20;
-const LOG_BYTES: u64 = 128 << 20;
+const LOG_BYTES: u64 = 64 << 20;
 
 /// Opens or creates the database; one that is damaged as a whole is emptied, since it holds derived data only.
 pub(super) fn open(dir: &Path) -> Result<DB> {
@@ -69,10 +70,13 @@ fn frames_options(cache: &Cache) -> Options {
     options.set_min_blob_size(MIN_BLOB_BYTES);
     options.set_blob_file_size(BLOB_FILE_BYTES);
     options.set_blob_compression_type(DBCompressionType::None);
-    options.set_enable_blob_gc(true);
-    // Any file may be collected, and is as soon as a quarter of it is garbage: the bound on disk space comes first.
-    options.set_blob_gc_age_cutoff(1.0);
-    options.set_blob_gc_force_threshold(0.25);
+    // Switched on by [`set_blob_collection`] only while there is much garbage: when on, every compaction rewrites the
+    // oldest blob files, whether they hold garbage or not.
+    options.set_enable_blob_gc(false);
+    options.set_blob_gc_age_cutoff(0.3);
+    // Tables hold references only, so that compactions are cheap; the sooner one comes, the sooner a blob file without
+    // live blobs is deleted.
+    options.set_level_zero_file_num_compaction_trigger(2);
     options.set_write_buffer_size(FRAMES_BUFFER_BYTES);
     options.set_max_write_buffer_number(2);
     options
@@ -104,8 +108,16 @@ pub(super) fn entries(db: &DB) -> Result<&ColumnFamily> {
 }
 
 fn family<'a>(db: &'a DB, name: &str) -> Result<&'a ColumnFamily> {
-    let missing = || Error::new(ErrorKind::Internal, format!("the KV store was opened without its column family {name}"));
+    let missing =
+        || Error::new(ErrorKind::Internal, format!("the KV store was opened without its column family {name}"));
     db.cf_handle(name).ok_or_else(missing)
+}
+
+/// Whether compactions move live blobs out of the oldest blob files, so that those can be deleted.
+pub(super) fn set_blob_collection(db: &DB, on: bool) -> Result<()> {
+    let value = if on { "true" } else { "false" };
+    let set = db.set_options_cf(frames(db)?, &[("enable_blob_garbage_collection", value)]);
+    set.map_err(|failed| error("switch blob collection", failed))
 }
 
 /// Size of table and blob files; zero for what RocksDB does not tell.
@@ -138,8 +150,13 @@ fn classify_text(text: &str) -> (ErrorKind, &'static str) {
         "Corruption" => ErrorKind::Corrupt,
         "NotFound" => ErrorKind::NotFound,
         "IO error" if text.contains("No such file or directory") => ErrorKind::NotFound,
-        "IO error" | "Resource busy" | "Operation timed out" | "Operation failed. Try again." | "Result incomplete"
-        | "Operation aborted" | "Shutdown in progress" => ErrorKind::Unavailable,
+        "IO error"
+        | "Resource busy"
+        | "Operation timed out"
+        | "Operation failed. Try again."
+        | "Result incomplete"
+        | "Operation aborted"
+        | "Shutdown in progress" => ErrorKind::Unavailable,
         _ => ErrorKind::Internal,
     };
     (kind, "")
@@ -174,7 +191,10 @@ mod tests {
     #[test]
     fn kinds_follow_from_rocksdb_texts() {
         let kind = |text: &str| classify_text(text).0;
-        assert_eq!(kind("IO error: No space left on device: While appending to file: /d/000004.log: …"), ErrorKind::Full);
+        assert_eq!(
+            kind("IO error: No space left on device: While appending to file: /d/000004.log: …"),
+            ErrorKind::Full
+        );
         assert_eq!(kind("IO error: Disk quota exceeded: While appending to file"), ErrorKind::Full);
         assert_eq!(kind("IO error: No such file or directory: While open a file for random read"), ErrorKind::NotFound);
         assert_eq!(kind("IO error: Input/output error: While pread"), ErrorKind::Unavailable);

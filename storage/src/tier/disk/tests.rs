@@ -223,7 +223,10 @@ fn a_damaged_database_is_emptied() {
                         let shape = entry.header().frame_shape();
                         let read = tier.frame(&key(entry), layer);
                         let verified = read.and_then(|bytes| frame::decode(&bytes, &key(entry), layer, &shape));
-                        assert!(verified.is_err() || tier.frame(&key(entry), layer).unwrap() == entry.frames()[layer as usize]);
+                        assert!(
+                            verified.is_err()
+                                || tier.frame(&key(entry), layer).unwrap() == entry.frames()[layer as usize]
+                        );
                     }
                     tier.remove(&key(entry)).unwrap();
                 }

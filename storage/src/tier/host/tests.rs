@@ -41,8 +41,8 @@ fn pinned_entries_stay_and_a_refusal_evicts_nothing() {
     let (outcome, evicted) = tier.insert(c.clone());
     assert_eq!((outcome, key(&evicted[0])), (HostOutcome::Stored, b_key), "a is older, but pinned");
     drop(evicted);
-    let big = Arc::new(entry_of_width(None, &[9], 40));
-    assert!(bytes(&big) <= tier.capacity_bytes());
+    let big = Arc::new(entry_of_width(None, &[9], 8));
+    assert!(bytes(&a) < bytes(&big) && bytes(&big) <= tier.capacity_bytes());
     let (outcome, evicted) = tier.insert(big);
     assert_eq!((outcome, evicted.len()), (HostOutcome::Refused, 0), "both are pinned");
     assert_eq!((tier.usage().entries, tier.usage().refused), (2, 1));
