@@ -49,14 +49,18 @@ def answer(model, encode, ids, limit=12):
     return encode.tokenizer.decode(said).strip()
 
 
-def free_running(model, encode, items, passages=True, score=None):
-    """Mean score (exact match unless given) by type."""
-    score = score or (lambda said, golds: float(words(said) in [words(g) for g in golds]))
-    found = collections.defaultdict(list)
+def exact(said, golds):
+    return float(words(said) in [words(g) for g in golds])
+
+
+def free_running(model, encode, items, passages=True, scores=(exact,)):
+    """Means by score and type, {"exact": {"T1": ...}}, of the model's own greedy answers."""
+    found = {score.__name__: collections.defaultdict(list) for score in scores}
     for item in items:
         said = answer(model, encode, prompt_ids(encode, item, passages))
-        found[item["type"]].append(score(said, item["answers"]))
-    return {t: round(sum(v) / len(v), 3) for t, v in sorted(found.items())}
+        for score in scores:
+            found[score.__name__][item["type"]].append(score(said, item["answers"]))
+    return {name: {t: round(sum(v) / len(v), 3) for t, v in sorted(by.items())} for name, by in found.items()}
 
 
 def load(folder):
@@ -117,8 +121,8 @@ def main():
     model, encode = load(a.checkpoint)
     result = {"split": a.data or a.split, "level": a.level, "questions": len(items),
               "prompt_tokens_mean": round(sum(len(prompt_ids(encode, i)) for i in items) / len(items)),
-              "exact_match": free_running(model, encode, items), "f1": free_running(model, encode, items, score=f1),
-              "f1_without_passages": free_running(model, encode, items, passages=False, score=f1)}
+              "with_passages": free_running(model, encode, items, scores=(exact, f1)),
+              "without_passages": free_running(model, encode, items, passages=False, scores=(exact, f1))}
     if a.check:
         result["against_transformers"] = same_as_transformers(a.checkpoint, model, encode, items[:a.check])
     print(json.dumps(result, indent=2))

@@ -3,135 +3,64 @@
 //! The corpus is the only primary data of ragstone; everything in the KV store can be computed again from it. A document
 //! is cut into passages once, when it is ingested; each passage is embedded and tokenized then and never again.
 //!
+//! Why a table a collection: BM25's word statistics are the collection's own, so that what one collection holds neither
+//! shows in nor changes another's ranking; no filter stands between a question and foreign passages; and dropping a
+//! collection is dropping a folder.
+//!
 //! All functions that touch the disk are `async` and must be awaited on a multi-thread tokio runtime: LanceDB's plans
 //! spawn tasks that wait for each other. Work that binds the processor (embedding, tokenizing) runs on that runtime's
-//! blocking threads.
+//! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
 
-use std::path::Path;
+mod chunk;
+mod document;
+mod fusion;
+mod ingest;
+mod passage;
+mod schema;
+mod search;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
+use arrow_array::RecordBatch;
+use lancedb::query::{ColumnOrdering, QueryBase, Select};
+use lancedb::{ObjectStoreRegistry, Session};
+use serde::Serialize;
 
+pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::ingest::{UpsertProgress, UpsertReport};
+pub use self::passage::{Passage, PassageEncoder};
+use self::schema::StoredPassage;
+pub use self::search::{Hit, SearchMode, SearchOptions};
+use self::table::{Collection, failed, io_failed, unknown};
 use crate::{Error, ErrorKind, Result};
 
-/// What the corpus needs of the models: vectors from the embedding model, token ids from the language model.
-///
-/// The calls block and bind the processor; the corpus makes them on blocking threads.
-pub trait PassageEncoder: Send + Sync {
-    /// One vector of [`dimension`](Self::dimension) numbers of unit length for each text.
-    fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>>;
-    /// The length of a vector.
-    fn dimension(&self) -> usize;
-    /// Names the embedding model and its weights. A corpus built with one identity is not searched with another.
-    fn identity(&self) -> String;
-    /// The token ids of a passage as it stands in a prompt, separators included, in the language model's vocabulary.
-    fn tokenize_passage(&self, title: &str, text: &str) -> Result<Vec<u32>>;
-    /// Names the tokenizer and the passage's form in a prompt. Ids stored under another identity are made again on read.
-    fn tokenizer_identity(&self) -> String;
-    /// How many tokens of the embedding model `text` has, special tokens left out. Chunks are measured with it.
-    fn count_tokens(&self, text: &str) -> usize;
-}
+/// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
+const INDEX_CACHE_BYTES: usize = 64 << 20;
+const METADATA_CACHE_BYTES: usize = 16 << 20;
+/// A collection's name stands in a path: letters, digits, `.`, `_`, `-`, and no more than this.
+const MAX_NAME_BYTES: usize = 64;
 
 /// How a corpus is built.
 #[derive(Debug, Clone)]
 pub struct CorpusOptions {
-    /// The greatest length of a passage, in tokens of the embedding model.
+    /// The greatest length of a passage with its title, in tokens of the embedding model. The default, 254, is the window
+    /// of all-MiniLM-L6-v2 (256) without its two special tokens: what is longer would not be in the vector.
     pub chunk_tokens: usize,
+    /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
+    /// exact and takes a few milliseconds.
+    pub vector_index_rows: usize,
 }
 
 impl Default for CorpusOptions {
     fn default() -> Self {
-        Self { chunk_tokens: 256 }
+        Self { chunk_tokens: 254, vector_index_rows: 50_000 }
     }
-}
-
-/// A document as a caller gives it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Document {
-    /// Who it is. Without one, the document is known by its source, or by its title and text where it has no source.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    #[serde(default)]
-    pub title: String,
-    pub text: String,
-    /// Where it came from: a path or an address, for citations.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
-    pub metadata: serde_json::Map<String, serde_json::Value>,
-}
-
-/// A piece of a document, as it is found and put into a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Passage {
-    /// 32 hex digits of a hash of title and text: the same content has the same id wherever it stands.
-    pub id: String,
-    pub document_id: String,
-    pub collection: String,
-    /// Its place among the document's passages, from 0.
-    pub ordinal: u32,
-    pub title: String,
-    pub text: String,
-    pub source: Option<String>,
-    /// In the vocabulary of the encoder's tokenizer.
-    #[serde(skip)]
-    pub token_ids: Arc<[u32]>,
-    pub metadata: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Which of the two searches to ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SearchMode {
-    /// Cosine similarity of embeddings.
-    Vector,
-    /// BM25 over the words.
-    FullText,
-    /// Both, fused.
-    #[default]
-    Fused,
-}
-
-/// How to search.
-#[derive(Debug, Clone)]
-pub struct SearchOptions {
-    /// How many hits at most.
-    pub top_k: usize,
-    pub mode: SearchMode,
-}
-
-impl Default for SearchOptions {
-    fn default() -> Self {
-        Self { top_k: 5, mode: SearchMode::Fused }
-    }
-}
-
-/// A passage found, with its score: cosine similarity, BM25, or the fused score, by mode. Greater is better.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Hit {
-    pub passage: Passage,
-    pub score: f32,
-}
-
-/// What an upsert changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UpsertReport {
-    pub documents_added: usize,
-    pub documents_unchanged: usize,
-    pub documents_replaced: usize,
-    /// Documents without a word: nothing to find, so nothing is kept (an older version with words is removed).
-    pub documents_empty: usize,
-    pub passages_added: usize,
-    pub passages_removed: usize,
-}
-
-/// How far an upsert is. What it counts as done is durable.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct UpsertProgress {
-    pub documents_done: usize,
-    pub documents_total: usize,
-    pub passages_added: usize,
 }
 
 /// A collection's size.
@@ -140,24 +69,6 @@ pub struct CollectionInfo {
     pub name: String,
     pub documents: usize,
     pub passages: usize,
-}
-
-/// A stored document, without its text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DocumentInfo {
-    pub id: String,
-    pub title: String,
-    pub source: Option<String>,
-    pub passages: usize,
-    pub metadata: serde_json::Map<String, serde_json::Value>,
-}
-
-/// A stored document with its passages in order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct StoredDocument {
-    #[serde(flatten)]
-    pub info: DocumentInfo,
-    pub passages: Vec<Passage>,
 }
 
 /// Counters since the corpus was opened.
@@ -171,10 +82,18 @@ pub struct CorpusCounters {
 
 /// The corpus of one data folder. Clones share it.
 #[derive(Clone)]
-pub struct Corpus {}
+pub struct Corpus {
+    inner: Arc<Inner>,
+}
 
-fn not_built<T>() -> Result<T> {
-    Err(Error::new(ErrorKind::Internal, "the corpus is not built yet"))
+struct Inner {
+    db: lancedb::Connection,
+    folder: PathBuf,
+    encoder: Arc<dyn PassageEncoder>,
+    options: CorpusOptions,
+    collections: tokio::sync::Mutex<BTreeMap<String, Arc<Collection>>>,
+    passages_retokenized: AtomicU64,
+    texts_embedded: AtomicU64,
 }
 
 impl Corpus {
@@ -182,59 +101,284 @@ impl Corpus {
     ///
     /// # Errors
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
-    pub async fn open(_dir: &Path, _encoder: Arc<dyn PassageEncoder>, _options: CorpusOptions) -> Result<Self> {
-        not_built()
+    /// `InvalidInput` for a passage length of less than 16 tokens.
+    pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
+        if options.chunk_tokens < 16 {
+            let message = format!("passages of {} tokens say nothing: use 16 or more", options.chunk_tokens);
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        let opening = format!("open the corpus in {}", dir.display());
+        let folder = dir.to_owned();
+        let found = blocking("opening the corpus", move || {
+            std::fs::create_dir_all(&folder)
+                .and_then(|()| table::find(&folder))
+                .map_err(|error| io_failed(&format!("read the folder {}", folder.display()), error))
+        });
+        let names = found.await?;
+        let path = dir.to_str().ok_or_else(|| {
+            let message = format!("the path {} is not UTF-8: choose another data folder", dir.display());
+            Error::new(ErrorKind::InvalidInput, message)
+        })?;
+        let registry = Arc::new(ObjectStoreRegistry::default());
+        let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
+        let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
+        let mut collections = BTreeMap::new();
+        for name in names {
+            let collection = Collection::open(&db, dir, &name, encoder.dimension()).await?;
+            check(&collection, &encoder.identity(), dir).await?;
+            collections.insert(name, Arc::new(collection));
+        }
+        let inner = Inner {
+            db,
+            folder: dir.to_owned(),
+            encoder,
+            options,
+            collections: tokio::sync::Mutex::new(collections),
+            passages_retokenized: AtomicU64::new(0),
+            texts_embedded: AtomicU64::new(0),
+        };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Adds `documents` to `collection`, which is created where it is missing. See [`Document::id`] for identity.
     ///
     /// A document whose content is already there is left alone and nothing of it is embedded. One whose content changed
     /// replaces all passages of the older version in one commit. Of two documents with one identity the later wins. On
-    /// return, and for what `progress` reports as done, the change is on disk.
+    /// return, and for what `progress` reports as done, the change is on disk; a call that was cut off loses at most the
+    /// passages that were not yet reported, and the same call again does the rest.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`.
     pub async fn upsert(
         &self,
-        _collection: &str,
-        _documents: Vec<Document>,
-        _progress: &(dyn Fn(UpsertProgress) + Send + Sync),
+        collection: &str,
+        documents: Vec<Document>,
+        progress: &(dyn Fn(UpsertProgress) + Send + Sync),
     ) -> Result<UpsertReport> {
-        not_built()
+        check_name(collection)?;
+        for document in &documents {
+            document.identity()?;
+        }
+        loop {
+            let table = self.find_or_create(collection).await?;
+            let Some(writer) = table.write().await else { continue };
+            let stored = table.versions().await?;
+            let report = self.ingest(&writer, collection, documents, progress, stored).await?;
+            writer.maintain(self.inner.options.vector_index_rows).await?;
+            return Ok(report);
+        }
     }
 
     /// Removes a document; how many passages went. 0 where there was none.
-    pub async fn delete(&self, _collection: &str, _document_id: &str) -> Result<usize> {
-        not_built()
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection.
+    pub async fn delete(&self, collection: &str, document_id: &str) -> Result<usize> {
+        let table = self.find(collection).await?;
+        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
+        let removed = writer.remove(&[document_id.to_owned()]).await?;
+        writer.maintain(self.inner.options.vector_index_rows).await?;
+        Ok(removed)
     }
 
     /// Removes a collection; how many passages went. `NotFound` where there was none.
-    pub async fn delete_collection(&self, _collection: &str) -> Result<usize> {
-        not_built()
+    pub async fn delete_collection(&self, collection: &str) -> Result<usize> {
+        let table = self.find(collection).await?;
+        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
+        let mut collections = self.inner.collections.lock().await;
+        let removed = writer.drop_table(&self.inner.db).await?;
+        collections.remove(collection);
+        Ok(removed)
     }
 
     /// All collections by name.
     pub async fn collections(&self) -> Result<Vec<CollectionInfo>> {
-        not_built()
+        let tables: Vec<_> = self.inner.collections.lock().await.values().cloned().collect();
+        let mut infos = Vec::with_capacity(tables.len());
+        for table in tables {
+            let (documents, passages) = (table.documents().await?, table.rows().await?);
+            infos.push(CollectionInfo { name: table.name.clone(), documents, passages });
+        }
+        Ok(infos)
     }
 
     /// Documents `offset..offset + limit` of a collection, ordered by id.
-    pub async fn documents(&self, _collection: &str, _offset: usize, _limit: usize) -> Result<Vec<DocumentInfo>> {
-        not_built()
-    }
-
-    /// One document with its passages. `NotFound` where there is none.
-    pub async fn document(&self, _collection: &str, _document_id: &str) -> Result<StoredDocument> {
-        not_built()
-    }
-
-    /// The passages that answer `query` best, best first, ties by id; each content once.
     ///
     /// # Errors
-    /// `NotFound` for an unknown collection. An empty collection, or a query without words, has no hits.
-    pub async fn search(&self, _collection: &str, _query: &str, _options: &SearchOptions) -> Result<Vec<Hit>> {
-        not_built()
+    /// `NotFound` for an unknown collection.
+    pub async fn documents(&self, collection: &str, offset: usize, limit: usize) -> Result<Vec<DocumentInfo>> {
+        let table = self.find(collection).await?;
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let snapshot = table.snapshot().await?;
+        let order = ColumnOrdering::asc_nulls_first("document_id".to_owned());
+        let query = snapshot.table.query().only_if("ordinal = 0").order_by(Some(vec![order]));
+        let columns = ["document_id", "title", "source", "passages", "metadata"];
+        let query = query.offset(offset).limit(limit).select(Select::columns(&columns));
+        let mut documents = Vec::new();
+        for batch in table.run(query).await? {
+            documents.append(&mut document_infos(&batch)?);
+        }
+        Ok(documents)
+    }
+
+    /// One document with its passages.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection or document.
+    pub async fn document(&self, collection: &str, document_id: &str) -> Result<StoredDocument> {
+        let table = self.find(collection).await?;
+        let snapshot = table.snapshot().await?;
+        let columns = [&schema::PASSAGE_COLUMNS[..], &["passages", "token_ids"]].concat();
+        let query = snapshot.table.query().only_if_expr(table::is_document(document_id));
+        let (mut infos, mut stored) = (Vec::new(), Vec::new());
+        for batch in table.run(query.select(Select::columns(&columns))).await? {
+            infos.append(&mut document_infos(&batch)?);
+            stored.append(&mut schema::decode(&batch, collection)?);
+        }
+        let Some(info) = infos.into_iter().next() else {
+            let message = format!("there is no document `{document_id}` in collection `{collection}`");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        };
+        stored.sort_by_key(|stored| stored.passage.ordinal);
+        Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
+    }
+
+    /// The passages that answer `query` best, best first, ties by document and place; each content once.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection. An empty collection and an empty query have no hits.
+    pub async fn search(&self, collection: &str, query: &str, options: &SearchOptions) -> Result<Vec<Hit>> {
+        let table = self.find(collection).await?;
+        if query.trim().is_empty() || options.top_k == 0 {
+            return Ok(Vec::new());
+        }
+        let vector = match options.mode {
+            SearchMode::FullText => None,
+            _ => self.embed(vec![query.to_owned()]).await?.pop(),
+        };
+        let found = search::search(&table, query, vector, options).await?;
+        let (stored, scores): (Vec<_>, Vec<_>) = found.into_iter().map(|hit| (hit.stored, hit.score)).unzip();
+        let passages = self.with_own_tokens(stored).await?;
+        Ok(passages.into_iter().zip(scores).map(|(passage, score)| Hit { passage, score }).collect())
     }
 
     /// Counters since the start.
     pub fn counters(&self) -> CorpusCounters {
-        CorpusCounters::default()
+        CorpusCounters {
+            passages_retokenized: self.inner.passages_retokenized.load(Ordering::Relaxed),
+            texts_embedded: self.inner.texts_embedded.load(Ordering::Relaxed),
+        }
     }
+
+    fn encoder(&self) -> &Arc<dyn PassageEncoder> {
+        &self.inner.encoder
+    }
+
+    fn chunk_tokens(&self) -> usize {
+        self.inner.options.chunk_tokens
+    }
+
+    fn texts_embedded(&self) -> &AtomicU64 {
+        &self.inner.texts_embedded
+    }
+
+    async fn find(&self, name: &str) -> Result<Arc<Collection>> {
+        check_name(name)?;
+        self.inner.collections.lock().await.get(name).cloned().ok_or_else(|| unknown(name))
+    }
+
+    async fn find_or_create(&self, name: &str) -> Result<Arc<Collection>> {
+        let mut collections = self.inner.collections.lock().await;
+        if let Some(table) = collections.get(name) {
+            return Ok(Arc::clone(table));
+        }
+        let Inner { db, folder, encoder, .. } = &*self.inner;
+        let schema = schema::table_schema(encoder.dimension(), &encoder.identity());
+        let table = Arc::new(Collection::create(db, folder, name, schema, encoder.dimension()).await?);
+        collections.insert(name.to_owned(), Arc::clone(&table));
+        Ok(table)
+    }
+
+    /// The passages with token ids of the encoder's tokenizer; ids of another are made again, and counted.
+    async fn with_own_tokens(&self, stored: Vec<StoredPassage>) -> Result<Vec<Passage>> {
+        let own = self.encoder().tokenizer_identity();
+        if stored.iter().all(|stored| stored.tokenizer == own) {
+            return Ok(stored.into_iter().map(|stored| stored.passage).collect());
+        }
+        let encoder = Arc::clone(self.encoder());
+        let (passages, count) = blocking("tokenizing passages", move || {
+            let mut passages = Vec::with_capacity(stored.len());
+            let mut count = 0;
+            for StoredPassage { mut passage, tokenizer } in stored {
+                if tokenizer != own {
+                    passage.token_ids = encoder.tokenize_passage(&passage.title, &passage.text)?.into();
+                    count += 1;
+                }
+                passages.push(passage);
+            }
+            Ok((passages, count))
+        })
+        .await?;
+        self.inner.passages_retokenized.fetch_add(count, Ordering::Relaxed);
+        Ok(passages)
+    }
+}
+
+fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
+    let (ids, titles) = (schema::strings(batch, "document_id")?, schema::strings(batch, "title")?);
+    let (sources, metadata) = (schema::strings(batch, "source")?, schema::strings(batch, "metadata")?);
+    let passages = schema::numbers(batch, "passages")?;
+    let info = |row| {
+        Ok(DocumentInfo {
+            id: ids.value(row).to_owned(),
+            title: titles.value(row).to_owned(),
+            source: schema::optional(sources, row),
+            passages: passages.value(row) as usize,
+            metadata: schema::parse_metadata(metadata.value(row))?,
+        })
+    };
+    (0..batch.num_rows()).map(info).collect()
+}
+
+/// A collection of another format or embedding model is refused, unless nothing is in it.
+async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<()> {
+    let (name, format) = (&collection.name, collection.metadata(schema::FORMAT_KEY));
+    if format != schema::FORMAT {
+        let message = format!(
+            "collection `{name}` in {} has format `{format}`, and this ragstone reads format {}: upgrade ragstone",
+            dir.display(),
+            schema::FORMAT
+        );
+        return Err(Error::new(ErrorKind::Incompatible, message));
+    }
+    let built_with = collection.metadata(schema::EMBEDDING_KEY);
+    if built_with != embedding {
+        let message = format!(
+            "collection `{name}` was built with the embedding model {built_with}, and the one in use is {embedding}: \
+             start with that model, or use another data folder, or remove {} and ingest the documents again",
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::Incompatible, message));
+    }
+    Ok(())
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(allowed) {
+        let message = format!(
+            "`{}` cannot name a collection: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores",
+            name.escape_default()
+        );
+        return Err(Error::new(ErrorKind::InvalidInput, message));
+    }
+    Ok(())
+}
+
+/// Runs work that binds the processor or a disk on a blocking thread. A panic there is an error here.
+async fn blocking<T: Send + 'static>(doing: &str, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Error::new(ErrorKind::Internal, format!("{doing} panicked")).with_source(error))?
 }

@@ -1,0 +1,136 @@
+//! How a command reaches the store: through the running service of its data folder, or, where none runs, by opening the
+//! folder itself for as long as the command takes.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::client::Client;
+use crate::config::Config;
+use crate::data_folder::{DataFolder, HeldFolder};
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::{Progress, Unit};
+use crate::service::{Audience, Service};
+
+/// How long a holder that does not answer may keep a command waiting.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(100);
+
+/// The way to the store.
+pub enum Access {
+    /// A running service.
+    Remote(Client),
+    /// A service of this process's own, which only it may use.
+    Local { client: Client, service: Box<Service> },
+}
+
+impl Access {
+    /// Finds the way for `command`.
+    pub async fn open(config: &Config, command: &str) -> Result<Self> {
+        let folder = DataFolder::create(&config.data()?)?;
+        let begun = Instant::now();
+        let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
+        loop {
+            if let Some(held) = folder.try_hold(command)? {
+                return Self::local(config, held).await;
+            }
+            if let Some(record) = folder.service_record() {
+                let client = Client::new(&record.address, &record.token)?;
+                if client.is_process(record.pid).await {
+                    wait_until_ready(&client).await?;
+                    check_model(config, &client).await?;
+                    return Ok(Self::Remote(client));
+                }
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(folder.in_use());
+            }
+            waiting.tick();
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn local(config: &Config, held: HeldFolder) -> Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .map_err(|error| Error::internal(format!("no port on the loopback interface: {error}")))?;
+        let service = Box::new(Service::start(config, held, listener, Audience::Private)?);
+        let client = Client::new(&service.address, service.token())?;
+        match service.open().await {
+            Ok(()) => Ok(Self::Local { client, service }),
+            Err(error) => {
+                // The reason matters more than how the rest ends.
+                let _ = service.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The client to use.
+    pub fn client(&self) -> &Client {
+        match self {
+            Self::Remote(client) | Self::Local { client, .. } => client,
+        }
+    }
+
+    /// Makes everything durable and lets the folder go.
+    pub async fn close(self) -> Result<()> {
+        match self {
+            Self::Remote(_) => Ok(()),
+            Self::Local { service, .. } => service.close().await,
+        }
+    }
+}
+
+/// Runs `work` against the store; Ctrl-C ends it, and the store is closed in every case.
+pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    let access = tokio::select! {
+        access = Access::open(config, command) => access?,
+        interrupted = interrupted() => return Err(interrupted),
+    };
+    let done = tokio::select! {
+        done = work(access.client()) => done,
+        interrupted = interrupted() => Err(interrupted),
+    };
+    let closed = access.close().await;
+    done.and_then(|value| closed.map(|()| value))
+}
+
+async fn interrupted() -> Error {
+    match tokio::signal::ctrl_c().await {
+        Ok(()) => Error::new(ErrorKind::Cancelled, "interrupted; what was stored is kept"),
+        Err(error) => Error::internal(format!("signals cannot be received: {error}")),
+    }
+}
+
+async fn wait_until_ready(client: &Client) -> Result<()> {
+    let waiting = Progress::new("waiting for the service to load its model", Unit::Nothing);
+    loop {
+        match client.get::<Value>(&["readyz"]).await {
+            Ok(_) => return Ok(()),
+            // It answered: 503, not yet.
+            Err(error) if error.kind() == ErrorKind::Unavailable && client.is_alive().await => {
+                waiting.tick();
+                tokio::time::sleep(POLL).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// A command that names another model than the service's would get the wrong model's answer.
+async fn check_model(config: &Config, client: &Client) -> Result<()> {
+    let Some(wanted) = &config.surface.model else { return Ok(()) };
+    let status: Value = client.get(&["v1", "cache", "status"]).await?;
+    let served = status["model"]["id"].as_str().unwrap_or_default();
+    let name = Path::new(wanted).file_name().map(|name| name.to_string_lossy().into_owned());
+    if wanted == served || (Path::new(wanted).is_dir() && name.as_deref() == Some(served)) {
+        return Ok(());
+    }
+    let message = format!(
+        "the running service of this data folder has model `{served}`, not `{wanted}`; stop it and start it with that \
+         model, or leave --model out"
+    );
+    Err(Error::new(ErrorKind::Incompatible, message))
+}

@@ -1,0 +1,132 @@
+//! `ragstone ask`
+
+use clap::ValueEnum;
+use futures::StreamExt;
+use serde_json::{Value, json};
+
+use crate::cli::{output, report};
+use crate::client::Client;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::{access, model_source};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The question
+    question: String,
+    /// The collection to answer from
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    collection: String,
+    /// How many passages to read
+    #[arg(long, value_name = "N")]
+    top_k: Option<usize>,
+    /// Which stored KV may be used
+    #[arg(long, value_enum, default_value_t = Reuse::Auto)]
+    reuse: Reuse,
+    /// Share of a blended passage's tokens that is recomputed, 0.0 to 1.0
+    #[arg(long, value_name = "RATIO", conflicts_with = "reuse")]
+    ratio: Option<f32>,
+    /// The longest answer, in tokens
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// 0 always takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Reuse {
+    /// Exact entries first, then blend passages that were computed elsewhere
+    Auto,
+    /// Only what equals computing it again
+    Exact,
+    /// Compute everything
+    Off,
+}
+
+impl Args {
+    fn request(&self) -> Value {
+        let reuse = match (self.ratio, self.reuse) {
+            (Some(ratio), _) => json!({ "ratio": ratio }),
+            (None, Reuse::Auto) => json!("auto"),
+            (None, Reuse::Exact) => json!("exact"),
+            (None, Reuse::Off) => json!("off"),
+        };
+        let mut request = json!({
+            "messages": [{ "role": "user", "content": self.question }],
+            "temperature": self.temperature,
+            "stream": true,
+            "stream_options": { "include_usage": true },
+            "ragstone": { "collection": self.collection, "reuse": reuse, "top_k": self.top_k },
+        });
+        if let Some(count) = self.max_tokens {
+            request["max_tokens"] = json!(count);
+        }
+        request
+    }
+}
+
+/// Asks, prints the answer as it comes, then citations and the reuse report.
+pub async fn run(config: &Config, args: Args) -> Result<()> {
+    access::with(config, "ask", async |client: &Client| ask(client, &args).await).await
+}
+
+/// What came with the last chunks.
+#[derive(Default)]
+struct Ending {
+    answer: String,
+    model: Value,
+    finish_reason: Value,
+    extension: Value,
+    usage: Value,
+}
+
+async fn ask(client: &Client, args: &Args) -> Result<()> {
+    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()).await?);
+    let mut ending = Ending::default();
+    while let Some(mut chunk) = chunks.next().await.transpose()? {
+        let choice = &chunk["choices"][0];
+        if let Some(text) = choice["delta"]["content"].as_str() {
+            ending.answer.push_str(text);
+            if !args.json {
+                output::text(&output::printable(text))?;
+            }
+        }
+        if !choice["finish_reason"].is_null() {
+            ending.finish_reason = choice["finish_reason"].clone();
+            ending.model = chunk["model"].clone();
+            ending.extension = chunk["ragstone"].take();
+        }
+        if !chunk["usage"].is_null() {
+            ending.usage = chunk["usage"].take();
+        }
+    }
+    if ending.finish_reason.is_null() {
+        return Err(Error::internal("the answer broke off; ask again"));
+    }
+    if args.json { print_json(&ending) } else { print(&ending) }
+}
+
+fn print_json(ending: &Ending) -> Result<()> {
+    output::json(&json!({
+        "answer": ending.answer,
+        "finish_reason": ending.finish_reason,
+        "model": ending.model,
+        "citations": ending.extension["citations"],
+        "usage": ending.usage,
+        "report": ending.extension["report"],
+    }))
+}
+
+fn print(ending: &Ending) -> Result<()> {
+    let mut out = String::from("\n");
+    if ending.model == model_source::DEMO_ID && model_source::demo_is_untrained() {
+        out.push_str("(The embedded demo model is not trained yet: its words mean nothing. --model takes a real one.)\n");
+    }
+    out.push_str(&report::citations(&ending.extension["citations"]));
+    out.push_str(&report::reuse(&ending.extension["report"]));
+    output::text(&out)
+}

@@ -1,0 +1,83 @@
+//! `ragstone ingest`
+
+use std::path::{Path, PathBuf};
+
+use futures::StreamExt;
+use serde_json::json;
+
+use crate::access;
+use crate::cli::output;
+use crate::client::Client;
+use crate::config::Config;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ingest::{IngestEvent, IngestReport};
+use crate::progress::{Progress, Unit};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Files and folders; what is already there unchanged is left alone
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// The collection to add to; created where it is missing
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    collection: String,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
+pub async fn run(config: &Config, args: Args) -> Result<()> {
+    let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
+    let (report, skipped) = access::with(config, "ingest", async |client: &Client| {
+        let path = ["v1", "collections", &args.collection, "ingest"];
+        let mut events = std::pin::pin!(client.events(&path, &json!({ "paths": paths })).await?);
+        let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
+        let mut skipped = Vec::new();
+        while let Some(event) = events.next().await.transpose()? {
+            let event = serde_json::from_value(event)
+                .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
+            match event {
+                IngestEvent::Progress { files_done, files_total, .. } => bar.set(files_done as u64, files_total as u64),
+                IngestEvent::Skipped { path, reason } => skipped.push((path, reason)),
+                IngestEvent::Finished(report) => return Ok((report, skipped)),
+            }
+        }
+        Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
+    })
+    .await?;
+    if args.json {
+        let mut value = json!(report);
+        value["skipped"] = skipped.iter().map(|(path, reason)| json!({ "path": path, "reason": reason })).collect();
+        output::json(&value)?;
+    } else {
+        output::line(&summary(&report, &args.collection))?;
+    }
+    complain(&skipped)
+}
+
+fn absolute(path: &Path) -> Result<PathBuf> {
+    path.canonicalize().map_err(|error| Error::io("cannot ingest", path, &error))
+}
+
+fn summary(report: &IngestReport, collection: &str) -> String {
+    let changes = &report.changes;
+    format!(
+        "{collection}: {} documents added, {} replaced, {} unchanged; {} passages added, {} removed ({} files)",
+        changes.documents_added,
+        changes.documents_replaced,
+        changes.documents_unchanged,
+        changes.passages_added,
+        changes.passages_removed,
+        report.files,
+    )
+}
+
+fn complain(skipped: &[(PathBuf, String)]) -> Result<()> {
+    if skipped.is_empty() {
+        return Ok(());
+    }
+    let lines: Vec<String> = skipped.iter().map(|(path, reason)| format!("\n  {}: {reason}", path.display())).collect();
+    let message = format!("{} files were not ingested (the others were):{}", skipped.len(), lines.concat());
+    Err(Error::new(ErrorKind::NotFound, message))
+}

@@ -1,0 +1,142 @@
+//! The command line: one file a command.
+
+mod ask;
+mod bench;
+mod cache;
+mod collections;
+mod ingest;
+mod output;
+mod report;
+mod serve;
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use crate::config::{Config, Flags, LogFormat};
+use crate::error::Result;
+use crate::telemetry;
+
+/// Answers questions over your documents with a language model, and never computes twice what it can keep.
+#[derive(Debug, Parser)]
+#[command(name = "ragstone", version, arg_required_else_help = true, infer_subcommands = true)]
+pub struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command. Each but --config and --set is also a setting: `data = "…"` in the file, RAGSTONE_DATA.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Options of every command")]
+struct Global {
+    /// Where everything is kept [default: the platform's data folder]
+    #[arg(long, global = true, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Language model: a folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct [default: the embedded demo model]
+    #[arg(long, global = true, value_name = "FOLDER|ID")]
+    model: Option<String>,
+    /// Embedding model: a folder or a hub id [default: all-MiniLM-L6-v2, fetched once]
+    #[arg(long, global = true, value_name = "FOLDER|ID")]
+    embedder: Option<String>,
+    /// Never use the network
+    #[arg(long, global = true)]
+    offline: bool,
+    /// Settings, in TOML
+    #[arg(long, global = true, value_name = "FILE", env = "RAGSTONE_CONFIG")]
+    config: Option<PathBuf>,
+    /// Any setting, such as host_bytes=2147483648 or prompt.system="Be brief."
+    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Which log lines to write, such as info or ragstone_actors=debug,warn
+    #[arg(long, global = true, value_name = "FILTER")]
+    log: Option<String>,
+    /// How log lines are written
+    #[arg(long, global = true, value_enum)]
+    log_format: Option<LogFormat>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the service
+    Serve(serve::Args),
+    /// Read files into a collection: text, Markdown, HTML, JSON lines, PDF
+    Ingest(ingest::Args),
+    /// Ask a question over a collection
+    Ask(ask::Args),
+    /// Look at stored KV
+    #[command(subcommand)]
+    Cache(cache::Command),
+    /// List or remove collections
+    #[command(subcommand)]
+    Collections(collections::Command),
+    /// List or remove documents of a collection
+    #[command(subcommand)]
+    Documents(collections::DocumentsCommand),
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(bench::Command),
+    /// Print a completion script for a shell
+    Completions {
+        #[arg(value_enum)]
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Command {
+    /// Which of ragstone's own log lines show by default.
+    fn log_level(&self) -> &'static str {
+        match self {
+            Self::Serve(_) => "info",
+            _ => "warn",
+        }
+    }
+}
+
+impl Cli {
+    /// Runs the command.
+    pub async fn run(self) -> Result<()> {
+        let Self { global, command } = self;
+        if let Command::Completions { shell } = command {
+            clap_complete::generate(shell, &mut Self::command(), "ragstone", &mut std::io::stdout());
+            return Ok(());
+        }
+        let listen = match &command {
+            Command::Serve(args) => args.listen.clone(),
+            _ => None,
+        };
+        let flags = Flags {
+            data: global.data,
+            model: global.model,
+            embedder: global.embedder,
+            listen,
+            offline: global.offline.then_some(true),
+            log: global.log,
+            log_format: global.log_format,
+            set: global.set,
+        };
+        let config = Config::load(global.config.as_deref(), &flags)?;
+        telemetry::init_logging(&config.surface, command.log_level())?;
+        match command {
+            Command::Serve(args) => serve::run(&config, args).await,
+            Command::Ingest(args) => ingest::run(&config, args).await,
+            Command::Ask(args) => ask::run(&config, args).await,
+            Command::Cache(command) => cache::run(&config, command).await,
+            Command::Collections(command) => collections::run(&config, command).await,
+            Command::Documents(command) => collections::run_documents(&config, command).await,
+            Command::Bench(command) => bench::run(command).await,
+            Command::Completions { .. } => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

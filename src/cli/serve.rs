@@ -1,0 +1,110 @@
+//! `ragstone serve`
+
+use std::net::TcpListener;
+
+use crate::cli::output;
+use crate::config::Config;
+use crate::data_folder::{DataFolder, HeldFolder};
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::{Audience, Service};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where to listen; port 0 picks a free one and prints it [default: 127.0.0.1:7411]
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub listen: Option<String>,
+}
+
+/// Serves until Ctrl-C or SIGTERM.
+pub async fn run(config: &Config, _: Args) -> Result<()> {
+    let held = hold(config)?;
+    let listener = bind(&config.surface.listen)?;
+    warn_if_open(&listener);
+    let mut stop = Stop::new()?;
+    let service = Service::start(config, held, listener, Audience::Public)?;
+    output::line(&format!("listening on {}", service.address))?;
+    let opened = tokio::select! {
+        opened = service.open() => opened,
+        () = stop.wanted() => return service.close().await,
+    };
+    if let Err(error) = opened {
+        let _ = service.close().await;
+        return Err(error);
+    }
+    tracing::info!(address = service.address, model = service.model_id(), "ready");
+    stop.wanted().await;
+    tracing::info!("stopping; once more ends at once");
+    tokio::select! {
+        closed = service.close() => closed,
+        () = stop.wanted() => Err(Error::new(ErrorKind::Cancelled, "ended at once; what was not written yet is computed again")),
+    }
+}
+
+fn hold(config: &Config) -> Result<HeldFolder> {
+    let folder = DataFolder::create(&config.data()?)?;
+    match folder.try_hold("serve")? {
+        Some(held) => Ok(held),
+        None => match folder.service_record() {
+            Some(record) => Err(Error::new(
+                ErrorKind::Incompatible,
+                format!(
+                    "a service already runs on {} at {} (process {}); use it, or stop it first",
+                    folder.path().display(),
+                    record.address,
+                    record.pid
+                ),
+            )),
+            None => Err(folder.in_use()),
+        },
+    }
+}
+
+fn bind(listen: &str) -> Result<TcpListener> {
+    TcpListener::bind(listen).map_err(|error| {
+        use std::io::ErrorKind as Io;
+        let advice = match error.kind() {
+            Io::AddrInUse => "another program listens there; take another port, or 0 for a free one",
+            Io::PermissionDenied => "this user may not listen there; take a port above 1023",
+            Io::AddrNotAvailable => "this machine does not have that address",
+            _ => "write it as ADDR:PORT, such as 127.0.0.1:7411",
+        };
+        Error::new(ErrorKind::Unavailable, format!("cannot listen on {listen}: {error}; {advice}"))
+    })
+}
+
+fn warn_if_open(listener: &TcpListener) {
+    if let Ok(address) = listener.local_addr()
+        && !address.ip().is_loopback()
+    {
+        tracing::warn!(%address, "reachable from other machines, and without a login: put a proxy in front");
+    }
+}
+
+/// The signals that end the service.
+struct Stop {
+    #[cfg(unix)]
+    terminate: tokio::signal::unix::Signal,
+}
+
+impl Stop {
+    fn new() -> Result<Self> {
+        #[cfg(unix)]
+        let terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+            .map_err(|error| Error::internal(format!("signals cannot be received: {error}")))?;
+        Ok(Self {
+            #[cfg(unix)]
+            terminate,
+        })
+    }
+
+    /// Returns at the next one.
+    async fn wanted(&mut self) {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = self.terminate.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}

@@ -1,0 +1,178 @@
+//! Speaks to a running service: this program's commands, over its own HTTP surface.
+
+use std::time::Duration;
+
+use futures::{Stream, StreamExt};
+use reqwest::{Method, RequestBuilder, Response, Url};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::error::kind_of;
+use crate::service::TOKEN_HEADER;
+
+/// A service's client. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    base: Url,
+    token: String,
+    http: reqwest::Client,
+}
+
+impl Client {
+    /// For the service at `address` (`http://ADDR:PORT`), as the owner who knows `token`.
+    pub fn new(address: &str, token: &str) -> Result<Self> {
+        let base = Url::parse(address)
+            .map_err(|error| Error::internal(format!("the service's address {address} cannot be read: {error}")))?;
+        let http = reqwest::Client::builder()
+            .no_proxy()
+            .connect_timeout(Duration::from_secs(2))
+            .build()
+            .map_err(|error| Error::internal(error.to_string()))?;
+        Ok(Self { base, token: token.to_owned(), http })
+    }
+
+    /// GET of a path, given by its segments.
+    pub async fn get<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
+        self.read(self.request(Method::GET, path)?).await
+    }
+
+    /// GET of a path with a query.
+    pub async fn get_with<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T> {
+        self.read(self.request(Method::GET, path)?.query(query)).await
+    }
+
+    /// DELETE of a path.
+    pub async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
+        self.read(self.request(Method::DELETE, path)?).await
+    }
+
+    /// POST whose answer comes as server-sent events.
+    pub async fn events(&self, path: &[&str], body: &Value) -> Result<impl Stream<Item = Result<Value>> + use<>> {
+        let response = self.send(self.request(Method::POST, path)?.json(body)).await?;
+        Ok(events(response, self.base.to_string()))
+    }
+
+    /// Whether the process `pid` answers at this address.
+    pub async fn is_process(&self, pid: u32) -> bool {
+        let health = async { self.get::<Value>(&["healthz"]).await };
+        matches!(tokio::time::timeout(Duration::from_secs(5), health).await, Ok(Ok(health)) if health["pid"] == pid)
+    }
+
+    /// Whether anybody answers at this address.
+    pub async fn is_alive(&self) -> bool {
+        self.get::<Value>(&["healthz"]).await.is_ok()
+    }
+
+    fn request(&self, method: Method, path: &[&str]) -> Result<RequestBuilder> {
+        let mut url = self.base.clone();
+        url.path_segments_mut()
+            .map_err(|()| Error::internal(format!("{} is no base for paths", self.base)))?
+            .clear()
+            .extend(path);
+        Ok(self.http.request(method, url).header(TOKEN_HEADER, &self.token))
+    }
+
+    async fn read<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T> {
+        let response = self.send(request).await?;
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        serde_json::from_slice(&bytes).map_err(|error| {
+            Error::internal(format!("the service at {} answered something unexpected: {error}", self.base))
+        })
+    }
+
+    async fn send(&self, request: RequestBuilder) -> Result<Response> {
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body = response.json::<Value>().await.unwrap_or_default();
+        Err(error_of(&body, status.as_u16())
+            .unwrap_or_else(|| Error::internal(format!("the service at {} answered with status {status}", self.base))))
+    }
+
+    fn lost(&self, error: &reqwest::Error) -> Error {
+        lost(self.base.as_str(), error)
+    }
+}
+
+fn lost(base: &str, error: &reqwest::Error) -> Error {
+    let why = crate::hub::root_cause(error);
+    let message = format!("the service at {base} went away ({why}); run the command again");
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+/// The error in a body of OpenAI's shape.
+fn error_of(body: &Value, status: u16) -> Option<Error> {
+    let message = body["error"]["message"].as_str()?;
+    Some(Error::new(kind_of(status, body["error"]["code"].as_str()), message))
+}
+
+/// The data of server-sent events, up to `[DONE]`; an event that holds an error ends them.
+fn events(response: Response, base: String) -> impl Stream<Item = Result<Value>> {
+    let chunks = response.bytes_stream().boxed();
+    futures::stream::unfold(Some((chunks, Vec::new(), base)), |state| async move {
+        let (mut chunks, mut buffer, base) = state?;
+        loop {
+            match take_event(&mut buffer) {
+                Some(Event::Done) => return None,
+                Some(Event::Data(value)) => match error_of(&value, 500) {
+                    Some(error) => return Some((Err(error), None)),
+                    None => return Some((Ok(value), Some((chunks, buffer, base)))),
+                },
+                None => {}
+            }
+            match chunks.next().await {
+                Some(Ok(bytes)) => buffer.extend_from_slice(&bytes),
+                Some(Err(error)) => return Some((Err(lost(&base, &error)), None)),
+                None => return None,
+            }
+        }
+    })
+}
+
+#[derive(Debug, PartialEq)]
+enum Event {
+    Data(Value),
+    Done,
+}
+
+/// Takes the first whole event out of the buffer.
+fn take_event(buffer: &mut Vec<u8>) -> Option<Event> {
+    loop {
+        let end = buffer.windows(2).position(|pair| pair == b"\n\n")?;
+        let event: Vec<u8> = buffer.drain(..end + 2).collect();
+        let text = String::from_utf8_lossy(&event);
+        let Some(data) = text.trim().strip_prefix("data:").map(str::trim) else { continue };
+        if data == "[DONE]" {
+            return Some(Event::Done);
+        }
+        if let Ok(value) = serde_json::from_str(data) {
+            return Some(Event::Data(value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_come_out_whole_however_they_arrive() {
+        let mut buffer = b"data: {\"a\":".to_vec();
+        assert_eq!(take_event(&mut buffer), None);
+        buffer.extend_from_slice(b"1}\n\n: comment\n\ndata: [DONE]\n\n");
+        assert_eq!(take_event(&mut buffer), Some(Event::Data(json!({ "a": 1 }))));
+        assert_eq!(take_event(&mut buffer), Some(Event::Done));
+        assert_eq!(take_event(&mut buffer), None);
+    }
+
+    #[test]
+    fn paths_are_escaped() {
+        let client = Client::new("http://127.0.0.1:1", "t").unwrap();
+        let request = client.request(Method::GET, &["v1", "a/b c"]).unwrap().build().unwrap();
+        assert_eq!(request.url().as_str(), "http://127.0.0.1:1/v1/a%2Fb%20c");
+    }
+}

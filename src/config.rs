@@ -1,0 +1,275 @@
+//! The configuration: one typed struct out of defaults < `--config FILE` < `RAGSTONE_…` variables < flags.
+//!
+//! In a file and in variables the keys stand flat beside each other: those of [`Surface`] and those of
+//! [`ragstone_actors::Settings`]. A key that neither knows is an error that names it and where it stands.
+
+use std::path::{Path, PathBuf};
+
+use figment::error::Kind;
+use figment::providers::{Env, Format, Serialized, Toml};
+use figment::value::{Dict, Map, Value};
+use figment::{Figment, Metadata, Profile, Provider};
+use ragstone_actors::Settings;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
+const NO_SETTINGS: &[&str] = &["config", "failpoints"];
+
+/// What the binary itself needs to know: where things are and how to speak.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Surface {
+    /// The data folder; none given takes the platform's.
+    pub data: Option<PathBuf>,
+    /// The language model: a folder or a hub id; none given takes the embedded demo model.
+    pub model: Option<String>,
+    /// The embedding model: a folder or a hub id; none given takes all-MiniLM-L6-v2.
+    pub embedder: Option<String>,
+    /// Where `serve` listens. Port 0 picks a free one.
+    pub listen: String,
+    /// Never use the network.
+    pub offline: bool,
+    /// Which log lines to write, as `RUST_LOG` has it; none given takes the command's own choice.
+    pub log: Option<String>,
+    /// How log lines are written.
+    pub log_format: LogFormat,
+    /// The greatest body of a request, in bytes.
+    pub body_bytes: usize,
+}
+
+/// How log lines are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl Default for Surface {
+    fn default() -> Self {
+        Self {
+            data: None,
+            model: None,
+            embedder: None,
+            listen: "127.0.0.1:7411".into(),
+            offline: false,
+            log: None,
+            log_format: LogFormat::Text,
+            body_bytes: 16 << 20,
+        }
+    }
+}
+
+/// The whole configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// Where things are and how to speak.
+    pub surface: Surface,
+    /// Capacities, limits and defaults of the running service.
+    pub settings: Settings,
+}
+
+/// Flags, the strongest source. What is `None` was not given.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Flags {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedder: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offline: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+    /// `KEY=VALUE` of any setting.
+    #[serde(skip)]
+    pub set: Vec<String>,
+}
+
+impl Config {
+    /// Reads every source. `file` is that of `--config`.
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self> {
+        if let Some(path) = file {
+            // figment takes a missing file for an empty one.
+            std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, &error))?;
+        }
+        let config = Self { surface: extract(file, flags, true)?, settings: extract(file, flags, false)? };
+        config.validate()?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<()> {
+        if self.surface.body_bytes < 1024 {
+            return Err(Error::invalid("setting `body_bytes` must be at least 1024"));
+        }
+        Ok(self.settings.validate()?)
+    }
+
+    /// The data folder's path.
+    pub fn data(&self) -> Result<PathBuf> {
+        self.surface.data.clone().map_or_else(crate::data_folder::default_path, Ok)
+    }
+}
+
+/// Reads one half of the keys from all sources.
+fn extract<T: serde::de::DeserializeOwned>(file: Option<&Path>, flags: &Flags, surface: bool) -> Result<T> {
+    let mut figment = Figment::new();
+    if let Some(path) = file {
+        figment = figment.merge(Half { data: Toml::file_exact(path), surface });
+    }
+    figment = figment.merge(Half { data: Env::prefixed("RAGSTONE_").ignore(NO_SETTINGS).split("__"), surface });
+    for assignment in &flags.set {
+        figment = figment.merge(Half { data: Assignment::parse(assignment)?, surface });
+    }
+    figment = figment.merge(Half { data: Serialized::defaults(flags), surface });
+    figment.extract().map_err(|error| explain(&error))
+}
+
+fn explain(error: &figment::Error) -> Error {
+    let place = error.metadata.as_ref().map_or_else(String::new, |metadata| match &metadata.source {
+        Some(source) => format!(" in {source}"),
+        None => format!(" in {}", metadata.name),
+    });
+    match &error.kind {
+        Kind::UnknownField(key, known) => {
+            let mut at = error.path.clone();
+            if at.last() != Some(key) {
+                at.push(key.clone());
+            }
+            let mut known: Vec<String> = known.iter().map(ToString::to_string).collect();
+            if at.len() == 1 {
+                known.extend(surface_keys());
+            }
+            known.sort();
+            Error::invalid(format!("unknown setting `{}`{place}; the settings are {}", at.join("."), known.join(", ")))
+        }
+        kind => Error::invalid(format!("setting `{}`{place}: {kind}", error.path.join("."))),
+    }
+}
+
+fn surface_keys() -> Vec<String> {
+    match serde_json::to_value(Surface::default()) {
+        Ok(serde_json::Value::Object(map)) => map.keys().cloned().collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A source with only the keys of the surface, or only the others: serde cannot flatten two structs and still refuse
+/// unknown keys.
+struct Half<P> {
+    data: P,
+    surface: bool,
+}
+
+impl<P: Provider> Provider for Half<P> {
+    fn metadata(&self) -> Metadata {
+        self.data.metadata()
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        let own = surface_keys();
+        let mut data = self.data.data()?;
+        for dict in data.values_mut() {
+            dict.retain(|key, _| own.contains(key) == self.surface);
+        }
+        Ok(data)
+    }
+}
+
+/// `--set KEY=VALUE`
+struct Assignment {
+    key: String,
+    value: Value,
+}
+
+impl Assignment {
+    fn parse(text: &str) -> Result<Self> {
+        let (key, value) = text
+            .split_once('=')
+            .filter(|(key, _)| !key.trim().is_empty())
+            .ok_or_else(|| Error::invalid(format!("--set {text}: write it as KEY=VALUE, such as top_k=3")))?;
+        let value = value.parse::<Value>().map_err(|never| Error::internal(never.to_string()))?;
+        Ok(Self { key: key.trim().to_owned(), value })
+    }
+}
+
+impl Provider for Assignment {
+    fn metadata(&self) -> Metadata {
+        Metadata::named(format!("--set {}", self.key))
+    }
+
+    fn data(&self) -> figment::Result<Map<Profile, Dict>> {
+        let dict = figment::util::nest(&self.key, self.value.clone()).into_dict().unwrap_or_default();
+        Ok(Map::from([(Profile::Default, dict)]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    #[test]
+    fn defaults_are_valid() {
+        let config = Config::load(None, &Flags::default()).unwrap();
+        assert_eq!(config.surface, Surface::default());
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let file = file("listen = \"127.0.0.1:1\"\ntop_k = 7\nhost_bytes = 5\n[prompt]\nsystem = \"Hello.\"\n");
+        let flags = Flags {
+            listen: Some("127.0.0.1:2".into()),
+            set: vec!["host_bytes=6".into(), "prompt.question=Q {question}".into()],
+            ..Flags::default()
+        };
+        let config = Config::load(Some(file.path()), &flags).unwrap();
+        assert_eq!(config.surface.listen, "127.0.0.1:2");
+        assert_eq!((config.settings.top_k, config.settings.host_bytes), (7, 6));
+        assert_eq!((&*config.settings.prompt.system, &*config.settings.prompt.question), ("Hello.", "Q {question}"));
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_values_are_named_with_their_place() {
+        for (text, expected) in [
+            ("top_kk = 1", "`top_kk`"),
+            ("prompt.sistem = \"x\"", "`prompt.sistem`"),
+            ("top_k = \"many\"", "`top_k`"),
+            ("offline = 3", "`offline`"),
+            ("recompute_ratio = 1.5", "`recompute_ratio`"),
+            ("top_k = 0", "`top_k`"),
+            ("body_bytes = 0", "`body_bytes`"),
+        ] {
+            let file = file(text);
+            let error = Config::load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{text}: {error}");
+        }
+        let file = file("top_kk = 1");
+        let error = Config::load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
+        assert!(error.contains(&*file.path().file_name().unwrap().to_string_lossy()), "{error}");
+        assert!(error.contains("top_k,") && error.contains("listen"), "{error}");
+    }
+
+    #[test]
+    fn a_missing_file_and_a_bare_set_are_errors() {
+        let error = Config::load(Some(Path::new("/nowhere/ragstone.toml")), &Flags::default()).unwrap_err();
+        assert!(error.to_string().contains("/nowhere/ragstone.toml"));
+        let flags = Flags { set: vec!["top_k".into()], ..Flags::default() };
+        assert!(Config::load(None, &flags).unwrap_err().to_string().contains("KEY=VALUE"));
+    }
+}

@@ -1,0 +1,198 @@
+//! The data folder: who holds it, and where its running service listens.
+//!
+//! ```text
+//! DATA/lock           held by the one process that has the store open; its text names the holder
+//! DATA/service.json   written by a running service: process, address, owner's token (readable by its user only)
+//! DATA/models/        checkpoints that ragstone wrote itself
+//! DATA/{kv,catalog,corpus}/   the store
+//! ```
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// How a running service is reached. Whoever can read it may use the service as the folder's owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRecord {
+    /// The service's process.
+    pub pid: u32,
+    /// `http://ADDR:PORT`
+    pub address: String,
+    /// Shows that a caller can read the data folder.
+    pub token: String,
+}
+
+/// Who holds a data folder; the text of `DATA/lock`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The holding process.
+    pub pid: u32,
+    /// Its command, such as `serve`.
+    pub command: String,
+}
+
+/// A data folder, not yet held.
+#[derive(Debug, Clone)]
+pub struct DataFolder(PathBuf);
+
+/// A data folder that no other process has open, for as long as this lives.
+#[derive(Debug)]
+pub struct HeldFolder {
+    folder: DataFolder,
+    /// The operating system lets go of the lock with the last handle, however the process ends.
+    _lock: File,
+}
+
+impl DataFolder {
+    /// The folder at `path`, created where it is missing.
+    pub fn create(path: &Path) -> Result<Self> {
+        std::fs::create_dir_all(path).map_err(|error| Error::io("cannot create the data folder", path, &error))?;
+        let path = path.canonicalize().map_err(|error| Error::io("cannot open the data folder", path, &error))?;
+        Ok(Self(path))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn lock_file(&self) -> PathBuf {
+        self.0.join("lock")
+    }
+
+    fn service_file(&self) -> PathBuf {
+        self.0.join("service.json")
+    }
+
+    /// Takes the folder for `command`; `None` where another process has it.
+    pub fn try_hold(&self, command: &str) -> Result<Option<HeldFolder>> {
+        let path = self.lock_file();
+        let failed = |error: &std::io::Error| Error::io("cannot lock", &path, error);
+        let mut lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(|error| failed(&error))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(failed(&error)),
+        }
+        let holder = Holder { pid: std::process::id(), command: command.to_owned() };
+        let text = serde_json::to_string(&holder).map_err(|error| Error::internal(error.to_string()))?;
+        lock.set_len(0)
+            .and_then(|()| lock.rewind())
+            .and_then(|()| lock.write_all(text.as_bytes()))
+            .map_err(|error| failed(&error))?;
+        // A record found while nobody held the lock is what a killed service left behind.
+        let held = HeldFolder { folder: self.clone(), _lock: lock };
+        held.remove_service_record();
+        Ok(Some(held))
+    }
+
+    /// Who holds the folder, as far as the holder could say; only for messages.
+    pub fn holder(&self) -> Option<Holder> {
+        let mut text = String::new();
+        File::open(self.lock_file()).ok()?.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// The record of the running service; `None` where there is none, or a half-written or foreign one.
+    pub fn service_record(&self) -> Option<ServiceRecord> {
+        serde_json::from_slice(&std::fs::read(self.service_file()).ok()?).ok()
+    }
+
+    /// The error of a folder that stays held by somebody who does not answer.
+    pub fn in_use(&self) -> Error {
+        let who = match self.holder() {
+            Some(holder) => format!("`ragstone {}` (process {})", holder.command, holder.pid),
+            None => "another process".to_owned(),
+        };
+        Error::new(
+            ErrorKind::Incompatible,
+            format!(
+                "the data folder {} is in use by {who}; wait until it ends or stop it, or start `ragstone serve` once, \
+                 so that commands share the folder through the service",
+                self.0.display()
+            ),
+        )
+    }
+}
+
+impl HeldFolder {
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Tells other commands where this service listens. Atomic, and readable by this user only.
+    pub fn write_service_record(&self, record: &ServiceRecord) -> Result<()> {
+        let path = self.folder.service_file();
+        let failed = |error: &std::io::Error| Error::io("cannot write", &path, error);
+        let text = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
+        let mut file = tempfile::NamedTempFile::new_in(self.path()).map_err(|error| failed(&error))?;
+        file.write_all(&text).map_err(|error| failed(&error))?;
+        file.persist(&path).map_err(|error| failed(&error.error))?;
+        Ok(())
+    }
+
+    /// Forgets the service; a missing record is fine.
+    pub fn remove_service_record(&self) {
+        let _ = std::fs::remove_file(self.folder.service_file());
+    }
+}
+
+/// The platform's folder for application data, with ragstone's name.
+pub fn default_path() -> Result<PathBuf> {
+    dirs::data_dir().map(|path| path.join("ragstone")).ok_or_else(|| {
+        Error::invalid("cannot find this user's data folder (no HOME); say where with --data DIR or RAGSTONE_DATA")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holder_at_a_time_and_a_stale_record_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = DataFolder::create(&dir.path().join("new")).unwrap();
+        let held = folder.try_hold("serve").unwrap().unwrap();
+        let record = ServiceRecord { pid: 1, address: "http://127.0.0.1:1".into(), token: "t".into() };
+        held.write_service_record(&record).unwrap();
+        assert_eq!(folder.service_record(), Some(record));
+        assert!(folder.try_hold("ask").unwrap().is_none());
+        assert_eq!(folder.holder().unwrap().command, "serve");
+        assert!(folder.in_use().to_string().contains("`ragstone serve`"));
+        drop(held);
+        let held = folder.try_hold("ask").unwrap();
+        assert!(held.is_some());
+        assert_eq!(folder.service_record(), None);
+        assert_eq!(folder.holder().unwrap().command, "ask");
+    }
+
+    #[test]
+    fn garbage_in_the_record_reads_as_no_service() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = DataFolder::create(dir.path()).unwrap();
+        std::fs::write(dir.path().join("service.json"), "{\"pid\":").unwrap();
+        assert_eq!(folder.service_record(), None);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_record_is_for_its_user_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let held = DataFolder::create(dir.path()).unwrap().try_hold("serve").unwrap().unwrap();
+        held.write_service_record(&ServiceRecord { pid: 1, address: String::new(), token: String::new() }).unwrap();
+        let mode = dir.path().join("service.json").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o077, 0);
+    }
+}

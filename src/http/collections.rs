@@ -1,0 +1,138 @@
+//! `/v1/collections…`: documents in and out, search, and ingest of files by the data folder's owner.
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpRequest, HttpResponse, web};
+use futures::StreamExt;
+use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::answer::event;
+use super::fields::Fields;
+use crate::error::{Error, Result};
+use crate::service::{Audience, State};
+
+/// All collections.
+pub async fn list(state: web::Data<State>) -> Result<HttpResponse> {
+    let corpus = state.opened()?.ragstone.corpus().clone();
+    let data = state.on_runtime(async move { corpus.collections().await }).await??;
+    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+}
+
+/// Removes a collection.
+pub async fn delete(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+    let corpus = state.opened()?.ragstone.corpus().clone();
+    let name = path.into_inner();
+    let wanted = name.clone();
+    let passages = state.on_runtime(async move { corpus.delete_collection(&wanted).await }).await??;
+    Ok(HttpResponse::Ok().json(json!({ "id": name, "deleted": true, "passages_removed": passages })))
+}
+
+/// Which documents to list.
+#[derive(Deserialize)]
+#[serde(default)]
+pub struct Page {
+    offset: usize,
+    limit: usize,
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self { offset: 0, limit: 100 }
+    }
+}
+
+/// A page of a collection's documents.
+pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+    let page = web::Query::<Page>::from_query(request.query_string())
+        .map_err(|error| Error::invalid(format!("query: {error}; use ?offset=0&limit=100")))?
+        .into_inner();
+    let limit = page.limit.min(1000);
+    let corpus = state.opened()?.ragstone.corpus().clone();
+    let name = path.into_inner();
+    // One more than asked for shows whether there is more.
+    let mut data =
+        state.on_runtime(async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
+    let has_more = data.len() > limit;
+    data.truncate(limit);
+    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))
+}
+
+/// Adds or replaces documents: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
+pub async fn upsert(state: web::Data<State>, path: web::Path<String>, payload: web::Payload) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let documents: Vec<Document> = fields.need("documents")?;
+    fields.finish()?;
+    let corpus = opened.ragstone.corpus().clone();
+    let name = path.into_inner();
+    let report = state.on_runtime(async move { corpus.upsert(&name, documents, &|_| {}).await }).await??;
+    Ok(HttpResponse::Ok().json(report))
+}
+
+/// One document with its passages.
+pub async fn document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
+    let corpus = state.opened()?.ragstone.corpus().clone();
+    let (name, id) = path.into_inner();
+    let document = state.on_runtime(async move { corpus.document(&name, &id).await }).await??;
+    Ok(HttpResponse::Ok().json(document))
+}
+
+/// Removes a document.
+pub async fn delete_document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
+    let corpus = state.opened()?.ragstone.corpus().clone();
+    let (name, id) = path.into_inner();
+    let (collection, document) = (name.clone(), id.clone());
+    let passages = state.on_runtime(async move { corpus.delete(&collection, &document).await }).await??;
+    if passages == 0 {
+        let message = format!("no document `{id}` in collection `{name}`");
+        return Err(Error::new(crate::error::ErrorKind::NotFound, message));
+    }
+    Ok(HttpResponse::Ok().json(json!({ "id": id, "deleted": true, "passages_removed": passages })))
+}
+
+/// The passages that answer a query best: `{"query", "top_k"?, "mode"?}`.
+pub async fn search(state: web::Data<State>, path: web::Path<String>, payload: web::Payload) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let query: String = fields.need("query")?;
+    let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
+    let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
+    fields.finish()?;
+    if !(1..=1000).contains(&top_k) {
+        return Err(Error::param("top_k", format!("`top_k` is {top_k}; use 1 to 1000")));
+    }
+    let corpus = opened.ragstone.corpus().clone();
+    let name = path.into_inner();
+    let options = SearchOptions { top_k, mode };
+    let data = state.on_runtime(async move { corpus.search(&name, &query, &options).await }).await??;
+    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+}
+
+/// Ingests files of this machine, for whoever can read the data folder: `{"paths": […]}`. The job is journaled first
+/// and goes on if the caller leaves; the events tell how far it is.
+pub async fn ingest(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<String>,
+    payload: web::Payload,
+) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
+    let opened = state.opened()?;
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let paths: Vec<std::path::PathBuf> = fields.need("paths")?;
+    fields.finish()?;
+    if paths.iter().any(|path| !path.is_absolute()) {
+        return Err(Error::param("paths", "`paths` must be absolute"));
+    }
+    let job = opened.ingestor.begin(&path.into_inner(), paths).await?;
+    if state.audience() == Audience::Private {
+        // Nobody else will.
+        opened.ingestor.resume(Some(job.id)).await?;
+    }
+    let events = opened.ingestor.run(job).map(|progress| {
+        let data = progress.map_or_else(|error| super::error::body(&error), |event| json!(event));
+        Ok::<_, std::convert::Infallible>(event(&data))
+    });
+    Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
+}

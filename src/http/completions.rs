@@ -1,0 +1,103 @@
+//! `POST /v1/completions`
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::{Input, Question};
+use serde::Deserialize;
+
+use super::answer::{self, Asked};
+use super::fields::{Fields, is_nothing};
+use super::generation::{Generation, alternatives, check_model};
+use super::shape::Shape;
+use crate::error::{Error, Result};
+use crate::service::State;
+
+/// OpenAI's default for this endpoint.
+const DEFAULT_MAX_TOKENS: usize = 16;
+/// OpenAI's bound on `logprobs` for this endpoint.
+const MAX_ALTERNATIVES: u8 = 5;
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Prompt {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+impl Prompt {
+    fn input(self) -> Result<Input> {
+        let many = |count| {
+            Err(Error::param("prompt", format!("`prompt` holds {count} prompts; send one prompt a request")))
+        };
+        match self {
+            Self::Text(text) => Ok(Input::Text(text)),
+            Self::Tokens(ids) => Ok(Input::Tokens(ids)),
+            Self::Texts(mut texts) => match (texts.pop(), texts.len()) {
+                (Some(text), 0) => Ok(Input::Text(text)),
+                (_, rest) => many(rest + 1),
+            },
+            Self::TokenLists(mut lists) => match (lists.pop(), lists.len()) {
+                (Some(ids), 0) => Ok(Input::Tokens(ids)),
+                (_, rest) => many(rest + 1),
+            },
+        }
+    }
+}
+
+/// Continues a text or token ids.
+pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    check_model(&mut fields, &opened.model_id)?;
+    let generation = Generation::take(&mut fields, &state, DEFAULT_MAX_TOKENS)?;
+    let mut sampling = generation.sampling;
+    if let Some(count) = fields.take::<u64>("logprobs")? {
+        sampling.logprobs = Some(alternatives("logprobs", count, MAX_ALTERNATIVES)?);
+    }
+    for name in ["echo", "suffix"] {
+        fields.refuse_unless(name, is_nothing)?;
+    }
+    fields.refuse_unless("best_of", |value| *value == 1)?;
+    let prompt = fields.need::<Prompt>("prompt").map_err(|error| match error.to_string().contains("missing") {
+        true => error,
+        false => Error::param("prompt", "`prompt` must be a string or a list of token ids"),
+    })?;
+    fields.finish()?;
+    let extension = generation.extension;
+    if extension.collection.is_some() || !extension.documents.is_empty() {
+        return Err(Error::param("ragstone.collection", "passages need a conversation; use /v1/chat/completions"));
+    }
+    let asked = Asked {
+        shape: Shape::completion(&state.env, &opened.model_id, sampling.logprobs),
+        question: Question {
+            input: prompt.input()?,
+            sampling,
+            reuse: extension.reuse,
+            tenant: extension.tenant,
+            deadline: generation.deadline,
+        },
+        stream: generation.stream,
+        include_usage: generation.include_usage,
+    };
+    answer::respond(&state, &request, asked).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(json: &str) -> Result<Input> {
+        serde_json::from_str::<Prompt>(json).unwrap().input()
+    }
+
+    #[test]
+    fn a_prompt_is_text_or_tokens_or_a_list_of_one() {
+        assert!(matches!(input(r#""a""#), Ok(Input::Text(text)) if text == "a"));
+        assert!(matches!(input("[1,2]"), Ok(Input::Tokens(ids)) if ids == [1, 2]));
+        assert!(matches!(input(r#"["a"]"#), Ok(Input::Text(text)) if text == "a"));
+        assert!(matches!(input("[[1,2]]"), Ok(Input::Tokens(ids)) if ids == [1, 2]));
+        assert!(input(r#"["a","b"]"#).unwrap_err().to_string().contains("2 prompts"));
+        assert!(serde_json::from_str::<Prompt>("[-1]").is_err());
+    }
+}

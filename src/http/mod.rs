@@ -1,0 +1,116 @@
+//! The HTTP surface: OpenAI's endpoints, collections, and what operators look at.
+
+mod answer;
+mod chat;
+mod collections;
+mod completions;
+mod embeddings;
+pub mod error;
+mod fields;
+mod generation;
+mod operations;
+mod shape;
+
+use std::time::Instant;
+
+use actix_web::body::MessageBody;
+use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::http::header::{CONTENT_TYPE, ORIGIN};
+use actix_web::middleware::{Next, from_fn};
+use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Route, web};
+use tracing::Instrument;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::{Audience, State};
+
+/// All paths of the service.
+pub fn app(
+    state: web::Data<State>,
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<impl MessageBody>,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    App::new()
+        .app_data(state)
+        .wrap(from_fn(account))
+        .service(resource("/v1/chat/completions", "POST", vec![web::post().to(chat::complete)]))
+        .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
+        .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
+        .service(resource("/v1/models", "GET", vec![web::get().to(operations::models)]))
+        .service(resource("/v1/models/{model:.+}", "GET", vec![web::get().to(operations::model)]))
+        .service(resource("/v1/collections", "GET", vec![web::get().to(collections::list)]))
+        .service(resource("/v1/collections/{collection}", "DELETE", vec![web::delete().to(collections::delete)]))
+        .service(resource(
+            "/v1/collections/{collection}/documents",
+            "GET, POST",
+            vec![web::get().to(collections::documents), web::post().to(collections::upsert)],
+        ))
+        .service(resource(
+            "/v1/collections/{collection}/documents/{document:.+}",
+            "GET, DELETE",
+            vec![web::get().to(collections::document), web::delete().to(collections::delete_document)],
+        ))
+        .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
+        .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
+        .service(resource("/v1/cache/status", "GET", vec![web::get().to(operations::cache_status)]))
+        .service(resource("/healthz", "GET", vec![web::get().to(operations::healthz)]))
+        .service(resource("/readyz", "GET", vec![web::get().to(operations::readyz)]))
+        .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]))
+        .default_service(web::to(not_found))
+}
+
+/// A path with its methods; others get a 405 in OpenAI's shape.
+fn resource(path: &str, methods: &'static str, routes: Vec<Route>) -> actix_web::Resource {
+    let wrong_method = move |request: HttpRequest| async move {
+        let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
+        Err::<HttpResponse, _>(Error::param_of(ErrorKind::MethodNotAllowed, methods, message))
+    };
+    routes.into_iter().fold(web::resource(path), actix_web::Resource::route).default_service(web::to(wrong_method))
+}
+
+async fn not_found(request: HttpRequest) -> Result<HttpResponse> {
+    Err(Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path())))
+}
+
+/// Checks who asks, counts, measures, and gives every request its span.
+async fn account(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let begun = Instant::now();
+    let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
+        return Err(Error::internal("the service has no state").into());
+    };
+    let in_flight = state.clone().into_inner().enter();
+    request.extensions_mut().insert(in_flight);
+    let method = request.method().to_string();
+    let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
+    let span = tracing::info_span!("request", method, path = request.path());
+    let response = match admit(&state, request.request()) {
+        Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
+        Err(error) => request.into_response(error.error_response()).map_into_right_body(),
+    };
+    let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
+    span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));
+    let labels = [("path", path.clone()), ("method", method), ("status", status.to_string())];
+    metrics::counter!("ragstone_requests_total", &labels).increment(1);
+    metrics::histogram!("ragstone_request_seconds", "path" => path).record(elapsed.as_secs_f64());
+    Ok(response)
+}
+
+fn admit(state: &State, request: &HttpRequest) -> Result<()> {
+    if state.audience() == Audience::Private {
+        state.check_owner(request)?;
+    }
+    // A page in somebody's browser can post forms and plain text across origins without asking; JSON it cannot.
+    let json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if request.method() == actix_web::http::Method::POST && request.headers().contains_key(ORIGIN) && !json {
+        return Err(Error::new(ErrorKind::Forbidden, "requests from a web page must have content type application/json"));
+    }
+    Ok(())
+}

@@ -1,0 +1,75 @@
+//! What operators look at: models, the cache, health, readiness, metrics.
+
+use actix_web::{HttpResponse, web};
+use ragstone_actors::Status;
+use serde_json::{Value, json};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::{Opened, State};
+
+/// The language model and the embedding model.
+pub async fn models(state: web::Data<State>) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": known(opened) })))
+}
+
+/// One of them.
+pub async fn model(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+    let name = path.into_inner();
+    let found = known(state.opened()?).into_iter().find(|model| model["id"] == *name);
+    let model = found.ok_or_else(|| {
+        Error::param_of(ErrorKind::NotFound, "model", format!("model `{name}` is not served here; see /v1/models"))
+    })?;
+    Ok(HttpResponse::Ok().json(model))
+}
+
+fn known(opened: &Opened) -> Vec<Value> {
+    let model = |id: &str| json!({ "id": id, "object": "model", "created": 0, "owned_by": "ragstone" });
+    let mut language = model(&opened.model_id);
+    let status = opened.ragstone.status();
+    language["ragstone"] = json!({ "context": status.model.context, "architecture": status.model.architecture });
+    vec![language, model(&opened.embedder_id)]
+}
+
+/// Tiers, device pool, workers.
+pub async fn cache_status(state: web::Data<State>) -> Result<HttpResponse> {
+    Ok(HttpResponse::Ok().json(state.opened()?.ragstone.status()))
+}
+
+/// The process is up. The process id lets a command tell this service from another that took its port.
+pub async fn healthz() -> HttpResponse {
+    HttpResponse::Ok().json(json!({ "status": "ok", "pid": std::process::id() }))
+}
+
+/// The models are loaded and the service takes questions.
+pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
+    state.opened()?;
+    Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
+}
+
+/// In Prometheus's text format.
+pub async fn metrics(state: web::Data<State>) -> HttpResponse {
+    if let Ok(opened) = state.opened() {
+        publish(&opened.ragstone.status());
+    }
+    HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(state.metrics.render())
+}
+
+/// Copies a snapshot into the metrics that are states rather than events.
+fn publish(status: &Status) {
+    for (name, tier) in [("host", &status.store.host), ("disk", &status.store.disk)] {
+        metrics::gauge!("ragstone_tier_bytes", "tier" => name).set(tier.bytes as f64);
+        metrics::gauge!("ragstone_tier_capacity_bytes", "tier" => name).set(tier.capacity_bytes as f64);
+        metrics::gauge!("ragstone_tier_entries", "tier" => name).set(tier.entries as f64);
+        metrics::counter!("ragstone_tier_hits_total", "tier" => name).absolute(tier.hits);
+        metrics::counter!("ragstone_tier_misses_total", "tier" => name).absolute(tier.misses);
+        metrics::counter!("ragstone_tier_corrupt_total", "tier" => name).absolute(tier.corrupt);
+        metrics::counter!("ragstone_tier_evicted_total", "tier" => name).absolute(tier.evicted);
+    }
+    metrics::gauge!("ragstone_device_blocks").set(status.device.blocks as f64);
+    metrics::gauge!("ragstone_device_free_blocks").set(status.device.free_blocks as f64);
+    for worker in &status.workers {
+        metrics::gauge!("ragstone_worker_in_flight", "worker" => worker.name).set(worker.in_flight as f64);
+        metrics::counter!("ragstone_worker_restarts_total", "worker" => worker.name).absolute(worker.restarts);
+    }
+}

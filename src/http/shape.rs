@@ -1,0 +1,220 @@
+//! OpenAI's JSON for answers: whole ones and the chunks of a stream.
+
+use ragstone_actors::{Answer, Citation, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use ragstone_storage::env::Env;
+use serde_json::{Map, Value, json};
+
+/// Which endpoint's JSON, and what its every object repeats.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    kind: Kind,
+    id: String,
+    created: u64,
+    model: String,
+    /// Alternatives beside each token; `None` where no log-probabilities were asked for.
+    logprobs: Option<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Chat,
+    Completion,
+}
+
+impl Shape {
+    /// For `/v1/chat/completions`.
+    pub fn chat(env: &Env, model: &str, logprobs: Option<u8>) -> Self {
+        Self::new(Kind::Chat, "chatcmpl", env, model, logprobs)
+    }
+
+    /// For `/v1/completions`.
+    pub fn completion(env: &Env, model: &str, logprobs: Option<u8>) -> Self {
+        Self::new(Kind::Completion, "cmpl", env, model, logprobs)
+    }
+
+    fn new(kind: Kind, prefix: &str, env: &Env, model: &str, logprobs: Option<u8>) -> Self {
+        let id = format!("{prefix}-{:016x}{:016x}", env.random_u64(), env.random_u64());
+        Self { kind, id, created: env.now_unix_ms() / 1000, model: model.to_owned(), logprobs }
+    }
+
+    /// The request's id, for logs.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Whether a token without text is still worth a chunk.
+    pub fn wants_logprobs(&self) -> bool {
+        self.logprobs.is_some()
+    }
+
+    fn object(&self, streaming: bool, choices: Value) -> Value {
+        let object = match (self.kind, streaming) {
+            (Kind::Chat, false) => "chat.completion",
+            (Kind::Chat, true) => "chat.completion.chunk",
+            (Kind::Completion, _) => "text_completion",
+        };
+        json!({
+            "id": self.id, "object": object, "created": self.created, "model": self.model,
+            "system_fingerprint": null, "choices": choices,
+        })
+    }
+
+    /// A whole answer.
+    pub fn answer(&self, answer: &Answer) -> Value {
+        let logprobs = self.logprobs(&answer.tokens, 0);
+        let reason = reason(answer.finish.reason);
+        let choice = match self.kind {
+            Kind::Chat => json!({
+                "index": 0, "finish_reason": reason, "logprobs": logprobs,
+                "message": { "role": "assistant", "content": answer.text, "refusal": null },
+            }),
+            Kind::Completion => {
+                json!({ "index": 0, "finish_reason": reason, "logprobs": logprobs, "text": answer.text })
+            }
+        };
+        let mut whole = self.object(false, json!([choice]));
+        whole["usage"] = usage(answer.finish.usage, &answer.finish.report);
+        whole["ragstone"] = extension(&answer.citations, &answer.finish);
+        whole
+    }
+
+    /// The chunk that opens a chat's stream; plain completions have none.
+    pub fn opening(&self) -> Option<Value> {
+        (self.kind == Kind::Chat).then(|| self.chunk(json!({ "role": "assistant", "content": "" }), "", Value::Null, None))
+    }
+
+    /// A piece of text, with its token where it has one; `offset` counts the characters before it.
+    pub fn piece(&self, text: &str, token: Option<&TokenEvent>, offset: usize) -> Value {
+        let logprobs = match token {
+            Some(token) => self.logprobs(std::slice::from_ref(token), offset),
+            None => Value::Null,
+        };
+        self.chunk(json!({ "content": text }), text, logprobs, None)
+    }
+
+    /// The chunk that ends the choice, with citations and the reuse report.
+    pub fn ending(&self, citations: &[Citation], finish: &Finish) -> Value {
+        let mut chunk = self.chunk(json!({}), "", Value::Null, Some(finish.reason));
+        chunk["ragstone"] = extension(citations, finish);
+        chunk
+    }
+
+    /// The chunk of `stream_options.include_usage`.
+    pub fn usage_chunk(&self, finish: &Finish) -> Value {
+        let mut chunk = self.object(true, json!([]));
+        chunk["usage"] = usage(finish.usage, &finish.report);
+        chunk
+    }
+
+    fn chunk(&self, delta: Value, text: &str, logprobs: Value, end: Option<FinishReason>) -> Value {
+        let end = end.map(reason);
+        let choice = match self.kind {
+            Kind::Chat => json!({ "index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": end }),
+            Kind::Completion => json!({ "index": 0, "text": text, "logprobs": logprobs, "finish_reason": end }),
+        };
+        self.object(true, json!([choice]))
+    }
+
+    fn logprobs(&self, tokens: &[TokenEvent], offset: usize) -> Value {
+        match (self.logprobs, self.kind) {
+            (None, _) => Value::Null,
+            (Some(_), Kind::Chat) => {
+                let content: Vec<Value> = tokens.iter().map(chat_logprob).collect();
+                json!({ "content": content, "refusal": null })
+            }
+            (Some(count), Kind::Completion) => completion_logprobs(tokens, offset, count),
+        }
+    }
+}
+
+fn reason(reason: FinishReason) -> &'static str {
+    match reason {
+        FinishReason::Stop => "stop",
+        FinishReason::Length => "length",
+    }
+}
+
+/// Loaded tokens are what OpenAI calls cached.
+fn usage(usage: Usage, report: &ReuseReport) -> Value {
+    let cached = report.tokens.exact + report.tokens.blended;
+    json!({
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": { "cached_tokens": cached },
+    })
+}
+
+fn extension(citations: &[Citation], finish: &Finish) -> Value {
+    json!({ "citations": citations, "report": finish.report })
+}
+
+fn chat_logprob(token: &TokenEvent) -> Value {
+    let one = |text: &str, logprob: f32| json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() });
+    let mut chosen = one(&token.text, token.logprob);
+    chosen["top_logprobs"] = token.top.iter().map(|(_, text, logprob)| one(text, *logprob)).collect();
+    chosen
+}
+
+fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> Value {
+    let (mut texts, mut logprobs, mut tops, mut offsets) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for token in tokens {
+        texts.push(token.text.as_str());
+        logprobs.push(token.logprob);
+        // Two ids may decode to one text; the likelier one, which comes first, keeps its place.
+        let mut top = Map::new();
+        for (_, text, logprob) in &token.top {
+            top.entry(text.clone()).or_insert_with(|| json!(logprob));
+        }
+        tops.push(Value::Object(top));
+        offsets.push(offset);
+        offset += token.text.chars().count();
+    }
+    let tops = if count == 0 { Value::Null } else { Value::Array(tops) };
+    json!({ "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(text: &str) -> TokenEvent {
+        TokenEvent { id: 1, text: text.into(), logprob: -0.5, top: vec![(1, text.into(), -0.5), (2, "b".into(), -1.5)] }
+    }
+
+    fn finish() -> Finish {
+        let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
+        let mut report = ReuseReport::default();
+        (report.tokens.exact, report.tokens.computed) = (2, 1);
+        Finish { reason: FinishReason::Length, usage, report }
+    }
+
+    #[test]
+    fn a_whole_chat_answer() {
+        let shape = Shape::chat(&Env::seeded(1, 5_000), "m", Some(2));
+        let answer =
+            Answer { text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish() };
+        let json = shape.answer(&answer);
+        assert_eq!((&json["object"], &json["created"]), (&json!("chat.completion"), &json!(5)));
+        let choice = &json["choices"][0];
+        assert_eq!(choice["message"]["content"], "aé");
+        assert_eq!(choice["finish_reason"], "length");
+        assert_eq!(choice["logprobs"]["content"][1]["bytes"], json!([0xC3, 0xA9]));
+        assert_eq!(choice["logprobs"]["content"][0]["top_logprobs"][1]["token"], "b");
+        assert_eq!(json["usage"]["total_tokens"], 5);
+        assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+        assert_eq!(json["ragstone"]["report"]["tokens"]["exact"], 2);
+    }
+
+    #[test]
+    fn chunks_of_a_completion() {
+        let shape = Shape::completion(&Env::seeded(1, 0), "m", Some(2));
+        assert!(shape.opening().is_none());
+        let chunk = shape.piece("é", Some(&token("é")), 4);
+        assert_eq!((&chunk["object"], &chunk["choices"][0]["text"]), (&json!("text_completion"), &json!("é")));
+        assert_eq!(chunk["choices"][0]["logprobs"]["text_offset"], json!([4]));
+        assert_eq!(chunk["choices"][0]["logprobs"]["top_logprobs"][0]["b"], json!(-1.5));
+        assert_eq!(shape.ending(&[], &finish())["choices"][0]["finish_reason"], "length");
+        assert_eq!(shape.usage_chunk(&finish())["choices"], json!([]));
+    }
+}

@@ -1,0 +1,167 @@
+//! Progress on standard error: bars on a terminal, a plain line now and then elsewhere. What takes under two seconds
+//! shows nothing.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Work shorter than this shows nothing.
+const QUIET: Duration = Duration::from_secs(2);
+/// Where no terminal is, a line at most this often.
+const LINE_EVERY: Duration = Duration::from_secs(10);
+
+/// All bars of the process share the screen with its log lines.
+static SCREEN: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Runs `write` while no bar is drawn, so that lines and bars do not mix.
+pub fn beside_bars<T>(write: impl FnOnce() -> T) -> T {
+    SCREEN.suspend(write)
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    Bytes,
+    Items,
+    /// Nothing: the end is not known.
+    Nothing,
+}
+
+/// One running piece of work. Clones show the same one; the last clone that goes ends it.
+#[derive(Clone)]
+pub struct Progress(Arc<Inner>);
+
+struct Inner {
+    what: String,
+    unit: Unit,
+    begun: Instant,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Drawn once the work turns out to be long.
+    bar: Option<ProgressBar>,
+    last_line: Instant,
+    lines: usize,
+    done: u64,
+    total: u64,
+}
+
+impl Progress {
+    /// Begins `what`; shown from the first [`set`](Self::set) or [`tick`](Self::tick) after two seconds.
+    pub fn new(what: impl Into<String>, unit: Unit) -> Self {
+        let now = Instant::now();
+        let state = State { bar: None, last_line: now, lines: 0, done: 0, total: 0 };
+        Self(Arc::new(Inner { what: what.into(), unit, begun: now, state: Mutex::new(state) }))
+    }
+
+    /// Shows `done` of `total`.
+    pub fn set(&self, done: u64, total: u64) {
+        let inner = &self.0;
+        let mut state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+        (state.done, state.total) = (done, total);
+        if inner.begun.elapsed() < QUIET {
+            return;
+        }
+        if std::io::stderr().is_terminal() {
+            let bar = state.bar.get_or_insert_with(|| inner.bar());
+            bar.set_length(total);
+            bar.set_position(done);
+        } else if state.lines == 0 || state.last_line.elapsed() >= LINE_EVERY {
+            inner.line(&mut state);
+        }
+    }
+
+    /// Shows that the work goes on, where its end is not known.
+    pub fn tick(&self) {
+        self.set(0, 0);
+    }
+
+    /// Ticks from a thread of its own for as long as `work` runs.
+    pub fn ticking<T>(&self, work: impl FnOnce() -> T) -> T {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+                {
+                    self.tick();
+                }
+            });
+            let result = work();
+            drop(stop);
+            result
+        })
+    }
+}
+
+impl Inner {
+    fn bar(&self) -> ProgressBar {
+        let template = match self.unit {
+            Unit::Bytes => "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}",
+            Unit::Items => "{msg} [{bar:30}] {pos}/{len} {eta}",
+            Unit::Nothing => "{spinner} {msg} {elapsed}",
+        };
+        let bar = SCREEN.add(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_message(self.what.clone());
+        bar.enable_steady_tick(Duration::from_millis(120));
+        bar
+    }
+
+    fn line(&self, state: &mut State) {
+        state.lines += 1;
+        state.last_line = Instant::now();
+        let seconds = self.begun.elapsed().as_secs();
+        match self.unit {
+            Unit::Bytes if state.total > 0 => {
+                let (done, total) = (mebibytes(state.done), mebibytes(state.total));
+                eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", self.what);
+            }
+            Unit::Items if state.total > 0 => {
+                eprintln!("{}: {} of {}, {seconds} s", self.what, state.done, state.total);
+            }
+            _ => eprintln!("{}: {seconds} s", self.what),
+        }
+    }
+}
+
+/// Bytes as MiB, for people.
+pub fn mebibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bar) = state.bar.take() {
+            bar.finish_and_clear();
+            SCREEN.remove(&bar);
+        }
+        if state.lines > 0 {
+            eprintln!("{}: finished after {:.0} s", self.what, self.begun.elapsed().as_secs_f64());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_work_shows_nothing_and_clones_share() {
+        let progress = Progress::new("short", Unit::Items);
+        progress.clone().set(1, 2);
+        let state = progress.0.state.lock().unwrap();
+        assert!(state.bar.is_none() && state.lines == 0);
+        assert_eq!((state.done, state.total), (1, 2));
+    }
+
+    #[test]
+    fn ticking_returns_what_the_work_returns() {
+        assert_eq!(Progress::new("work", Unit::Nothing).ticking(|| 7), 7);
+    }
+}

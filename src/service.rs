@@ -1,0 +1,291 @@
+//! One opened data folder behind HTTP: what `ragstone serve` runs, and what a command runs for itself on a port that only
+//! it may use when no service is up. So every command speaks to the store in one way.
+
+use std::future::Future;
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use actix_web::dev::ServerHandle;
+use actix_web::{HttpMessage, HttpRequest, web};
+use metrics_exporter_prometheus::PrometheusHandle;
+use ragstone_actors::{Folders, Progress as Loading, Ragstone, Settings};
+use ragstone_storage::env::Env;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use crate::config::Config;
+use crate::data_folder::{HeldFolder, ServiceRecord};
+use crate::error::{Error, ErrorKind, Result};
+use crate::ingest::Ingestor;
+use crate::progress::{Progress, Unit};
+use crate::{embedder_source, http, model_source, telemetry};
+
+/// The header that carries the owner's token.
+pub const TOKEN_HEADER: &str = "x-ragstone-token";
+/// How long running answers may take to end when the service stops.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Who may use a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    /// Everybody who reaches the port.
+    Public,
+    /// Only the process that started it.
+    Private,
+}
+
+/// What every request can reach.
+pub struct State {
+    /// Clock and randomness.
+    pub env: Env,
+    /// As configured.
+    pub settings: Settings,
+    /// The greatest body of a request.
+    pub body_bytes: usize,
+    /// Renders `/metrics`.
+    pub metrics: PrometheusHandle,
+    audience: Audience,
+    token: String,
+    /// The multi-thread runtime; the HTTP workers' own cannot run the corpus.
+    runtime: Handle,
+    opened: OnceLock<Opened>,
+    closing: AtomicBool,
+    in_flight: watch::Sender<usize>,
+}
+
+/// The models and the store, once they are loaded.
+pub struct Opened {
+    pub ragstone: Ragstone,
+    pub ingestor: Ingestor,
+    /// The language model's name.
+    pub model_id: String,
+    /// The embedding model's name.
+    pub embedder_id: String,
+    context: usize,
+}
+
+impl Opened {
+    /// For chats that do not say how much they want: no more than a quarter of the context.
+    pub fn default_max_tokens(&self) -> usize {
+        256.min(self.context / 4).max(1)
+    }
+}
+
+impl State {
+    /// The store and the models.
+    ///
+    /// # Errors
+    /// `Unavailable` while they are loading, and when the service stops.
+    pub fn opened(&self) -> Result<&Opened> {
+        if self.is_closing() {
+            return Err(Error::new(ErrorKind::Unavailable, "the service is stopping"));
+        }
+        self.opened.get().ok_or_else(|| {
+            Error::new(ErrorKind::Unavailable, "the service is loading its model; try again in a moment (see /readyz)")
+        })
+    }
+
+    /// Whether the service is stopping.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Whether everything is for the owner only.
+    pub fn audience(&self) -> Audience {
+        self.audience
+    }
+
+    /// Lets only those pass who can read the data folder.
+    pub fn check_owner(&self, request: &HttpRequest) -> Result<()> {
+        let sent = request.headers().get(TOKEN_HEADER).map_or(&b""[..], |value| value.as_bytes());
+        // Every byte is looked at, so that the time taken tells nothing about the token.
+        let same = sent.len() == self.token.len()
+            && sent.iter().zip(self.token.as_bytes()).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0;
+        if same {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Forbidden,
+            format!("only the data folder's owner may do this; send the token of its service.json as {TOKEN_HEADER}"),
+        ))
+    }
+
+    /// Runs `future` on the multi-thread runtime; it is aborted when the caller goes away.
+    pub async fn on_runtime<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T> {
+        let mut task = AbortOnDrop(self.runtime.spawn(future));
+        (&mut task.0).await.map_err(|error| {
+            if error.is_panic() {
+                Error::internal("this request met a defect in ragstone and is lost; the service goes on")
+            } else {
+                Error::new(ErrorKind::Cancelled, "the service is stopping")
+            }
+        })
+    }
+
+    /// Counts a request until the result is dropped.
+    pub fn enter(self: &Arc<Self>) -> InFlight {
+        self.in_flight.send_modify(|count| *count += 1);
+        InFlight(Arc::new(Entered(self.clone())))
+    }
+}
+
+struct AbortOnDrop<T>(JoinHandle<T>);
+
+impl<T> Drop for AbortOnDrop<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A request that is being answered; a stream keeps a clone until its end.
+#[derive(Clone)]
+pub struct InFlight(#[expect(dead_code, reason = "held for its drop")] Arc<Entered>);
+
+struct Entered(Arc<State>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.in_flight.send_modify(|count| *count -= 1);
+    }
+}
+
+impl InFlight {
+    /// The one that was counted for `request`.
+    pub fn of(request: &HttpRequest) -> Option<Self> {
+        request.extensions().get::<Self>().cloned()
+    }
+}
+
+/// A running service.
+pub struct Service {
+    /// `http://ADDR:PORT`
+    pub address: String,
+    state: Arc<State>,
+    config: Config,
+    held: HeldFolder,
+    server: ServerHandle,
+}
+
+impl Service {
+    /// Answers on `listener` from now on, with 503 until [`open`](Self::open) has loaded the models.
+    pub fn start(config: &Config, held: HeldFolder, listener: TcpListener, audience: Audience) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::internal(format!("the service cannot start: {error}"));
+        let address = format!("http://{}", listener.local_addr().map_err(failed)?);
+        let state = Arc::new(State {
+            env: Env::from_environment()?,
+            settings: config.settings.clone(),
+            body_bytes: config.surface.body_bytes,
+            metrics: telemetry::metrics()?,
+            audience,
+            token: fresh_token()?,
+            runtime: Handle::current(),
+            opened: OnceLock::new(),
+            closing: AtomicBool::new(false),
+            in_flight: watch::Sender::new(0),
+        });
+        let data = web::Data::from(state.clone());
+        let server = actix_web::HttpServer::new(move || http::app(data.clone()))
+            .workers(2)
+            .disable_signals()
+            // A client that closes its side has gone: its request is cancelled.
+            .h1_allow_half_closed(false)
+            .shutdown_timeout(1)
+            .listen(listener)
+            .map_err(failed)?
+            .run();
+        let handle = server.handle();
+        tokio::spawn(server);
+        if audience == Audience::Public {
+            let record = ServiceRecord { pid: std::process::id(), address: address.clone(), token: state.token.clone() };
+            held.write_service_record(&record)?;
+        }
+        Ok(Self { address, state, config: config.clone(), held, server: handle })
+    }
+
+    /// The owner's token.
+    pub fn token(&self) -> &str {
+        &self.state.token
+    }
+
+    /// Finds and loads the models, opens the store. A public service then goes on with unfinished ingest jobs.
+    pub async fn open(&self) -> Result<()> {
+        let surface = &self.config.surface;
+        let models = self.held.path().join("models");
+        let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
+        let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
+        tracing::info!(model = model.id, embedder = embedder.id, data = %self.held.path().display(), "loading");
+        let folders = Folders {
+            data: self.held.path().to_owned(),
+            model: model.path,
+            model_id: model.id.clone(),
+            embedder: embedder.path,
+        };
+        let bars = std::sync::Mutex::new(None);
+        let show = move |Loading::Loading { what, done, total }| show_loading(&bars, what, done, total);
+        let env = self.state.env.clone();
+        let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
+        let context = ragstone.status().model.context;
+        let ingestor = Ingestor::new(ragstone.corpus().clone(), ragstone.catalog().clone(), env);
+        let resume = (self.state.audience == Audience::Public).then(|| ingestor.clone());
+        let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
+        if self.state.opened.set(opened).is_err() {
+            return Err(Error::internal("the service was opened twice"));
+        }
+        if let Some(ingestor) = resume {
+            ingestor.resume(None).await?;
+        }
+        Ok(())
+    }
+
+    /// The name of the loaded model.
+    pub fn model_id(&self) -> Option<&str> {
+        self.state.opened.get().map(|opened| opened.model_id.as_str())
+    }
+
+    /// Takes no more requests, lets running ones end for a while, and makes everything durable.
+    pub async fn close(self) -> Result<()> {
+        self.state.closing.store(true, Ordering::Relaxed);
+        let opened = self.state.opened.get();
+        if let Some(opened) = opened {
+            opened.ingestor.stop();
+        }
+        let mut in_flight = self.state.in_flight.subscribe();
+        if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
+            tracing::warn!(requests = *in_flight.borrow(), "requests were cut short");
+        }
+        self.server.stop(false).await;
+        let closed = match opened {
+            Some(opened) => {
+                opened.ingestor.stopped().await;
+                opened.ragstone.close().await
+            }
+            None => Ok(()),
+        };
+        self.held.remove_service_record();
+        Ok(closed?)
+    }
+}
+
+/// Names the data folder's owner. Unlike everything else that is random here it must not be replayable.
+fn fresh_token() -> Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| Error::internal(format!("no randomness for the owner's token: {error}")))?;
+    Ok(model_source::hex(&bytes))
+}
+
+/// One bar after another: loading the model, checking its weights.
+fn show_loading(bars: &std::sync::Mutex<Option<(&'static str, Progress)>>, what: &'static str, done: u64, total: u64) {
+    let mut bar = bars.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if bar.as_ref().is_none_or(|(shown, _)| *shown != what) {
+        *bar = Some((what, Progress::new(what, Unit::Bytes)));
+    }
+    if let Some((_, progress)) = &*bar {
+        progress.set(done, total);
+    }
+    if done >= total {
+        *bar = None;
+    }
+}

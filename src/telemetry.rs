@@ -1,0 +1,93 @@
+//! Log lines and metrics. Log lines go to standard error, so that standard output stays data.
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{LogFormat, Surface};
+use crate::error::{Error, Result};
+
+/// Quiet the libraries that log every step of a query plan.
+const LIBRARIES: &str = "lance=warn,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn";
+
+/// Starts logging; `default_level` is that of ragstone's own lines where the configuration has none.
+pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
+    let directives = match (&surface.log, std::env::var("RUST_LOG")) {
+        (Some(own), _) => own.clone(),
+        (None, Ok(rust)) if !rust.is_empty() => rust,
+        _ => format!("{default_level},{LIBRARIES}"),
+    };
+    let filter = EnvFilter::try_new(&directives).map_err(|error| {
+        Error::invalid(format!("log filter `{directives}`: {error}; write it like info or ragstone_actors=debug,warn"))
+    })?;
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter);
+    match surface.log_format {
+        LogFormat::Text => {
+            let color = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
+            lines.with_ansi(color).with_target(false).init();
+        }
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+    }
+    Ok(())
+}
+
+/// Standard error, beside the progress bars.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        crate::progress::beside_bars(|| std::io::stderr().write(line))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
+    }
+}
+
+/// The process's metrics recorder, installed by the first call.
+pub fn metrics() -> Result<PrometheusHandle> {
+    static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
+    if let Some(handle) = RECORDER.get() {
+        return Ok(handle.clone());
+    }
+    let handle = install_recorder()?;
+    Ok(RECORDER.get_or_init(|| handle).clone())
+}
+
+fn install_recorder() -> Result<PrometheusHandle> {
+    let seconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
+    let failed = |error: metrics_exporter_prometheus::BuildError| Error::internal(format!("metrics: {error}"));
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &seconds)
+        .map_err(failed)?
+        .install_recorder()
+        .map_err(failed)?;
+    describe();
+    Ok(handle)
+}
+
+fn describe() {
+    use metrics::{describe_counter, describe_gauge, describe_histogram};
+    describe_counter!("ragstone_requests_total", "HTTP requests by path pattern, method and status");
+    describe_histogram!("ragstone_request_seconds", "time from a request to the head of its response, by path pattern");
+    describe_histogram!("ragstone_ttft_seconds", "time from a question's arrival to its first token");
+    describe_counter!("ragstone_prompt_tokens_total", "prompt tokens by where their KV came from");
+    describe_counter!("ragstone_generated_tokens_total", "tokens generated");
+    describe_counter!("ragstone_loaded_bytes_total", "bytes of stored KV loaded, by tier");
+    describe_counter!("ragstone_late_misses_total", "loads that failed and were recomputed");
+    describe_counter!("ragstone_shed_total", "requests refused because a bounded queue was full");
+    describe_counter!("ragstone_panics_total", "panics survived, by worker");
+    describe_gauge!("ragstone_tier_bytes", "bytes kept in a tier");
+    describe_gauge!("ragstone_tier_capacity_bytes", "bound on a tier's bytes");
+    describe_gauge!("ragstone_tier_entries", "whole entries in a tier");
+    describe_counter!("ragstone_tier_hits_total", "look-ups that a tier answered");
+    describe_counter!("ragstone_tier_misses_total", "look-ups that came to a tier and found nothing");
+    describe_counter!("ragstone_tier_corrupt_total", "frames and rows that failed verification");
+    describe_counter!("ragstone_tier_evicted_total", "entries removed to make room");
+    describe_gauge!("ragstone_device_blocks", "blocks of the device pool");
+    describe_gauge!("ragstone_device_free_blocks", "blocks of the device pool that no running sequence holds");
+    describe_gauge!("ragstone_worker_in_flight", "requests that a worker has");
+    describe_counter!("ragstone_worker_restarts_total", "how often a worker was made anew after a panic");
+}

@@ -1,0 +1,206 @@
+//! Takes documents in: what changed is cut, embedded, tokenized and committed, in groups.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use serde::{Deserialize, Serialize};
+
+use super::schema::{self, Row};
+use super::table::{StoredVersion, Writer};
+use super::{Corpus, Document, Passage, chunk, document};
+use crate::Result;
+
+/// Texts that go through the embedding model in one call.
+const EMBED_TEXTS: usize = 32;
+/// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
+const GROUP_PASSAGES: usize = 64;
+
+/// What an upsert changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpsertReport {
+    pub documents_added: usize,
+    /// Already there as they are. Of several given with one identity all but the last count here, too.
+    pub documents_unchanged: usize,
+    pub documents_replaced: usize,
+    /// Documents without a word: nothing to find, so nothing is kept (an older version with words is removed).
+    pub documents_empty: usize,
+    pub passages_added: usize,
+    pub passages_removed: usize,
+}
+
+/// How far an upsert is. Documents that it counts as done are durable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct UpsertProgress {
+    pub documents_done: usize,
+    pub documents_total: usize,
+    /// Embedded so far; durable once their documents are done.
+    pub passages_embedded: usize,
+}
+
+/// A document that is to be written.
+struct Change {
+    id: String,
+    version: String,
+    document: Document,
+    /// How many passages of an older version go.
+    replaces: Option<usize>,
+}
+
+/// Documents that are committed together.
+#[derive(Default)]
+struct Group {
+    changes: Vec<Change>,
+    passages: Vec<Vec<Passage>>,
+}
+
+impl Corpus {
+    /// Writes what changed of `documents`. `writer`'s collection holds `stored`.
+    pub(super) async fn ingest(
+        &self,
+        writer: &Writer<'_>,
+        collection: &str,
+        documents: Vec<Document>,
+        progress: &(dyn Fn(UpsertProgress) + Send + Sync),
+        stored: HashMap<String, StoredVersion>,
+    ) -> Result<UpsertReport> {
+        let total = documents.len();
+        let (changes, mut report) = changes(documents, &stored, self.chunk_tokens())?;
+        let mut state =
+            UpsertProgress { documents_done: report.documents_unchanged, documents_total: total, passages_embedded: 0 };
+        progress(state);
+        let mut group = Group::default();
+        let last = changes.len().saturating_sub(1);
+        for (at, change) in changes.into_iter().enumerate() {
+            let (change, passages) = self.cut(collection, change).await?;
+            group.changes.push(change);
+            group.passages.push(passages);
+            if at == last || group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES {
+                let group = std::mem::take(&mut group);
+                let documents = group.changes.len();
+                let mut embedded = |count| {
+                    state.passages_embedded += count;
+                    progress(state);
+                };
+                self.commit(writer, group, &mut report, &mut embedded).await?;
+                state.documents_done += documents;
+                progress(state);
+            }
+        }
+        Ok(report)
+    }
+
+    /// The passages of a document, with their token ids.
+    async fn cut(&self, collection: &str, change: Change) -> Result<(Change, Vec<Passage>)> {
+        let (encoder, chunk_tokens, collection) = (self.encoder().clone(), self.chunk_tokens(), collection.to_owned());
+        super::blocking("cutting a document", move || {
+            let Document { title, text, source, metadata, .. } = &change.document;
+            let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
+            // The title is embedded with every passage. A long one must not crowd out the text.
+            let budget = chunk_tokens - title_tokens.min(chunk_tokens / 2);
+            let texts = chunk::split(text, budget, &|piece| encoder.count_tokens(piece));
+            let mut passages = Vec::with_capacity(texts.len());
+            for (ordinal, text) in texts.into_iter().enumerate() {
+                passages.push(Passage {
+                    id: document::passage_id(title, text),
+                    document_id: change.id.clone(),
+                    collection: collection.clone(),
+                    ordinal: ordinal as u32,
+                    title: title.clone(),
+                    text: text.to_owned(),
+                    source: source.clone(),
+                    token_ids: encoder.tokenize_passage(title, text)?.into(),
+                    metadata: metadata.clone(),
+                });
+            }
+            Ok((change, passages))
+        })
+        .await
+    }
+
+    /// Embeds a group and commits it.
+    async fn commit(
+        &self,
+        writer: &Writer<'_>,
+        group: Group,
+        report: &mut UpsertReport,
+        embedded: &mut (dyn FnMut(usize) + Send),
+    ) -> Result<()> {
+        let tokenizer = self.encoder().tokenizer_identity();
+        let (mut rows, mut replaced, mut emptied) = (Vec::new(), Vec::new(), Vec::new());
+        for (change, passages) in group.changes.into_iter().zip(group.passages) {
+            report.passages_removed += change.replaces.unwrap_or(0);
+            report.passages_added += passages.len();
+            match (passages.is_empty(), change.replaces) {
+                (true, _) => report.documents_empty += 1,
+                (false, None) => report.documents_added += 1,
+                (false, Some(_)) => report.documents_replaced += 1,
+            }
+            if change.replaces.is_some() {
+                if passages.is_empty() { &mut emptied } else { &mut replaced }.push(change.id);
+            }
+            let count = passages.len() as u32;
+            rows.extend(passages.into_iter().map(|passage| Row {
+                passage,
+                version: change.version.clone(),
+                passages: count,
+                tokenizer: tokenizer.clone(),
+                vector: Vec::new(),
+            }));
+        }
+        for batch in rows.chunks_mut(EMBED_TEXTS) {
+            let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
+            for (row, vector) in batch.iter_mut().zip(self.embed(texts).await?) {
+                row.vector = vector;
+            }
+            embedded(batch.len());
+        }
+        if !emptied.is_empty() {
+            writer.remove(&emptied).await?;
+        }
+        if !rows.is_empty() {
+            writer.put(&rows, &replaced).await?;
+        }
+        Ok(())
+    }
+
+    /// Vectors of `texts`, by the blocking threads.
+    pub(super) async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+        let count = texts.len();
+        let encoder = Arc::clone(self.encoder());
+        let vectors = super::blocking("embedding", move || encoder.embed(&texts)).await?;
+        self.texts_embedded().fetch_add(count as u64, Ordering::Relaxed);
+        if vectors.len() != count {
+            let message = format!("the embedding model gave {} vectors for {count} texts", vectors.len());
+            return Err(crate::Error::new(crate::ErrorKind::Internal, message));
+        }
+        Ok(vectors)
+    }
+}
+
+/// Which documents have to be written, in the order given; the rest is counted.
+fn changes(
+    documents: Vec<Document>,
+    stored: &HashMap<String, StoredVersion>,
+    chunk_tokens: usize,
+) -> Result<(Vec<Change>, UpsertReport)> {
+    let mut report = UpsertReport::default();
+    let mut identities = Vec::with_capacity(documents.len());
+    for document in &documents {
+        identities.push(document.identity()?);
+    }
+    // From the end, so that the last of several with one identity is the one that counts.
+    let mut seen = HashSet::new();
+    let mut changes = Vec::new();
+    for (document, id) in documents.into_iter().zip(identities).rev() {
+        let version = document.version(chunk_tokens);
+        let stored = stored.get(&id);
+        if !seen.insert(id.clone()) || stored.is_some_and(|stored| stored.version == version) {
+            report.documents_unchanged += 1;
+        } else {
+            changes.push(Change { id, version, document, replaces: stored.map(|stored| stored.passages) });
+        }
+    }
+    changes.reverse();
+    Ok((changes, report))
+}

@@ -1,0 +1,239 @@
+//! The rows of a collection's table, format 1.
+//!
+//! ```text
+//! document_id  utf8            who the document is
+//! version      utf8            hash of the document's content; all rows of a document have the same
+//! ordinal      uint32          the passage's place in the document, 0..passages
+//! passages     uint32          how many the document has
+//! id           utf8            hash of the passage's title and text
+//! title        utf8            the document's title
+//! content      utf8            title, blank line, passage (without a title: the passage); embedded and full-text indexed
+//! source       utf8, nullable  where the document came from
+//! metadata     utf8            a JSON object
+//! tokenizer    utf8            whose ids `token_ids` are
+//! token_ids    list<uint32>    the passage as it stands in a prompt
+//! vector       float32[d]      embedding of `content`, unit length
+//! ```
+//! The schema's metadata names the format (`ragstone.format`) and the embedding model (`ragstone.embedding`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, ListBuilder, UInt32Builder};
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
+use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use super::Passage;
+use crate::{Error, ErrorKind, Result};
+
+/// The only format so far.
+pub(super) const FORMAT: &str = "1";
+pub(super) const FORMAT_KEY: &str = "ragstone.format";
+pub(super) const EMBEDDING_KEY: &str = "ragstone.embedding";
+
+/// Everything of a passage but its vector and version.
+pub(super) const PASSAGE_COLUMNS: [&str; 8] =
+    ["document_id", "ordinal", "id", "title", "content", "source", "metadata", "tokenizer"];
+
+/// One row to write.
+pub(super) struct Row {
+    pub passage: Passage,
+    pub version: String,
+    pub passages: u32,
+    pub tokenizer: String,
+    pub vector: Vec<f32>,
+}
+
+/// One passage read, and the tokenizer whose ids it has.
+pub(super) struct StoredPassage {
+    pub passage: Passage,
+    pub tokenizer: String,
+}
+
+/// The schema of a new table.
+pub(super) fn table_schema(dimension: usize, embedding: &str) -> SchemaRef {
+    let text = |name| Field::new(name, DataType::Utf8, false);
+    let number = |name| Field::new(name, DataType::UInt32, false);
+    let item = |data_type| Arc::new(Field::new("item", data_type, true));
+    let fields = vec![
+        text("document_id"),
+        text("version"),
+        number("ordinal"),
+        number("passages"),
+        text("id"),
+        text("title"),
+        text("content"),
+        Field::new("source", DataType::Utf8, true),
+        text("metadata"),
+        text("tokenizer"),
+        Field::new("token_ids", DataType::List(item(DataType::UInt32)), false),
+        Field::new("vector", DataType::FixedSizeList(item(DataType::Float32), dimension as i32), false),
+    ];
+    let metadata =
+        HashMap::from([(FORMAT_KEY.to_owned(), FORMAT.to_owned()), (EMBEDDING_KEY.to_owned(), embedding.to_owned())]);
+    Arc::new(Schema::new_with_metadata(fields, metadata))
+}
+
+/// The text that is embedded and searched: a passage without its document's title is often about nobody.
+pub(super) fn content(title: &str, text: &str) -> String {
+    if title.is_empty() { text.to_owned() } else { format!("{title}\n\n{text}") }
+}
+
+/// The inverse of [`content`].
+fn text_of(title: &str, content: &str) -> String {
+    let text = if title.is_empty() {
+        Some(content)
+    } else {
+        content.strip_prefix(title).and_then(|rest| rest.strip_prefix("\n\n"))
+    };
+    text.unwrap_or(content).to_owned()
+}
+
+/// Rows as a batch of `schema`.
+pub(super) fn encode(rows: &[Row], schema: &SchemaRef, dimension: usize) -> Result<RecordBatch> {
+    let strings =
+        |of: &dyn Fn(&Row) -> String| -> ArrayRef { Arc::new(StringArray::from_iter_values(rows.iter().map(of))) };
+    let numbers =
+        |of: &dyn Fn(&Row) -> u32| -> ArrayRef { Arc::new(UInt32Array::from_iter_values(rows.iter().map(of))) };
+    let mut token_ids = ListBuilder::new(UInt32Builder::new());
+    let mut vectors = FixedSizeListBuilder::new(Float32Builder::new(), dimension as i32);
+    for row in rows {
+        token_ids.values().append_slice(&row.passage.token_ids);
+        token_ids.append(true);
+        if row.vector.len() != dimension {
+            let message = format!("the embedding model gave {} numbers, not {dimension}", row.vector.len());
+            return Err(Error::new(ErrorKind::Internal, message));
+        }
+        vectors.values().append_slice(&row.vector);
+        vectors.append(true);
+    }
+    let columns: Vec<ArrayRef> = vec![
+        strings(&|row| row.passage.document_id.clone()),
+        strings(&|row| row.version.clone()),
+        numbers(&|row| row.passage.ordinal),
+        numbers(&|row| row.passages),
+        strings(&|row| row.passage.id.clone()),
+        strings(&|row| row.passage.title.clone()),
+        strings(&|row| content(&row.passage.title, &row.passage.text)),
+        Arc::new(rows.iter().map(|row| row.passage.source.clone()).collect::<StringArray>()),
+        strings(&|row| super::document::metadata_json(&row.passage.metadata)),
+        strings(&|row| row.tokenizer.clone()),
+        Arc::new(token_ids.finish()),
+        Arc::new(vectors.finish()),
+    ];
+    RecordBatch::try_new(schema.clone(), columns)
+        .map_err(|error| Error::new(ErrorKind::Internal, "passages do not fit their table").with_source(error))
+}
+
+/// The passages of a batch that has [`PASSAGE_COLUMNS`] and `token_ids`.
+pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<StoredPassage>> {
+    let (documents, ordinals) = (strings(batch, "document_id")?, numbers(batch, "ordinal")?);
+    let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
+    let (sources, metadata) = (strings(batch, "source")?, strings(batch, "metadata")?);
+    let tokenizers = strings(batch, "tokenizer")?;
+    let token_ids = column(batch, "token_ids")?.as_list_opt::<i32>().ok_or_else(|| wrong_type("token_ids"))?;
+    let mut passages = Vec::with_capacity(batch.num_rows());
+    for row in 0..batch.num_rows() {
+        let ids_of_row = token_ids.value(row);
+        let ids_of_row = ids_of_row.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong_type("token_ids"))?;
+        let title = titles.value(row).to_owned();
+        passages.push(StoredPassage {
+            passage: Passage {
+                id: ids.value(row).to_owned(),
+                document_id: documents.value(row).to_owned(),
+                collection: collection.to_owned(),
+                ordinal: ordinals.value(row),
+                text: text_of(&title, contents.value(row)),
+                title,
+                source: optional(sources, row),
+                token_ids: ids_of_row.values().iter().copied().collect(),
+                metadata: parse_metadata(metadata.value(row))?,
+            },
+            tokenizer: tokenizers.value(row).to_owned(),
+        });
+    }
+    Ok(passages)
+}
+
+/// A column of strings, nulls included.
+pub(super) fn strings<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
+    column(batch, name)?.as_string_opt::<i32>().ok_or_else(|| wrong_type(name))
+}
+
+/// A column of `uint32`.
+pub(super) fn numbers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a UInt32Array> {
+    column(batch, name)?.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong_type(name))
+}
+
+/// A column of scores.
+pub(super) fn scores(batch: &RecordBatch, name: &str) -> Result<Vec<f32>> {
+    let array = column(batch, name)?.as_primitive_opt::<arrow_array::types::Float32Type>();
+    Ok(array.ok_or_else(|| wrong_type(name))?.values().to_vec())
+}
+
+pub(super) fn optional(array: &StringArray, row: usize) -> Option<String> {
+    (!array.is_null(row)).then(|| array.value(row).to_owned())
+}
+
+pub(super) fn parse_metadata(json: &str) -> Result<serde_json::Map<String, serde_json::Value>> {
+    serde_json::from_str(json)
+        .map_err(|error| Error::new(ErrorKind::Corrupt, "a passage's metadata is not JSON").with_source(error))
+}
+
+fn column<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a ArrayRef> {
+    batch.column_by_name(name).ok_or_else(|| {
+        Error::new(ErrorKind::Incompatible, format!("the corpus has no column `{name}`: it is not of format {FORMAT}"))
+    })
+}
+
+fn wrong_type(name: &str) -> Error {
+    let message = format!("the corpus's column `{name}` has another type than format {FORMAT} says");
+    Error::new(ErrorKind::Incompatible, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(title: &str, text: &str, source: Option<&str>) -> Row {
+        let mut metadata = serde_json::Map::new();
+        metadata.insert("page".into(), 3.into());
+        Row {
+            passage: Passage {
+                id: "0f".into(),
+                document_id: "d'1".into(),
+                collection: "c".into(),
+                ordinal: 2,
+                title: title.into(),
+                text: text.into(),
+                source: source.map(str::to_owned),
+                token_ids: [7_u32, 8, 9].into(),
+                metadata,
+            },
+            version: "v".into(),
+            passages: 3,
+            tokenizer: "t".into(),
+            vector: vec![0.6, 0.8],
+        }
+    }
+
+    #[test]
+    fn rows_come_back_as_they_went() {
+        let schema = table_schema(2, "model");
+        let rows = [row("", "no title", None), row("Title", "Title\n\nof itself", Some("/a b"))];
+        let read = decode(&encode(&rows, &schema, 2).unwrap(), "c").unwrap();
+        assert_eq!(read.len(), 2);
+        for (row, read) in rows.iter().zip(&read) {
+            assert_eq!(row.passage, read.passage);
+            assert_eq!(row.tokenizer, read.tokenizer);
+        }
+    }
+
+    #[test]
+    fn a_vector_of_another_length_is_refused() {
+        let error = encode(&[row("", "x", None)], &table_schema(3, "model"), 3).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+    }
+}

@@ -1,0 +1,408 @@
+//! One collection's table: commits, snapshots to read from, and what keeps it fast and small.
+//!
+//! Each change of a collection is one commit of LanceDB, which a reader sees wholly or not at all, and which a kill
+//! leaves either done or undone. A document that changed is replaced by one merge: its new passages go in and the older
+//! version's go out in the same commit. So no state between two versions exists that somebody would have to repair.
+//!
+//! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
+
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow_array::{RecordBatch, RecordBatchIterator};
+use arrow_schema::SchemaRef;
+use futures::TryStreamExt;
+use lancedb::datafusion::prelude::{Expr, col, lit};
+use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
+use lancedb::query::{ExecutableQuery, QueryBase, Select};
+use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
+use lancedb::{Connection, DistanceType, Table};
+use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
+
+use super::schema;
+use crate::{Error, ErrorKind, Result};
+
+const PREFIX: &str = "passages-";
+const SUFFIX: &str = ".lance";
+
+/// Rows that a search may scan beside the full-text and vector indexes before they are added to them.
+const UNINDEXED_ROWS: u64 = 256;
+/// Every commit makes a fragment; past this many they are merged.
+const FRAGMENTS: usize = 16;
+/// A fragment of this size is not rewritten any more, which bounds what a small upsert into a large table may cost.
+const FRAGMENT_ROWS: usize = 65_536;
+/// Every commit makes a version; past this many the superseded ones are removed.
+const VERSIONS: usize = 32;
+
+/// The table of one collection.
+pub(super) struct Collection {
+    pub name: String,
+    table: Table,
+    folder: PathBuf,
+    schema: SchemaRef,
+    dimension: usize,
+    /// Held by the one writer.
+    writer: tokio::sync::Mutex<()>,
+    /// Shared by readers; taken alone to remove files that a reader's snapshot may need.
+    files: RwLock<Files>,
+    /// Files that are known to be on the disk, not only in its cache.
+    synced: Mutex<HashSet<PathBuf>>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Files {
+    #[default]
+    There,
+    /// The collection was dropped: whoever waited for it must look it up again.
+    Gone,
+}
+
+/// A collection at one version. It stays readable for as long as this is held.
+pub(super) struct Snapshot<'a> {
+    pub table: Table,
+    _files: RwLockReadGuard<'a, Files>,
+}
+
+/// What is known of a stored document without reading its text.
+pub(super) struct StoredVersion {
+    pub version: String,
+    pub passages: usize,
+}
+
+/// The right to change a collection.
+pub(super) struct Writer<'a> {
+    collection: &'a Collection,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Collection {
+    /// Makes the table of a new collection, with its full-text index.
+    pub async fn create(
+        db: &Connection,
+        folder: &Path,
+        name: &str,
+        schema: SchemaRef,
+        dimension: usize,
+    ) -> Result<Self> {
+        let doing = || format!("create collection `{name}`");
+        let table = db.create_empty_table(table_name(name), schema.clone()).execute().await.map_err(failed(doing()))?;
+        let collection = Self::new(table, folder, name, schema, dimension);
+        collection.create_text_index().await?;
+        Ok(collection)
+    }
+
+    /// Opens a table that is there. Whether it suits the embedding model is for the caller to check.
+    pub async fn open(db: &Connection, folder: &Path, name: &str, dimension: usize) -> Result<Self> {
+        let doing = || format!("open collection `{name}`");
+        let table = db.open_table(table_name(name)).execute().await.map_err(failed(doing()))?;
+        let schema = table.schema().await.map_err(failed(doing()))?;
+        Ok(Self::new(table, folder, name, schema, dimension))
+    }
+
+    fn new(table: Table, folder: &Path, name: &str, schema: SchemaRef, dimension: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            table,
+            folder: folder.join(table_name(name) + SUFFIX),
+            schema,
+            dimension,
+            writer: tokio::sync::Mutex::default(),
+            files: RwLock::default(),
+            synced: Mutex::default(),
+        }
+    }
+
+    /// A value of the table's own metadata.
+    pub fn metadata(&self, key: &str) -> &str {
+        self.schema.metadata().get(key).map(String::as_str).unwrap_or_default()
+    }
+
+    /// Waits for the turn to write. `None` where the collection was dropped in the meantime.
+    pub async fn write(&self) -> Option<Writer<'_>> {
+        let turn = self.writer.lock().await;
+        let there = *self.files.read().await == Files::There;
+        there.then_some(Writer { collection: self, _turn: turn })
+    }
+
+    /// The collection as it is now. `NotFound` where it was dropped in the meantime.
+    pub async fn snapshot(&self) -> Result<Snapshot<'_>> {
+        let files = self.files.read().await;
+        if *files == Files::Gone {
+            return Err(unknown(&self.name));
+        }
+        let table = self.table.query_snapshot().await.map_err(self.failed("read"))?;
+        Ok(Snapshot { table, _files: files })
+    }
+
+    /// How many passages there are.
+    pub async fn rows(&self) -> Result<usize> {
+        self.table.count_rows(None).await.map_err(self.failed("count the passages of"))
+    }
+
+    /// How many documents there are.
+    pub async fn documents(&self) -> Result<usize> {
+        let first = Some("ordinal = 0".to_owned());
+        self.table.count_rows(first).await.map_err(self.failed("count the documents of"))
+    }
+
+    /// Every stored document's version, by id.
+    pub async fn versions(&self) -> Result<HashMap<String, StoredVersion>> {
+        let snapshot = self.snapshot().await?;
+        let query = snapshot.table.query().only_if("ordinal = 0").select(Select::columns(&[
+            "document_id",
+            "version",
+            "passages",
+        ]));
+        let mut versions = HashMap::new();
+        for batch in self.run(query).await? {
+            let (ids, hashes) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);
+            let passages = schema::numbers(&batch, "passages")?;
+            for row in 0..batch.num_rows() {
+                let stored =
+                    StoredVersion { version: hashes.value(row).to_owned(), passages: passages.value(row) as usize };
+                versions.insert(ids.value(row).to_owned(), stored);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// Runs a query to its end.
+    pub async fn run(&self, query: impl ExecutableQuery) -> Result<Vec<RecordBatch>> {
+        let stream = query.execute().await.map_err(self.failed("search"))?;
+        stream.try_collect().await.map_err(self.failed("search"))
+    }
+
+    /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
+    async fn create_text_index(&self) -> Result<()> {
+        let index = Index::FTS(FtsIndexBuilder::default());
+        let job = self.table.create_index(&["content"], index);
+        job.execute().await.map(drop).map_err(self.failed("index the words of"))
+    }
+
+    /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
+    async fn create_vector_index(&self) -> Result<()> {
+        let index = Index::IvfFlat(IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine));
+        let job = self.table.create_index(&["vector"], index);
+        job.execute().await.map(drop).map_err(self.failed("index the vectors of"))
+    }
+
+    fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
+        failed(format!("{doing} collection `{}`", self.name))
+    }
+}
+
+impl Writer<'_> {
+    /// Commits `rows`, and takes out the older passages of the documents `replaced`, in one step that is on disk on return.
+    pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
+        let Collection { table, schema, dimension, .. } = self.collection;
+        let batch = schema::encode(rows, schema, *dimension)?;
+        let failed = self.collection.failed("write to");
+        if replaced.is_empty() {
+            table.add(batch).execute().await.map_err(failed)?;
+        } else {
+            // A new version's rows match no old ones: the version is part of the key.
+            let mut merge = table.merge_insert(&["document_id", "version", "ordinal"]);
+            merge.when_not_matched_insert_all().when_not_matched_by_source_delete_expr(any_of(replaced));
+            let batches = RecordBatchIterator::new([Ok(batch)], schema.clone());
+            merge.execute(Box::new(batches)).await.map_err(failed)?;
+        }
+        self.sync().await
+    }
+
+    /// Takes out documents; how many passages went.
+    pub async fn remove(&self, documents: &[String]) -> Result<usize> {
+        let deleted = self.collection.table.delete(&any_of(documents)).await;
+        let deleted = deleted.map_err(self.collection.failed("delete from"))?;
+        self.sync().await?;
+        Ok(deleted.num_deleted_rows as usize)
+    }
+
+    /// Drops the collection; how many passages went.
+    pub async fn drop_table(self, db: &Connection) -> Result<usize> {
+        let mut files = self.collection.files.write().await;
+        let rows = self.collection.rows().await?;
+        let dropped = db.drop_table(table_name(&self.collection.name), &[]).await;
+        dropped.map_err(self.collection.failed("drop"))?;
+        *files = Files::Gone;
+        Ok(rows)
+    }
+
+    /// Brings the indexes up to date and removes what is superseded, where enough of it has gathered.
+    ///
+    /// It looks at the table and not at what was done just now, so that it also finishes what a kill cut off.
+    pub async fn maintain(&self, vector_index_rows: usize) -> Result<()> {
+        let Collection { table, folder, .. } = self.collection;
+        let failed = |doing: &str| self.collection.failed(doing);
+        let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
+        let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
+        let mut rewritten = false;
+        if !has("content") {
+            self.collection.create_text_index().await?;
+            rewritten = true;
+        }
+        if !has("vector") && self.collection.rows().await? >= vector_index_rows {
+            self.collection.create_vector_index().await?;
+            rewritten = true;
+        }
+        let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
+        if behind > UNINDEXED_ROWS {
+            let action = OptimizeAction::Index(OptimizeOptions::default());
+            table.optimize(action).await.map_err(failed("update the indexes of"))?;
+            rewritten = true;
+        }
+        let fragments = match table.as_native() {
+            Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
+            None => 0,
+        };
+        if fragments > FRAGMENTS {
+            let options = CompactionOptions { target_rows_per_fragment: FRAGMENT_ROWS, ..CompactionOptions::default() };
+            let action = OptimizeAction::Compact { options, remap_options: None };
+            table.optimize(action).await.map_err(failed("compact"))?;
+            rewritten = true;
+        }
+        if rewritten || manifests(folder) > VERSIONS {
+            self.sync().await?;
+            self.prune().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the files of superseded versions. The data folder's lock keeps other processes out, the writer's turn
+    /// other writers, and `files` the readers: nobody has a transaction open, so even unverified files may go.
+    async fn prune(&self) -> Result<()> {
+        let _files = self.collection.files.write().await;
+        let action = OptimizeAction::Prune {
+            older_than: Some(Duration::zero()),
+            delete_unverified: Some(true),
+            error_if_tagged_old_versions: None,
+        };
+        let pruned = self.collection.table.optimize(action).await;
+        pruned.map(drop).map_err(self.collection.failed("remove superseded files of"))
+    }
+
+    /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk.
+    async fn sync(&self) -> Result<()> {
+        let folder = self.collection.folder.clone();
+        let mut known = std::mem::take(&mut *lock(&self.collection.synced));
+        let synced = tokio::task::spawn_blocking(move || sync_folder(&folder, &mut known).map(|()| known)).await;
+        match synced {
+            Ok(Ok(known)) => {
+                *lock(&self.collection.synced) = known;
+                Ok(())
+            }
+            Ok(Err(error)) => Err(io_failed(&format!("write collection `{}` to disk", self.collection.name), error)),
+            Err(error) => Err(Error::new(ErrorKind::Internal, "writing to disk panicked").with_source(error)),
+        }
+    }
+}
+
+/// The collections that have a table in `folder`. A folder without a version is a creation that was cut off: it goes.
+pub(super) fn find(folder: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let file_name = entry.file_name();
+        let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)) else {
+            continue;
+        };
+        if manifests(&entry.path()) == 0 {
+            std::fs::remove_dir_all(entry.path())?;
+        } else {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// How many versions a table has on disk.
+fn manifests(table: &Path) -> usize {
+    std::fs::read_dir(table.join("_versions")).map(Iterator::count).unwrap_or(0)
+}
+
+/// Prefixed, so that no name of a collection can be a name that LanceDB keeps for itself.
+fn table_name(collection: &str) -> String {
+    format!("{PREFIX}{collection}")
+}
+
+/// An expression and not SQL text: ids are the caller's words.
+fn any_of(documents: &[String]) -> Expr {
+    col("document_id").in_list(documents.iter().map(|id| lit(id.as_str())).collect(), false)
+}
+
+/// As [`any_of`], for one document.
+pub(super) fn is_document(id: &str) -> Expr {
+    col("document_id").eq(lit(id))
+}
+
+/// Waits for the disk on every file below `folder` that is not in `known`, and on the folders these stand in.
+fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::io::Result<()> {
+    let mut seen = HashSet::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let mut grown = false;
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            let path = entry.path();
+            if entry.file_type()?.is_dir() {
+                folders.push(path.clone());
+            }
+            if !known.contains(&path) {
+                std::fs::File::open(&path)?.sync_all()?;
+                grown = true;
+            }
+            seen.insert(path);
+        }
+        if grown {
+            std::fs::File::open(&folder)?.sync_all()?;
+        }
+    }
+    *known = seen;
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// There is no such collection.
+pub(super) fn unknown(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, format!("there is no collection `{name}`: ingest documents into it first"))
+}
+
+/// Says what failed and what to do about it.
+pub(super) fn failed(doing: String) -> impl FnOnce(lancedb::Error) -> Error {
+    move |error| {
+        if disk_is_full(&error) {
+            return full(&doing).with_source(error);
+        }
+        Error::new(ErrorKind::Internal, format!("could not {doing}: {error}")).with_source(error)
+    }
+}
+
+/// The same for plain files.
+pub(super) fn io_failed(doing: &str, error: std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::StorageFull {
+        return full(doing).with_source(error);
+    }
+    Error::new(ErrorKind::Unavailable, format!("could not {doing}: {error}")).with_source(error)
+}
+
+fn full(doing: &str) -> Error {
+    let message = format!("could not {doing}: the disk is full; nothing is lost, free some space and try again");
+    Error::new(ErrorKind::Full, message)
+}
+
+fn disk_is_full(error: &lancedb::Error) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull) {
+            return true;
+        }
+        cause = error.source();
+    }
+    // Some layers keep only the text of the system's error.
+    error.to_string().contains("No space left on device")
+}

@@ -1,0 +1,13 @@
+//! Whole-system tests: the real program on folders of its own, through its command line and its HTTP surface. One binary,
+//! because each one links the whole stack.
+
+mod bad_input;
+mod bad_models;
+mod command_line;
+mod harness;
+mod kill;
+mod limits;
+mod openai_client;
+mod openai_shape;
+mod restart;
+mod tree;

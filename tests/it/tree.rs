@@ -1,0 +1,180 @@
+//! Holds the tree to its own rules: files that fit in a head, functions that fit on a screen, dependencies one way.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+const MOST_FILE_LINES: usize = 450;
+const MOST_FUNCTION_LINES: usize = 80;
+/// Files over the bound, with their length. The list only shrinks: an entry that is no longer needed, or larger than the
+/// file, fails the test.
+const LONG_FILES: &[(&str, usize)] = &[];
+/// Functions over the bound, as `file: name`, with their length. The list only shrinks, too.
+const LONG_FUNCTIONS: &[(&str, usize)] = &[];
+
+/// Which of our crates each may use.
+const DIRECTION: &[(&str, &[&str])] = &[
+    ("kernels", &[]),
+    ("storage", &["kernels"]),
+    ("migrations", &["storage"]),
+    ("actors", &["kernels", "storage"]),
+    (".", &["kernels", "storage", "actors", "migrations"]),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All Rust files of the five packages, with paths from the root.
+fn sources() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for folder in ["src", "kernels", "storage", "actors", "migrations", "tests", "examples"] {
+        collect(&root().join(folder), &mut files);
+    }
+    assert!(files.len() > 20, "the sources were not found");
+    files.sort();
+    let name = |path: &PathBuf| path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+    files.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for path in entries.map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            if path.file_name().is_some_and(|name| name != "target") {
+                collect(&path, files);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// Long tests live in files of their own, which may be long.
+fn is_test_file(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('/').collect();
+    parts.contains(&"tests") || parts.last().is_some_and(|file| *file == "tests.rs" || file.ends_with("_tests.rs"))
+}
+
+/// The lines above a file's test module.
+fn production(text: &str) -> Vec<&str> {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    lines[..tests.unwrap_or(lines.len())].to_vec()
+}
+
+/// Every function with its length in lines. Relies on the format check: a body ends at the indentation it began at.
+fn functions(text: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut found = Vec::new();
+    for (begin, line) in lines.iter().enumerate() {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        let Some(name) = function_name(line.trim_start()) else { continue };
+        let Some(head) = lines[begin..].iter().position(|line| line.ends_with(['{', '}', ';'])) else { continue };
+        // A head that ends otherwise has its whole body on its line, or none.
+        let body = if lines[begin + head].ends_with('{') {
+            let closes = |line: &&str| line.strip_prefix(indent).is_some_and(|rest| rest.starts_with('}'));
+            lines[begin + head + 1..].iter().position(closes).map_or(0, |end| end + 1)
+        } else {
+            0
+        };
+        found.push((name.to_owned(), head + 1 + body));
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let mut rest = line;
+    for word in ["pub", "default", "const", "async", "unsafe", "extern \"C\""] {
+        if let Some(after) = rest.strip_prefix(word) {
+            let after = match after.strip_prefix('(') {
+                Some(scope) => scope.split_once(')').map_or(after, |(_, after)| after),
+                None => after,
+            };
+            rest = after.strip_prefix(' ').unwrap_or(rest);
+        }
+    }
+    let name = rest.strip_prefix("fn ")?;
+    name.split(['(', '<']).next()
+}
+
+/// Compares what is over a bound with the list of known exceptions.
+fn check(what: &str, over: &BTreeMap<String, usize>, known: &[(&str, usize)]) {
+    let known: BTreeMap<String, usize> = known.iter().map(|(name, length)| ((*name).to_owned(), *length)).collect();
+    let new: Vec<_> = over.iter().filter(|(name, length)| known.get(*name).is_none_or(|most| *length > most)).collect();
+    assert!(new.is_empty(), "{what} too long, split them: {new:?}");
+    let stale: Vec<_> = known.iter().filter(|(name, most)| over.get(*name).is_none_or(|length| length < most)).collect();
+    assert!(stale.is_empty(), "{what} became shorter, lower or remove the exceptions: {stale:?}");
+}
+
+#[test]
+fn files_fit_in_a_head() {
+    let lengths = sources().into_iter().filter(|(name, _)| !is_test_file(name));
+    let over = lengths.map(|(name, text)| (name, production(&text).len())).filter(|(_, length)| *length > MOST_FILE_LINES);
+    check("files", &over.collect(), LONG_FILES);
+}
+
+#[test]
+fn functions_fit_on_a_screen() {
+    let mut over = BTreeMap::new();
+    for (name, text) in sources() {
+        for (function, length) in functions(&text) {
+            if length > MOST_FUNCTION_LINES {
+                over.insert(format!("{name}: {function}"), length);
+            }
+        }
+    }
+    check("functions", &over, LONG_FUNCTIONS);
+}
+
+#[test]
+fn the_measure_measures() {
+    let text = "pub(crate) async fn a(\n    x: u8,\n) -> u8 {\n    if x {\n        1;\n    }\n}\n\nimpl T {\n    fn b() {}\n    fn c(&self) -> u8;\n    const fn d<T>() {\n        2\n    }\n}\n";
+    let expected = [("a", 7), ("b", 1), ("c", 1), ("d", 3)].map(|(name, length)| (name.to_owned(), length));
+    assert_eq!(functions(text), expected);
+    assert_eq!(production("a\nb\n#[cfg(test)]\nmod tests {\n}\n").len(), 2);
+    assert_eq!(production("a\n#[cfg(test)]\nmod tests;\nb\n").len(), 4);
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    for (package, allowed) in DIRECTION {
+        let manifest = std::fs::read_to_string(root().join(package).join("Cargo.toml")).unwrap();
+        let mut section = "";
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let in_dependencies = section.contains("dependencies") && !section.contains("workspace");
+            let Some(name) = line.strip_prefix("ragstone-").filter(|_| in_dependencies) else { continue };
+            let name = name.split(['.', ' ', '=']).next().unwrap();
+            assert!(allowed.contains(&name), "{package} must not depend on {name}");
+        }
+    }
+}
+
+#[test]
+fn lower_layers_know_nothing_of_the_upper_ones() {
+    let forbidden: &[(&str, &[&str])] = &[
+        ("kernels/src", &["tokio::", "actix", "ragstone_storage", "reqwest", "rocksdb"]),
+        ("storage/src", &["actix", "ragstone_actors", "ragstone_migrations", "reqwest"]),
+        ("actors/src", &["actix_web", "ragstone_migrations", "reqwest", "rocksdb::", "lancedb::"]),
+    ];
+    for (name, text) in sources() {
+        for (folder, words) in forbidden {
+            for word in words.iter().filter(|_| name.starts_with(folder)) {
+                let used = text.lines().find(|line| !line.trim_start().starts_with("//") && line.contains(word));
+                assert!(used.is_none(), "{name} must not know {word}: {used:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!(")];
+    for (name, text) in sources() {
+        for mark in marks {
+            assert!(!text.contains(mark), "{name} contains {mark}");
+        }
+    }
+}
