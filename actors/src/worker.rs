@@ -7,7 +7,7 @@
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
@@ -96,6 +96,7 @@ impl<S: Service> Supervised<S> {
             factory: Arc::new(factory),
             restarts: Arc::new(AtomicU64::new(0)),
         };
+        enter_system();
         let arbiter = Arbiter::new();
         let address = Mutex::new(spawn(&arbiter, &slot, capacity));
         let permits = Arc::new(Semaphore::new(capacity));
@@ -145,6 +146,27 @@ impl<S: Service> Supervised<S> {
             restarts: self.inner.slot.restarts.load(Ordering::Relaxed),
         }
     }
+}
+
+/// Arbiters belong to an actix system, which wants a thread of its own. One serves the process, for as long as it lives.
+fn enter_system() {
+    static SYSTEM: OnceLock<System> = OnceLock::new();
+    if System::is_registered() {
+        return;
+    }
+    let system = SYSTEM.get_or_init(|| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runner = System::new();
+            // The receiver waits right below.
+            drop(sender.send(System::current()));
+            if let Err(error) = runner.run() {
+                tracing::error!(%error, "the actix system stopped");
+            }
+        });
+        receiver.recv().expect("the thread sends before anything in it can fail")
+    });
+    System::set_current(system.clone());
 }
 
 impl<S: Service> Drop for Inner<S> {

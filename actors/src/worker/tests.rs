@@ -34,7 +34,7 @@ fn open_gate() -> Option<tokio::sync::oneshot::Receiver<()>> {
 
 #[test]
 fn a_panic_costs_one_request_and_the_worker_comes_back() {
-    System::new().block_on(async {
+    runtime().block_on(async {
         let worker = start(4);
         let (open, gate) = tokio::sync::oneshot::channel();
         let beside = tokio::spawn({
@@ -53,7 +53,7 @@ fn a_panic_costs_one_request_and_the_worker_comes_back() {
 
 #[test]
 fn a_full_queue_refuses_at_once_and_recovers() {
-    System::new().block_on(async {
+    runtime().block_on(async {
         let worker = start(1);
         let (open, gate) = tokio::sync::oneshot::channel();
         let mut first = Box::pin(worker.ask(Some(gate), LONG));
@@ -70,10 +70,15 @@ fn a_full_queue_refuses_at_once_and_recovers() {
 
 #[test]
 fn a_deadline_ends_the_wait() {
-    System::new().block_on(async {
+    runtime().block_on(async {
         let worker = start(1);
         let (_open, gate) = tokio::sync::oneshot::channel();
         let error = worker.ask(Some(gate), Duration::from_millis(1)).await.expect_err("too late");
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     });
+}
+
+/// Workers must also start where no actix system is: on tokio's own runtime.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime")
 }

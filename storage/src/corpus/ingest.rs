@@ -14,7 +14,7 @@ use crate::Result;
 /// Texts that go through the embedding model in one call.
 const EMBED_TEXTS: usize = 32;
 /// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
-const GROUP_PASSAGES: usize = 64;
+pub(super) const GROUP_PASSAGES: usize = 64;
 
 /// What an upsert changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
