@@ -172,6 +172,7 @@ pub struct Service {
 impl Service {
     /// Answers on `listener` from now on, with 503 until [`open`](Self::open) has loaded the models.
     pub fn start(config: &Config, held: HeldFolder, listener: TcpListener, audience: Audience) -> Result<Self> {
+        ragstone_migrations::check(held.path())?;
         let failed = |error: std::io::Error| Error::internal(format!("the service cannot start: {error}"));
         let address = format!("http://{}", listener.local_addr().map_err(failed)?);
         let state = Arc::new(State {

@@ -4,6 +4,7 @@ mod ask;
 mod bench;
 mod cache;
 mod collections;
+mod fetch;
 mod ingest;
 mod output;
 mod report;
@@ -77,6 +78,8 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Fetch the models that the other commands need, and print their folders
+    Fetch(fetch::Args),
     /// Print a completion script for a shell
     Completions {
         #[arg(value_enum)]
@@ -126,6 +129,7 @@ impl Cli {
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
             Command::Bench(command) => bench::run(command).await,
+            Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Completions { .. } => Ok(()),
         }
     }

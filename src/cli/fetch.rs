@@ -1,0 +1,39 @@
+//! `ragstone fetch`
+
+use serde_json::json;
+
+use crate::cli::output;
+use crate::config::Config;
+use crate::data_folder::DataFolder;
+use crate::error::Result;
+use crate::{embedder_source, model_source};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Only the embedding model
+    #[arg(long)]
+    embedder_only: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fetches what is not there yet, for later use without a network.
+pub async fn run(config: &Config, args: Args) -> Result<()> {
+    let surface = &config.surface;
+    let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
+    let model = if args.embedder_only {
+        None
+    } else {
+        let models = DataFolder::create(&config.data()?)?.path().join("models");
+        Some(model_source::find(surface.model.as_deref(), surface.offline, &models).await?)
+    };
+    if args.json {
+        return output::json(&json!({ "embedder": embedder.path, "model": model.map(|model| model.path) }));
+    }
+    output::line(&embedder.path.display().to_string())?;
+    match model {
+        Some(model) => output::line(&model.path.display().to_string()),
+        None => Ok(()),
+    }
+}
