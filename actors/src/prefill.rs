@@ -51,6 +51,9 @@ pub struct Prefilled {
     pub load_wait_ms: f64,
 }
 
+/// One layer's K (before rotary embedding) and V: row-major `[tokens, kv_dim]`, little endian, in the KV dtype.
+pub type LayerBytes = (Vec<u8>, Vec<u8>);
+
 /// The KV of one segment as it was computed, in the store's form.
 pub struct FreshSegment {
     /// Its entry's key.
@@ -59,8 +62,8 @@ pub struct FreshSegment {
     pub parent: Option<KvKey>,
     /// Its token ids.
     pub tokens: Arc<[u32]>,
-    /// Per layer, K (before rotary embedding) and V: row-major `[tokens, kv_dim]`, little endian, in the KV dtype.
-    pub layers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// First layer first.
+    pub layers: Vec<LayerBytes>,
     /// Its share of the computation, in microseconds.
     pub compute_us: u64,
 }
@@ -201,7 +204,7 @@ fn place_loaded(
 
 /// Fresh KV of the segments that may be kept, gathered layer by layer.
 struct Kept {
-    segments: Vec<(usize, Vec<(Vec<u8>, Vec<u8>)>)>,
+    segments: Vec<(usize, Vec<LayerBytes>)>,
     plan: Vec<SegmentPlan>,
     rows_at_end: usize,
 }

@@ -269,3 +269,6 @@ fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     metrics::counter!("ragstone_panics_total", "worker" => "engine").increment(1);
     Error::new(ErrorKind::Internal, format!("the engine failed on this request ({what}); the service goes on"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, FailMode};
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
@@ -270,4 +270,33 @@ fn what_was_blended_or_stands_behind_it_is_never_kept() {
     assert_eq!(plan.blended_tokens, 16);
     let kept: Vec<usize> = done.fresh.iter().map(|segment| segment.tokens.len()).collect();
     assert_eq!(kept, [33], "the passage before the blended one only");
+}
+
+#[test]
+fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
+    let mut bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    let (_, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
+    let key = plan.segments[0].file_under.expect("the root was kept");
+    bench.reopen();
+    bench.store.env().set_fail_point("disk.read_frame", FailMode::Error(ragstone_storage::ErrorKind::Corrupt), 1);
+    let handle = bench.runtime.handle().clone();
+    let fusor = Arc::new(Fusor { store: bench.store.clone(), runtime: handle });
+    let options = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
+    let fuse = Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options };
+    let fused = bench.runtime.block_on(fusor.handle(fuse)).expect("planned");
+    let tokens = tokens_of(&segments);
+    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+    let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: &blocks };
+    match prefill(&bench.model, &mut pool, &prompt) {
+        Err(PrefillError::LateMiss(failed)) => assert_eq!(failed.key, key),
+        _ => panic!("the load must fail"),
+    }
+    bench.store.env().set_fail_point("disk.read_frame", FailMode::Off, 1);
+    bench.store.late_miss(&key);
+    let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    let expected = TokenAccount { exact: 0, blended: 28, recomputed: 5, computed: 9 + 16 + 40 + 11 };
+    assert_eq!(again.account, expected, "only the passage directly behind the root can stand in without it");
+    assert_eq!(bench.store.status().late_misses, 1);
 }

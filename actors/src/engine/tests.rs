@@ -1,0 +1,154 @@
+//! The engine alone, on a small random model: bounds, cancellation, panics, batches.
+
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::env::FailMode;
+use ragstone_storage::plan::{SegmentPlan, Source};
+use ragstone_storage::residency::SegmentKind;
+
+use super::*;
+
+fn model() -> Arc<Model> {
+    let config = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "max_position_embeddings": 128, "tie_word_embeddings": true, "hidden_act": "silu",
+        "torch_dtype": "float32"}"#;
+    Arc::new(Model::random(ModelConfig::from_json(config).expect("a valid config"), 3, LoadOptions::default()))
+}
+
+fn start(blocks: usize, env: &Env) -> Engine {
+    Engine::start(model(), blocks, 4, 4, env.clone()).expect("started")
+}
+
+fn env() -> Env {
+    Env::seeded(1, 0)
+}
+
+/// A plan that computes everything.
+fn compute(tokens: u32) -> LoadPlan {
+    let segment = SegmentPlan {
+        segment: 0,
+        kind: SegmentKind::Question,
+        range: 0..tokens,
+        source: Source::Compute,
+        file_under: None,
+        parent: None,
+    };
+    LoadPlan {
+        segments: vec![segment],
+        ratio: 0.15,
+        total_tokens: tokens,
+        exact_tokens: 0,
+        blended_tokens: 0,
+        computed_tokens: tokens,
+        root_key: None,
+        missing_behind_root: Vec::new(),
+    }
+}
+
+type Reply = oneshot::Receiver<Result<Prefill, PrefillError>>;
+
+fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver<Decoded>) {
+    let tokens: Vec<u32> = (0..length).map(|i| (seed * 17 + i * 5) % 64).collect();
+    let (output, decoded) = mpsc::channel(max_tokens + 1);
+    let params = SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() };
+    let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), output };
+    let (reply, prefilled) = oneshot::channel();
+    let (plan, loads) = (compute(length), LayerLoads::none());
+    let job = Job { tokens: tokens.into(), plan, loads, decode: Some(decode), reply, queued: Instant::now() };
+    (job, prefilled, decoded)
+}
+
+/// All tokens of an answer, and how it ended.
+fn drain(mut decoded: mpsc::Receiver<Decoded>) -> (Vec<u32>, Option<FinishReason>) {
+    let mut ids = Vec::new();
+    while let Some(item) = decoded.blocking_recv() {
+        match item {
+            Decoded::Token(sampled) => ids.push(sampled.id),
+            Decoded::End(reason) => return (ids, Some(reason)),
+            Decoded::Failed(error) => panic!("{error}"),
+        }
+    }
+    (ids, None)
+}
+
+fn alone(seed: u32, length: u32, max_tokens: usize) -> Vec<u32> {
+    let (job, _reply, decoded) = job(seed, length, max_tokens);
+    let engine = start(32, &env());
+    engine.submit(job, Urgency::Answer).expect("queued");
+    drain(decoded).0
+}
+
+#[test]
+fn a_batch_gives_every_sequence_the_tokens_it_gets_alone() {
+    let engine = start(32, &env());
+    let asked: Vec<(u32, u32, usize)> = vec![(1, 9, 12), (2, 31, 5), (3, 16, 20)];
+    let running: Vec<_> = asked
+        .iter()
+        .map(|(seed, length, max_tokens)| {
+            let (job, reply, decoded) = job(*seed, *length, *max_tokens);
+            engine.submit(job, Urgency::Answer).expect("queued");
+            (reply, decoded)
+        })
+        .collect();
+    for ((seed, length, max_tokens), (_reply, decoded)) in asked.into_iter().zip(running) {
+        let (ids, reason) = drain(decoded);
+        assert_eq!(reason, Some(FinishReason::Length));
+        assert_eq!(ids, alone(seed, length, max_tokens));
+    }
+    assert_eq!(engine.blocks(), (32, 32), "every block came back");
+}
+
+#[test]
+fn a_panic_costs_its_request_only() {
+    let env = env();
+    let engine = start(32, &env);
+    env.set_fail_point("engine.prefill", FailMode::Panic, 1);
+    let (first, reply, _) = job(1, 9, 4);
+    engine.submit(first, Urgency::Answer).expect("queued");
+    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Failed(_))));
+    env.set_fail_point("engine.prefill", FailMode::Off, 1);
+    let (second, reply, decoded) = job(1, 9, 4);
+    engine.submit(second, Urgency::Answer).expect("queued");
+    assert!(reply.blocking_recv().expect("answered").is_ok());
+    assert_eq!(drain(decoded).0, alone(1, 9, 4));
+    assert_eq!(engine.blocks(), (32, 32));
+}
+
+#[test]
+fn what_can_never_fit_is_refused_at_once() {
+    let engine = start(4, &env());
+    for (length, max_tokens) in [(120, 9), (60, 5)] {
+        let (job, _reply, _decoded) = job(1, length, max_tokens);
+        let error = engine.submit(job, Urgency::Answer).expect_err("too long");
+        assert_eq!(error.kind(), ErrorKind::ContextLength);
+    }
+}
+
+#[test]
+fn a_full_pool_makes_the_next_request_wait_not_fail() {
+    let engine = start(4, &env());
+    let jobs: Vec<_> = (0..3).map(|seed| job(seed, 40, 20)).collect();
+    let mut answers = Vec::new();
+    for (job, reply, decoded) in jobs {
+        engine.submit(job, Urgency::Answer).expect("queued");
+        answers.push((reply, decoded));
+    }
+    for (seed, (_reply, decoded)) in answers.into_iter().enumerate() {
+        assert_eq!(drain(decoded).0, alone(seed as u32, 40, 20));
+    }
+}
+
+#[test]
+fn a_caller_that_goes_away_frees_its_blocks() {
+    let engine = start(8, &env());
+    let (first, reply, decoded) = job(1, 40, 80);
+    engine.submit(first, Urgency::Answer).expect("queued");
+    assert!(reply.blocking_recv().expect("answered").is_ok());
+    drop(decoded);
+    // It needs every block, so it starts only once the abandoned sequence is gone.
+    let (second, _reply, decoded) = job(2, 100, 28);
+    engine.submit(second, Urgency::Answer).expect("queued");
+    assert_eq!(drain(decoded).0.len(), 28);
+}
