@@ -11,7 +11,7 @@ from pathlib import Path
 from world import LEVELS, World
 
 WORLDS, PAGES, SEED = 10, 6, 2026
-SHOWN = ("What does Holrum Bank make?", "Who is the director of Basfar Bank?")  # what ops/run asks
+SHOWN = ("How many boats does Jona Wanfell own?", "What does Jona Wanfell play?")  # what ops/run asks
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
 
 
