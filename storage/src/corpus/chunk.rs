@@ -31,7 +31,7 @@ pub(super) fn split<'a>(text: &'a str, budget: usize, count: &dyn Fn(&str) -> us
     for (piece, weight) in atoms {
         let target = remaining.div_ceil(remaining.div_ceil(budget).max(1));
         // Past the target by more than half of the piece: the border before it is the nearer one.
-        if length > 0 && weight > 0 && (length + weight > budget || length + weight / 2 > target) {
+        if length > 0 && weight > 0 && (length + weight > budget || 2 * length + weight > 2 * target) {
             passages.push(&text[start..end]);
             start = end;
             remaining -= length;
