@@ -59,7 +59,9 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
         None if hub::is_offline(offline) => {
             return Err(Error::new(
                 ErrorKind::NotFound,
-                format!("model {id} is neither a folder nor in the hub's cache, and the network is switched off; run once online, or give a folder"),
+                format!(
+                    "model {id} is neither a folder nor in the hub's cache, and the network is switched off; run once online, or give a folder"
+                ),
             ));
         }
         None => hub::download(&id).await?,
@@ -72,7 +74,10 @@ fn local(path: &Path) -> Result<ModelFolder> {
     if !path.join("config.json").is_file() {
         return Err(Error::new(
             ErrorKind::NotFound,
-            format!("{} has no config.json; give a folder in Hugging Face form (config.json, tokenizer.json, *.safetensors)", path.display()),
+            format!(
+                "{} has no config.json; give a folder in Hugging Face form (config.json, tokenizer.json, *.safetensors)",
+                path.display()
+            ),
         ));
     }
     let id = path.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
@@ -100,12 +105,6 @@ fn unpack_demo(models: &Path) -> Result<ModelFolder> {
     }
     std::fs::rename(fresh.keep(), &folder).map_err(|error| failed(&folder, &error))?;
     Ok(found)
-}
-
-/// Whether the embedded checkpoint says of itself that its answers mean nothing yet.
-pub fn demo_is_untrained() -> bool {
-    let card = DEMO_FILES.iter().find(|(name, _)| *name == "MODEL_CARD.md").map_or(&[][..], |(_, bytes)| bytes);
-    String::from_utf8_lossy(card).contains("not yet meaningful")
 }
 
 fn demo_hash() -> String {

@@ -124,7 +124,9 @@ fn print_json(ending: &Ending) -> Result<()> {
 fn print(ending: &Ending) -> Result<()> {
     let mut out = String::from("\n");
     if ending.model == model_source::DEMO_ID && model_source::demo_is_untrained() {
-        out.push_str("(The embedded demo model is not trained yet: its words mean nothing. --model takes a real one.)\n");
+        out.push_str(
+            "(The embedded demo model is not trained yet: its words mean nothing. --model takes a real one.)\n",
+        );
     }
     out.push_str(&report::citations(&ending.extension["citations"]));
     out.push_str(&report::reuse(&ending.extension["report"]));
