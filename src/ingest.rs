@@ -87,7 +87,9 @@ impl Ingestor {
                 while let Some(event) = received.recv().await {
                     match event {
                         Ok(IngestEvent::Progress { .. }) => {}
-                        Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path = %path.display(), reason, "skipped"),
+                        Ok(IngestEvent::Skipped { path, reason }) => {
+                            tracing::warn!(path = %path.display(), reason, "skipped")
+                        }
                         Ok(IngestEvent::Finished(report)) => tracing::info!(?report, "the unfinished ingest is done"),
                         Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
                     }
@@ -101,7 +103,10 @@ impl Ingestor {
     pub fn run(&self, job: IngestJob) -> impl Stream<Item = Result<IngestEvent>> + use<> {
         let (events, received) = mpsc::channel(16);
         self.spawn(job, events);
-        futures::stream::unfold(received, |mut received| async move { received.recv().await.map(|event| (event, received)) })
+        futures::stream::unfold(
+            received,
+            |mut received| async move { received.recv().await.map(|event| (event, received)) },
+        )
     }
 
     /// Ends running jobs at their next commit; they go on at the next start.
@@ -123,8 +128,7 @@ impl Ingestor {
             let hopeless = |error: &Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
             let over = done.as_ref().err().is_none_or(hopeless);
             let catalog = ingestor.catalog.clone();
-            let closed =
-                if over { blocking(move || Ok(catalog.finish_job(job.id)?)).await } else { Ok(()) };
+            let closed = if over { blocking(move || Ok(catalog.finish_job(job.id)?)).await } else { Ok(()) };
             drop(turn);
             // The receiver may be gone: the job was for the store, not for it.
             let _ = events.send(closed.and(done).map(IngestEvent::Finished)).await;
@@ -134,7 +138,8 @@ impl Ingestor {
     async fn work(&self, job: &IngestJob, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<IngestReport> {
         let paths = job.paths.clone();
         let found = blocking(move || Ok(document::find_files(&paths))).await?;
-        let mut run = Run { ingestor: self, job, events, report: IngestReport::default(), files_total: found.files.len() };
+        let mut run =
+            Run { ingestor: self, job, events, report: IngestReport::default(), files_total: found.files.len() };
         for (path, reason) in found.unreadable {
             run.skip(path, reason).await;
         }

@@ -84,7 +84,8 @@ impl Progress {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
             scope.spawn(move || {
-                while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
+                while stopped.recv_timeout(Duration::from_millis(250))
+                    == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
                 {
                     self.tick();
                 }

@@ -200,7 +200,8 @@ impl Service {
         let handle = server.handle();
         tokio::spawn(server);
         if audience == Audience::Public {
-            let record = ServiceRecord { pid: std::process::id(), address: address.clone(), token: state.token.clone() };
+            let record =
+                ServiceRecord { pid: std::process::id(), address: address.clone(), token: state.token.clone() };
             held.write_service_record(&record)?;
         }
         Ok(Self { address, state, config: config.clone(), held, server: handle })
@@ -273,7 +274,8 @@ impl Service {
 /// Names the data folder's owner. Unlike everything else that is random here it must not be replayable.
 fn fresh_token() -> Result<String> {
     let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(|error| Error::internal(format!("no randomness for the owner's token: {error}")))?;
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::internal(format!("no randomness for the owner's token: {error}")))?;
     Ok(model_source::hex(&bytes))
 }
 

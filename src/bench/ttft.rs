@@ -190,8 +190,7 @@ impl Bench {
         for store in [self.host.clone(), self.disk.clone()] {
             let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
             let done = self.prefill(&store, segments, options)?;
-            let evictor =
-                Arc::new(Evictor { store, layout: self.model.kv_layout(), runtime: self.runtime.clone() });
+            let evictor = Arc::new(Evictor { store, layout: self.model.kv_layout(), runtime: self.runtime.clone() });
             self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments: done.fresh }))?;
         }
         Ok(())
@@ -241,7 +240,9 @@ impl Bench {
         let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: table.blocks() };
         prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
             PrefillError::Failed(error) => error.into(),
-            PrefillError::LateMiss(failed) => Error::internal(format!("an entry could not be loaded: {}", failed.error)),
+            PrefillError::LateMiss(failed) => {
+                Error::internal(format!("an entry could not be loaded: {}", failed.error))
+            }
         })
     }
 

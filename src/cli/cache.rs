@@ -25,7 +25,8 @@ pub enum Command {
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     let Command::Status { json } = command;
     let status: Value =
-        access::with(config, "cache status", async |client: &Client| client.get(&["v1", "cache", "status"]).await).await?;
+        access::with(config, "cache status", async |client: &Client| client.get(&["v1", "cache", "status"]).await)
+            .await?;
     if json { output::json(&status) } else { output::text(&table(&status)) }
 }
 

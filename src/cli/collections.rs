@@ -46,12 +46,14 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
     match command {
         Command::List { json } => {
             let list: Value =
-                access::with(config, "collections", async |client: &Client| client.get(&["v1", "collections"]).await).await?;
+                access::with(config, "collections", async |client: &Client| client.get(&["v1", "collections"]).await)
+                    .await?;
             print_rows(&list["data"], json, &["name", "documents", "passages"])
         }
         Command::Delete { name } => {
             let path = ["v1", "collections", &name];
-            let gone: Value = access::with(config, "collections", async |client: &Client| client.delete(&path).await).await?;
+            let gone: Value =
+                access::with(config, "collections", async |client: &Client| client.delete(&path).await).await?;
             output::line(&format!("removed {name} with {} passages", gone["passages_removed"]))
         }
     }
@@ -61,12 +63,14 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result<()> {
     match command {
         DocumentsCommand::List { collection, json } => {
-            let all = access::with(config, "documents", async |client: &Client| all_documents(client, &collection).await);
+            let all =
+                access::with(config, "documents", async |client: &Client| all_documents(client, &collection).await);
             print_rows(&Value::Array(all.await?), json, &["id", "passages", "title"])
         }
         DocumentsCommand::Delete { collection, id } => {
             let path = ["v1", "collections", &collection, "documents", &id];
-            let gone: Value = access::with(config, "documents", async |client: &Client| client.delete(&path).await).await?;
+            let gone: Value =
+                access::with(config, "documents", async |client: &Client| client.delete(&path).await).await?;
             output::line(&format!("removed {id} with {} passages", gone["passages_removed"]))
         }
     }

@@ -4,6 +4,7 @@ mod ask;
 mod bench;
 mod cache;
 mod collections;
+mod eval;
 mod fetch;
 mod ingest;
 mod output;
@@ -78,6 +79,8 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Measure the quality of retrieval on a data set
+    Eval(eval::Args),
     /// Fetch the models that the other commands need, and print their folders
     Fetch(fetch::Args),
     /// Print a completion script for a shell
@@ -129,6 +132,7 @@ impl Cli {
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
             Command::Bench(command) => bench::run(command).await,
+            Command::Eval(args) => eval::run(&config, args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Completions { .. } => Ok(()),
         }

@@ -19,7 +19,11 @@ pub fn line(line: &str) -> Result<()> {
 
 /// Writes a value as JSON: indented for a terminal, on one line for a program.
 pub fn json(value: &impl Serialize) -> Result<()> {
-    let text = if std::io::stdout().is_terminal() { serde_json::to_string_pretty(value) } else { serde_json::to_string(value) };
+    let text = if std::io::stdout().is_terminal() {
+        serde_json::to_string_pretty(value)
+    } else {
+        serde_json::to_string(value)
+    };
     line(&text.map_err(|error| Error::internal(format!("the output cannot be written as JSON: {error}")))?)
 }
 

@@ -12,7 +12,8 @@ pub fn citations(citations: &Value) -> String {
     let mut out = String::new();
     for citation in citations.as_array().into_iter().flatten() {
         let title = one_line(citation["title"].as_str().unwrap_or_default(), 40);
-        let source = citation["source"].as_str().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
+        let source =
+            citation["source"].as_str().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
         let text = one_line(citation["text"].as_str().unwrap_or_default(), 70);
         let _ = writeln!(out, "  [{}] {title}{source}: {text}", citation["number"]);
     }

@@ -25,9 +25,10 @@ pub fn array(path: &Path, text: &str) -> Result<Vec<Document>> {
     let Value::Array(values) = value else {
         return Err(invalid(path, "not an array of documents; use .jsonl for one object a line"));
     };
-    let documents = values.into_iter().enumerate().map(|(index, value)| {
-        document(path, &format!("element {index}"), &format!("{index}"), value)
-    });
+    let documents = values
+        .into_iter()
+        .enumerate()
+        .map(|(index, value)| document(path, &format!("element {index}"), &format!("{index}"), value));
     documents.collect()
 }
 
@@ -39,6 +40,8 @@ fn document(path: &Path, place: &str, anchor: &str, value: Value) -> Result<Docu
     let mut take = |field: &str| match object.remove(field) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
+        // Ids are numbers in many data sets.
+        Some(Value::Number(number)) if field == "id" => Ok(Some(number.to_string())),
         Some(other) => Err(invalid(path, &format!("{place}: `{field}` must be a string, not {other}"))),
     };
     let (id, title, text, source) = (take("id")?, take("title")?, take("text")?, take("source")?);

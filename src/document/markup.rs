@@ -2,12 +2,17 @@
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
 
-/// The first heading, and the text without marks. Code stays; link targets and raw HTML go.
+/// The first heading, and the text without marks. Code stays; front matter, link targets and raw HTML go.
 pub fn markdown(source: &str) -> (Option<String>, String) {
     let (mut title, mut text) = (None::<String>, String::with_capacity(source.len()));
-    let mut in_title = false;
-    for event in Parser::new_ext(source, Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH) {
+    let (mut in_title, mut in_front_matter) = (false, false);
+    // Front matter is only recognised so that it is not taken for a heading.
+    let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_YAML_STYLE_METADATA_BLOCKS;
+    for event in Parser::new_ext(source, options) {
         match event {
+            Event::Start(Tag::MetadataBlock(_)) => in_front_matter = true,
+            Event::End(TagEnd::MetadataBlock(_)) => in_front_matter = false,
+            Event::Text(_) if in_front_matter => {}
             Event::Start(Tag::Heading { level: HeadingLevel::H1 | HeadingLevel::H2, .. }) if title.is_none() => {
                 in_title = true;
                 title = Some(String::new());
@@ -21,10 +26,15 @@ pub fn markdown(source: &str) -> (Option<String>, String) {
                 Some(title) => title.push_str(&part),
                 None => text.push_str(&part),
             },
-            Event::SoftBreak | Event::HardBreak => text.push('\n'),
+            Event::SoftBreak | Event::HardBreak => match title.as_mut().filter(|_| in_title) {
+                Some(title) => title.push(' '),
+                None => text.push('\n'),
+            },
             Event::End(TagEnd::TableCell) => text.push(' '),
             Event::End(TagEnd::Item | TagEnd::TableRow | TagEnd::TableHead) => text.push('\n'),
-            Event::End(TagEnd::Paragraph | TagEnd::CodeBlock | TagEnd::List(_) | TagEnd::Table) => text.push_str("\n\n"),
+            Event::End(TagEnd::Paragraph | TagEnd::CodeBlock | TagEnd::List(_) | TagEnd::Table) => {
+                text.push_str("\n\n")
+            }
             _ => {}
         }
     }
@@ -36,7 +46,9 @@ const WIDTH: usize = 1_000_000;
 
 /// The `<title>`, and the text as a reader sees it.
 pub fn html(source: &str) -> Result<(Option<String>, String), String> {
+    // Tables cell by cell: drawn as tables, they would be mostly lines and padding.
     let text = html2text::config::plain_no_decorate()
+        .raw_mode(true)
         .string_from_read(source.as_bytes(), WIDTH)
         .map_err(|error| format!("not readable as HTML: {error}"))?;
     Ok((title(source), text.trim().to_owned()))

@@ -59,7 +59,7 @@ pub fn find_files(paths: &[PathBuf]) -> Found {
     for path in paths {
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => walk(path, &mut found),
-            Ok(_) => found.add(path.clone()),
+            Ok(metadata) => found.add(path.clone(), &metadata),
             Err(error) => found.unreadable.push((path.clone(), error.to_string())),
         }
     }
@@ -67,8 +67,10 @@ pub fn find_files(paths: &[PathBuf]) -> Found {
 }
 
 impl Found {
-    fn add(&mut self, path: PathBuf) {
+    fn add(&mut self, path: PathBuf, metadata: &std::fs::Metadata) {
         match Format::of(&path) {
+            // Reading a pipe or a device could wait for ever.
+            Some(_) if !metadata.is_file() => self.unreadable.push((path, "not a regular file".into())),
             Some(_) => self.files.push(path),
             None => self.unreadable.push((path, format!("not a format that ragstone reads ({SUPPORTED})"))),
         }
@@ -92,7 +94,10 @@ fn walk(folder: &Path, found: &mut Found) {
             Ok(kind) if kind.is_symlink() && path.is_dir() => {
                 found.unreadable.push((path, "a link to a folder; name the folder itself to read it".into()));
             }
-            Ok(_) => found.add(path),
+            Ok(_) => match std::fs::metadata(&path) {
+                Ok(metadata) => found.add(path, &metadata),
+                Err(error) => found.unreadable.push((path, error.to_string())),
+            },
             Err(error) => found.unreadable.push((path, error.to_string())),
         }
     }
@@ -114,7 +119,7 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
         let at = error.utf8_error().valid_up_to();
         invalid(path, &format!("not valid UTF-8 at byte {at}; convert it (for example with `iconv -t utf-8`)"))
     })?;
-    let text = text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned);
+    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
     match format {
         Format::Text | Format::Pdf => Ok(vec![document(path, None, text)]),
         Format::Markdown => {
@@ -131,9 +136,14 @@ pub fn read(path: &Path) -> Result<Vec<Document>> {
 }
 
 fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let size = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?.len();
+    let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
+    if !metadata.is_file() {
+        return Err(invalid(path, "not a regular file"));
+    }
+    let size = metadata.len();
     if size > MAX_BYTES {
-        let why = format!("{} MiB is more than the {} MiB that one file may have; split it", size >> 20, MAX_BYTES >> 20);
+        let why =
+            format!("{} MiB is more than the {} MiB that one file may have; split it", size >> 20, MAX_BYTES >> 20);
         return Err(invalid(path, &why));
     }
     std::fs::read(path).map_err(|error| Error::io("read", path, &error))

@@ -11,6 +11,8 @@ pub fn text(bytes: &[u8]) -> Result<String, String> {
         }
         Ok(Ok(text)) => Ok(text),
         Ok(Err(error)) => Err(format!("not readable as PDF: {error}")),
-        Err(_) => Err("this PDF is damaged, or uses what the PDF library does not know; convert it to text first".into()),
+        Err(_) => {
+            Err("this PDF is damaged, or uses what the PDF library does not know; convert it to text first".into())
+        }
     }
 }

@@ -29,7 +29,8 @@ fn text_takes_its_name_as_title_and_loses_its_byte_order_mark() {
 
 #[test]
 fn markdown_loses_its_marks_and_nothing_else() {
-    let (title, text) = one("a.md", "# The *Works*\n\nIt has **26** [people](x).\n\n- one\n- two\n\n## Later\n\n`code`");
+    let (title, text) =
+        one("a.md", "# The *Works*\n\nIt has **26** [people](x).\n\n- one\n- two\n\n## Later\n\n`code`");
     assert_eq!(title, "The Works");
     for part in ["It has 26 people.", "one\n", "two\n", "Later", "code"] {
         assert!(text.contains(part), "{part:?} in {text:?}");
@@ -39,16 +40,95 @@ fn markdown_loses_its_marks_and_nothing_else() {
 
 #[test]
 fn html_is_what_a_reader_sees() {
-    let page = "<html><head><TITLE>A &amp; B</TITLE><script>no()</script></head><body><p>One &lt; two.</p><p>Three.</p>";
+    let page =
+        "<html><head><TITLE>A &amp; B</TITLE><script>no()</script></head><body><p>One &lt; two.</p><p>Three.</p>";
     let (title, text) = one("a.html", page);
     assert_eq!(title, "A & B");
     assert!(text.contains("One < two.") && text.contains("Three.") && !text.contains("no()"), "{text:?}");
 }
 
 #[test]
+fn markdown_front_matter_is_no_heading_and_code_is_kept() {
+    let (title, text) =
+        one("a.md", "---\ntitle: Meta\n---\n\nLead.\n\nA *long*\ntitle\n===\n\n```rust\nfn f() {}\n```\n");
+    assert_eq!(title, "A long title");
+    assert!(text.contains("Lead.") && text.contains("fn f() {}") && !text.contains("Meta"), "{text:?}");
+}
+
+#[test]
+fn html_tables_and_lists_are_their_words() {
+    let rows = "<tr><td>Granite</td><td>2.7</td></tr>".repeat(50);
+    let page = format!("<table><tr><th>Stone<th>Weight</tr>{rows}</table><ul><li>one<li>two</ul><style>p{{}}</style>");
+    let (title, text) = one("stones.html", &page);
+    assert_eq!(title, "stones");
+    assert!(text.contains("Stone") && text.contains("Granite") && text.contains("two"), "{text:?}");
+    assert!(text.len() < 2000 && !text.contains("─") && !text.contains("p{"), "{} {text:?}", text.len());
+}
+
+/// One page with one line of text, as a program would write it.
+fn pdf(line: &str) -> Vec<u8> {
+    let content = format!("BT /F1 12 Tf 72 700 Td ({line}) Tj ET");
+    let objects = [
+        "<< /Type /Catalog /Pages 2 0 R >>".to_owned(),
+        "<< /Type /Pages /Kids [3 0 R] /Count 1 >>".to_owned(),
+        "<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents 4 0 R /Resources << /Font << /F1 5 0 R >> >> >>"
+            .to_owned(),
+        format!("<< /Length {} >>\nstream\n{content}\nendstream", content.len()),
+        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>".to_owned(),
+    ];
+    let mut file = "%PDF-1.4\n".to_owned();
+    let mut offsets = Vec::new();
+    for (index, object) in objects.iter().enumerate() {
+        offsets.push(file.len());
+        file += &format!("{} 0 obj\n{object}\nendobj\n", index + 1);
+    }
+    let start = file.len();
+    file += &format!("xref\n0 {}\n0000000000 65535 f \n", objects.len() + 1);
+    for offset in offsets {
+        file += &format!("{offset:010} 00000 n \n");
+    }
+    file += &format!("trailer\n<< /Size {} /Root 1 0 R >>\nstartxref\n{start}\n%%EOF\n", objects.len() + 1);
+    file.into_bytes()
+}
+
+#[test]
+fn pdf_text_is_read_and_damage_costs_one_file() {
+    let whole = pdf("Seven herons stand in the reeds.");
+    let documents = read_as("herons.pdf", &whole).expect("readable");
+    assert_eq!(documents[0].title, "herons");
+    assert!(documents[0].text.contains("Seven herons stand in the reeds."), "{:?}", documents[0].text);
+    assert!(why("empty.pdf", &pdf("")).contains("OCR"));
+    for end in (0..whole.len()).step_by(23) {
+        // Whatever the library does with a part of a file, it must come back.
+        let _ = read_as("part.pdf", &whole[..end]);
+    }
+}
+
+#[test]
+fn a_number_is_an_id_and_other_types_are_errors() {
+    let documents = read_as("a.jsonl", b"{\"id\":7,\"text\":\"one\"}").expect("readable");
+    assert_eq!(documents[0].id.as_deref(), Some("7"));
+    assert!(why("a.jsonl", b"{\"text\":5}").contains("`text` must be a string"));
+    assert!(why("a.jsonl", b"[1]").contains("line 1"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("pipe.txt");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
+    assert!(made.success());
+    assert!(read(&path).expect_err("refused").to_string().contains("regular file"));
+    let found = find_files(&[folder.path().to_owned()]);
+    assert_eq!((found.files.len(), found.unreadable.len()), (0, 1));
+}
+
+#[test]
 fn json_lines_keep_ids_and_other_fields() {
     let documents =
-        read_as("a.jsonl", b"{\"id\":\"x\",\"title\":\"T\",\"text\":\"one\",\"year\":1906}\n\n{\"text\":\"two\"}\n").expect("readable");
+        read_as("a.jsonl", b"{\"id\":\"x\",\"title\":\"T\",\"text\":\"one\",\"year\":1906}\n\n{\"text\":\"two\"}\n")
+            .expect("readable");
     assert_eq!(documents[0].id.as_deref(), Some("x"));
     assert_eq!(documents[0].metadata["year"], 1906);
     assert!(documents[1].source.as_deref().is_some_and(|source| source.ends_with("a.jsonl#L3")));

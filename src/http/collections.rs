@@ -51,8 +51,7 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let corpus = state.opened()?.ragstone.corpus().clone();
     let name = path.into_inner();
     // One more than asked for shows whether there is more.
-    let mut data =
-        state.on_runtime(async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
+    let mut data = state.on_runtime(async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
     let has_more = data.len() > limit;
     data.truncate(limit);
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))

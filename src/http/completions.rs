@@ -27,9 +27,8 @@ enum Prompt {
 
 impl Prompt {
     fn input(self) -> Result<Input> {
-        let many = |count| {
-            Err(Error::param("prompt", format!("`prompt` holds {count} prompts; send one prompt a request")))
-        };
+        let many =
+            |count| Err(Error::param("prompt", format!("`prompt` holds {count} prompts; send one prompt a request")));
         match self {
             Self::Text(text) => Ok(Input::Text(text)),
             Self::Tokens(ids) => Ok(Input::Tokens(ids)),

@@ -141,7 +141,8 @@ impl Generation {
         {
             return Err(Error::param("n", format!("`n` is {count}; only one choice a request is supported")));
         }
-        for name in ["frequency_penalty", "presence_penalty", "logit_bias", "tools", "functions", "audio", "prediction"] {
+        for name in ["frequency_penalty", "presence_penalty", "logit_bias", "tools", "functions", "audio", "prediction"]
+        {
             fields.refuse_unless(name, is_nothing)?;
         }
         for name in ["web_search_options", "reasoning_effort", "verbosity", "moderation"] {

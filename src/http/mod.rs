@@ -110,7 +110,10 @@ fn admit(state: &State, request: &HttpRequest) -> Result<()> {
     // A page in somebody's browser can post forms and plain text across origins without asking; JSON it cannot.
     let json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
     if request.method() == actix_web::http::Method::POST && request.headers().contains_key(ORIGIN) && !json {
-        return Err(Error::new(ErrorKind::Forbidden, "requests from a web page must have content type application/json"));
+        return Err(Error::new(
+            ErrorKind::Forbidden,
+            "requests from a web page must have content type application/json",
+        ));
     }
     Ok(())
 }

@@ -80,7 +80,8 @@ impl Shape {
 
     /// The chunk that opens a chat's stream; plain completions have none.
     pub fn opening(&self) -> Option<Value> {
-        (self.kind == Kind::Chat).then(|| self.chunk(json!({ "role": "assistant", "content": "" }), "", Value::Null, None))
+        (self.kind == Kind::Chat)
+            .then(|| self.chunk(json!({ "role": "assistant", "content": "" }), "", Value::Null, None))
     }
 
     /// A piece of text, with its token where it has one; `offset` counts the characters before it.
@@ -193,7 +194,9 @@ mod tests {
     fn a_whole_chat_answer() {
         let shape = Shape::chat(&Env::seeded(1, 5_000), "m", Some(2));
         let answer =
-            Answer { text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish() };
+            Answer {
+                text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish()
+            };
         let json = shape.answer(&answer);
         assert_eq!((&json["object"], &json["created"]), (&json!("chat.completion"), &json!(5)));
         let choice = &json["choices"][0];

@@ -36,7 +36,9 @@ impl Folder {
     /// The program on this folder's data, without the settings of whoever runs the tests.
     pub fn ragstone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ragstone"));
-        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("RAGSTONE_") && name != "RAGSTONE_EMBEDDER") {
+        for (name, _) in
+            std::env::vars().filter(|(name, _)| name.starts_with("RAGSTONE_") && name != "RAGSTONE_EMBEDDER")
+        {
             command.env_remove(name);
         }
         command.env_remove("RUST_LOG").env("RAGSTONE_DATA", self.data()).args(arguments).stdin(Stdio::null());
@@ -112,7 +114,8 @@ impl Service {
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
         lines.read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
+        let address =
+            line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
         // Keeps the pipe open and empty.
         std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
         Self { child, address }
@@ -167,7 +170,10 @@ impl Service {
         assert_eq!(response.status(), 200);
         assert!(response.headers()["content-type"].to_str().unwrap().starts_with("text/event-stream"));
         let text = response.text().await.unwrap();
-        text.split("\n\n").filter(|event| !event.is_empty()).map(|event| event.strip_prefix("data: ").unwrap().to_owned()).collect()
+        text.split("\n\n")
+            .filter(|event| !event.is_empty())
+            .map(|event| event.strip_prefix("data: ").unwrap().to_owned())
+            .collect()
     }
 
     /// SIGTERM, and waits for the end.

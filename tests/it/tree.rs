@@ -58,7 +58,9 @@ fn is_test_file(name: &str) -> bool {
 /// The lines above a file's test module.
 fn production(text: &str) -> Vec<&str> {
     let lines: Vec<&str> = text.lines().collect();
-    let tests = lines.windows(2).position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
+    let tests = lines
+        .windows(2)
+        .position(|pair| pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ") && pair[1].ends_with('{'));
     lines[..tests.unwrap_or(lines.len())].to_vec()
 }
 
@@ -102,14 +104,16 @@ fn check(what: &str, over: &BTreeMap<String, usize>, known: &[(&str, usize)]) {
     let known: BTreeMap<String, usize> = known.iter().map(|(name, length)| ((*name).to_owned(), *length)).collect();
     let new: Vec<_> = over.iter().filter(|(name, length)| known.get(*name).is_none_or(|most| *length > most)).collect();
     assert!(new.is_empty(), "{what} too long, split them: {new:?}");
-    let stale: Vec<_> = known.iter().filter(|(name, most)| over.get(*name).is_none_or(|length| length < most)).collect();
+    let stale: Vec<_> =
+        known.iter().filter(|(name, most)| over.get(*name).is_none_or(|length| length < most)).collect();
     assert!(stale.is_empty(), "{what} became shorter, lower or remove the exceptions: {stale:?}");
 }
 
 #[test]
 fn files_fit_in_a_head() {
     let lengths = sources().into_iter().filter(|(name, _)| !is_test_file(name));
-    let over = lengths.map(|(name, text)| (name, production(&text).len())).filter(|(_, length)| *length > MOST_FILE_LINES);
+    let over =
+        lengths.map(|(name, text)| (name, production(&text).len())).filter(|(_, length)| *length > MOST_FILE_LINES);
     check("files", &over.collect(), LONG_FILES);
 }
 

@@ -1,0 +1,228 @@
+//! Measures retrieval on a question-answering data set whose questions come with their own passages.
+//!
+//! The data set is an array of `{"question", "ctxs": [{"title"?, "text"}]}` (MuSiQue and its relatives). All passages of all
+//! questions are one collection; a question is answered well if its own passages come out on top of everybody else's.
+//!
+//! recall@k = |first k passages found ∩ the question's own| / min(k, number of its own), the mean over all questions. A
+//! data set's passage is one document, found by whichever of its pieces is found first.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Instant;
+
+use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_storage::corpus::{Corpus, Document, PassageEncoder, SearchMode, SearchOptions};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// Pieces of documents asked for, so that ten documents are among them although one may be found by several pieces.
+const HITS: usize = 50;
+
+/// What was measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RetrievalReport {
+    /// Distinct passages of the data set.
+    pub passages: usize,
+    pub questions: usize,
+    pub modes: Vec<ModeReport>,
+}
+
+/// What was measured of one way to search.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModeReport {
+    pub mode: SearchMode,
+    pub recall_at_5: f64,
+    pub recall_at_10: f64,
+    /// From a question's text to passages, embedding included.
+    pub query_ms_median: f64,
+}
+
+/// How far a measurement is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EvalProgress {
+    /// Passages of the data set that are in the collection.
+    Ingesting { done: usize, total: usize },
+    /// Questions asked, in all modes together.
+    Asking { done: usize, total: usize },
+}
+
+#[derive(Debug, Deserialize)]
+struct Example {
+    question: String,
+    ctxs: Vec<Context>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Context {
+    #[serde(default)]
+    title: String,
+    text: String,
+}
+
+impl Context {
+    fn id(&self) -> String {
+        Document::content_id(&self.title, &self.text)
+    }
+}
+
+/// A corpus for measurements needs no language model: its passages never stand in a prompt.
+pub struct RetrievalEncoder(pub SentenceEncoder);
+
+impl PassageEncoder for RetrievalEncoder {
+    fn embed(&self, texts: &[String]) -> ragstone_storage::Result<Vec<Vec<f32>>> {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        self.0.encode(&texts).map_err(|error| {
+            ragstone_storage::Error::new(ragstone_storage::ErrorKind::Internal, error.to_string()).with_source(error)
+        })
+    }
+
+    fn dimension(&self) -> usize {
+        self.0.dimension()
+    }
+
+    fn identity(&self) -> String {
+        self.0.identity().to_owned()
+    }
+
+    fn tokenize_passage(&self, _title: &str, _text: &str) -> ragstone_storage::Result<Vec<u32>> {
+        Ok(Vec::new())
+    }
+
+    fn tokenizer_identity(&self) -> String {
+        "none: this corpus is only searched".to_owned()
+    }
+
+    fn count_tokens(&self, text: &str) -> usize {
+        // The two special tokens stand once in a passage, not once in each of its sentences.
+        self.0.token_count(text).map_or(text.len(), |count| count.saturating_sub(2))
+    }
+}
+
+/// Ingests the data set's passages into `collection` (what is there already is left alone) and asks all its questions.
+///
+/// # Errors
+/// `InvalidInput` for a file that is not such a data set; the corpus's errors.
+pub async fn retrieval(
+    corpus: &Corpus,
+    dataset: &Path,
+    collection: &str,
+    progress: &(dyn Fn(EvalProgress) + Send + Sync),
+) -> Result<RetrievalReport> {
+    let examples = read(dataset)?;
+    let mut seen = HashSet::new();
+    let contexts = examples.iter().flat_map(|example| &example.ctxs).filter(|context| seen.insert(context.id()));
+    let documents: Vec<Document> = contexts
+        .map(|context| Document { title: context.title.clone(), text: context.text.clone(), ..Document::default() })
+        .collect();
+    let passages = documents.len();
+    let ingesting = |upsert: ragstone_storage::corpus::UpsertProgress| {
+        progress(EvalProgress::Ingesting { done: upsert.documents_done, total: upsert.documents_total });
+    };
+    corpus.upsert(collection, documents, &ingesting).await?;
+    let modes = [SearchMode::Vector, SearchMode::FullText, SearchMode::Fused];
+    let mut reports = Vec::with_capacity(modes.len());
+    for (at, mode) in modes.into_iter().enumerate() {
+        let asking = |done| {
+            progress(EvalProgress::Asking { done: at * examples.len() + done, total: modes.len() * examples.len() });
+        };
+        reports.push(ask(corpus, &examples, collection, mode, &asking).await?);
+    }
+    Ok(RetrievalReport { passages, questions: examples.len(), modes: reports })
+}
+
+async fn ask(
+    corpus: &Corpus,
+    examples: &[Example],
+    collection: &str,
+    mode: SearchMode,
+    asked: &(dyn Fn(usize) + Send + Sync),
+) -> Result<ModeReport> {
+    let (mut at_5, mut at_10, mut times) = (0.0, 0.0, Vec::with_capacity(examples.len()));
+    for (done, example) in examples.iter().enumerate() {
+        let begun = Instant::now();
+        let hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
+        times.push(begun.elapsed().as_secs_f64() * 1e3);
+        let own: HashSet<String> = example.ctxs.iter().map(Context::id).collect();
+        let mut found: Vec<String> = Vec::with_capacity(hits.len());
+        for hit in hits {
+            if !found.contains(&hit.passage.document_id) {
+                found.push(hit.passage.document_id);
+            }
+        }
+        at_5 += recall(&found, &own, 5);
+        at_10 += recall(&found, &own, 10);
+        asked(done + 1);
+    }
+    let questions = examples.len() as f64;
+    Ok(ModeReport {
+        mode,
+        recall_at_5: at_5 / questions,
+        recall_at_10: at_10 / questions,
+        query_ms_median: median(times),
+    })
+}
+
+/// The share of `own` among the first `k`, of as many as could be there.
+fn recall(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
+    let hits = found.iter().take(k).filter(|id| own.contains(*id)).count();
+    hits as f64 / own.len().min(k) as f64
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
+}
+
+fn read(dataset: &Path) -> Result<Vec<Example>> {
+    let bytes = std::fs::read(dataset).map_err(|error| Error::io("cannot read the data set", dataset, &error))?;
+    let wrong = |why: &str| {
+        let shape = "an array of {\"question\", \"ctxs\": [{\"title\"?, \"text\"}]}";
+        Error::invalid(format!("{} is not a data set of questions with passages ({shape}): {why}", dataset.display()))
+    };
+    let examples: Vec<Example> = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
+    if examples.is_empty() {
+        return Err(wrong("it has no questions"));
+    }
+    if let Some(at) = examples.iter().position(|example| example.ctxs.is_empty()) {
+        return Err(wrong(&format!("question {at} has no passages")));
+    }
+    Ok(examples)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ids(ids: &str) -> Vec<String> {
+        ids.chars().map(String::from).collect()
+    }
+
+    #[test]
+    fn recall_is_of_what_could_be_there() {
+        let own: HashSet<String> = ids("abc").into_iter().collect();
+        assert_eq!(recall(&ids("axbyc"), &own, 5), 1.0);
+        assert_eq!(recall(&ids("axbyc"), &own, 2), 0.5);
+        assert_eq!(recall(&ids("xyzac"), &own, 4), 1.0 / 3.0);
+        assert_eq!(recall(&[], &own, 5), 0.0);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_is_between() {
+        assert_eq!(median(vec![4.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
+    }
+
+    #[test]
+    fn a_file_that_is_no_data_set_is_refused_with_its_name() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("set.json");
+        for bad in ["", "{}", "[]", "[{\"question\":\"q\"}]", "[{\"question\":\"q\",\"ctxs\":[]}]"] {
+            std::fs::write(&path, bad).expect("written");
+            assert!(read(&path).expect_err("refused").to_string().contains("set.json"), "{bad}");
+        }
+        std::fs::write(&path, r#"[{"question":"q","ctxs":[{"text":"t"}],"answers":[]}]"#).expect("written");
+        assert_eq!(read(&path).expect("read")[0].ctxs[0].title, "");
+    }
+}
