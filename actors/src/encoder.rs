@@ -53,8 +53,9 @@ impl PassageEncoder for ModelEncoder {
     }
 
     fn count_tokens(&self, text: &str) -> usize {
-        // A text that cannot be tokenized is cut by its bytes, of which it has at least as many as tokens.
-        self.sentence.token_count(text).unwrap_or(text.len())
+        // The two special tokens stand once in a passage, not once in each of its sentences. A text that cannot be tokenized
+        // is cut by its bytes, of which it has at least as many as tokens.
+        self.sentence.token_count(text).map_or(text.len(), |count| count.saturating_sub(2))
     }
 }
 

@@ -11,6 +11,8 @@ use super::table::{StoredVersion, Writer};
 use super::{Corpus, Document, Passage, chunk, document};
 use crate::Result;
 
+/// What an embedding model puts around a text.
+const SPECIAL_TOKENS: usize = 2;
 /// Texts that go through the embedding model in one call.
 const EMBED_TEXTS: usize = 32;
 /// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
@@ -97,7 +99,8 @@ impl Corpus {
             let Document { title, text, source, metadata, .. } = &change.document;
             let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
             // The title is embedded with every passage. A long one must not crowd out the text.
-            let budget = chunk_tokens - title_tokens.min(chunk_tokens / 2);
+            let window = chunk_tokens - SPECIAL_TOKENS;
+            let budget = window - title_tokens.min(window / 2);
             let texts = chunk::split(text, budget, &|piece| encoder.count_tokens(piece));
             let mut passages = Vec::with_capacity(texts.len());
             for (ordinal, text) in texts.into_iter().enumerate() {

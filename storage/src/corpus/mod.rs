@@ -49,8 +49,8 @@ const MAX_NAME_BYTES: usize = 64;
 /// How a corpus is built.
 #[derive(Debug, Clone)]
 pub struct CorpusOptions {
-    /// The greatest length of a passage with its title, in tokens of the embedding model. The default, 254, is the window
-    /// of all-MiniLM-L6-v2 (256) without its two special tokens: what is longer would not be in the vector.
+    /// The greatest length of a passage in tokens of the embedding model, with its title and the two special tokens. The
+    /// default, 256, is the window of all-MiniLM-L6-v2: what is longer would not be in the vector.
     pub chunk_tokens: usize,
     /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
     /// exact and takes a few milliseconds.
@@ -59,7 +59,7 @@ pub struct CorpusOptions {
 
 impl Default for CorpusOptions {
     fn default() -> Self {
-        Self { chunk_tokens: 254, vector_index_rows: 50_000 }
+        Self { chunk_tokens: 256, vector_index_rows: 50_000 }
     }
 }
 

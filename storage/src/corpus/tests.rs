@@ -67,7 +67,7 @@ fn document(id: &str, text: &str) -> Document {
 }
 
 async fn open(folder: &Path) -> Corpus {
-    open_with(folder, ENCODER, CorpusOptions { chunk_tokens: 16, ..CorpusOptions::default() }).await.unwrap()
+    open_with(folder, ENCODER, CorpusOptions { chunk_tokens: 18, ..CorpusOptions::default() }).await.unwrap()
 }
 
 async fn open_with(folder: &Path, encoder: WordEncoder, options: CorpusOptions) -> Result<Corpus> {
@@ -398,7 +398,7 @@ async fn readers_and_writers_do_not_disturb_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_collection_is_searched_through_its_index() {
     let folder = tempfile::tempdir().unwrap();
-    let options = CorpusOptions { chunk_tokens: 16, vector_index_rows: 1000 };
+    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000 };
     let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
     let words = |n: usize| format!("Animal{} eats plant{} near place{}.", n % 37, n % 61, n);
     let documents: Vec<_> = (0..1500).map(|n| document(&format!("d{n:04}"), &words(n))).collect();
