@@ -123,9 +123,9 @@ fn print_json(ending: &Ending) -> Result<()> {
 
 fn print(ending: &Ending) -> Result<()> {
     let mut out = String::from("\n");
-    if ending.model == model_source::DEMO_ID && model_source::demo_is_untrained() {
+    if ending.model == model_source::DEMO_ID {
         out.push_str(
-            "(The embedded demo model is not trained yet: its words mean nothing. --model takes a real one.)\n",
+            "(Embedded demo model: look-ups are mostly right, comparisons are guesses. --model takes a real one.)\n",
         );
     }
     out.push_str(&report::citations(&ending.extension["citations"]));

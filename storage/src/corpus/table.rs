@@ -26,10 +26,14 @@ use crate::{Error, ErrorKind, Result};
 const PREFIX: &str = "passages-";
 const SUFFIX: &str = ".lance";
 
-/// Rows that a search may scan beside the full-text and vector indexes before they are added to them.
-const UNINDEXED_ROWS: u64 = 256;
-/// Every commit makes a fragment; past this many they are merged.
+/// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
+/// 64th of the table, as adding them rewrites much of an index.
+const UNINDEXED_ROWS: usize = 256;
+const UNINDEXED_SHARE: usize = 64;
+/// Every commit makes a fragment; past this many, and one for 512 rows, they are merged. That the bound grows with the
+/// table keeps what merging writes in proportion to what was added.
 const FRAGMENTS: usize = 16;
+const ROWS_PER_FRAGMENT: usize = 512;
 /// A fragment of this size is not rewritten any more, which bounds what a small upsert into a large table may cost.
 const FRAGMENT_ROWS: usize = 65_536;
 /// Every commit makes a version; past this many the superseded ones are removed.
@@ -236,17 +240,18 @@ impl Writer<'_> {
         let failed = |doing: &str| self.collection.failed(doing);
         let indexes = table.list_indices().await.map_err(failed("look at the indexes of"))?;
         let has = |column: &str| indexes.iter().any(|index| index.columns == [column]);
+        let rows = self.collection.rows().await?;
         let mut rewritten = false;
         if !has("content") {
             self.collection.create_text_index().await?;
             rewritten = true;
         }
-        if !has("vector") && self.collection.rows().await? >= vector_index_rows {
+        if !has("vector") && rows >= vector_index_rows {
             self.collection.create_vector_index().await?;
             rewritten = true;
         }
         let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);
-        if behind > UNINDEXED_ROWS {
+        if behind as usize > UNINDEXED_ROWS + rows / UNINDEXED_SHARE {
             let action = OptimizeAction::Index(OptimizeOptions::default());
             table.optimize(action).await.map_err(failed("update the indexes of"))?;
             rewritten = true;
@@ -255,7 +260,7 @@ impl Writer<'_> {
             Some(native) => native.count_fragments().await.map_err(failed("look at the files of"))?,
             None => 0,
         };
-        if fragments > FRAGMENTS {
+        if fragments > FRAGMENTS + rows / ROWS_PER_FRAGMENT {
             let options = CompactionOptions { target_rows_per_fragment: FRAGMENT_ROWS, ..CompactionOptions::default() };
             let action = OptimizeAction::Compact { options, remap_options: None };
             table.optimize(action).await.map_err(failed("compact"))?;

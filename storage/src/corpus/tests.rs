@@ -370,6 +370,34 @@ async fn many_small_upserts_do_not_grow_the_folder() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upsert_that_was_cut_off_leaves_whole_documents_and_is_finished_by_the_next() {
+    let text = |n: usize, version: &str| format!("{version} number{n} walks to the lake every year. ").repeat(4);
+    let documents = |version: &str| -> Vec<Document> {
+        (0..60).map(|n| document(&format!("d{n:02}"), &text(n, version))).collect()
+    };
+    let mut cut_off = 0;
+    for delay in [1, 10, 20, 40, 80, 160] {
+        let folder = tempfile::tempdir().unwrap();
+        upsert(&open(folder.path()).await, &documents("old")).await;
+        let corpus = open(folder.path()).await;
+        let upserting = corpus.upsert("c", documents("new"), &|_| {});
+        cut_off += usize::from(tokio::time::timeout(std::time::Duration::from_millis(delay), upserting).await.is_err());
+        drop(corpus);
+        let corpus = open(folder.path()).await;
+        for info in corpus.documents("c", 0, 100).await.unwrap() {
+            let stored = corpus.document("c", &info.id).await.unwrap();
+            let whole: Vec<_> = stored.passages.iter().map(|passage| passage.text.as_str()).collect();
+            let n = info.id[1..].parse().unwrap();
+            assert!(["old", "new"].iter().any(|version| whole.join(" ") == text(n, version).trim()), "{whole:?}");
+        }
+        upsert(&corpus, &documents("new")).await;
+        assert!(find(&corpus, "old", SearchMode::FullText, 5).await.is_empty());
+        assert_eq!(corpus.collections().await.unwrap()[0].documents, 60);
+    }
+    assert!(cut_off > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_and_writers_do_not_disturb_each_other() {
     let folder = tempfile::tempdir().unwrap();
     let corpus = open(folder.path()).await;
