@@ -93,7 +93,10 @@ pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Cli
         done = work(access.client()) => done,
         interrupted = interrupted() => Err(interrupted),
     };
-    let closed = access.close().await;
+    let closed = tokio::select! {
+        closed = access.close() => closed,
+        interrupted = interrupted() => Err(interrupted),
+    };
     done.and_then(|value| closed.map(|()| value))
 }
 

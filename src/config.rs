@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
+const PREFIX: &str = "RAGSTONE_";
 /// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
 const NO_SETTINGS: &[&str] = &["config", "failpoints"];
 
@@ -35,6 +36,8 @@ pub struct Surface {
     pub log: Option<String>,
     /// How log lines are written.
     pub log_format: LogFormat,
+    /// Also write a line with its times when a step of a request ends.
+    pub log_steps: bool,
     /// The greatest body of a request, in bytes.
     pub body_bytes: usize,
 }
@@ -60,6 +63,7 @@ impl Default for Surface {
             offline: false,
             log: None,
             log_format: LogFormat::Text,
+            log_steps: false,
             body_bytes: 16 << 20,
         }
     }
@@ -99,11 +103,19 @@ pub struct Flags {
 impl Config {
     /// Reads every source. `file` is that of `--config`.
     pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self> {
+        Self::read(file, PREFIX, flags)
+    }
+
+    /// As [`load`](Self::load), with variables of another prefix.
+    fn read(file: Option<&Path>, prefix: &str, flags: &Flags) -> Result<Self> {
         if let Some(path) = file {
             // figment takes a missing file for an empty one.
             std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, &error))?;
         }
-        let config = Self { surface: extract(file, flags, true)?, settings: extract(file, flags, false)? };
+        let config = Self {
+            surface: extract(&sources(file, prefix, flags, true)?)?,
+            settings: extract(&sources(file, prefix, flags, false)?)?,
+        };
         config.validate()?;
         Ok(config)
     }
@@ -121,23 +133,28 @@ impl Config {
     }
 }
 
-/// Reads one half of the keys from all sources.
-fn extract<T: serde::de::DeserializeOwned>(file: Option<&Path>, flags: &Flags, surface: bool) -> Result<T> {
+/// One half of the keys from all sources, the strongest last.
+fn sources(file: Option<&Path>, prefix: &str, flags: &Flags, surface: bool) -> Result<Figment> {
     let mut figment = Figment::new();
     if let Some(path) = file {
         figment = figment.merge(Half { data: Toml::file_exact(path), surface });
     }
-    figment = figment.merge(Half { data: Env::prefixed("RAGSTONE_").ignore(NO_SETTINGS).split("__"), surface });
+    let variables = Env::prefixed(prefix).ignore(NO_SETTINGS).split("__");
+    figment = figment.merge(Half { data: variables, surface });
     for assignment in &flags.set {
         figment = figment.merge(Half { data: Assignment::parse(assignment)?, surface });
     }
-    figment = figment.merge(Half { data: Serialized::defaults(flags), surface });
-    figment.extract().map_err(|error| explain(&error))
+    Ok(figment.merge(Half { data: Serialized::defaults(flags), surface }))
+}
+
+fn extract<T: serde::de::DeserializeOwned>(sources: &Figment) -> Result<T> {
+    sources.extract().map_err(|error| explain(&error))
 }
 
 fn explain(error: &figment::Error) -> Error {
     let place = error.metadata.as_ref().map_or_else(String::new, |metadata| match &metadata.source {
         Some(source) => format!(" in {source}"),
+        None if metadata.name.contains("environment") => " in the environment (RAGSTONE_…)".to_owned(),
         None => format!(" in {}", metadata.name),
     });
     match &error.kind {
@@ -218,6 +235,11 @@ impl Provider for Assignment {
 mod tests {
     use super::*;
 
+    /// Without the variables of whoever runs the tests.
+    fn load(file: Option<&Path>, flags: &Flags) -> Result<Config> {
+        Config::read(file, "RAGSTONE_CONFIG_TEST_", flags)
+    }
+
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
@@ -226,7 +248,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid() {
-        let config = Config::load(None, &Flags::default()).unwrap();
+        let config = load(None, &Flags::default()).unwrap();
         assert_eq!(config.surface, Surface::default());
     }
 
@@ -238,7 +260,7 @@ mod tests {
             set: vec!["host_bytes=6".into(), "prompt.question=Q {question}".into()],
             ..Flags::default()
         };
-        let config = Config::load(Some(file.path()), &flags).unwrap();
+        let config = load(Some(file.path()), &flags).unwrap();
         assert_eq!(config.surface.listen, "127.0.0.1:2");
         assert_eq!((config.settings.top_k, config.settings.host_bytes), (7, 6));
         assert_eq!((&*config.settings.prompt.system, &*config.settings.prompt.question), ("Hello.", "Q {question}"));
@@ -256,20 +278,20 @@ mod tests {
             ("body_bytes = 0", "`body_bytes`"),
         ] {
             let file = file(text);
-            let error = Config::load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
+            let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
             assert!(error.contains(expected), "{text}: {error}");
         }
         let file = file("top_kk = 1");
-        let error = Config::load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
+        let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
         assert!(error.contains(&*file.path().file_name().unwrap().to_string_lossy()), "{error}");
-        assert!(error.contains("top_k,") && error.contains("listen"), "{error}");
+        assert!(error.ends_with("top_k") && error.contains("listen"), "{error}");
     }
 
     #[test]
     fn a_missing_file_and_a_bare_set_are_errors() {
-        let error = Config::load(Some(Path::new("/nowhere/ragstone.toml")), &Flags::default()).unwrap_err();
+        let error = load(Some(Path::new("/nowhere/ragstone.toml")), &Flags::default()).unwrap_err();
         assert!(error.to_string().contains("/nowhere/ragstone.toml"));
         let flags = Flags { set: vec!["top_k".into()], ..Flags::default() };
-        assert!(Config::load(None, &flags).unwrap_err().to_string().contains("KEY=VALUE"));
+        assert!(load(None, &flags).unwrap_err().to_string().contains("KEY=VALUE"));
     }
 }

@@ -15,6 +15,7 @@ use ragstone_storage::env::Env;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 use crate::config::Config;
 use crate::data_folder::{HeldFolder, ServiceRecord};
@@ -115,7 +116,7 @@ impl State {
 
     /// Runs `future` on the multi-thread runtime; it is aborted when the caller goes away.
     pub async fn on_runtime<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T> {
-        let mut task = AbortOnDrop(self.runtime.spawn(future));
+        let mut task = AbortOnDrop(self.runtime.spawn(future.in_current_span()));
         (&mut task.0).await.map_err(|error| {
             if error.is_panic() {
                 Error::internal("this request met a defect in ragstone and is lost; the service goes on")

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::config::{LogFormat, Surface};
 use crate::error::{Error, Result};
@@ -22,7 +23,8 @@ pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
         Error::invalid(format!("log filter `{directives}`: {error}; write it like info or ragstone_actors=debug,warn"))
     })?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter);
+    let steps = if surface.log_steps { FmtSpan::CLOSE } else { FmtSpan::NONE };
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).with_span_events(steps);
     match surface.log_format {
         LogFormat::Text => {
             let color = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();

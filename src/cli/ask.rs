@@ -90,6 +90,8 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
     while let Some(mut chunk) = chunks.next().await.transpose()? {
         let choice = &chunk["choices"][0];
         if let Some(text) = choice["delta"]["content"].as_str() {
+            // Tokens carry the space before them.
+            let text = if ending.answer.is_empty() { text.trim_start() } else { text };
             ending.answer.push_str(text);
             if !args.json {
                 output::text(&output::printable(text))?;

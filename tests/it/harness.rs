@@ -80,7 +80,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    fn of(output: Output) -> Self {
+    pub fn of(output: Output) -> Self {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
         Self { code: output.status.code(), stdout: text(output.stdout), stderr: text(output.stderr) }
     }

@@ -5,6 +5,7 @@ mod bad_input;
 mod bad_models;
 mod command_line;
 mod harness;
+mod hub;
 mod kill;
 mod limits;
 mod openai_client;

@@ -6,10 +6,8 @@ use crate::harness::{Folder, WORLD};
 
 #[tokio::test]
 async fn the_official_python_client_works_unmodified() {
-    let Some(python) = std::env::var_os("RAGSTONE_TEST_PYTHON") else {
-        println!(
-            "skipped: RAGSTONE_TEST_PYTHON names no interpreter that has the openai package; ops/test installs one"
-        );
+    let Some(python) = std::env::var_os("OPENAI_TEST_PYTHON") else {
+        println!("skipped: OPENAI_TEST_PYTHON names no interpreter that has the openai package; ops/test installs one");
         return;
     };
     let folder = Folder::new();

@@ -73,7 +73,8 @@ async fn documents_in_the_request_and_plain_chat() {
         { "role": "developer", "content": "Be brief." },
         { "role": "user", "content": [{ "type": "text", "text": "Hel" }, { "type": "text", "text": "lo" }] },
     ], "max_completion_tokens": 3, "temperature": 0 });
-    assert_eq!(service.ask(CHAT, &parts).await["usage"]["completion_tokens"], 3);
+    let counted = service.ask(CHAT, &parts).await["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!((1..=3).contains(&counted), "{counted}");
 }
 
 #[tokio::test]
