@@ -14,8 +14,9 @@ use super::table::{Collection, Snapshot, failed};
 use crate::Result;
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
-/// ranking can still come out on top when the other has it first, and equal contents are given once.
-const CANDIDATES_PER_HIT: usize = 4;
+/// ranking can still come out on top when the other has it first, and equal contents are given once. A constant number for
+/// up to 50 hits also means that asking for more of them changes nothing about the first.
+const CANDIDATES_PER_HIT: usize = 2;
 const MIN_CANDIDATES: usize = 100;
 /// Cells of the vector index that are searched. With the default of one cell for every root of the rows, a corpus of a
 /// million passages has 1,000 cells of 1,000.
@@ -91,8 +92,8 @@ pub(super) async fn search(
     };
     let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
     let mut candidates = Candidates::default();
-    let by_vector = candidates.rank(by_vector);
-    let by_text = candidates.rank(by_text);
+    let by_vector = candidates.rank(by_vector, depth);
+    let by_text = candidates.rank(by_text, depth);
     let scores = match options.mode {
         SearchMode::Vector => alone(&by_vector),
         SearchMode::FullText => alone(&by_text),
@@ -145,8 +146,8 @@ fn columns(score: &str) -> Select {
 
 /// One search's scores as they are.
 fn alone(ranking: &Ranking) -> Vec<f32> {
-    let mut scores = vec![0.0; ranking.len()];
-    for (candidate, score) in ranking {
+    let mut scores = vec![0.0; ranking.found.len()];
+    for (candidate, score) in &ranking.found {
         scores[*candidate] = *score;
     }
     scores
@@ -154,18 +155,18 @@ fn alone(ranking: &Ranking) -> Vec<f32> {
 
 impl Candidates {
     /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
-    fn rank(&mut self, mut found: Vec<(StoredPassage, f32)>) -> Ranking {
+    fn rank(&mut self, mut found: Vec<(StoredPassage, f32)>, depth: usize) -> Ranking {
         found.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
-        let mut ranking = Vec::with_capacity(found.len());
+        let mut ranking = Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth };
         for (stored, score) in found {
             let key = (stored.passage.document_id.clone(), stored.passage.ordinal);
             let candidate = *self.at.entry(key).or_insert(self.passages.len());
             if candidate == self.passages.len() {
                 self.passages.push(stored);
             }
-            ranking.push((candidate, score));
+            ranking.found.push((candidate, score));
         }
         ranking
     }
