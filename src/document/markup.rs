@@ -60,6 +60,6 @@ fn title(source: &str) -> Option<String> {
     let start = open + lower[open..].find('>')? + 1;
     let end = start + lower[start..].find("</title")?;
     // Through the same parser, for its character references.
-    let inner = html2text::config::plain_no_decorate().string_from_read(source[start..end].as_bytes(), WIDTH).ok()?;
+    let inner = html2text::config::plain_no_decorate().string_from_read(&source.as_bytes()[start..end], WIDTH).ok()?;
     Some(inner.split_whitespace().collect::<Vec<_>>().join(" "))
 }

@@ -95,7 +95,8 @@ impl DiskTier {
     /// is emptied with a warning: it holds derived data only.
     pub fn open(dir: &Path, capacity_bytes: u64, env: Env, last_use_unix_ms: &HashMap<KvKey, u64>) -> Result<Self> {
         let db = rocks::open(dir)?;
-        let tier = Self { db, env, index: Mutex::new(DiskIndex::new(capacity_bytes)), is_collecting: AtomicBool::new(false) };
+        let tier =
+            Self { db, env, index: Mutex::new(DiskIndex::new(capacity_bytes)), is_collecting: AtomicBool::new(false) };
         tier.rebuild_index(last_use_unix_ms)?;
         Ok(tier)
     }
