@@ -12,6 +12,7 @@
 //! blocking threads. One process at a time may have a corpus open; the data folder's lock sees to that.
 
 mod chunk;
+mod disk;
 mod document;
 mod fusion;
 mod ingest;
@@ -32,12 +33,13 @@ use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
 use serde::Serialize;
 
+use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::passage::{Passage, PassageEncoder};
 use self::schema::StoredPassage;
 pub use self::search::{Hit, SearchMode, SearchOptions};
-use self::table::{Collection, failed, io_failed, unknown};
+use self::table::{Collection, unknown};
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.

@@ -8,9 +8,10 @@ use lancedb::query::{QueryBase, Select};
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
+use super::disk::failed;
 use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
-use super::table::{Collection, Snapshot, failed};
+use super::table::{Collection, Snapshot};
 use crate::Result;
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one

@@ -20,6 +20,7 @@ use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOption
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
+use super::disk::{failed, io_failed, sync_folder};
 use super::schema;
 use crate::{Error, ErrorKind, Result};
 
@@ -341,32 +342,6 @@ pub(super) fn is_document(id: &str) -> Expr {
     col("document_id").eq(lit(id))
 }
 
-/// Waits for the disk on every file below `folder` that is not in `known`, and on the folders these stand in.
-fn sync_folder(folder: &Path, known: &mut HashSet<PathBuf>) -> std::io::Result<()> {
-    let mut seen = HashSet::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        let mut grown = false;
-        for entry in std::fs::read_dir(&folder)? {
-            let entry = entry?;
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                folders.push(path.clone());
-            }
-            if !known.contains(&path) {
-                std::fs::File::open(&path)?.sync_all()?;
-                grown = true;
-            }
-            seen.insert(path);
-        }
-        if grown {
-            std::fs::File::open(&folder)?.sync_all()?;
-        }
-    }
-    *known = seen;
-    Ok(())
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -374,40 +349,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// There is no such collection.
 pub(super) fn unknown(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, format!("there is no collection `{name}`: ingest documents into it first"))
-}
-
-/// Says what failed and what to do about it.
-pub(super) fn failed(doing: String) -> impl FnOnce(lancedb::Error) -> Error {
-    move |error| {
-        if disk_is_full(&error) {
-            return full(&doing).with_source(error);
-        }
-        Error::new(ErrorKind::Internal, format!("could not {doing}: {error}")).with_source(error)
-    }
-}
-
-/// The same for plain files.
-pub(super) fn io_failed(doing: &str, error: std::io::Error) -> Error {
-    if error.kind() == std::io::ErrorKind::StorageFull {
-        return full(doing).with_source(error);
-    }
-    Error::new(ErrorKind::Unavailable, format!("could not {doing}: {error}")).with_source(error)
-}
-
-fn full(doing: &str) -> Error {
-    let message = format!("could not {doing}: the disk is full; nothing is lost, free some space and try again");
-    Error::new(ErrorKind::Full, message)
-}
-
-fn disk_is_full(error: &lancedb::Error) -> bool {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    while let Some(error) = cause {
-        let io = error.downcast_ref::<std::io::Error>();
-        if io.is_some_and(|error| error.kind() == std::io::ErrorKind::StorageFull) {
-            return true;
-        }
-        cause = error.source();
-    }
-    // Some layers keep only the text of the system's error.
-    error.to_string().contains("No space left on device")
 }
