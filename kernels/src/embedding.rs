@@ -1,25 +1,26 @@
 //! Sentence embeddings: all-MiniLM-L6-v2 and models of its layout (BERT, mean pooling, unit length).
 
+mod bert;
 #[cfg(test)]
 mod tests;
 
 use std::fs;
 use std::path::Path;
 
-use candle_core::{DType, Device, Tensor};
-use candle_nn::VarBuilder;
-use candle_transformers::models::bert::{BertModel, Config};
+use candle_transformers::models::bert::Config;
 use rayon::prelude::*;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tokenizer::read_json;
 use crate::weights::Checkpoint;
+use bert::Bert;
 
 /// The longest text that is read, in tokens with the two that stand around it; what is behind is ignored. The model
 /// was trained for this length.
 pub const MAX_TOKENS: usize = 256;
 
-/// Tokens computed at once: enough to keep the matrix product busy, at some 20 MB of intermediate values.
+/// Tokens computed at once, unless one text is longer: enough to keep the matrix product busy, at some 15 MB of
+/// intermediate values.
 const BATCH_TOKENS: usize = 1024;
 
 /// all-MiniLM-L6-v2, for folders that carry only weights and a tokenizer.
@@ -31,7 +32,7 @@ const MINILM_CONFIG: &str = r#"{
 
 /// Turns text into unit vectors whose dot product is their similarity.
 pub struct SentenceEncoder {
-    model: BertModel,
+    model: Bert,
     tokenizer: tokenizers::Tokenizer,
     dimension: usize,
     max_tokens: usize,
@@ -63,14 +64,9 @@ impl SentenceEncoder {
                 config.vocab_size
             )));
         }
-        // Names what is wrong with a file more clearly than the loader below.
         let checkpoint = Checkpoint::open(folder)?;
         let identity = identity(&config, &config_text, &tokenizer_bytes, checkpoint.files())?;
-        // SAFETY: as in `Checkpoint`: the files are not changed while they are mapped, and they are mapped only while
-        // loading.
-        let weights = unsafe { VarBuilder::from_mmaped_safetensors(checkpoint.files(), DType::F32, &Device::Cpu) }
-            .map_err(|error| damaged(folder, &error))?;
-        let model = BertModel::load(weights, &config).map_err(|error| damaged(folder, &error))?;
+        let model = Bert::load(&checkpoint, &config)?;
         Ok(Self {
             model,
             tokenizer,
@@ -97,22 +93,23 @@ impl SentenceEncoder {
 
     /// One vector a text, `[dimension]` f32 of length 1, in the order of `texts`. An empty text has a vector too.
     ///
-    /// Texts of equal length in tokens share a batch, so there is no padding and nothing to mask. Batches run one after
-    /// the other, because candle spreads each operation over all cores and its threads spin while they wait.
+    /// The bits of a vector do not depend on the other texts.
     pub fn encode(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
         let tokens: Vec<Vec<u32>> = texts.par_iter().map(|text| self.tokens(text)).collect::<Result<_>>()?;
-        let mut order: Vec<usize> = (0..texts.len()).collect();
-        order.sort_by_key(|index| tokens[*index].len());
-        let batches: Vec<&[usize]> = order
-            .chunk_by(|a, b| tokens[*a].len() == tokens[*b].len())
-            .flat_map(|equal| equal.chunks((BATCH_TOKENS / tokens[equal[0]].len()).max(1)))
-            .collect();
-        let encoded: Vec<Vec<Vec<f32>>> =
-            batches.iter().map(|batch| self.encode_batch(&tokens, batch)).collect::<Result<_>>()?;
-        let mut vectors = vec![Vec::new(); texts.len()];
-        for (index, vector) in batches.into_iter().flatten().zip(encoded.into_iter().flatten()) {
-            vectors[*index] = vector;
+        let tokens: Vec<&[u32]> = tokens.iter().map(Vec::as_slice).collect();
+        let mut vectors = Vec::with_capacity(texts.len());
+        let mut rest = tokens.as_slice();
+        while !rest.is_empty() {
+            let mut rows = 0;
+            let fitting = rest.iter().take_while(|text| {
+                rows += text.len();
+                rows <= BATCH_TOKENS
+            });
+            let (batch, behind) = rest.split_at(fitting.count().max(1));
+            vectors.append(&mut self.model.forward(batch));
+            rest = behind;
         }
+        vectors.iter_mut().for_each(|vector| normalize(vector));
         Ok(vectors)
     }
 
@@ -130,22 +127,6 @@ impl SentenceEncoder {
             ids.push(last);
         }
         Ok(ids)
-    }
-
-    /// `batch` indexes texts of one length.
-    fn encode_batch(&self, tokens: &[Vec<u32>], batch: &[usize]) -> Result<Vec<Vec<f32>>> {
-        let length = tokens[batch[0]].len();
-        let ids: Vec<u32> = batch.iter().flat_map(|index| tokens[*index].iter().copied()).collect();
-        let hidden = || {
-            let ids = Tensor::from_vec(ids, (batch.len(), length), &Device::Cpu)?;
-            let types = ids.zeros_like()?;
-            self.model.forward(&ids, &types, None)?.mean(1)?.to_vec2::<f32>()
-        };
-        let mut vectors = hidden().map_err(|error| {
-            Error::new(ErrorKind::Internal, format!("the embedding model failed: {error}")).with_source(error)
-        })?;
-        vectors.iter_mut().for_each(|vector| normalize(vector));
-        Ok(vectors)
     }
 }
 
@@ -222,15 +203,6 @@ fn unreadable(path: &Path, error: std::io::Error) -> Error {
         path.display()
     );
     Error::invalid_model(message).with_source(error)
-}
-
-fn damaged(folder: &Path, error: &candle_core::Error) -> Error {
-    let text = error.to_string();
-    let cause = text.lines().next().unwrap_or_default();
-    Error::invalid_model(format!(
-        "the embedding model in {} does not load ({cause}); fetch the folder again",
-        folder.display()
-    ))
 }
 
 fn tokenizer_failed(error: tokenizers::Error) -> Error {

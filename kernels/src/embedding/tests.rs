@@ -1,5 +1,8 @@
 use std::path::PathBuf;
 
+use candle_core::{DType, Device, Tensor};
+use candle_nn::VarBuilder;
+use candle_transformers::models::bert::BertModel;
 use safetensors::SafeTensors;
 
 use super::*;
@@ -41,7 +44,22 @@ fn check(folder: &Path, expected: &str) {
     }
     // A vector does not depend on what else is encoded with it.
     for (text, vector) in texts.iter().zip(&vectors) {
-        assert!(cosine(&encoder.encode(&[text]).unwrap()[0], vector) > 0.999_999);
+        assert_eq!(encoder.encode(&[text]).unwrap()[0], *vector);
+    }
+    check_candle(folder, &encoder, &texts);
+}
+
+/// Candle's BERT is the slow reference.
+fn check_candle(folder: &Path, encoder: &SentenceEncoder, texts: &[&str]) {
+    let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
+    let weights = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
+    let model = BertModel::load(weights, &read_config(folder).unwrap().0).unwrap();
+    for (text, ours) in texts.iter().zip(encoder.encode(texts).unwrap()) {
+        let ids = Tensor::new(encoder.tokens(text).unwrap(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+        let hidden = model.forward(&ids, &ids.zeros_like().unwrap(), None).unwrap();
+        let likeness = cosine(&ours, &hidden.mean(1).unwrap().to_vec2().unwrap()[0]);
+        println!("cosine {likeness:.9} against candle");
+        assert!(likeness >= 0.99999, "cosine {likeness} for {text:?}");
     }
 }
 
@@ -99,6 +117,28 @@ fn identity_follows_the_files() {
     *bytes.last_mut().unwrap() ^= 1;
     fs::write(&path, bytes).unwrap();
     assert_ne!(SentenceEncoder::load(folder.path()).unwrap().identity(), first);
+}
+
+#[test]
+fn tensors_may_be_named_after_the_body() {
+    let folder = copy();
+    let path = folder.path().join("model.safetensors");
+    let tensors = candle_core::safetensors::load(&path, &Device::Cpu).unwrap();
+    let renamed = tensors.into_iter().map(|(name, tensor)| (format!("bert.{name}"), tensor)).collect();
+    candle_core::safetensors::save(&renamed, &path).unwrap();
+    let encode = |folder: &Path| SentenceEncoder::load(folder).unwrap().encode(&["a text"]).unwrap();
+    assert_eq!(encode(folder.path()), encode(&fixtures().join("tiny")));
+}
+
+#[test]
+fn other_activations_are_refused() {
+    let folder = copy();
+    let config = folder.path().join("config.json");
+    let text = fs::read_to_string(&config).unwrap();
+    fs::write(&config, text.replace("\"gelu\"", "\"relu\"")).unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+    fs::write(&config, text.replace("\"num_attention_heads\": 2", "\"num_attention_heads\": 3")).unwrap();
+    assert_eq!(refusal(folder.path()).0, ErrorKind::InvalidModel);
 }
 
 #[test]
