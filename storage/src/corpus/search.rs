@@ -19,8 +19,7 @@ use crate::Result;
 /// up to 50 hits also means that asking for more of them changes nothing about the first.
 const CANDIDATES_PER_HIT: usize = 2;
 const MIN_CANDIDATES: usize = 100;
-/// Cells of the vector index that are searched. With the default of one cell for every root of the rows, a corpus of a
-/// million passages has 1,000 cells of 1,000.
+/// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 const PROBES: usize = 32;
 
 /// Which of the two searches to ask.

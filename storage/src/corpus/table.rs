@@ -35,6 +35,8 @@ const UNINDEXED_SHARE: usize = 64;
 /// table keeps what merging writes in proportion to what was added.
 const FRAGMENTS: usize = 16;
 const ROWS_PER_FRAGMENT: usize = 512;
+/// Passages in a cell of the vector index, about.
+const CELL_ROWS: u32 = 1024;
 /// A fragment of this size is not rewritten any more, which bounds what a small upsert into a large table may cost.
 const FRAGMENT_ROWS: usize = 65_536;
 /// Every commit makes a version; past this many the superseded ones are removed.
@@ -187,7 +189,9 @@ impl Collection {
 
     /// Full vectors in cells: no quantisation, so that whatever cell is searched gives exact similarities.
     async fn create_vector_index(&self) -> Result<()> {
-        let index = Index::IvfFlat(IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine));
+        let index = Index::IvfFlat(
+            IvfFlatIndexBuilder::default().distance_type(DistanceType::Cosine).target_partition_size(CELL_ROWS),
+        );
         let job = self.table.create_index(&["vector"], index);
         job.execute().await.map(drop).map_err(self.failed("index the vectors of"))
     }
