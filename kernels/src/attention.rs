@@ -5,6 +5,7 @@
 //! algorithm 3) over tiles of [`KEY_TILE`] slots from slot 0 on, each (query, head) on its own, so that the bits of a
 //! row depend neither on the batch nor on tiles that it cannot see.
 
+mod format;
 mod tile;
 
 use std::ops::Range;
@@ -12,6 +13,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use crate::aligned::SharedMut;
+use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, BlockId, KvPool};
 use crate::simd::{self, Path};
@@ -45,9 +47,21 @@ struct Span {
     greatest: u32,
 }
 
+/// What attention is asked for beside rows and sequences.
+#[derive(Debug, Clone, Copy)]
+pub struct AttentionOptions {
+    /// Positions that a query sees, itself included; all before it if not given.
+    pub window: Option<u32>,
+    /// What scores are multiplied with.
+    pub scale: f32,
+    /// [`ComputeDtype::Bf16`] rounds scaled queries and softmax weights to bf16 where the pool holds bf16; other pools
+    /// are computed in f32.
+    pub compute: ComputeDtype,
+}
+
 /// `out = softmax(q K^T * scale) V` in one layer, for q `[rows, heads * head_dim]`, rotated, and out of the same
-/// shape, in f32; groups in ascending order of rows. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no group stay as they are; a row that sees
-/// no key becomes zero.
+/// shape, in f32; groups in ascending order of rows. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no
+/// group stay as they are; a row that sees no key becomes zero.
 ///
 /// # Panics
 /// If shapes do not fit, or a group's rows, positions, blocks and filled slots do not fit each other.
@@ -56,23 +70,20 @@ pub fn attend(
     layer: usize,
     q: &Matrix,
     groups: &[RowGroup<'_>],
-    window: Option<u32>,
-    scale: f32,
+    options: AttentionOptions,
     out: &mut Matrix,
 ) {
-    attend_on(Path::best(), pool, layer, q, groups, window, scale, out);
+    attend_on(Path::best(), pool, layer, q, groups, options, out);
 }
 
 /// [`attend`] on a given instruction set.
-#[allow(clippy::too_many_arguments)]
 pub(crate) fn attend_on(
     path: Path,
     pool: &KvPool,
     layer: usize,
     q: &Matrix,
     groups: &[RowGroup<'_>],
-    window: Option<u32>,
-    scale: f32,
+    options: AttentionOptions,
     out: &mut Matrix,
 ) {
     let layout = *pool.layout();
@@ -96,8 +107,7 @@ pub(crate) fn attend_on(
                     positions: &group.positions[rows.clone()],
                     sequence: group.sequence,
                     spans,
-                    window,
-                    scale,
+                    options,
                     // Tiles write disjoint places: each has its own rows or its own heads.
                     out,
                     out_len,

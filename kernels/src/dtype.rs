@@ -7,8 +7,51 @@ use half::slice::HalfFloatSliceExt;
 
 use crate::error::{Error, Result};
 
-/// The element type of stored keys and values. Arithmetic is f32; K and V are rounded to this type as they leave their
-/// projection, so that what comes back from a store has the bits of what was just computed.
+/// What matrix products and attention are computed in. Sums, norms, softmax and the residual stream are f32 either way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ComputeDtype {
+    /// Factors are f32: the reference.
+    F32,
+    /// Factors are rounded to bf16.
+    Bf16,
+}
+
+impl ComputeDtype {
+    /// The name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+        }
+    }
+}
+
+/// How a model's weights are kept in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WeightFormat {
+    /// As the checkpoint has them; f16 as f32.
+    Stored,
+    /// Rounded to bf16.
+    Bf16,
+    /// Rounded to 8 bits, a scale for each output feature. Activations of the products are rounded to 8 bits too.
+    Q8,
+}
+
+impl WeightFormat {
+    /// The name in configuration and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Bf16 => "bf16",
+            Self::Q8 => "q8",
+        }
+    }
+}
+
+/// The element type of stored keys and values. K and V are rounded to this type as they leave their projection, so that
+/// what comes back from a store has the bits of what was just computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KvDtype {
@@ -128,6 +171,11 @@ impl fmt::Display for KvDtype {
 
 fn saturate(value: f32) -> f32 {
     value.clamp(f16::MIN.to_f32_const(), f16::MAX.to_f32_const())
+}
+
+/// The nearest f16, ties to even; what is beyond its range becomes its greatest value.
+pub(crate) fn f16_bits(value: f32) -> u16 {
+    f16::from_f32(saturate(value)).to_bits()
 }
 
 /// The nearest bf16, ties to even; a NaN stays one. Without branches, so that loops over it become vectors.

@@ -2,6 +2,9 @@
 //!
 //! No async, no actors. The only I/O is reading a model folder.
 
+#[cfg(target_endian = "big")]
+compile_error!("the kernels pack pairs of numbers into little-endian words");
+
 mod aligned;
 pub mod attention;
 pub mod chat;
@@ -16,6 +19,7 @@ pub mod model;
 pub mod pool;
 pub mod rope;
 pub mod sampling;
+mod scratch;
 pub mod simd;
 pub mod tokenizer;
 pub mod weights;

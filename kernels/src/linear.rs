@@ -1,60 +1,127 @@
 //! Linear layers: `out = x W^T + bias`, with the weights packed once into panels.
 //!
-//! The seam for faster matrix products. What every implementation MUST keep is **row invariance**: each output
-//! element is one accumulator that starts from the bias and takes the products over k in ascending order, so that the
-//! bits of a row do not depend on which other rows are in the batch, on blocking, or on the number of threads.
+//! What every path MUST keep is **row invariance**: an output element's sum takes the products in the same order
+//! whatever stands around its row, so that its bits do not depend on which other rows are in the batch, on blocking, or
+//! on the number of threads.
 
+mod activations;
 mod panels;
-mod tile;
+mod product;
+
+use std::borrow::Cow;
 
 use rayon::prelude::*;
 
-use crate::aligned::SharedMut;
-use crate::simd::{self, Path};
-use panels::{PANEL, Panels};
-use tile::Task;
+pub use activations::{Activations, Format, Input};
 
-/// Rows that one task takes through all its panels: `ROW_BLOCK` rows of one K block stay in the L2 cache.
-const ROW_BLOCK: usize = 192;
+use crate::aligned::{Aligned, SharedMut};
+use crate::dtype::bf16_bits;
+use crate::simd::{self, Path, amx};
+use activations::RawRows;
+use panels::{GATE_COLUMNS, PANEL, Panels};
+use product::{Sink, Task};
+
+/// Rows that one task takes through all its panels: their sums for one panel stay in the L2 cache.
+const ROW_BLOCK: usize = 512;
 /// Products below which a second thread costs more than it saves.
 const PRODUCTS_PER_TASK: usize = 1 << 17;
 
-/// A linear layer with packed weights. f32 weights are kept as f32; bf16 weights stay bf16 and are widened on the fly,
-/// which loses nothing and halves what a decode step reads.
+/// Weights of a linear layer as a checkpoint has them, `[out_features, in_features]`, row-major.
+#[derive(Debug, Clone, Copy)]
+pub enum Weights<'a> {
+    F32(&'a [f32]),
+    /// The upper halves of f32 bits.
+    Bf16(&'a [u16]),
+}
+
+impl Weights<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Self::F32(values) => values.len(),
+            Self::Bf16(bits) => bits.len(),
+        }
+    }
+}
+
+/// How a layer's weights are kept, and what its products are computed in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// The weights as they are; f32 products. Loses nothing: bf16 weights are widened on the fly.
+    F32,
+    /// Weights and activations in bf16, f32 sums.
+    Bf16,
+    /// Weights in 8 bits with a scale for each output feature, activations in 8 bits with a scale for each group of 128;
+    /// sums of a group are exact, those over groups in f32.
+    Q8,
+}
+
+/// A linear layer with packed weights.
 #[derive(Debug)]
 pub struct Linear {
     panels: Panels,
+    format: Format,
     /// Padded with zeros to whole panels; absent where the layer has none.
-    bias: Option<Vec<f32>>,
+    bias: Option<Aligned<f32>>,
+    /// Whether the columns are those of gate and up in turn, see [`Linear::gate_up`].
+    is_gated: bool,
+}
+
+/// Where a layer's outputs go, `[rows, out_features]`.
+pub enum Output<'a> {
+    /// `out = …`
+    Store(&'a mut [f32]),
+    /// `out += …`
+    Add(&'a mut [f32]),
 }
 
 impl Linear {
-    /// Packs f32 weights `[out_features, in_features]`, row-major, and an optional bias `[out_features]`.
+    /// Packs weights and an optional bias `[out_features]`.
     ///
     /// # Panics
     /// If the lengths do not fit the shape, or `in_features` is zero.
-    pub fn from_f32(out_features: usize, in_features: usize, weights: &[f32], bias: Option<&[f32]>) -> Self {
-        Self::new(Panels::pack_f32(out_features, in_features, weights), bias)
+    pub fn new(
+        out_features: usize,
+        in_features: usize,
+        weights: Weights<'_>,
+        bias: Option<&[f32]>,
+        precision: Precision,
+    ) -> Self {
+        check(out_features, in_features, weights, bias);
+        let panels = pack(out_features, in_features, precision, |output| Some((weights, output)));
+        let bias = bias.map(|bias| padded(bias.iter().copied()));
+        Self { panels, format: format(precision), bias, is_gated: false }
     }
 
-    /// Packs bf16 weights (the upper halves of f32 bits) `[out_features, in_features]`, row-major, and an optional f32
-    /// bias `[out_features]`.
+    /// Two layers of one shape, the gate and the up projection of a gated feed-forward part, packed so that
+    /// [`Linear::forward_gated`] has both sums of a column at hand.
     ///
     /// # Panics
-    /// If the lengths do not fit the shape, or `in_features` is zero.
-    pub fn from_bf16(out_features: usize, in_features: usize, weights: &[u16], bias: Option<&[f32]>) -> Self {
-        Self::new(Panels::pack_bf16(out_features, in_features, weights), bias)
-    }
-
-    fn new(panels: Panels, bias: Option<&[f32]>) -> Self {
-        let out_features = panels.out_features();
-        let bias = bias.map(|bias| {
-            assert_eq!(bias.len(), out_features, "a bias has one value an output feature");
-            let mut padded = bias.to_vec();
-            padded.resize(out_features.next_multiple_of(PANEL), 0.0);
-            padded
+    /// As [`Linear::new`].
+    pub fn gate_up(
+        out_features: usize,
+        in_features: usize,
+        weights: [Weights<'_>; 2],
+        bias: Option<[&[f32]; 2]>,
+        precision: Precision,
+    ) -> Self {
+        for (index, weights) in weights.into_iter().enumerate() {
+            check(out_features, in_features, weights, bias.map(|bias| bias[index]));
+        }
+        let columns = 2 * out_features.next_multiple_of(GATE_COLUMNS);
+        // Which of the two layers, and which of its outputs, a column has.
+        let place = |column: usize| {
+            let (block, within) = (column / (2 * GATE_COLUMNS), column % (2 * GATE_COLUMNS));
+            let output = block * GATE_COLUMNS + within % GATE_COLUMNS;
+            (output < out_features).then_some((within / GATE_COLUMNS, output))
+        };
+        let panels = pack(columns, in_features, precision, |column| {
+            let (layer, output) = place(column)?;
+            Some((weights[layer], output))
         });
-        Self { panels, bias }
+        let bias = bias.map(|bias| {
+            padded((0..columns).map(|column| place(column).map_or(0.0, |(layer, output)| bias[layer][output])))
+        });
+        Self { panels, format: format(precision), bias, is_gated: true }
     }
 
     /// Values of an input row.
@@ -65,6 +132,11 @@ impl Linear {
     /// Values of an output row.
     pub fn out_features(&self) -> usize {
         self.panels.out_features()
+    }
+
+    /// The form that the layer's inputs must have.
+    pub fn format(&self) -> Format {
+        self.format
     }
 
     /// Bytes of the packed weights.
@@ -81,20 +153,80 @@ impl Linear {
         self.panels.row(row, out);
     }
 
-    /// `out = x W^T + bias` for x `[rows, in_features]` and out `[rows, out_features]`, both row-major, in f32.
+    /// The bias of output `row`.
+    #[cfg(test)]
+    pub(crate) fn bias(&self, row: usize) -> f32 {
+        self.bias.as_ref().map_or(0.0, |bias| bias[row])
+    }
+
+    /// `x W^T + bias` to `out`.
     ///
     /// # Panics
-    /// If a length does not fit.
-    pub fn forward(&self, x: &[f32], rows: usize, out: &mut [f32]) {
-        self.forward_on(Path::best(), x, rows, out);
+    /// If a shape or the input's format does not fit.
+    pub fn forward<'a>(&self, x: impl Into<Input<'a>>, out: Output<'_>) {
+        self.forward_on(Path::best(), x.into(), out);
     }
 
     /// [`Linear::forward`] on a given instruction set.
-    pub(crate) fn forward_on(&self, path: Path, x: &[f32], rows: usize, out: &mut [f32]) {
-        assert_eq!(x.len(), rows * self.in_features(), "input of {rows} rows");
-        assert_eq!(out.len(), rows * self.out_features(), "output of {rows} rows");
-        let out = SharedMut::new(out);
+    pub(crate) fn forward_on(&self, path: Path, x: Input<'_>, out: Output<'_>) {
+        assert!(!self.is_gated, "a gated layer has no plain outputs");
+        let (values, sink): (_, fn(_, _) -> _) = match out {
+            Output::Store(values) => (values, |to, stride| Sink::Store { to, stride }),
+            Output::Add(values) => (values, |to, stride| Sink::Add { to, stride }),
+        };
+        assert_eq!(values.len(), x.rows * self.out_features(), "output of {} rows", x.rows);
+        self.run(path, x, sink(SharedMut::new(values), self.out_features()));
+    }
+
+    /// `silu(x G^T) * (x U^T)` of a [gated](Linear::gate_up) layer ("GLU Variants Improve Transformer", equation 6),
+    /// as rows `[rows, width]` in the format that the next layer reads.
+    ///
+    /// # Panics
+    /// If a shape or the input's format does not fit.
+    pub fn forward_gated<'a>(
+        &self,
+        x: impl Into<Input<'a>>,
+        format: Format,
+        width: usize,
+        out: &mut Activations,
+        spare: &mut Activations,
+    ) {
+        self.forward_gated_on(Path::best(), x.into(), format, width, out, spare);
+    }
+
+    /// [`Linear::forward_gated`] on a given instruction set.
+    pub(crate) fn forward_gated_on(
+        &self,
+        path: Path,
+        x: Input<'_>,
+        format: Format,
+        width: usize,
+        out: &mut Activations,
+        spare: &mut Activations,
+    ) {
+        assert!(self.is_gated, "a plain layer has no gate");
+        assert_eq!(2 * width.next_multiple_of(GATE_COLUMNS), self.out_features(), "width of the gated outputs");
+        let rows = x.rows;
+        // A group of 8-bit values shares a scale, which is not known before the whole group is.
+        let direct = if format == Format::Q8 { &mut *spare } else { &mut *out };
+        let kept = if format == Format::Q8 { Format::F32 } else { format };
+        let sink = match direct.reshape_raw(kept, rows, width) {
+            RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width },
+            RawRows::Bf16 { halves, stride } => Sink::GateBf16 { to: SharedMut::new(halves), stride, width },
+        };
+        self.run(path, x, sink);
+        if format == Format::Q8 {
+            out.encode(format, &spare.f32_rows()[..rows * width], rows);
+        }
+    }
+
+    fn run(&self, path: Path, x: Input<'_>, sink: Sink) {
+        assert_eq!(x.format, self.format, "the input's format");
+        assert!(x.rows == 0 || x.width == self.in_features(), "rows of {} for {}", x.width, self.in_features());
+        let rows = x.rows;
         let (row_blocks, panel_groups) = self.split(rows);
+        // Blocks of rows begin where tiles do.
+        let height = rows.div_ceil(row_blocks.max(1)).next_multiple_of(amx::ROWS);
         let run = |index: usize| {
             let (row_block, group) = (index / panel_groups, index % panel_groups);
             let panels = self.panels.count();
@@ -104,10 +236,11 @@ impl Linear {
                     panels: &self.panels,
                     bias: self.bias.as_deref(),
                     x,
-                    rows: row_block * rows / row_blocks..(row_block + 1) * rows / row_blocks,
+                    rows: rows.min(row_block * height)..rows.min((row_block + 1) * height),
                     group: group * panels / panel_groups..(group + 1) * panels / panel_groups,
-                    // Tasks write disjoint tiles: each has its own rows or its own panels.
-                    out,
+                    has_tiles: path == Path::Amx,
+                    // Tasks write disjoint places: each has its own rows or its own panels.
+                    sink,
                 },
             );
         };
@@ -126,6 +259,58 @@ impl Linear {
         let panel_groups = wanted.div_ceil(row_blocks.max(1)).clamp(1, self.panels.count().max(1));
         (row_blocks, panel_groups)
     }
+}
+
+fn format(precision: Precision) -> Format {
+    match precision {
+        Precision::F32 => Format::F32,
+        Precision::Bf16 => Format::Bf16,
+        Precision::Q8 => Format::Q8,
+    }
+}
+
+/// Packs columns, each an output of some weights.
+fn pack<'a>(
+    columns: usize,
+    in_features: usize,
+    precision: Precision,
+    source: impl Fn(usize) -> Option<(Weights<'a>, usize)> + Sync,
+) -> Panels {
+    let range = |output: usize| output * in_features..(output + 1) * in_features;
+    let f32 = |column| {
+        let (weights, output) = source(column)?;
+        Some(match weights {
+            Weights::F32(values) => Cow::Borrowed(&values[range(output)]),
+            Weights::Bf16(bits) => {
+                bits[range(output)].iter().map(|bits| f32::from_bits(u32::from(*bits) << 16)).collect()
+            }
+        })
+    };
+    let bf16 = |column| {
+        let (weights, output) = source(column)?;
+        Some(match weights {
+            Weights::F32(values) => values[range(output)].iter().map(|value| bf16_bits(*value)).collect(),
+            Weights::Bf16(bits) => Cow::Borrowed(&bits[range(output)]),
+        })
+    };
+    let is_bf16 = source(0).is_some_and(|(weights, _)| matches!(weights, Weights::Bf16(_)));
+    match precision {
+        Precision::Q8 => Panels::pack_q8(columns, in_features, f32),
+        Precision::F32 if !is_bf16 => Panels::pack_f32(columns, in_features, f32),
+        Precision::F32 | Precision::Bf16 => Panels::pack_bf16(columns, in_features, bf16),
+    }
+}
+
+fn padded(bias: impl ExactSizeIterator<Item = f32>) -> Aligned<f32> {
+    let mut padded = Aligned::zeros(bias.len().next_multiple_of(PANEL));
+    padded.iter_mut().zip(bias).for_each(|(to, from)| *to = from);
+    padded
+}
+
+fn check(out_features: usize, in_features: usize, weights: Weights<'_>, bias: Option<&[f32]>) {
+    assert!(in_features > 0, "a linear layer needs inputs");
+    assert_eq!(weights.len(), out_features * in_features, "weights [{out_features}, {in_features}]");
+    assert!(bias.is_none_or(|bias| bias.len() == out_features), "a bias has one value an output feature");
 }
 
 #[cfg(test)]

@@ -25,15 +25,15 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use crate::attention::{RowGroup, attend};
+use crate::attention::{AttentionOptions, RowGroup, attend};
 use crate::config::ModelConfig;
-use crate::dtype::KvDtype;
+use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use crate::error::{Error, Result};
-use crate::linear::Linear;
+use crate::linear::{Activations, Format, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
 use crate::rope::Rope;
-use elementwise::{add, rms_norm, silu_times};
+use elementwise::{rms_norm, rms_norm_row};
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -43,6 +43,11 @@ const ROWS_AT_ONCE: usize = 512;
 pub struct LoadOptions<'a> {
     /// What K and V are rounded to; the element type of the weights if not given.
     pub kv_dtype: Option<KvDtype>,
+    /// How weights are kept; as the checkpoint has them if not given.
+    pub weights: Option<WeightFormat>,
+    /// What products are computed in; if not given, bf16 where weights are bf16 and this machine multiplies that faster,
+    /// else f32.
+    pub compute: Option<ComputeDtype>,
     /// Called with the bytes of weights done and in all.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
 }
@@ -59,6 +64,7 @@ pub struct LayerKv {
 pub struct Model {
     config: ModelConfig,
     kv_dtype: KvDtype,
+    arithmetic: Arithmetic,
     rope: Rope,
     embedding: Embedding,
     layers: Vec<Layer>,
@@ -67,6 +73,19 @@ pub struct Model {
     head: Linear,
     /// As many as passes ever ran at once.
     scratch: Mutex<Vec<Scratch>>,
+}
+
+/// How a model's products are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arithmetic {
+    pub weights: WeightFormat,
+    pub compute: ComputeDtype,
+}
+
+impl fmt::Display for Arithmetic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "weights {}, compute {}", self.weights.name(), self.compute.name())
+    }
 }
 
 /// The embedding table `[vocab, hidden]`, where it is not the output head's.
@@ -86,8 +105,7 @@ struct Layer {
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     post_norm: Vec<f32>,
-    gate: Linear,
-    up: Linear,
+    gate_up: Linear,
     down: Linear,
 }
 
@@ -95,12 +113,12 @@ struct Layer {
 /// would cost a twentieth of a prefill.
 #[derive(Default)]
 struct Scratch {
-    normed: Matrix,
+    normed: Activations,
     q: Matrix,
     mixed: Matrix,
-    added: Matrix,
-    gate: Matrix,
-    up: Matrix,
+    mixed_in: Activations,
+    inner: Activations,
+    spare: Activations,
 }
 
 impl Model {
@@ -135,6 +153,11 @@ impl Model {
         }
     }
 
+    /// How its products are made: with the weights themselves, what its numbers depend on.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
     /// The rotation of its queries and keys.
     pub fn rope(&self) -> &Rope {
         &self.rope
@@ -148,7 +171,7 @@ impl Model {
     /// Bytes of the weights in memory.
     pub fn size_in_bytes(&self) -> usize {
         let layers = self.layers.iter().map(|l| {
-            let linears = [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down];
+            let linears = [&l.q, &l.k, &l.v, &l.o, &l.gate_up, &l.down];
             linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>()
         });
         let embedding = match &self.embedding {
@@ -194,18 +217,17 @@ impl Model {
         self.check(layer, hidden);
         let (weights, dim) = (&self.layers[layer], self.config.kv_dim());
         let mut kv = LayerKv { k: Matrix::zeros(hidden.rows(), dim), v: Matrix::zeros(hidden.rows(), dim) };
-        in_pool(|| {
-            let mut normed = vec![0.0; hidden.rows().min(ROWS_AT_ONCE) * hidden.cols()];
+        self.with_scratch(|scratch| {
             for rows in batches(hidden.rows()) {
-                let normed = &mut normed[..rows.len() * hidden.cols()];
-                self.norm(part(hidden, &rows), &weights.input_norm, normed);
+                let normed = &mut scratch.normed;
+                self.norm(part(hidden, &rows), &weights.input_norm, weights.k.format(), normed);
                 let k = part_mut(&mut kv.k, &rows);
-                weights.k.forward(normed, rows.len(), k);
+                weights.k.forward(&*normed, Output::Store(k));
                 if let Some(norm) = &weights.k_norm {
-                    self.norm_in_place(k, norm);
+                    rms_norm(k, norm, self.config.rms_norm_eps);
                 }
                 let v = part_mut(&mut kv.v, &rows);
-                weights.v.forward(normed, rows.len(), v);
+                weights.v.forward(&*normed, Output::Store(v));
                 [k, v].into_par_iter().for_each(|values| self.kv_dtype.round(values));
             }
         });
@@ -221,17 +243,14 @@ impl Model {
         self.check(layer, hidden);
         let grouped: usize = groups.iter().map(|group| group.rows.len()).sum();
         assert_eq!(grouped, hidden.rows(), "every row is in one group");
-        let spare = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut scratch = spare().pop().unwrap_or_default();
-        in_pool(|| {
+        self.with_scratch(|scratch| {
             for rows in batches(hidden.rows()) {
                 let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
                 let hidden = part_mut(hidden, &rows);
-                self.attention(layer, hidden, &groups, pool, &mut scratch);
-                self.feed_forward(layer, hidden, &mut scratch);
+                self.attention(layer, hidden, &groups, pool, scratch);
+                self.feed_forward(layer, hidden, scratch);
             }
         });
-        spare().push(scratch);
     }
 
     /// Logits `[rows, vocab]` of hidden states `[rows, hidden]` that left the last layer.
@@ -241,10 +260,9 @@ impl Model {
     pub fn logits(&self, hidden: &Matrix) -> Matrix {
         assert_eq!(hidden.cols(), self.config.hidden_size, "hidden states of another model");
         let mut out = Matrix::zeros(hidden.rows(), self.config.vocab_size);
-        in_pool(|| {
-            let mut normed = vec![0.0; hidden.as_slice().len()];
-            self.norm(hidden.as_slice(), &self.final_norm, &mut normed);
-            self.head.forward(&normed, hidden.rows(), out.as_mut_slice());
+        self.with_scratch(|scratch| {
+            self.norm(hidden.as_slice(), &self.final_norm, self.head.format(), &mut scratch.normed);
+            self.head.forward(&scratch.normed, Output::Store(out.as_mut_slice()));
         });
         out
     }
@@ -260,49 +278,57 @@ impl Model {
     ) {
         let (weights, config) = (&self.layers[layer], &self.config);
         let rows = hidden.len() / config.hidden_size;
-        let normed = scratch.normed.reshape(rows, config.hidden_size).as_mut_slice();
-        self.norm(hidden, &weights.input_norm, normed);
+        self.norm(hidden, &weights.input_norm, weights.q.format(), &mut scratch.normed);
         let q = scratch.q.reshape(rows, config.query_dim());
-        weights.q.forward(normed, rows, q.as_mut_slice());
+        weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice()));
         if let Some(norm) = &weights.q_norm {
-            self.norm_in_place(q.as_mut_slice(), norm);
+            rms_norm(q.as_mut_slice(), norm, config.rms_norm_eps);
         }
         for group in groups {
             let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
             rotated.zip(group.positions).for_each(|(row, position)| self.rope.rotate_row(row, *position));
         }
         let mixed = scratch.mixed.reshape(rows, config.query_dim());
-        let scale = 1.0 / (config.head_dim as f32).sqrt();
-        attend(pool, layer, q, groups, config.window(layer), scale, mixed);
-        let added = scratch.added.reshape(rows, config.hidden_size).as_mut_slice();
-        weights.o.forward(mixed.as_slice(), rows, added);
-        add(hidden, added);
+        let options = AttentionOptions {
+            window: config.window(layer),
+            scale: 1.0 / (config.head_dim as f32).sqrt(),
+            compute: self.arithmetic.compute,
+        };
+        attend(pool, layer, q, groups, options, mixed);
+        let input = match weights.o.format() {
+            Format::F32 => Input::f32(mixed.as_slice(), rows),
+            format => {
+                scratch.mixed_in.encode(format, mixed.as_slice(), rows);
+                Input::from(&scratch.mixed_in)
+            }
+        };
+        weights.o.forward(input, Output::Add(hidden));
     }
 
     /// Adds a layer's feed-forward part (SwiGLU) to `hidden`, `[rows, hidden]`.
     fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
-        let (weights, config) = (&self.layers[layer], &self.config);
-        let rows = hidden.len() / config.hidden_size;
-        let normed = scratch.normed.reshape(rows, config.hidden_size).as_mut_slice();
-        self.norm(hidden, &weights.post_norm, normed);
-        let gate = scratch.gate.reshape(rows, config.intermediate_size).as_mut_slice();
-        let up = scratch.up.reshape(rows, config.intermediate_size).as_mut_slice();
-        weights.gate.forward(normed, rows, gate);
-        weights.up.forward(normed, rows, up);
-        silu_times(gate, up);
-        let added = scratch.added.reshape(rows, config.hidden_size).as_mut_slice();
-        weights.down.forward(gate, rows, added);
-        add(hidden, added);
+        let (weights, width) = (&self.layers[layer], self.config.intermediate_size);
+        self.norm(hidden, &weights.post_norm, weights.gate_up.format(), &mut scratch.normed);
+        let format = weights.down.format();
+        weights.gate_up.forward_gated(&scratch.normed, format, width, &mut scratch.inner, &mut scratch.spare);
+        weights.down.forward(&scratch.inner, Output::Add(hidden));
     }
 
     /// RMS norm of rows as long as `weight`.
-    fn norm(&self, from: &[f32], weight: &[f32], to: &mut [f32]) {
-        to.copy_from_slice(from);
-        self.norm_in_place(to, weight);
+    fn norm(&self, from: &[f32], weight: &[f32], format: Format, to: &mut Activations) {
+        let (width, epsilon) = (weight.len(), self.config.rms_norm_eps);
+        to.fill(format, from.len() / width, width, |row, out| {
+            rms_norm_row(&from[row * width..(row + 1) * width], out, weight, epsilon);
+        });
     }
 
-    fn norm_in_place(&self, rows: &mut [f32], weight: &[f32]) {
-        rms_norm(rows, weight, self.config.rms_norm_eps);
+    /// Runs `work` on a thread of the pool: the many small parallel steps of a pass then start from inside, which is
+    /// cheaper than to be handed over one by one.
+    fn with_scratch(&self, work: impl FnOnce(&mut Scratch) + Send) {
+        let spare = || self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut scratch = spare().pop().unwrap_or_default();
+        rayon::scope(|_| work(&mut scratch));
+        spare().push(scratch);
     }
 
     fn check(&self, layer: usize, hidden: &Matrix) {
@@ -315,12 +341,6 @@ impl fmt::Debug for Model {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Model").field("config", &self.config).field("kv_dtype", &self.kv_dtype).finish_non_exhaustive()
     }
-}
-
-/// Runs `work` on a thread of the pool: the many small parallel steps of a pass then start from inside, which is
-/// cheaper than to be handed over one by one.
-fn in_pool<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    rayon::scope(|_| work())
 }
 
 fn batches(rows: usize) -> impl Iterator<Item = Range<usize>> {

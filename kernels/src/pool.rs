@@ -4,9 +4,10 @@
 use rayon::prelude::*;
 
 use crate::aligned::{Aligned, SharedMut};
-use crate::dtype::KvDtype;
+use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
 use crate::rope::Rope;
+use crate::scratch::Scratch;
 
 /// Tokens of a block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -39,9 +40,9 @@ impl KvLayout {
         2 * self.layers * self.kv_dim() * self.dtype.size_in_bytes()
     }
 
-    /// Bytes of a block in the pool, which holds f32.
+    /// Bytes of a block in the pool.
     pub fn block_bytes(&self) -> usize {
-        2 * self.layers * self.block_len() * 4
+        2 * self.layers * self.block_len() * self.dtype.size_in_bytes()
     }
 
     /// Values of one layer's K (or V) in a block.
@@ -49,8 +50,13 @@ impl KvLayout {
         self.kv_heads * self.head_len()
     }
 
-    /// Values of one head's K (or V) in a block.
-    fn head_len(&self) -> usize {
+    /// The first cell of a head in a block.
+    pub(crate) fn start(&self, block: BlockId, head: usize) -> usize {
+        block.0 as usize * self.block_len() + head * self.head_len()
+    }
+
+    /// Cells of one head's K (or V) in a block.
+    pub(crate) fn head_len(&self) -> usize {
         self.row_len() * BLOCK_TOKENS
     }
 
@@ -103,27 +109,89 @@ impl KvData<'_> {
     }
 }
 
-/// The arena of blocks. One layer's part of a block is, for every KV head,
+/// The arena of blocks. One layer's part of a block is, for every KV head, in the layout's dtype,
 ///
 /// ```text
-/// K: [head_dim][16]   rotated to its token's position; transposed, so that 16 scores are one vector
-/// V: [16][head_dim]   rows padded to whole cache lines
+/// F32, F16   K: [head_dim][16]         rotated to its token's position; transposed, so that 16 scores are one vector
+///            V: [16][row]              rows padded to a multiple of 16 values
+/// Bf16       K: [head_dim / 2][16][2]  the same in pairs of elements, for dot products of pairs
+///            V: [8][row][2]            in pairs of tokens
 /// ```
 ///
-/// in f32. Memory is touched when it is first written.
+/// Memory is touched when it is first written.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
     blocks: usize,
     /// By layer.
-    keys: Vec<Aligned<f32>>,
-    values: Vec<Aligned<f32>>,
+    keys: Vec<Arena>,
+    values: Vec<Arena>,
+}
+
+/// One layer's K (or V).
+#[derive(Debug)]
+pub(crate) enum Arena {
+    F32(Aligned<f32>),
+    F16(Aligned<u16>),
+    Bf16(Aligned<u16>),
+}
+
+/// An arena that several threads write to.
+#[derive(Clone, Copy)]
+enum Cells {
+    F32(SharedMut<f32>),
+    F16(SharedMut<u16>),
+    Bf16(SharedMut<u16>),
+}
+
+impl Arena {
+    fn zeros(dtype: KvDtype, len: usize) -> Self {
+        match dtype {
+            KvDtype::F32 => Self::F32(Aligned::zeros(len)),
+            KvDtype::F16 => Self::F16(Aligned::zeros(len)),
+            KvDtype::Bf16 => Self::Bf16(Aligned::zeros(len)),
+        }
+    }
+
+    fn cells(&mut self) -> Cells {
+        match self {
+            Self::F32(values) => Cells::F32(SharedMut::new(values)),
+            Self::F16(values) => Cells::F16(SharedMut::new(values)),
+            Self::Bf16(values) => Cells::Bf16(SharedMut::new(values)),
+        }
+    }
+}
+
+impl Cells {
+    /// Writes `row`, rounded, to the cells `start + at(i)`.
+    ///
+    /// # Safety
+    /// The cells must exist, and nobody else may use them meanwhile.
+    #[inline]
+    unsafe fn scatter(self, start: usize, row: &[f32], at: impl Fn(usize) -> usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::F32(cells) => {
+                    row.iter().enumerate().for_each(|(i, value)| cells.at(start + at(i)).write(*value));
+                }
+                Self::F16(cells) => {
+                    let bits = |value: &f32| f16_bits(*value);
+                    row.iter().enumerate().for_each(|(i, value)| cells.at(start + at(i)).write(bits(value)));
+                }
+                Self::Bf16(cells) => {
+                    let bits = |value: &f32| bf16_bits(*value);
+                    row.iter().enumerate().for_each(|(i, value)| cells.at(start + at(i)).write(bits(value)));
+                }
+            }
+        }
+    }
 }
 
 impl KvPool {
     /// An arena of `blocks` blocks, all zero.
     pub fn new(layout: KvLayout, blocks: usize) -> Self {
-        let arena = || (0..layout.layers).map(|_| Aligned::zeros(blocks * layout.block_len())).collect();
+        let arena = || (0..layout.layers).map(|_| Arena::zeros(layout.dtype, blocks * layout.block_len())).collect();
         Self { layout, blocks, keys: arena(), values: arena() }
     }
 
@@ -166,27 +234,34 @@ impl KvPool {
             }
         }
         let layout = self.layout;
-        let (keys, values) = (SharedMut::new(&mut self.keys[layer]), SharedMut::new(&mut self.values[layer]));
+        let (keys, values) = (self.keys[layer].cells(), self.values[layer].cells());
+        let is_paired = layout.dtype == KvDtype::Bf16;
+        let row_len = layout.row_len();
         // By head: the heads of a block are apart, whatever slots the tokens name.
         let few = slots.len() < TOKENS_PER_THREAD;
         let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
         heads.try_for_each(|head| {
-            let mut row = vec![0.0; layout.head_dim];
+            let row = &mut *Scratch::take(layout.head_dim);
             for (token, (slot, position)) in slots.iter().zip(positions).enumerate() {
                 let (block, lane) = (blocks[*slot as usize / BLOCK_TOKENS], *slot as usize % BLOCK_TOKENS);
-                let start = block.0 as usize * layout.block_len() + head * layout.head_len();
+                let start = layout.start(block, head);
                 let from = token * layout.kv_dim() + head * layout.head_dim;
-                k.read(from, &mut row)?;
-                rope.rotate(&mut row, *position);
-                for (dim, value) in row.iter().enumerate() {
-                    // SAFETY: block and slot were checked; this task alone writes this head.
-                    unsafe { keys.at(start + dim * BLOCK_TOKENS + lane).write(*value) };
+                k.read(from, row)?;
+                rope.rotate(row, *position);
+                // SAFETY: block and slot were checked; this task alone writes this head.
+                unsafe {
+                    match is_paired {
+                        true => keys.scatter(start, row, |dim| dim / 2 * 2 * BLOCK_TOKENS + lane * 2 + dim % 2),
+                        false => keys.scatter(start, row, |dim| dim * BLOCK_TOKENS + lane),
+                    }
                 }
-                v.read(from, &mut row)?;
+                v.read(from, row)?;
                 // SAFETY: as above; a V row is `row_len` long, at least `head_dim`.
                 unsafe {
-                    let to = values.at(start + lane * layout.row_len());
-                    to.copy_from_nonoverlapping(row.as_ptr(), row.len());
+                    match is_paired {
+                        true => values.scatter(start, row, |dim| lane / 2 * 2 * row_len + dim * 2 + lane % 2),
+                        false => values.scatter(start, row, |dim| lane * row_len + dim),
+                    }
                 }
             }
             Ok(())
@@ -217,16 +292,9 @@ impl KvPool {
         Err(Error::invalid_input(format!("a KV write names {problem}")))
     }
 
-    /// K of one head in one block, `[head_dim][16]`.
-    pub(crate) fn key_block(&self, layer: usize, block: BlockId, head: usize) -> &[f32] {
-        let start = block.0 as usize * self.layout.block_len() + head * self.layout.head_len();
-        &self.keys[layer][start..start + self.layout.head_dim * BLOCK_TOKENS]
-    }
-
-    /// V of one head in one block, `[16][row_len]`.
-    pub(crate) fn value_block(&self, layer: usize, block: BlockId, head: usize) -> &[f32] {
-        let start = block.0 as usize * self.layout.block_len() + head * self.layout.head_len();
-        &self.values[layer][start..start + self.layout.head_len()]
+    /// One layer's K and V.
+    pub(crate) fn arenas(&self, layer: usize) -> (&Arena, &Arena) {
+        (&self.keys[layer], &self.values[layer])
     }
 }
 

@@ -4,6 +4,7 @@
 //! it. Everything a kernel calls with a vector is `#[inline(always)]`, so that the intrinsics end up inside the
 //! function that carries the features; a call that stayed behind would be compiled without them, and be slow.
 
+pub(crate) mod amx;
 mod exp;
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -11,13 +12,18 @@ mod x86;
 
 use std::sync::OnceLock;
 
+use crate::error::{Error, Result};
 pub(crate) use exp::exp;
 
 /// An instruction set that the kernels are compiled for. The bits of a result depend on the path, and on nothing
 /// else: not on the batch, not on the number of threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Path {
-    /// 512-bit vectors with fused multiply-add.
+    /// Matrix products of bf16 in tiles (AMX-BF16), everything else as [`Path::Avx512Bf16`].
+    Amx,
+    /// 512-bit vectors with dot products of bf16 pairs and of bytes (AVX-512 BF16 and VNNI).
+    Avx512Bf16,
+    /// 512-bit vectors with fused multiply-add (AVX-512 F and BW).
     Avx512,
     /// 256-bit vectors with fused multiply-add.
     Avx2,
@@ -25,36 +31,88 @@ pub enum Path {
     Portable,
 }
 
+static FORCED: OnceLock<Path> = OnceLock::new();
+
 impl Path {
-    /// The paths that this machine can run, fastest first.
-    pub fn available() -> Vec<Self> {
-        let mut paths = Vec::new();
+    const ALL: [Self; 5] = [Self::Amx, Self::Avx512Bf16, Self::Avx512, Self::Avx2, Self::Portable];
+
+    /// The paths that this machine can run, fastest first. Asked of the machine once.
+    pub fn available() -> &'static [Self] {
+        static AVAILABLE: OnceLock<Vec<Path>> = OnceLock::new();
+        AVAILABLE.get_or_init(|| Self::ALL.into_iter().filter(|path| path.detect()).collect())
+    }
+
+    fn detect(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            if is_x86_feature_detected!("avx512f") {
-                paths.push(Self::Avx512);
-            }
-            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                paths.push(Self::Avx2);
+            let avx2 = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c");
+            let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
+            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+            match self {
+                Self::Amx => bf16 && amx::is_available(),
+                Self::Avx512Bf16 => bf16,
+                Self::Avx512 => avx512,
+                Self::Avx2 => avx2,
+                Self::Portable => true,
             }
         }
-        paths.push(Self::Portable);
-        paths
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            self == Self::Portable
+        }
     }
 
-    /// The fastest path of this machine; asked once.
+    /// The fastest path of this machine, or the one that was [forced](Path::force).
     pub fn best() -> Self {
-        static BEST: OnceLock<Path> = OnceLock::new();
-        *BEST.get_or_init(|| Self::available()[0])
+        *FORCED.get_or_init(|| Self::available()[0])
     }
 
-    /// A short name, for logs and for the model's identity.
+    /// Makes every later computation of this process take this path.
+    ///
+    /// # Errors
+    /// `InvalidInput` if this machine cannot run it, or another path has computed something already.
+    pub fn force(self) -> Result<()> {
+        if !Self::available().contains(&self) {
+            let names: Vec<_> = Self::available().iter().map(|path| path.name()).collect();
+            return Err(Error::invalid_input(format!(
+                "this machine cannot run the {} kernels; it has {}",
+                self.name(),
+                names.join(", ")
+            )));
+        }
+        match *FORCED.get_or_init(|| self) {
+            path if path == self => Ok(()),
+            path => Err(Error::invalid_input(format!("the {} kernels are in use already", path.name()))),
+        }
+    }
+
+    /// A short name, for flags, logs and reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Amx => "amx",
+            Self::Avx512Bf16 => "avx512bf16",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Portable => "portable",
         }
+    }
+
+    /// The path of that [`name`](Path::name).
+    ///
+    /// # Errors
+    /// `InvalidInput` for any other name.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|path| path.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            Error::invalid_input(format!("\"{name}\" is not a kernel path; take one of {names}"))
+        })
+    }
+
+    /// Whether products of bf16 are faster than those of f32.
+    pub fn has_bf16_products(self) -> bool {
+        matches!(self, Self::Amx | Self::Avx512Bf16)
     }
 }
 
@@ -65,6 +123,23 @@ impl Path {
 /// `LANES` values. Pointers to bf16 must be aligned to the vector, others need no alignment.
 pub(crate) trait Vector: Copy {
     const LANES: usize;
+    /// `LANES` words of 32 bits: pairs of bf16, quads of bytes, or integers.
+    type Words: Copy;
+    unsafe fn load_words(from: *const u32) -> Self::Words;
+    unsafe fn splat_word(word: u32) -> Self::Words;
+    /// The low half of each word, the high half zero.
+    unsafe fn low_halves(words: Self::Words) -> Self::Words;
+    /// `self + a.low * b.low + a.high * b.high` by lane, for words that are pairs of bf16.
+    unsafe fn dot_bf16(self, a: Self::Words, b: Self::Words) -> Self;
+    /// `sum +` the sum of four products by lane, for words that are quads of bytes, unsigned in `a` and signed in `b`;
+    /// exact while it fits 32 bits.
+    unsafe fn dot_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// The nearest f32 of words that are signed integers.
+    unsafe fn from_integers(words: Self::Words) -> Self;
+    /// `LANES` values of f16, widened.
+    unsafe fn load_f16(from: *const u16) -> Self;
+    /// The nearest bf16, ties to even; a NaN stays one.
+    unsafe fn store_bf16(self, to: *mut u16);
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
     unsafe fn store(self, to: *mut f32);
@@ -106,37 +181,40 @@ pub(crate) trait Kernel {
 /// Runs `kernel` compiled for `path`.
 ///
 /// # Panics
-/// If this machine does not have `path` (only tests name a path other than [`Path::best`]).
+/// If this machine does not have `path` (only tests and benchmarks name a path other than [`Path::best`]).
 pub(crate) fn dispatch(path: Path, kernel: impl Kernel) {
+    assert!(Path::available().contains(&path), "this machine cannot run the {} kernels", path.name());
+    // SAFETY, for each: the machine has the path, which implies the features of the function that is called.
     match path {
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => {
-            assert!(is_x86_feature_detected!("avx512f"), "this machine has no AVX-512");
-            // SAFETY: the features were just asked for.
-            unsafe { run_avx512(kernel) }
-        }
+        Path::Amx | Path::Avx512Bf16 => unsafe { run_avx512bf16(kernel) },
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => {
-            assert!(is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"), "this machine has no AVX2");
-            // SAFETY: the features were just asked for.
-            unsafe { run_avx2(kernel) }
-        }
-        // SAFETY: the portable vectors need nothing.
+        Path::Avx512 => unsafe { run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe { run_avx2(kernel) },
         _ => unsafe { kernel.run::<portable::Portable, 4, 2>() },
     }
 }
 
 /// 24 of the 32 registers hold the tile.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx2,fma")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
+unsafe fn run_avx512bf16(kernel: impl Kernel) {
+    // SAFETY: this function carries the features that the vectors need.
+    unsafe { kernel.run::<x86::Avx512<true>, 6, 4>() }
+}
+
+/// 24 of the 32 registers hold the tile.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
 unsafe fn run_avx512(kernel: impl Kernel) {
     // SAFETY: this function carries the features that the vectors need.
-    unsafe { kernel.run::<x86::Avx512, 6, 4>() }
+    unsafe { kernel.run::<x86::Avx512<false>, 6, 4>() }
 }
 
 /// 12 of the 16 registers hold the tile.
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn run_avx2(kernel: impl Kernel) {
     // SAFETY: this function carries the features that the vectors need.
     unsafe { kernel.run::<x86::Avx2, 6, 2>() }
@@ -159,6 +237,28 @@ pub(crate) unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usiz
             let x = V::splat(*x.add(row * x_stride));
             for (sum, column) in sums.iter_mut().zip(columns) {
                 *sum = x.mul_add(*column, *sum);
+            }
+        }
+    }
+}
+
+/// `sums[r] += x[r] . columns`, the dot product of a pair of bf16 in each lane; x as in [`add_products`].
+///
+/// # Safety
+/// As [`add_products`].
+#[inline(always)]
+pub(crate) unsafe fn add_dots<V: Vector, const ROWS: usize, const VECS: usize>(
+    sums: &mut [[V; VECS]; ROWS],
+    x: *const u32,
+    x_stride: usize,
+    columns: &[V::Words; VECS],
+) {
+    for (row, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let x = V::splat_word(*x.add(row * x_stride));
+            for (sum, column) in sums.iter_mut().zip(columns) {
+                *sum = sum.dot_bf16(x, *column);
             }
         }
     }

@@ -18,7 +18,11 @@ struct Scene {
 impl Scene {
     /// `key_positions` by slot; the blocks stand backwards in the pool, and hold garbage where no slot is filled.
     fn new(heads: usize, kv_heads: usize, head_dim: usize, key_positions: Vec<u32>) -> Self {
-        let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype: KvDtype::F32 };
+        Self::of(KvDtype::F32, heads, kv_heads, head_dim, key_positions)
+    }
+
+    fn of(dtype: KvDtype, heads: usize, kv_heads: usize, head_dim: usize, key_positions: Vec<u32>) -> Self {
+        let layout = KvLayout { layers: 2, kv_heads, head_dim, dtype };
         let rope = Rope::from_frequencies((0..head_dim / 2).map(|i| 0.5 / (i + 1) as f32).collect(), 1.0, 4096);
         let tokens = key_positions.len();
         let count = tokens.div_ceil(BLOCK_TOKENS);
@@ -36,7 +40,8 @@ impl Scene {
         pool.write(1, &rope, &blocks, &slots[..tokens], &positions, k_data, v_data).unwrap();
         let mut keys: Vec<Vec<f32>> = k.chunks(layout.kv_dim()).map(<[f32]>::to_vec).collect();
         keys.iter_mut().zip(&positions).for_each(|(key, position)| rope.rotate_row(key, *position));
-        let values = v.chunks(layout.kv_dim()).map(<[f32]>::to_vec).collect();
+        let mut values: Vec<Vec<f32>> = v.chunks(layout.kv_dim()).map(<[f32]>::to_vec).collect();
+        keys.iter_mut().chain(&mut values).for_each(|row| dtype.round(row));
         Self { layout, heads, pool, blocks, key_positions, keys, values }
     }
 
@@ -51,10 +56,10 @@ impl Scene {
         RowGroup { rows, positions, sequence }
     }
 
-    fn attend(&self, path: Path, q: &Matrix, positions: &[u32], window: Option<u32>) -> Matrix {
+    fn attend(&self, path: Path, q: &Matrix, positions: &[u32], options: AttentionOptions) -> Matrix {
         let mut out = Matrix::zeros(q.rows(), q.cols());
         let groups = [self.group(0..q.rows(), positions)];
-        attend_on(path, &self.pool, 1, q, &groups, window, 0.3, &mut out);
+        attend_on(path, &self.pool, 1, q, &groups, options, &mut out);
         out
     }
 
@@ -83,18 +88,32 @@ impl Scene {
     }
 
     fn check(&self, positions: &[u32], window: Option<u32>) {
-        let q = self.queries(positions.len());
-        for path in Path::available() {
-            let out = self.attend(path, &q, positions, window);
-            for (row, position) in positions.iter().enumerate() {
-                let expected = self.expected(q.row(row), *position, window);
-                for (got, exact) in out.row(row).iter().zip(expected) {
-                    assert!((f64::from(*got) - exact).abs() < 2e-5, "{path:?} row {row}: {got} is not {exact}");
+        let mut q = self.queries(positions.len());
+        // Queries that bf16 holds, for scores of the same size whatever the format.
+        KvDtype::Bf16.round(q.as_mut_slice());
+        for &path in Path::available() {
+            for compute in [ComputeDtype::F32, ComputeDtype::Bf16] {
+                let is_rounded = compute == ComputeDtype::Bf16 && self.layout.dtype == KvDtype::Bf16;
+                // Scaled queries and weights that are off by 2^-9 at most: of scores up to 20, and values up to 2.
+                let bound = if is_rounded { 0.08 } else { 2e-5 };
+                let out = self.attend(path, &q, positions, options(window, compute));
+                for (row, position) in positions.iter().enumerate() {
+                    let expected = self.expected(q.row(row), *position, window);
+                    for (got, exact) in out.row(row).iter().zip(expected) {
+                        let difference = (f64::from(*got) - exact).abs();
+                        assert!(difference < bound, "{path:?} {compute:?} row {row}: {got} is not {exact}");
+                    }
                 }
             }
         }
     }
 }
+
+fn options(window: Option<u32>, compute: ComputeDtype) -> AttentionOptions {
+    AttentionOptions { window, scale: 0.3, compute }
+}
+
+const DTYPES: [KvDtype; 3] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16];
 
 fn shuffled(count: u32) -> Vec<u32> {
     let mut positions: Vec<u32> = (0..count).collect();
@@ -105,16 +124,20 @@ fn shuffled(count: u32) -> Vec<u32> {
 #[test]
 fn a_causal_prefill_agrees_with_the_dense_reference() {
     for (heads, kv_heads, head_dim) in [(14, 2, 64), (4, 4, 8), (6, 2, 128), (3, 1, 80), (8, 2, 10)] {
-        let scene = Scene::new(heads, kv_heads, head_dim, (0..83).collect());
-        scene.check(&(0..83).collect::<Vec<_>>(), None);
+        for dtype in DTYPES {
+            let scene = Scene::of(dtype, heads, kv_heads, head_dim, (0..83).collect());
+            scene.check(&(0..83).collect::<Vec<_>>(), None);
+        }
     }
 }
 
 #[test]
 fn scattered_rows_over_permuted_slots_see_what_is_before_them() {
-    let scene = Scene::new(6, 2, 16, shuffled(200));
-    scene.check(&[3, 0, 199, 64, 63, 65, 120, 17, 5, 130], None);
-    scene.check(&[7], None);
+    for dtype in DTYPES {
+        let scene = Scene::of(dtype, 6, 2, 16, shuffled(200));
+        scene.check(&[3, 0, 199, 64, 63, 65, 120, 17, 5, 130], None);
+        scene.check(&[7], None);
+    }
 }
 
 #[test]
@@ -122,9 +145,11 @@ fn positions_may_have_gaps_and_slots_may_be_hidden() {
     let mut positions: Vec<u32> = (0..90).map(|slot| slot * 7 % 101 * 10 + 5).collect();
     positions[12] = u32::MAX;
     positions[70] = u32::MAX;
-    let scene = Scene::new(4, 2, 16, positions);
-    scene.check(&[0, 5, 400, 1200, 777], None);
-    scene.check(&[0, 5, 400, 1200, 777], Some(90));
+    for dtype in DTYPES {
+        let scene = Scene::of(dtype, 4, 2, 16, positions.clone());
+        scene.check(&[0, 5, 400, 1200, 777], None);
+        scene.check(&[0, 5, 400, 1200, 777], Some(90));
+    }
 }
 
 #[test]
@@ -141,23 +166,26 @@ fn a_window_hides_what_is_far_behind() {
 fn a_row_that_sees_nothing_is_zero() {
     let scene = Scene::new(2, 2, 16, vec![50, 60]);
     let q = scene.queries(1);
-    for path in Path::available() {
-        assert!(scene.attend(path, &q, &[49], None).as_slice().iter().all(|value| *value == 0.0));
+    for &path in Path::available() {
+        let out = scene.attend(path, &q, &[49], options(None, ComputeDtype::F32));
+        assert!(out.as_slice().iter().all(|value| *value == 0.0));
     }
 }
 
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
-    let scene = Scene::new(14, 2, 64, shuffled(333));
-    let positions = shuffled(333);
-    let q = scene.queries(333);
-    for window in [None, Some(100)] {
-        for path in Path::available() {
-            let all = scene.attend(path, &q, &positions, window);
-            for rows in [vec![0], vec![332], (10..40).collect(), vec![5, 100, 101, 300]] {
-                let some: Vec<u32> = rows.iter().map(|row| positions[*row]).collect();
-                let out = scene.attend(path, &q.select_rows(&rows), &some, window);
-                assert!(bits_equal(&out, &all.select_rows(&rows)), "{path:?} {rows:?}");
+    for dtype in DTYPES {
+        let scene = Scene::of(dtype, 14, 2, 64, shuffled(333));
+        let positions = shuffled(333);
+        let q = scene.queries(333);
+        for options in [options(None, ComputeDtype::F32), options(Some(100), ComputeDtype::Bf16)] {
+            for &path in Path::available() {
+                let all = scene.attend(path, &q, &positions, options);
+                for rows in [vec![0], vec![332], (10..40).collect(), vec![5, 100, 101, 300]] {
+                    let some: Vec<u32> = rows.iter().map(|row| positions[*row]).collect();
+                    let out = scene.attend(path, &q.select_rows(&rows), &some, options);
+                    assert!(bits_equal(&out, &all.select_rows(&rows)), "{path:?} {rows:?}");
+                }
             }
         }
     }
@@ -165,16 +193,18 @@ fn a_row_has_the_same_bits_alone_and_in_any_batch() {
 
 #[test]
 fn keys_behind_a_query_do_not_change_its_bits() {
-    let long = Scene::new(4, 2, 16, (0..150).collect());
-    let q = long.queries(70);
-    let positions: Vec<u32> = (0..70).collect();
-    for path in Path::available() {
-        let out = long.attend(path, &q, &positions, None);
-        let sequence = SequenceView { blocks: &long.blocks[..5], key_positions: &long.key_positions[..70] };
-        let groups = [RowGroup { rows: 0..70, positions: &positions, sequence }];
-        let mut short = Matrix::zeros(70, q.cols());
-        attend_on(path, &long.pool, 1, &q, &groups, None, 0.3, &mut short);
-        assert!(bits_equal(&out, &short), "{path:?}");
+    for (dtype, compute) in DTYPES.into_iter().zip([ComputeDtype::F32, ComputeDtype::F32, ComputeDtype::Bf16]) {
+        let long = Scene::of(dtype, 4, 2, 16, (0..150).collect());
+        let q = long.queries(70);
+        let positions: Vec<u32> = (0..70).collect();
+        for &path in Path::available() {
+            let out = long.attend(path, &q, &positions, options(None, compute));
+            let sequence = SequenceView { blocks: &long.blocks[..5], key_positions: &long.key_positions[..70] };
+            let groups = [RowGroup { rows: 0..70, positions: &positions, sequence }];
+            let mut short = Matrix::zeros(70, q.cols());
+            attend_on(path, &long.pool, 1, &q, &groups, options(None, compute), &mut short);
+            assert!(bits_equal(&out, &short), "{path:?}");
+        }
     }
 }
 
@@ -185,7 +215,7 @@ fn groups_read_their_own_sequence_and_other_rows_stay() {
     let part = SequenceView { blocks: &scene.blocks[2..], key_positions: &scene.key_positions[32..] };
     let groups = [scene.group(1..3, &[20, 99]), RowGroup { rows: 4..6, positions: &[40, 90], sequence: part }];
     let mut out = Matrix::from_vec(7, q.cols(), vec![7.0; 7 * q.cols()]);
-    attend(&scene.pool, 1, &q, &groups, None, 0.3, &mut out);
+    attend(&scene.pool, 1, &q, &groups, options(None, ComputeDtype::F32), &mut out);
     for row in [0, 3, 6] {
         assert!(out.row(row).iter().all(|value| *value == 7.0));
     }
@@ -193,7 +223,7 @@ fn groups_read_their_own_sequence_and_other_rows_stay() {
     assert!(out.row(2).iter().zip(expected).all(|(got, exact)| (f64::from(*got) - exact).abs() < 2e-5));
     let mut alone = Matrix::zeros(2, q.cols());
     let groups = [RowGroup { rows: 0..2, positions: &[40, 90], sequence: part }];
-    attend(&scene.pool, 1, &q.select_rows(&[4, 5]), &groups, None, 0.3, &mut alone);
+    attend(&scene.pool, 1, &q.select_rows(&[4, 5]), &groups, options(None, ComputeDtype::F32), &mut alone);
     assert!(bits_equal(&alone, &out.select_rows(&[4, 5])));
 }
 

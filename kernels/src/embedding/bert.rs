@@ -7,7 +7,7 @@ use rayon::prelude::*;
 
 use crate::aligned::SharedMut;
 use crate::error::{Error, Result};
-use crate::linear::Linear;
+use crate::linear::{Input, Linear, Output, Precision, Weights};
 use crate::simd::{self, Path};
 use crate::weights::{Checkpoint, Tensor};
 use kernels::{AddNorm, Attend, Gelu};
@@ -90,14 +90,14 @@ impl Bert {
         let mut change = vec![0.0; rows * self.hidden];
         let mut inner = Vec::new();
         for layer in &self.layers {
-            layer.qkv.forward(&hidden, rows, &mut qkv);
+            layer.qkv.forward(Input::f32(&hidden, rows), Output::Store(&mut qkv));
             self.attend(texts, &qkv, &mut attended);
-            layer.attention_output.forward(&attended, rows, &mut change);
+            layer.attention_output.forward(Input::f32(&attended, rows), Output::Store(&mut change));
             layer.attention_norm.add_norm(&mut hidden, &change);
             inner.resize(rows * layer.intermediate.out_features(), 0.0);
-            layer.intermediate.forward(&hidden, rows, &mut inner);
+            layer.intermediate.forward(Input::f32(&hidden, rows), Output::Store(&mut inner));
             inner.par_chunks_mut(VALUES_PER_TASK).for_each(|values| simd::dispatch(Path::best(), Gelu(values)));
-            layer.output.forward(&inner, rows, &mut change);
+            layer.output.forward(Input::f32(&inner, rows), Output::Store(&mut change));
             layer.output_norm.add_norm(&mut hidden, &change);
         }
         let mut rest = hidden.as_slice();
@@ -192,7 +192,7 @@ impl Loader<'_> {
             biases.append(&mut self.values(&format!("{name}.bias"), &[self.hidden])?);
         }
         Ok(Layer {
-            qkv: Linear::from_f32(3 * self.hidden, self.hidden, &weights, Some(&biases)),
+            qkv: linear([3 * self.hidden, self.hidden], Weights::F32(&weights), &biases),
             attention_output: self.linear(&name("attention.output.dense"), square)?,
             attention_norm: self.norm(&name("attention.output.LayerNorm"))?,
             intermediate: self.linear(&name("intermediate.dense"), [inner, self.hidden])?,
@@ -204,8 +204,8 @@ impl Loader<'_> {
     fn linear(&self, name: &str, shape: [usize; 2]) -> Result<Linear> {
         let bias = self.values(&format!("{name}.bias"), &shape[..1])?;
         Ok(match self.checkpoint.tensor(&format!("{}{name}.weight", self.prefix), &shape)? {
-            Tensor::F32(values) => Linear::from_f32(shape[0], shape[1], &values, Some(&bias)),
-            Tensor::Bf16(bits) => Linear::from_bf16(shape[0], shape[1], &bits, Some(&bias)),
+            Tensor::F32(values) => linear(shape, Weights::F32(&values), &bias),
+            Tensor::Bf16(bits) => linear(shape, Weights::Bf16(&bits), &bias),
         })
     }
 
@@ -225,4 +225,9 @@ impl Loader<'_> {
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.checkpoint.tensor_f32(&format!("{}{name}", self.prefix), shape)
     }
+}
+
+/// Embeddings are compared with those of other runs: they are computed in f32 wherever they are.
+fn linear([outputs, inputs]: [usize; 2], weights: Weights<'_>, bias: &[f32]) -> Linear {
+    Linear::new(outputs, inputs, weights, Some(bias), Precision::F32)
 }

@@ -1,19 +1,26 @@
 //! Packed weights.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 
 use crate::aligned::Aligned;
+use crate::simd::amx;
 
-/// Output features of a panel: four vectors of 512 bits.
+/// Output features of a panel: four vectors of 512 bits, or four tiles.
 pub(super) const PANEL: usize = 64;
+/// Input features whose activations share a scale in 8-bit products.
+pub(super) const QUANT_GROUP: usize = 128;
+/// Columns of gate and of up that alternate in a fused layer.
+pub(super) const GATE_COLUMNS: usize = 16;
 
 /// The weights of a linear layer in panels of [`PANEL`] output features; within a panel, k is the slow index, so that a
-/// kernel reads one stream. The last panel is padded with zeros.
+/// kernel reads one stream. The last panel is padded with zeros, as is k where it comes in steps.
 ///
 /// ```text
-/// F32   panel p:  k = 0: w[64p..64p+64][0]   k = 1: w[64p..64p+64][1]   …              f32
-/// Bf16  panel p:  k = 0, 1: 64 pairs         k = 2, 3: 64 pairs         …              u32
-///       a pair:   w[o][k] in the low half, w[o][k + 1] in the high half; an odd last k has a zero beside it
+/// F32   k: w[64p..64p+64][k]                                            f32
+/// Bf16  k, k + 1: pairs, the lower k in the low half                    u32, k padded to whole tiles of 32
+/// Q8    k .. k + 4: quads of signed bytes, the lowest k lowest          u32, k padded to whole groups of 128
 /// ```
 #[derive(Debug)]
 pub(super) struct Panels {
@@ -27,35 +34,76 @@ pub(super) struct Panels {
 pub(super) enum Values {
     F32(Aligned<f32>),
     Bf16(Aligned<u32>),
+    Q8 {
+        words: Aligned<u32>,
+        /// `[panels][groups][64]`: minus 128 times the group's sum of weights, which takes back the 128 that makes
+        /// activations unsigned.
+        corrections: Aligned<i32>,
+        /// `[panels][64]`: what a weight's unit is worth, by output feature.
+        scales: Aligned<f32>,
+    },
 }
 
+/// Where weight rows come from: row `o`, `[in_features]`, or nothing where an output feature only pads.
+pub(super) trait Rows<T>: Fn(usize) -> Option<T> + Sync {}
+impl<T, F: Fn(usize) -> Option<T> + Sync> Rows<T> for F {}
+
 impl Panels {
-    pub(super) fn pack_f32(out_features: usize, in_features: usize, weights: &[f32]) -> Self {
-        check(out_features, in_features, weights.len());
+    pub(super) fn pack_f32<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [f32]>>) -> Self {
         let mut packed = Aligned::zeros(out_features.div_ceil(PANEL) * PANEL * in_features);
         packed.par_chunks_mut(PANEL * in_features).enumerate().for_each(|(panel, packed)| {
-            for (column, row) in panel_rows(weights, in_features, panel).enumerate() {
+            interleave(panel, out_features, &rows, |column, row| {
                 for (k, weight) in row.iter().enumerate() {
                     packed[k * PANEL + column] = *weight;
                 }
-            }
+            });
         });
         Self { in_features, out_features, values: Values::F32(packed) }
     }
 
-    pub(super) fn pack_bf16(out_features: usize, in_features: usize, weights: &[u16]) -> Self {
-        check(out_features, in_features, weights.len());
-        let pairs = in_features.div_ceil(2);
+    pub(super) fn pack_bf16<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [u16]>>) -> Self {
+        let pairs = bf16_words(in_features);
         let mut packed = Aligned::zeros(out_features.div_ceil(PANEL) * PANEL * pairs);
         packed.par_chunks_mut(PANEL * pairs).enumerate().for_each(|(panel, packed)| {
-            for (column, row) in panel_rows(weights, in_features, panel).enumerate() {
-                for (pair, values) in row.chunks(2).enumerate() {
-                    let high = values.get(1).copied().unwrap_or(0);
-                    packed[pair * PANEL + column] = u32::from(high) << 16 | u32::from(values[0]);
+            // Sixteen columns at a time: a whole line of each row of the panel is written before the next one.
+            for first in (0..PANEL).step_by(16) {
+                let columns: [Option<Cow<'_, [u16]>>; 16] = std::array::from_fn(|column| {
+                    let output = panel * PANEL + first + column;
+                    if output < out_features { rows(output) } else { None }
+                });
+                for (pair, line) in packed.chunks_exact_mut(PANEL).take(in_features.div_ceil(2)).enumerate() {
+                    for (word, row) in line[first..first + 16].iter_mut().zip(&columns) {
+                        let Some(row) = row else { continue };
+                        let high = row.get(2 * pair + 1).copied().unwrap_or(0);
+                        *word = u32::from(high) << 16 | u32::from(row[2 * pair]);
+                    }
                 }
             }
         });
         Self { in_features, out_features, values: Values::Bf16(packed) }
+    }
+
+    /// Rounds each row to 8 bits with a scale of its own: its greatest magnitude / 127.
+    pub(super) fn pack_q8<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [f32]>>) -> Self {
+        let (panels, words) = (out_features.div_ceil(PANEL), q8_words(in_features));
+        let groups = in_features.div_ceil(QUANT_GROUP);
+        let mut packed = Aligned::<u32>::zeros(panels * PANEL * words);
+        let mut corrections = Aligned::<i32>::zeros(panels * PANEL * groups);
+        let mut scales = Aligned::<f32>::zeros(panels * PANEL);
+        let parts = packed.par_chunks_mut(PANEL * words).zip(corrections.par_chunks_mut(PANEL * groups));
+        parts.zip(scales.par_chunks_mut(PANEL)).enumerate().for_each(|(panel, ((packed, corrections), scales))| {
+            interleave(panel, out_features, &rows, |column, row| {
+                let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
+                scales[column] = greatest / 127.0;
+                let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+                for (k, weight) in row.iter().enumerate() {
+                    let byte = (weight * inverse).round_ties_even() as i8;
+                    packed[k / 4 * PANEL + column] |= u32::from(byte as u8) << (8 * (k % 4));
+                    corrections[k / QUANT_GROUP * PANEL + column] -= 128 * i32::from(byte);
+                }
+            });
+        });
+        Self { in_features, out_features, values: Values::Q8 { words: packed, corrections, scales } }
     }
 
     pub(super) fn in_features(&self) -> usize {
@@ -75,6 +123,7 @@ impl Panels {
         4 * match &self.values {
             Values::F32(values) => values.len(),
             Values::Bf16(pairs) => pairs.len(),
+            Values::Q8 { words, corrections, scales } => words.len() + corrections.len() + scales.len(),
         }
     }
 
@@ -91,7 +140,7 @@ impl Panels {
                 }
             }
             Values::Bf16(pairs) => {
-                let panel = &pairs[panel * PANEL * self.in_features.div_ceil(2)..];
+                let panel = &pairs[panel * PANEL * bf16_words(self.in_features)..];
                 for (pair, out) in out.chunks_mut(2).enumerate() {
                     let bits = panel[pair * PANEL + column];
                     out[0] = f32::from_bits(bits << 16);
@@ -100,17 +149,33 @@ impl Panels {
                     }
                 }
             }
+            Values::Q8 { words, scales, .. } => {
+                let scale = scales[row];
+                let panel = &words[panel * PANEL * q8_words(self.in_features)..];
+                for (quad, out) in out.chunks_mut(4).enumerate() {
+                    let bytes = panel[quad * PANEL + column].to_le_bytes();
+                    out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = f32::from(byte as i8) * scale);
+                }
+            }
         }
     }
 }
 
-fn check(out_features: usize, in_features: usize, len: usize) {
-    assert!(in_features > 0, "a linear layer needs inputs");
-    assert_eq!(len, out_features * in_features, "weights [{out_features}, {in_features}]");
+/// Words of a column of bf16 pairs.
+pub(super) fn bf16_words(in_features: usize) -> usize {
+    in_features.div_ceil(2).next_multiple_of(amx::WORDS)
 }
 
-/// The weight rows of one panel; the last panel may have fewer than [`PANEL`].
-fn panel_rows<T>(weights: &[T], in_features: usize, panel: usize) -> std::slice::ChunksExact<'_, T> {
-    let rows = weights.len() / in_features;
-    weights[panel * PANEL * in_features..rows.min((panel + 1) * PANEL) * in_features].chunks_exact(in_features)
+/// Words of a column of byte quads.
+pub(super) fn q8_words(in_features: usize) -> usize {
+    in_features.next_multiple_of(QUANT_GROUP) / 4
+}
+
+/// Calls `place` with each column of a panel and the weight row that belongs there.
+fn interleave<T>(panel: usize, out_features: usize, rows: &impl Rows<T>, mut place: impl FnMut(usize, T)) {
+    for column in 0..PANEL.min(out_features - panel * PANEL) {
+        if let Some(row) = rows(panel * PANEL + column) {
+            place(column, row);
+        }
+    }
 }

@@ -13,73 +13,139 @@ fn widen(bits: &[u16]) -> Vec<f32> {
     bits.iter().map(|bits| half::bf16::from_bits(*bits).to_f32()).collect()
 }
 
-/// Compares `linear` with f64 sums over `weights`, on every path.
-fn check(linear: &Linear, weights: &[f32], bias: Option<&[f32]>, rows: usize) {
-    let (inputs, outputs) = (linear.in_features(), linear.out_features());
-    let x = random(rows as u64 + 99, rows * inputs);
-    for path in Path::available() {
-        let mut out = vec![f32::NAN; rows * outputs];
-        linear.forward_on(path, &x, rows, &mut out);
-        for row in 0..rows {
-            for output in 0..outputs {
-                let terms = x[row * inputs..][..inputs].iter().zip(&weights[output * inputs..][..inputs]);
-                let sum: f64 = terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
-                let exact = sum + bias.map_or(0.0, |bias| f64::from(bias[output]));
-                let got = f64::from(out[row * outputs + output]);
-                let bound = 2e-7 * inputs as f64 + 1e-6;
-                assert!(
-                    (got - exact).abs() < bound,
-                    "{path:?} [{rows}, {inputs}] x {outputs}: {got} is not {exact} at {row}, {output}"
-                );
+fn round(values: &[f32]) -> Vec<f32> {
+    widen(&to_bf16(values))
+}
+
+/// 8 bits with a scale for each `group` values, as values.
+fn quantize(values: &[f32], width: usize, group: usize) -> Vec<f32> {
+    let rows = values.chunks(width.max(1)).flat_map(|row| row.chunks(group));
+    rows.flat_map(|group| {
+        let scale = group.iter().fold(0.0_f32, |a, b| a.max(b.abs())) / 127.0;
+        group.iter().map(move |value| if scale > 0.0 { (value / scale).round() * scale } else { 0.0 })
+    })
+    .collect()
+}
+
+/// `x W^T + bias` in f64.
+fn exact(x: &[f32], weights: &[f32], inputs: usize, bias: Option<&[f32]>) -> Vec<f64> {
+    let dot = |x: &[f32], w: &[f32]| x.iter().zip(w).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    let row = |x| {
+        let outputs = weights.chunks(inputs).enumerate();
+        outputs.map(move |(output, w)| dot(x, w) + bias.map_or(0.0, |bias| f64::from(bias[output])))
+    };
+    x.chunks(inputs).flat_map(row).collect()
+}
+
+fn forward(linear: &Linear, path: Path, x: &[f32], rows: usize) -> Vec<f32> {
+    let mut input = Activations::default();
+    input.encode(linear.format(), x, rows);
+    let mut out = vec![f32::NAN; rows * linear.out_features()];
+    linear.forward_on(path, Input::from(&input), Output::Store(&mut out));
+    out
+}
+
+fn assert_close(got: &[f32], exact: &[f64], bound: f64, what: &str) {
+    assert_eq!(got.len(), exact.len(), "{what}");
+    for (index, (got, exact)) in got.iter().zip(exact).enumerate() {
+        assert!((f64::from(*got) - exact).abs() < bound, "{what}: {got} is not {exact} at {index}");
+    }
+}
+
+const SHAPES: [(usize, usize, usize); 10] = [
+    (0, 5, 7),
+    (1, 1, 1),
+    (1, 33, 130),
+    (2, 64, 64),
+    (5, 7, 65),
+    (7, 129, 63),
+    (13, 96, 1),
+    (25, 1027, 200),
+    (197, 3, 66),
+    (40, 260, 70),
+];
+
+const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8];
+
+#[test]
+fn products_agree_with_f64_for_odd_shapes() {
+    for (rows, inputs, outputs) in SHAPES {
+        let (weights, bias, x) =
+            (random(7, inputs * outputs), random(8, outputs), random(rows as u64 + 99, rows * inputs));
+        let bits = to_bf16(&weights);
+        for bias in [None, Some(bias.as_slice())] {
+            for &path in Path::available() {
+                let what = |name| format!("{name} on {path:?} [{rows}, {inputs}] x {outputs}");
+                let sums = 2e-7 * inputs as f64 + 1e-6;
+                let new = |weights, precision| Linear::new(outputs, inputs, weights, bias, precision);
+                let check = |linear: &Linear, x_rounded: &[f32], w_rounded: &[f32], name| {
+                    let exact = exact(x_rounded, w_rounded, inputs, bias);
+                    assert_close(&forward(linear, path, &x, rows), &exact, sums, &what(name));
+                };
+                check(&new(Weights::F32(&weights), Precision::F32), &x, &weights, "f32");
+                check(&new(Weights::Bf16(&bits), Precision::F32), &x, &widen(&bits), "bf16 weights in f32");
+                check(&new(Weights::Bf16(&bits), Precision::Bf16), &round(&x), &widen(&bits), "bf16");
+                check(&new(Weights::F32(&weights), Precision::Bf16), &round(&x), &round(&weights), "f32 in bf16");
+                let (xq, wq) = (quantize(&x, inputs, 128), quantize(&weights, inputs, inputs));
+                check(&new(Weights::F32(&weights), Precision::Q8), &xq, &wq, "q8");
             }
         }
     }
 }
 
 #[test]
-fn products_agree_with_f64_for_odd_shapes() {
-    for (rows, inputs, outputs) in [
-        (0, 5, 7),
-        (1, 1, 1),
-        (1, 33, 130),
-        (2, 64, 64),
-        (5, 7, 65),
-        (7, 129, 63),
-        (13, 96, 1),
-        (25, 1027, 200),
-        (197, 3, 66),
-    ] {
-        let weights = random(7, inputs * outputs);
-        let bias = random(8, outputs);
-        check(&Linear::from_f32(outputs, inputs, &weights, None), &weights, None, rows);
-        check(&Linear::from_f32(outputs, inputs, &weights, Some(&bias)), &weights, Some(&bias), rows);
-        let bits = to_bf16(&weights);
-        check(&Linear::from_bf16(outputs, inputs, &bits, Some(&bias)), &widen(&bits), Some(&bias), rows);
-        check(&Linear::from_bf16(outputs, inputs, &bits, None), &widen(&bits), None, rows);
-    }
+fn eight_bits_are_close_to_what_they_stand_for() {
+    let (rows, inputs, outputs) = (9, 512, 96);
+    let (weights, x) = (random(17, inputs * outputs), random(18, rows * inputs));
+    let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, Precision::Q8);
+    let exact = exact(&x, &weights, inputs, None);
+    // Rounding errors of 1/127/2 of either factor, uniform and independent, over 512 products of variance 1/9.
+    assert_close(&forward(&linear, Path::best(), &x, rows), &exact, 6.0 * 0.05, "q8 and what it rounds");
+    // An input that dwarfs the others is in one group, and costs the others nothing.
+    let mut peaked = x.clone();
+    peaked.iter_mut().step_by(inputs).for_each(|value| *value = 1000.0);
+    let mut without = weights.clone();
+    without.chunks_mut(inputs).for_each(|row| row[..128].fill(0.0));
+    let linear = Linear::new(outputs, inputs, Weights::F32(&without), None, Precision::Q8);
+    let plain = forward(&linear, Path::best(), &x, rows);
+    let peaked = forward(&linear, Path::best(), &peaked, rows);
+    assert_eq!(plain, peaked);
 }
 
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     let (inputs, outputs) = (1100, 70);
-    let weights = random(1, inputs * outputs);
-    let bias = random(2, outputs);
+    let (weights, bias, x) = (random(1, inputs * outputs), random(2, outputs), random(3, 600 * inputs));
     let bits = to_bf16(&weights);
-    let x = random(3, 400 * inputs);
-    for linear in [
-        Linear::from_f32(outputs, inputs, &weights, Some(&bias)),
-        Linear::from_bf16(outputs, inputs, &bits, Some(&bias)),
-    ] {
-        for path in Path::available() {
-            let mut all = vec![0.0; 400 * outputs];
-            linear.forward_on(path, &x, 400, &mut all);
-            for (first, rows) in [(0, 1), (399, 1), (17, 2), (30, 6), (100, 13), (3, 200)] {
-                let mut some = vec![0.0; rows * outputs];
-                linear.forward_on(path, &x[first * inputs..][..rows * inputs], rows, &mut some);
+    let linears = PRECISIONS
+        .iter()
+        .flat_map(|p| [(Weights::F32(&weights), *p), (Weights::Bf16(&bits), *p)])
+        .map(|(weights, precision)| Linear::new(outputs, inputs, weights, Some(&bias), precision));
+    for linear in linears {
+        for &path in Path::available() {
+            let all = forward(&linear, path, &x, 600);
+            for (first, rows) in [(0, 1), (599, 1), (17, 2), (30, 6), (100, 13), (3, 200), (1, 520)] {
+                let some = forward(&linear, path, &x[first * inputs..][..rows * inputs], rows);
                 let expected = &all[first * outputs..][..rows * outputs];
-                assert!(some.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{path:?} {first} {rows}");
+                let same = some.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{path:?} {:?} {first} {rows}", linear.format());
             }
         }
+    }
+}
+
+#[test]
+fn threads_change_no_bits() {
+    let (rows, inputs, outputs) = (90, 700, 330);
+    let (weights, x) = (random(1, inputs * outputs), random(3, rows * inputs));
+    for precision in PRECISIONS {
+        let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+        let with = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| forward(&linear, Path::best(), &x, rows))
+        };
+        let one = with(1);
+        assert!([2, 3, 7].into_iter().all(|threads| with(threads) == one), "{precision:?}");
     }
 }
 
@@ -88,24 +154,111 @@ fn f32_and_bf16_panels_of_the_same_values_give_the_same_bits() {
     let (inputs, outputs, rows) = (77, 90, 9);
     let bits = to_bf16(&random(4, inputs * outputs));
     let x = random(5, rows * inputs);
-    for path in Path::available() {
-        let (mut wide, mut narrow) = (vec![0.0; rows * outputs], vec![0.0; rows * outputs]);
-        Linear::from_f32(outputs, inputs, &widen(&bits), None).forward_on(path, &x, rows, &mut wide);
-        Linear::from_bf16(outputs, inputs, &bits, None).forward_on(path, &x, rows, &mut narrow);
-        assert_eq!(wide, narrow, "{path:?}");
+    for &path in Path::available() {
+        let wide = Linear::new(outputs, inputs, Weights::F32(&widen(&bits)), None, Precision::F32);
+        let narrow = Linear::new(outputs, inputs, Weights::Bf16(&bits), None, Precision::F32);
+        assert_eq!(forward(&wide, path, &x, rows), forward(&narrow, path, &x, rows), "{path:?}");
+    }
+}
+
+#[test]
+fn what_is_not_a_number_reaches_every_output_of_its_row_alone() {
+    let (inputs, outputs, rows) = (150, 70, 8);
+    let weights = random(4, inputs * outputs);
+    for precision in PRECISIONS {
+        let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+        for &path in Path::available() {
+            let plain = forward(&linear, path, &random(5, rows * inputs), rows);
+            for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                let mut x = random(5, rows * inputs);
+                x[3 * inputs + 140] = odd;
+                let out = forward(&linear, path, &x, rows);
+                for (row, (out, plain)) in out.chunks(outputs).zip(plain.chunks(outputs)).enumerate() {
+                    match row {
+                        3 => assert!(out.iter().all(|out| !out.is_finite()), "{path:?} {precision:?} {odd}"),
+                        _ => assert_eq!(out, plain, "{path:?} {precision:?} {odd}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn outputs_are_added_to_what_is_there() {
+    let (inputs, outputs, rows) = (96, 75, 7);
+    let (weights, x) = (random(4, inputs * outputs), random(5, rows * inputs));
+    let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, Precision::F32);
+    for &path in Path::available() {
+        let stored = forward(&linear, path, &x, rows);
+        let before = random(6, rows * outputs);
+        let mut added = before.clone();
+        linear.forward_on(path, Input::f32(&x, rows), Output::Add(&mut added));
+        let expected: Vec<f32> = before.iter().zip(&stored).map(|(a, b)| a + b).collect();
+        assert_eq!(added, expected, "{path:?}");
+    }
+}
+
+#[test]
+fn a_gated_layer_is_silu_of_one_times_the_other() {
+    for (rows, inputs, width) in [(1, 40, 5), (7, 33, 48), (20, 130, 100), (3, 64, 32)] {
+        let weights = [random(1, inputs * width), random(2, inputs * width)];
+        let biases = [random(3, width), random(4, width)];
+        let x = random(5, rows * inputs);
+        let gated = Linear::gate_up(
+            width,
+            inputs,
+            [Weights::F32(&weights[0]), Weights::F32(&weights[1])],
+            Some([&biases[0], &biases[1]]),
+            Precision::F32,
+        );
+        let gate = exact(&x, &weights[0], inputs, Some(&biases[0]));
+        let up = exact(&x, &weights[1], inputs, Some(&biases[1]));
+        let expected: Vec<f64> = gate.iter().zip(&up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        // Seen through a layer that passes its inputs on: whatever format the gated values have.
+        let identity: Vec<f32> = (0..width * width).map(|i| f32::from(u8::from(i / width == i % width))).collect();
+        let greatest = expected.iter().fold(0.0_f64, |a, b| a.max(b.abs()));
+        for (precision, error) in [(Precision::F32, 1e-6), (Precision::Bf16, 0.005), (Precision::Q8, 0.006)] {
+            let identity = Linear::new(width, width, Weights::F32(&identity), None, precision);
+            for &path in Path::available() {
+                let (mut inner, mut spare) = (Activations::default(), Activations::default());
+                // A longer use before leaves nothing behind.
+                inner.encode(identity.format(), &vec![f32::NAN; 2 * rows * (width + 9)], 2 * rows);
+                gated.forward_gated_on(
+                    path,
+                    Input::f32(&x, rows),
+                    identity.format(),
+                    width,
+                    &mut inner,
+                    &mut spare,
+                );
+                let mut out = vec![f32::NAN; rows * width];
+                identity.forward_on(path, Input::from(&inner), Output::Store(&mut out));
+                let what = format!("{precision:?} {path:?} [{rows}, {inputs}] x {width}");
+                assert_close(&out, &expected, error * greatest.max(1.0) + 1e-5, &what);
+            }
+        }
     }
 }
 
 #[test]
 fn weight_rows_come_back() {
-    for inputs in [6, 7] {
+    for inputs in [6, 7, 131] {
         let bits = to_bf16(&random(6, inputs * 100));
         let weights = widen(&bits);
-        for linear in [Linear::from_f32(100, inputs, &weights, None), Linear::from_bf16(100, inputs, &bits, None)] {
+        let quantized = quantize(&weights, inputs, inputs);
+        for (source, precision, expected) in [
+            (Weights::F32(&weights), Precision::F32, &weights),
+            (Weights::Bf16(&bits), Precision::F32, &weights),
+            (Weights::F32(&weights), Precision::Bf16, &weights),
+            (Weights::Bf16(&bits), Precision::Q8, &quantized),
+        ] {
+            let linear = Linear::new(100, inputs, source, None, precision);
             for row in [0, 63, 64, 99] {
                 let mut out = vec![0.0; inputs];
                 linear.weight_row(row, &mut out);
-                assert_eq!(out, weights[row * inputs..][..inputs]);
+                let expected = &expected[row * inputs..][..inputs];
+                assert!(out.iter().zip(expected).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs()), "{precision:?}");
             }
         }
     }

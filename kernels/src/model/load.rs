@@ -1,25 +1,35 @@
 //! A model from the tensors of a Hugging Face folder.
 
+use std::cell::Cell;
 use std::path::Path;
 
-use super::{Embedding, Layer, LoadOptions, Model};
+use rayon::prelude::*;
+
+use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::config::{ModelConfig, WeightDtype};
-use crate::dtype::KvDtype;
+use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
-use crate::linear::Linear;
+use crate::linear::{Linear, Precision, Weights};
 use crate::rope::Rope;
+use crate::simd;
 use crate::weights::{Checkpoint, Tensor};
 
 /// The tensors still to be packed, and how many bytes of them are.
 struct Loader<'a> {
     checkpoint: Checkpoint,
-    done: u64,
+    done: Cell<u64>,
+    arithmetic: Arithmetic,
     options: LoadOptions<'a>,
 }
 
 pub(super) fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
     let config = ModelConfig::from_folder(folder)?;
-    let mut loader = Loader { checkpoint: Checkpoint::open(folder)?, done: 0, options };
+    let loader = Loader {
+        checkpoint: Checkpoint::open(folder)?,
+        done: Cell::new(0),
+        arithmetic: arithmetic(&config, &options),
+        options,
+    };
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     let mut layers = Vec::new();
     for layer in 0..config.layers {
@@ -38,6 +48,7 @@ pub(super) fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
     loader.report(loader.checkpoint.size_in_bytes());
     let kv_dtype = kv_dtype(&config, &options);
     Ok(Model {
+        arithmetic: loader.arithmetic,
         rope: Rope::new(&config),
         kv_dtype,
         embedding,
@@ -47,6 +58,26 @@ pub(super) fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Model> {
         scratch: Default::default(),
         config,
     })
+}
+
+/// Weights as they are; products in bf16 where that loses nothing of the weights and saves time.
+pub(super) fn arithmetic(config: &ModelConfig, options: &LoadOptions<'_>) -> Arithmetic {
+    let weights = options.weights.unwrap_or(WeightFormat::Stored);
+    let is_bf16 = config.torch_dtype == WeightDtype::Bf16 || weights != WeightFormat::Stored;
+    let compute = options.compute.unwrap_or(match is_bf16 && simd::Path::best().has_bf16_products() {
+        true => ComputeDtype::Bf16,
+        false => ComputeDtype::F32,
+    });
+    Arithmetic { weights, compute }
+}
+
+/// What a layer's products are made in.
+pub(super) fn precision(arithmetic: Arithmetic) -> Precision {
+    match (arithmetic.weights, arithmetic.compute) {
+        (WeightFormat::Q8, _) => Precision::Q8,
+        (_, ComputeDtype::Bf16) => Precision::Bf16,
+        (_, ComputeDtype::F32) => Precision::F32,
+    }
 }
 
 /// K and V are as precise as the weights they come from, unless asked otherwise.
@@ -59,11 +90,11 @@ pub(super) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDty
 }
 
 impl Loader<'_> {
-    fn layer(&mut self, config: &ModelConfig, layer: usize) -> Result<Layer> {
+    fn layer(&self, config: &ModelConfig, layer: usize) -> Result<Layer> {
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
         let (query, kv) = (config.query_dim(), config.kv_dim());
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        let mut head_norm = |part: &str| -> Result<Option<Vec<f32>>> {
+        let head_norm = |part: &str| -> Result<Option<Vec<f32>>> {
             if !config.qk_norm {
                 return Ok(None);
             }
@@ -80,32 +111,51 @@ impl Loader<'_> {
             q_norm,
             k_norm,
             post_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate: self.linear(&name("mlp.gate_proj"), inner, hidden, config.mlp_bias)?,
-            up: self.linear(&name("mlp.up_proj"), inner, hidden, config.mlp_bias)?,
+            gate_up: self.gate_up([&name("mlp.gate_proj"), &name("mlp.up_proj")], inner, hidden, config.mlp_bias)?,
             down: self.linear(&name("mlp.down_proj"), hidden, inner, config.mlp_bias)?,
         })
     }
 
-    fn linear(&mut self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
-        let bias = if has_bias { Some(self.vector(&format!("{name}.bias"), outputs)?) } else { None };
-        let bias = bias.as_deref();
-        Ok(match self.take(&format!("{name}.weight"), &[outputs, inputs])? {
-            Tensor::F32(values) => Linear::from_f32(outputs, inputs, &values, bias),
-            Tensor::Bf16(bits) => Linear::from_bf16(outputs, inputs, &bits, bias),
-        })
+    fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
+        let bias = self.bias(name, outputs, has_bias)?;
+        let tensor = self.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        Ok(Linear::new(outputs, inputs, weights(&tensor), bias.as_deref(), precision(self.arithmetic)))
     }
 
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>> {
-        self.take(name, &[len]).map(Tensor::into_f32)
+    fn gate_up(&self, names: [&str; 2], outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
+        let biases = [self.bias(names[0], outputs, has_bias)?, self.bias(names[1], outputs, has_bias)?];
+        let tensor = |name: &str| self.take(&format!("{name}.weight"), &[outputs, inputs]);
+        let (gate, up) = (tensor(names[0])?, tensor(names[1])?);
+        let bias = match &biases {
+            [Some(gate), Some(up)] => Some([gate.as_slice(), up.as_slice()]),
+            _ => None,
+        };
+        let precision = precision(self.arithmetic);
+        Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision))
     }
 
-    fn take(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
-        // What was taken before is packed by now.
-        self.report(self.done);
+    fn bias(&self, name: &str, len: usize, is_there: bool) -> Result<Option<Vec<f32>>> {
+        if is_there { self.vector(&format!("{name}.bias"), len).map(Some) } else { Ok(None) }
+    }
+
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let tensor = self.take(name, &[len])?;
+        Ok(tensor.into_f32())
+    }
+
+    /// A tensor, with matrices in bf16 if that is how weights are to be kept.
+    fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
+        // What was taken before is packed by now, or will be at once.
+        self.report(self.done.get());
         let tensor = self.checkpoint.tensor(name, shape)?;
         let size = if matches!(tensor, Tensor::Bf16(_)) { 2 } else { 4 };
-        self.done += (tensor.len() * size) as u64;
-        Ok(tensor)
+        self.done.set(self.done.get() + (tensor.len() * size) as u64);
+        Ok(match tensor {
+            Tensor::F32(values) if shape.len() == 2 && self.arithmetic.weights == WeightFormat::Bf16 => {
+                Tensor::Bf16(values.par_iter().map(|value| bf16_bits(*value)).collect::<Vec<_>>().into())
+            }
+            tensor => tensor,
+        })
     }
 
     fn report(&self, done: u64) {
@@ -113,5 +163,12 @@ impl Loader<'_> {
             let total = self.checkpoint.size_in_bytes();
             progress(done.min(total), total);
         }
+    }
+}
+
+fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
+    match tensor {
+        Tensor::F32(values) => Weights::F32(values),
+        Tensor::Bf16(bits) => Weights::Bf16(bits),
     }
 }

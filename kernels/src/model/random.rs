@@ -2,17 +2,33 @@
 
 use rayon::prelude::*;
 
-use super::load::kv_dtype;
-use super::{Embedding, Layer, LoadOptions, Model};
+use super::load::{arithmetic, kv_dtype, precision};
+use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::config::{ModelConfig, WeightDtype};
 use crate::dtype::bf16_bits;
-use crate::linear::Linear;
+use crate::linear::{Linear, Weights};
 use crate::rope::Rope;
 
 /// Values that one generator makes.
 const VALUES_PER_SEED: usize = 1 << 14;
 
+/// A matrix as a checkpoint would have it.
+enum Values {
+    F32(Vec<f32>),
+    Bf16(Vec<u16>),
+}
+
+impl Values {
+    fn view(&self) -> Weights<'_> {
+        match self {
+            Self::F32(values) => Weights::F32(values),
+            Self::Bf16(bits) => Weights::Bf16(bits),
+        }
+    }
+}
+
 struct Source<'a> {
+    arithmetic: Arithmetic,
     bf16: bool,
     seed: u64,
     /// Tensors made so far: each has its own stream.
@@ -30,7 +46,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let tables = if config.tie_embeddings { 1 } else { 2 };
     let values = config.layers * layer_values + tables * vocab * hidden;
     let total = (values * if bf16 { 2 } else { 4 }) as u64;
-    let mut source = Source { bf16, seed, tensors: 0, done: 0, total, options };
+    let mut source = Source { arithmetic: arithmetic(&config, &options), bf16, seed, tensors: 0, done: 0, total, options };
     // Each layer adds two parts to the residual stream; together they weigh as much as the embedding.
     let part = 1.0 / (2.0 * config.layers as f32).sqrt();
     let layers = (0..config.layers)
@@ -43,8 +59,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
             q_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
             k_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
             post_norm: source.norm(hidden),
-            gate: source.linear(inner, hidden, 1.0, config.mlp_bias),
-            up: source.linear(inner, hidden, 1.0, config.mlp_bias),
+            gate_up: source.gate_up(inner, hidden, config.mlp_bias),
             down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
         })
         .collect();
@@ -56,6 +71,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let final_norm = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
     let kv_dtype = kv_dtype(&config, &options);
     Model {
+        arithmetic: source.arithmetic,
         rope: Rope::new(&config),
         kv_dtype,
         embedding,
@@ -71,14 +87,24 @@ impl Source<'_> {
     /// Weights that turn inputs of variance 1 into outputs of variance `gain` squared.
     fn linear(&mut self, outputs: usize, inputs: usize, gain: f32, has_bias: bool) -> Linear {
         let bias = has_bias.then(|| self.f32(outputs, 0.1));
+        let weights = self.matrix(outputs, inputs, gain);
+        Linear::new(outputs, inputs, weights.view(), bias.as_deref(), precision(self.arithmetic))
+    }
+
+    fn gate_up(&mut self, outputs: usize, inputs: usize, has_bias: bool) -> Linear {
+        let biases = has_bias.then(|| [self.f32(outputs, 0.1), self.f32(outputs, 0.1)]);
+        let bias = biases.as_ref().map(|[gate, up]| [gate.as_slice(), up.as_slice()]);
+        let [gate, up] = [self.matrix(outputs, inputs, 1.0), self.matrix(outputs, inputs, 1.0)];
+        Linear::gate_up(outputs, inputs, [gate.view(), up.view()], bias, precision(self.arithmetic))
+    }
+
+    fn matrix(&mut self, outputs: usize, inputs: usize, gain: f32) -> Values {
         let deviation = gain / (inputs as f32).sqrt();
-        let linear = if self.bf16 {
-            Linear::from_bf16(outputs, inputs, &self.bf16(outputs * inputs, deviation), bias.as_deref())
-        } else {
-            Linear::from_f32(outputs, inputs, &self.f32(outputs * inputs, deviation), bias.as_deref())
-        };
-        self.report(outputs * inputs);
-        linear
+        let len = outputs * inputs;
+        let values =
+            if self.bf16 { Values::Bf16(self.bf16(len, deviation)) } else { Values::F32(self.f32(len, deviation)) };
+        self.report(len);
+        values
     }
 
     /// The embedding table, where it is not the output head.

@@ -50,7 +50,28 @@ fn tokens(count: usize) -> Vec<u32> {
 }
 
 fn model(config: ModelConfig, kv_dtype: KvDtype) -> Model {
-    Model::random(config, 7, LoadOptions { kv_dtype: Some(kv_dtype), progress: None })
+    model_in(config, kv_dtype, WeightFormat::Stored, ComputeDtype::F32)
+}
+
+fn model_in(config: ModelConfig, kv_dtype: KvDtype, weights: WeightFormat, compute: ComputeDtype) -> Model {
+    let options = LoadOptions {
+        kv_dtype: Some(kv_dtype),
+        weights: Some(weights),
+        compute: Some(compute),
+        ..LoadOptions::default()
+    };
+    Model::random(config, 7, options)
+}
+
+/// Every way to compute.
+fn arithmetics() -> Vec<(KvDtype, WeightFormat, ComputeDtype)> {
+    vec![
+        (KvDtype::Bf16, WeightFormat::Stored, ComputeDtype::F32),
+        (KvDtype::F16, WeightFormat::Bf16, ComputeDtype::F32),
+        (KvDtype::Bf16, WeightFormat::Bf16, ComputeDtype::Bf16),
+        (KvDtype::Bf16, WeightFormat::Q8, ComputeDtype::Bf16),
+        (KvDtype::F32, WeightFormat::Q8, ComputeDtype::F32),
+    ]
 }
 
 /// A sequence that is computed piece by piece.
@@ -111,10 +132,31 @@ fn a_prefill_over_the_pool_agrees_with_a_dense_reference() {
     }
 }
 
+/// The errors of bf16 and of 8 bits are those of rounding: bounded by what a few roundings of half a unit in the last
+/// place of 8 bits make of logits of a usual scale, and much smaller on average.
+#[test]
+fn rounded_arithmetic_stays_close_to_the_dense_reference() {
+    for (_, weights, compute) in arithmetics() {
+        let model = model_in(config(), KvDtype::F32, weights, compute);
+        let tokens = tokens(70);
+        let logits = Pass::new(&model).extend(&tokens);
+        let expected = reference::logits(&model, &tokens);
+        let pairs = || logits.as_slice().iter().zip(expected.iter().flatten());
+        let scale = (expected.iter().flatten().map(|x| x * x).sum::<f64>() / expected.len() as f64 / 97.0).sqrt();
+        let error = (pairs().map(|(got, exact)| (f64::from(*got) - exact).powi(2)).sum::<f64>() / pairs().count() as f64)
+            .sqrt();
+        let bound = if weights == WeightFormat::Q8 || compute == ComputeDtype::Bf16 { 0.03 } else { 1e-4 };
+        println!("{weights:?} {compute:?}: error {error:.2e} of {scale:.2}");
+        assert!(error < bound * scale, "{weights:?} {compute:?}: {error} of {scale}");
+    }
+}
+
 #[test]
 fn pieces_and_single_tokens_give_the_bits_of_one_prefill() {
-    for config in variants() {
-        let model = model(config, KvDtype::Bf16);
+    let each = variants().into_iter().zip(arithmetics().into_iter().cycle());
+    let more = arithmetics().into_iter().map(|arithmetic| (config(), arithmetic));
+    for (config, (kv_dtype, weights, compute)) in each.chain(more) {
+        let model = model_in(config, kv_dtype, weights, compute);
         let tokens = tokens(90);
         let whole = Pass::new(&model).extend(&tokens);
         let mut halves = Pass::new(&model);
@@ -178,8 +220,8 @@ fn two_sequences_in_one_batch_keep_their_bits() {
 
 #[test]
 fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
-    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
-        let model = model(ModelConfig { qkv_bias: true, ..config() }, dtype);
+    for (dtype, weights, compute) in arithmetics() {
+        let model = model_in(ModelConfig { qkv_bias: true, ..config() }, dtype, weights, compute);
         let tokens = tokens(80);
         let mut fresh = Pass::new(&model);
         fresh.extend(&tokens[..50]);
@@ -210,7 +252,7 @@ fn an_id_outside_the_vocabulary_is_the_callers_fault() {
 fn the_same_seed_gives_the_same_model_and_reports_progress() {
     let last = std::sync::Mutex::new((0, 0));
     let progress = |done, total| *last.lock().unwrap() = (done, total);
-    let a = Model::random(config(), 3, LoadOptions { kv_dtype: None, progress: Some(&progress) });
+    let a = Model::random(config(), 3, LoadOptions { progress: Some(&progress), ..LoadOptions::default() });
     let (done, total) = *last.lock().unwrap();
     assert!(done == total && total > 0, "{done} of {total}");
     let b = Model::random(config(), 3, LoadOptions::default());

@@ -15,7 +15,13 @@ fn rows(seed: u64, tokens: usize) -> Vec<f32> {
 
 #[test]
 fn tokens_land_in_their_slots_rotated() {
-    let mut pool = KvPool::new(LAYOUT, 5);
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+        land_in_slots(KvLayout { dtype, ..LAYOUT });
+    }
+}
+
+fn land_in_slots(layout: KvLayout) {
+    let mut pool = KvPool::new(layout, 5);
     let blocks = [BlockId(3), BlockId(0)];
     let (slots, positions) = ([17, 2, 31], [5, 40, 900]);
     let (k, v) = (rows(1, 3), rows(2, 3));
@@ -25,13 +31,33 @@ fn tokens_land_in_their_slots_rotated() {
         for head in 0..2 {
             let mut key = k[token * 12 + head * 6..][..6].to_vec();
             rope().rotate(&mut key, positions[token]);
-            let written: Vec<f32> = (0..6).map(|dim| pool.key_block(1, block, head)[dim * 16 + lane]).collect();
-            assert_eq!(written, key);
-            let row = &pool.value_block(1, block, head)[lane * LAYOUT.row_len()..][..6];
-            assert_eq!(row, &v[token * 12 + head * 6..][..6]);
+            layout.dtype.round(&mut key);
+            let start = layout.start(block, head);
+            let key_cell = |dim: usize| match layout.dtype {
+                KvDtype::Bf16 => dim / 2 * 32 + lane * 2 + dim % 2,
+                _ => dim * 16 + lane,
+            };
+            let value_cell = |dim: usize| match layout.dtype {
+                KvDtype::Bf16 => lane / 2 * 32 + dim * 2 + lane % 2,
+                _ => lane * 16 + dim,
+            };
+            let written: Vec<f32> = (0..6).map(|dim| cell(pool.arenas(1).0, start + key_cell(dim))).collect();
+            assert_eq!(written, key, "{}", layout.dtype);
+            let written: Vec<f32> = (0..6).map(|dim| cell(pool.arenas(1).1, start + value_cell(dim))).collect();
+            let mut value = v[token * 12 + head * 6..][..6].to_vec();
+            layout.dtype.round(&mut value);
+            assert_eq!(written, value, "{}", layout.dtype);
         }
     }
-    assert!(pool.key_block(0, BlockId(3), 0).iter().all(|value| *value == 0.0), "the other layer is untouched");
+    assert!((0..5 * layout.block_len()).all(|at| cell(pool.arenas(0).0, at) == 0.0), "the other layer is untouched");
+}
+
+fn cell(arena: &Arena, at: usize) -> f32 {
+    match arena {
+        Arena::F32(values) => values[at],
+        Arena::F16(values) => half::f16::from_bits(values[at]).to_f32(),
+        Arena::Bf16(values) => half::bf16::from_bits(values[at]).to_f32(),
+    }
 }
 
 #[test]
@@ -45,11 +71,9 @@ fn bytes_and_values_write_the_same_bits() {
     let (k, v) = (LAYOUT.dtype.encode(&k), LAYOUT.dtype.encode(&v));
     let (k, v) = (KvData::Bytes(LAYOUT.dtype, &k), KvData::Bytes(LAYOUT.dtype, &v));
     loaded.write(0, &rope(), &blocks, &slots, &slots, k, v).unwrap();
-    for head in 0..2 {
-        for block in blocks {
-            assert_eq!(fresh.key_block(0, block, head), loaded.key_block(0, block, head));
-            assert_eq!(fresh.value_block(0, block, head), loaded.value_block(0, block, head));
-        }
+    for at in 0..2 * LAYOUT.block_len() {
+        assert_eq!(cell(fresh.arenas(0).0, at), cell(loaded.arenas(0).0, at));
+        assert_eq!(cell(fresh.arenas(0).1, at), cell(loaded.arenas(0).1, at));
     }
 }
 

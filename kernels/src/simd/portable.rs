@@ -1,6 +1,7 @@
 //! Vectors that every machine has: four lanes as an array, which compilers turn into 128-bit registers.
 
 use super::Vector;
+use crate::dtype::bf16_bits;
 
 /// Four lanes.
 #[derive(Clone, Copy)]
@@ -22,6 +23,59 @@ impl Portable {
 
 impl Vector for Portable {
     const LANES: usize = 4;
+    type Words = [u32; 4];
+
+    #[inline(always)]
+    unsafe fn load_words(from: *const u32) -> [u32; 4] {
+        // SAFETY: the caller's pointer is good for four words.
+        unsafe { from.cast::<[u32; 4]>().read_unaligned() }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_word(word: u32) -> [u32; 4] {
+        [word; 4]
+    }
+
+    #[inline(always)]
+    unsafe fn low_halves(words: [u32; 4]) -> [u32; 4] {
+        words.map(|word| word & 0xffff)
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bf16(self, a: [u32; 4], b: [u32; 4]) -> Self {
+        let low = |words: [u32; 4]| Self(words.map(|word| f32::from_bits(word << 16)));
+        let high = |words: [u32; 4]| Self(words.map(|word| f32::from_bits(word & 0xffff_0000)));
+        // SAFETY: these vectors need nothing.
+        unsafe { high(a).mul_add(high(b), low(a).mul_add(low(b), self)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes(mut sum: [u32; 4], a: [u32; 4], b: [u32; 4]) -> [u32; 4] {
+        for ((sum, a), b) in sum.iter_mut().zip(a).zip(b) {
+            for (a, b) in a.to_le_bytes().into_iter().zip(b.to_le_bytes()) {
+                *sum = sum.wrapping_add((i32::from(a) * i32::from(b as i8)) as u32);
+            }
+        }
+        sum
+    }
+
+    #[inline(always)]
+    unsafe fn from_integers(words: [u32; 4]) -> Self {
+        Self(words.map(|word| word as i32 as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: the caller's pointer is good for four values.
+        let bits = unsafe { from.cast::<[u16; 4]>().read_unaligned() };
+        Self(bits.map(|bits| half::f16::from_bits(bits).to_f32_const()))
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        // SAFETY: the caller's pointer is good for four values.
+        unsafe { to.cast::<[u16; 4]>().write_unaligned(self.0.map(bf16_bits)) }
+    }
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {

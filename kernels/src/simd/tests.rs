@@ -15,7 +15,7 @@ impl Kernel for ExpAll<'_> {
 #[test]
 fn exp_is_close_to_f64_on_every_path() {
     let inputs: Vec<f32> = (0..160_000).map(|i| -87.0 + i as f32 * (175.0 / 160_000.0)).collect();
-    for path in Path::available() {
+    for &path in Path::available() {
         let mut outputs = inputs.clone();
         dispatch(path, ExpAll(&mut outputs));
         for (x, y) in inputs.iter().zip(&outputs) {
@@ -28,7 +28,7 @@ fn exp_is_close_to_f64_on_every_path() {
 
 #[test]
 fn exp_is_exact_where_masks_rely_on_it() {
-    for path in Path::available() {
+    for &path in Path::available() {
         let mut values = [0.0_f32; 16];
         values[1] = -0.0;
         values[2] = f32::NEG_INFINITY;
@@ -58,12 +58,103 @@ impl Kernel for Reduce<'_> {
 #[test]
 fn lanes_are_reduced() {
     let values: [f32; 16] = std::array::from_fn(|i| ((i * 7) % 16) as f32 - 3.0);
-    for (path, lanes) in [(Path::Avx512, 16), (Path::Avx2, 8), (Path::Portable, 4)] {
+    for (path, lanes) in [(Path::Avx512Bf16, 16), (Path::Avx512, 16), (Path::Avx2, 8), (Path::Portable, 4)] {
         if Path::available().contains(&path) {
             let mut out = [0.0; 2];
             dispatch(path, Reduce(&values, &mut out));
             let greatest = values[..lanes].iter().copied().fold(f32::MIN, f32::max);
             assert_eq!(out, [values[..lanes].iter().sum::<f32>(), greatest], "{path:?}");
+        }
+    }
+}
+
+struct Bits<'a> {
+    from: &'a [f32; 16],
+    bf16: &'a mut [u16; 16],
+    f16: &'a mut [f32; 16],
+}
+
+impl Kernel for Bits<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let f16 = self.from.map(|value| half::f16::from_f32(value).to_bits());
+        for start in (0..16).step_by(V::LANES) {
+            // SAFETY: vectors divide 16; `dispatch` checked the machine.
+            unsafe {
+                V::load(self.from.as_ptr().add(start)).store_bf16(self.bf16.as_mut_ptr().add(start));
+                V::load_f16(f16.as_ptr().add(start)).store(self.f16.as_mut_ptr().add(start));
+            }
+        }
+    }
+}
+
+#[test]
+fn halves_have_the_bits_of_the_reference() {
+    let odd = [0.0, -0.0, f32::INFINITY, f32::NEG_INFINITY, 1e-41, -1e-39, f32::MAX, 1.00390625, 1.01171875, 65504.0];
+    let mut rng = fastrand::Rng::with_seed(3);
+    for round in 0..500 {
+        let mut from: [f32; 16] = std::array::from_fn(|_| f32::from_bits(rng.u32(..)));
+        if round == 0 {
+            from[..odd.len()].copy_from_slice(&odd);
+            from[15] = f32::from_bits(0x7f80_0001);
+        }
+        for &path in Path::available() {
+            let (mut bf16, mut f16) = ([0; 16], [0.0; 16]);
+            dispatch(path, Bits { from: &from, bf16: &mut bf16, f16: &mut f16 });
+            for ((value, bf16), f16) in from.into_iter().zip(bf16).zip(f16) {
+                assert_eq!(bf16, crate::dtype::bf16_bits(value), "{path:?}: {value}");
+                let expected = half::f16::from_f32(value).to_f32();
+                assert!(f16 == expected || f16.is_nan() && expected.is_nan(), "{path:?}: {value} {f16}");
+            }
+        }
+    }
+}
+
+struct Dots<'a> {
+    a: &'a [u32; 16],
+    b: &'a [u32; 16],
+    bf16: &'a mut [f32; 16],
+    bytes: &'a mut [u32; 16],
+}
+
+impl Kernel for Dots<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        for start in (0..16).step_by(V::LANES) {
+            // SAFETY: vectors divide 16, words are as wide as lanes; `dispatch` checked the machine.
+            unsafe {
+                let (a, b) = (V::load_words(self.a.as_ptr().add(start)), V::load_words(self.b.as_ptr().add(start)));
+                V::splat(0.5).dot_bf16(a, V::low_halves(b)).store(self.bf16.as_mut_ptr().add(start));
+                let total = V::dot_bytes(V::splat_word(7), a, b);
+                self.bytes.as_mut_ptr().add(start).cast::<V::Words>().write_unaligned(total);
+            }
+        }
+    }
+}
+
+#[test]
+fn dot_products_of_words_agree_with_scalars() {
+    let mut rng = fastrand::Rng::with_seed(8);
+    for round in 0..200 {
+        let mut half = || u32::from(crate::dtype::bf16_bits(rng.f32() * 4.0 - 2.0));
+        let mut words = || std::array::from_fn::<u32, 16, _>(|_| half() << 16 | half());
+        let (mut a, mut b) = (words(), words());
+        if round == 0 {
+            (a, b) = ([0xffff_ffff; 16], [0x8080_8080; 16]);
+        }
+        for &path in Path::available() {
+            let (mut bf16, mut bytes) = ([0.0; 16], [0; 16]);
+            dispatch(path, Dots { a: &a, b: &b, bf16: &mut bf16, bytes: &mut bytes });
+            for lane in 0..16 {
+                let expected: i32 = a[lane].to_le_bytes().into_iter().zip(b[lane].to_le_bytes())
+                    .map(|(a, b)| i32::from(a) * i32::from(b as i8)).sum();
+                assert_eq!(bytes[lane] as i32, 7 + expected, "{path:?}");
+                let low = |word: u32| f64::from(f32::from_bits(word << 16));
+                let expected = 0.5 + low(a[lane]) * low(b[lane]);
+                if round > 0 {
+                    assert!((f64::from(bf16[lane]) - expected).abs() < 1e-6, "{path:?}: {} {expected}", bf16[lane]);
+                }
+            }
         }
     }
 }

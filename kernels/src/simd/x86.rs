@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::Vector;
 
-/// Sixteen lanes.
+/// Sixteen lanes; `DOTS` says whether the machine multiplies pairs of bf16 and quads of bytes itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512(__m512);
+pub(crate) struct Avx512<const DOTS: bool>(__m512);
 
 /// Eight lanes.
 #[derive(Clone, Copy)]
@@ -19,8 +19,78 @@ pub(crate) struct Avx2(__m256);
 // The high halves of bf16 are read volatile so that they are read again: kept from the low halves, they would push sums
 // out of the registers.
 
-impl Vector for Avx512 {
+impl<const DOTS: bool> Vector for Avx512<DOTS> {
     const LANES: usize = 16;
+    type Words = __m512i;
+
+    #[inline(always)]
+    unsafe fn load_words(from: *const u32) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_word(word: u32) -> __m512i {
+        unsafe { _mm512_set1_epi32(word as i32) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_halves(words: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bf16(self, a: __m512i, b: __m512i) -> Self {
+        unsafe {
+            if DOTS {
+                // SAFETY: 512 bits either way; the type only says what they stand for.
+                let pairs = |words: __m512i| std::mem::transmute::<__m512i, __m512bh>(words);
+                return Self(_mm512_dpbf16_ps(self.0, pairs(a), pairs(b)));
+            }
+            let low = |words| Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)));
+            let mask = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+            let high = |words| Self(_mm512_castsi512_ps(_mm512_and_si512(words, mask)));
+            high(a).mul_add(high(b), low(a).mul_add(low(b), self))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        unsafe {
+            if DOTS {
+                return _mm512_dpbusd_epi32(sum, a, b);
+            }
+            // Bytes 0 and 2, then 1 and 3, of each word as 16-bit numbers.
+            let even = _mm512_madd_epi16(
+                _mm512_and_si512(a, _mm512_set1_epi16(0xff)),
+                _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(b)),
+            );
+            let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
+            _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_integers(words: __m512i) -> Self {
+        unsafe { Self(_mm512_cvtepi32_ps(words)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        unsafe {
+            let bits = _mm512_castps_si512(self.0);
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(self.0, self.0);
+            let kept = _mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(rounded, nan, quiet));
+            _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(kept));
+        }
+    }
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
@@ -114,6 +184,70 @@ impl Vector for Avx512 {
 
 impl Vector for Avx2 {
     const LANES: usize = 8;
+    type Words = __m256i;
+
+    #[inline(always)]
+    unsafe fn load_words(from: *const u32) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+
+    #[inline(always)]
+    unsafe fn splat_word(word: u32) -> __m256i {
+        unsafe { _mm256_set1_epi32(word as i32) }
+    }
+
+    #[inline(always)]
+    unsafe fn low_halves(words: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(words, _mm256_set1_epi32(0xffff)) }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bf16(self, a: __m256i, b: __m256i) -> Self {
+        unsafe {
+            let low = |words| Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)));
+            let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            let high = |words| Self(_mm256_castsi256_ps(_mm256_and_si256(words, mask)));
+            high(a).mul_add(high(b), low(a).mul_add(low(b), self))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        unsafe {
+            // Bytes 0 and 2, then 1 and 3, of each word as 16-bit numbers: the instruction on bytes would saturate.
+            let even = _mm256_madd_epi16(
+                _mm256_and_si256(a, _mm256_set1_epi16(0xff)),
+                _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(b)),
+            );
+            let odd = _mm256_madd_epi16(_mm256_srli_epi16::<8>(a), _mm256_srai_epi16::<8>(b));
+            _mm256_add_epi32(sum, _mm256_add_epi32(even, odd))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn from_integers(words: __m256i) -> Self {
+        unsafe { Self(_mm256_cvtepi32_ps(words)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self {
+        unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16) {
+        unsafe {
+            let bits = _mm256_castps_si256(self.0);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0));
+            let kept = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            // The pack works within halves; the permutation brings them together.
+            let packed = _mm256_permute4x64_epi64::<0b00_00_10_00>(_mm256_packus_epi32(kept, kept));
+            _mm_storeu_si128(to.cast(), _mm256_castsi256_si128(packed));
+        }
+    }
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_kernels::model::{LoadOptions, Model};
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
@@ -29,7 +29,7 @@ pub fn model(name: &str) -> Model {
 
 /// A model folder with K and V kept as they are computed.
 pub fn model_in(folder: &Path) -> Model {
-    let options = LoadOptions { kv_dtype: Some(KvDtype::F32), ..Default::default() };
+    let options = LoadOptions { kv_dtype: Some(KvDtype::F32), compute: Some(ComputeDtype::F32), ..Default::default() };
     Model::load(folder, options).unwrap()
 }
 

@@ -232,7 +232,7 @@ mod tests {
             expected.push(x * below);
             below += step / 6.0 * (density(x) + 4.0 * density(x + step / 2.0) + density(x + step));
         }
-        for path in Path::available() {
+        for &path in Path::available() {
             let mut values = inputs.clone();
             dispatch(path, Gelu(&mut values));
             for ((x, gelu), exact) in inputs.iter().zip(&values).zip(&expected) {
@@ -246,7 +246,7 @@ mod tests {
     fn norms_agree_with_f64() {
         for len in [1, 7, 64, 100] {
             let (rows, change, weight, bias) = (random(3 * len), vec![0.25; 3 * len], random(len), random(len));
-            for path in Path::available() {
+            for &path in Path::available() {
                 let mut out = rows.clone();
                 let norm = AddNorm { rows: &mut out, change: &change, weight: &weight, bias: &bias, epsilon: 1e-5 };
                 dispatch(path, norm);
@@ -273,7 +273,7 @@ mod tests {
             let at = |row: usize, part: usize, column: usize| {
                 f64::from(qkv[((before + row) * 3 + part) * hidden + head_dim + column])
             };
-            for path in Path::available() {
+            for &path in Path::available() {
                 let mut out = vec![9.0; (before + len) * hidden];
                 let shared = SharedMut::new(&mut out);
                 let rows = before..before + len;

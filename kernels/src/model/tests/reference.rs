@@ -34,8 +34,13 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
             }
             add(hidden, &dense(&layer.o, &mixed));
             let normed = norm(hidden, &layer.post_norm, config.rms_norm_eps);
-            let gate = dense(&layer.gate, &normed).into_iter().map(|x| x / (1.0 + (-x).exp()));
-            let inner: Vec<f64> = gate.zip(dense(&layer.up, &normed)).map(|(gate, up)| gate * up).collect();
+            let inner = (0..config.intermediate_size).map(|column| {
+                // Sixteen columns of gate, then the same of up.
+                let gate = column / 16 * 32 + column % 16;
+                let (gate, up) = (output(&layer.gate_up, gate, &normed), output(&layer.gate_up, gate + 16, &normed));
+                gate / (1.0 + (-gate).exp()) * up
+            });
+            let inner: Vec<f64> = inner.collect();
             add(hidden, &dense(&layer.down, &inner));
         }
     }
@@ -60,10 +65,12 @@ fn weights(linear: &Linear, row: usize) -> Vec<f64> {
     weights.into_iter().map(f64::from).collect()
 }
 
+fn output(linear: &Linear, row: usize, x: &[f64]) -> f64 {
+    f64::from(linear.bias(row)) + dot(&weights(linear, row), x)
+}
+
 fn dense(linear: &Linear, x: &[f64]) -> Vec<f64> {
-    let mut bias = vec![0.0; linear.out_features()];
-    linear.forward(&vec![0.0; x.len()], 1, &mut bias);
-    bias.into_iter().enumerate().map(|(row, bias)| f64::from(bias) + dot(&weights(linear, row), x)).collect()
+    (0..linear.out_features()).map(|row| output(linear, row, x)).collect()
 }
 
 fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {

@@ -1,0 +1,240 @@
+//! The rows that go into linear layers, in the form that the layer's products take.
+
+use rayon::prelude::*;
+
+use super::panels::QUANT_GROUP;
+use crate::aligned::Aligned;
+use crate::scratch::Scratch;
+use crate::simd::{self, Kernel, Path, Vector, amx};
+
+/// Values that one thread encodes at a time.
+const VALUES_PER_TASK: usize = 1 << 14;
+
+/// What the products of a linear layer read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// f32 values: products and sums are f32.
+    F32,
+    /// Values rounded to bf16: products of pairs, summed in f32.
+    Bf16,
+    /// Values rounded to 8 bits, each group of 128 with a scale of its own (its greatest magnitude / 127): products and
+    /// sums within a group are exact integers, the groups are summed in f32.
+    Q8,
+}
+
+impl Format {
+    /// Elements of a row in memory, in f32 or in words of 32 bits. Words are padded with zeros to whole steps.
+    fn stride(self, width: usize) -> usize {
+        match self {
+            Self::F32 => width,
+            Self::Bf16 => width.next_multiple_of(2 * amx::WORDS) / 2,
+            Self::Q8 => width.next_multiple_of(QUANT_GROUP) / 4,
+        }
+    }
+}
+
+/// Rows `[rows, width]` in a [`Format`]. Keeps its memory from one use to the next.
+#[derive(Debug, Default)]
+pub struct Activations {
+    format: Option<Format>,
+    rows: usize,
+    width: usize,
+    /// F32: `[rows][width]`.
+    values: Aligned<f32>,
+    /// Bf16: `[rows][stride]` pairs, the lower k in the low half. Q8: `[rows][stride]` quads of bytes, 128 added so that
+    /// they are unsigned; what pads a row is 128 there.
+    words: Aligned<u32>,
+    /// Q8: `[rows][groups]`.
+    scales: Aligned<f32>,
+}
+
+/// Rows as a linear layer reads them.
+#[derive(Debug, Clone, Copy)]
+pub struct Input<'a> {
+    pub(super) format: Format,
+    pub(super) rows: usize,
+    pub(super) width: usize,
+    pub(super) values: &'a [f32],
+    pub(super) words: &'a [u32],
+    pub(super) scales: &'a [f32],
+}
+
+impl<'a> Input<'a> {
+    /// f32 rows `[rows, width]`, row-major, for a layer that reads [`Format::F32`].
+    ///
+    /// # Panics
+    /// If the length does not fit.
+    pub fn f32(x: &'a [f32], rows: usize) -> Self {
+        let width = x.len().checked_div(rows).unwrap_or(0);
+        assert_eq!(x.len(), rows * width, "{rows} rows of equal length");
+        Self { format: Format::F32, rows, width, values: x, words: &[], scales: &[] }
+    }
+
+    /// Elements between two rows.
+    pub(super) fn stride(&self) -> usize {
+        self.format.stride(self.width)
+    }
+}
+
+impl<'a> From<&'a Activations> for Input<'a> {
+    fn from(x: &'a Activations) -> Self {
+        let format = x.format.unwrap_or(Format::F32);
+        Self { format, rows: x.rows, width: x.width, values: &x.values, words: &x.words, scales: &x.scales }
+    }
+}
+
+impl Activations {
+    /// Makes these the rows that `make` writes, `[rows, width]`; it gets a row's index and its place, with any values in
+    /// it. Rows are made in parallel.
+    pub fn fill(&mut self, format: Format, rows: usize, width: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
+        self.reshape(format, rows, width);
+        if rows == 0 || width == 0 {
+            return;
+        }
+        let stride = format.stride(width);
+        let rows_per_task = (VALUES_PER_TASK / width).max(1);
+        match format {
+            Format::F32 => {
+                let chunks = self.values[..rows * width].par_chunks_mut(rows_per_task * width).enumerate();
+                chunks.for_each(|(chunk, values)| {
+                    for (row, values) in values.chunks_exact_mut(width).enumerate() {
+                        make(chunk * rows_per_task + row, values);
+                    }
+                });
+            }
+            Format::Bf16 => {
+                let chunks = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride).enumerate();
+                chunks.for_each(|(chunk, words)| {
+                    let mut values = Scratch::take(2 * stride);
+                    values[width..].fill(0.0);
+                    for (row, words) in words.chunks_exact_mut(stride).enumerate() {
+                        make(chunk * rows_per_task + row, &mut values[..width]);
+                        simd::dispatch(Path::best(), RoundRow { values: &values, words });
+                    }
+                });
+            }
+            Format::Q8 => {
+                let groups = width.div_ceil(QUANT_GROUP);
+                let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
+                let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
+                words.zip(scales).enumerate().for_each(|(chunk, (words, scales))| {
+                    let mut values = Scratch::take(4 * stride);
+                    values[width..].fill(0.0);
+                    let rows = words.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(groups));
+                    for (row, (words, scales)) in rows.enumerate() {
+                        make(chunk * rows_per_task + row, &mut values[..width]);
+                        simd::dispatch(Path::best(), QuantizeRow { values: &values, words, scales });
+                    }
+                });
+            }
+        }
+    }
+
+    /// Makes these the rows `x`, `[rows, width]`.
+    ///
+    /// # Panics
+    /// If the length does not fit.
+    pub fn encode(&mut self, format: Format, x: &[f32], rows: usize) {
+        let width = Input::f32(x, rows).width;
+        self.fill(format, rows, width, |row, out| out.copy_from_slice(&x[row * width..(row + 1) * width]));
+    }
+
+    /// The values of [`Format::F32`] rows, `[rows * width]`.
+    pub(super) fn f32_rows(&self) -> &[f32] {
+        &self.values
+    }
+
+    /// Makes room for `[rows, width]`; the values are any.
+    fn reshape(&mut self, format: Format, rows: usize, width: usize) {
+        (self.format, self.rows, self.width) = (Some(format), rows, width);
+        match format {
+            Format::F32 => self.values.grow(rows * width),
+            // Tiles read whole blocks of rows.
+            Format::Bf16 => self.words.grow(rows.next_multiple_of(amx::ROWS) * format.stride(width)),
+            Format::Q8 => {
+                self.words.grow(rows * format.stride(width));
+                self.scales.grow(rows * width.div_ceil(QUANT_GROUP));
+            }
+        }
+    }
+
+    /// As [`Activations::reshape`] for f32 or bf16, with the place of the values: f32 of rows `width` long, or bf16 of
+    /// rows twice the stride long. Padding is zero.
+    pub(super) fn reshape_raw(&mut self, format: Format, rows: usize, width: usize) -> RawRows<'_> {
+        self.reshape(format, rows, width);
+        let stride = format.stride(width);
+        match format {
+            Format::F32 => RawRows::F32(&mut self.values[..rows * width]),
+            Format::Bf16 => {
+                let words = &mut self.words[..rows * stride];
+                // SAFETY: a word is two halves, with the alignment of at least one.
+                let halves = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
+                if 2 * stride > width {
+                    halves.chunks_exact_mut(2 * stride).for_each(|row| row[width..].fill(0));
+                }
+                RawRows::Bf16 { halves, stride: 2 * stride }
+            }
+            Format::Q8 => unreachable!("groups are quantised from whole rows"),
+        }
+    }
+}
+
+/// The place of rows, for a kernel that writes them in pieces.
+pub(super) enum RawRows<'a> {
+    F32(&'a mut [f32]),
+    Bf16 { halves: &'a mut [u16], stride: usize },
+}
+
+/// Rounds a row to bf16. Values are as many as the words hold.
+struct RoundRow<'a> {
+    values: &'a [f32],
+    words: &'a mut [u32],
+}
+
+impl Kernel for RoundRow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        assert_eq!(self.values.len(), 2 * self.words.len());
+        let to = self.words.as_mut_ptr().cast::<u16>();
+        // SAFETY: rows are padded to a multiple of every vector's length; on a little-endian machine the first of two
+        // halves is the low one.
+        unsafe {
+            for start in (0..self.values.len()).step_by(V::LANES) {
+                V::load(self.values.as_ptr().add(start)).store_bf16(to.add(start));
+            }
+        }
+    }
+}
+
+/// Rounds a row to bytes with a scale a group. A value that is not a number, or infinite, makes its group's scale NaN,
+/// so that it reaches the output. The same bits on every path.
+struct QuantizeRow<'a> {
+    values: &'a [f32],
+    words: &'a mut [u32],
+    scales: &'a mut [f32],
+}
+
+impl Kernel for QuantizeRow<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let groups = self.values.chunks_exact(QUANT_GROUP).zip(self.words.chunks_exact_mut(QUANT_GROUP / 4));
+        for ((values, words), scale) in groups.zip(self.scales) {
+            let mut greatest = [0.0_f32; 16];
+            let mut differences = [0.0_f32; 16];
+            for lanes in values.as_chunks::<16>().0 {
+                for ((greatest, difference), value) in greatest.iter_mut().zip(&mut differences).zip(lanes) {
+                    *greatest = greatest.max(value.abs());
+                    // Zero for numbers, NaN for everything else.
+                    *difference += value - value;
+                }
+            }
+            let greatest = greatest.into_iter().fold(0.0, f32::max);
+            let inverse = if greatest > 0.0 && greatest.is_finite() { 127.0 / greatest } else { 0.0 };
+            *scale = greatest / 127.0 + differences.into_iter().sum::<f32>();
+            for (values, word) in values.as_chunks::<4>().0.iter().zip(words) {
+                let bytes = values.map(|value| ((value * inverse).round_ties_even() as i32 + 128) as u8);
+                *word = u32::from_le_bytes(bytes);
+            }
+        }
+    }
+}

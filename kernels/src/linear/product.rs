@@ -1,0 +1,484 @@
+//! The matrix product of some rows with some panels: for each panel its sums `[rows][64]`, over blocks of K, in tiles
+//! that are held in registers; then on to where the outputs go.
+
+mod sink;
+
+use std::ops::Range;
+
+use super::activations::{Format, Input};
+use super::panels::{PANEL, Panels, QUANT_GROUP, Values, bf16_words, q8_words};
+use crate::scratch::Scratch;
+use crate::simd::{Kernel, Vector, add_dots, add_products, amx};
+
+pub(super) use sink::Sink;
+
+/// Steps of k (words, or f32) that all rows take before the next ones: a panel's block of 64 kB stays in the L2 cache
+/// while the rows go by.
+const STEP_BLOCK: usize = 256;
+/// Rows up to which K is not cut: the weights are then read once, as one stream.
+const FEW_ROWS: usize = 12;
+/// The most rows of a tile in registers.
+const MAX_ROWS: usize = 6;
+
+/// Some rows of x times some panels.
+pub(super) struct Task<'a> {
+    pub(super) panels: &'a Panels,
+    pub(super) bias: Option<&'a [f32]>,
+    pub(super) x: Input<'a>,
+    pub(super) rows: Range<usize>,
+    pub(super) group: Range<usize>,
+    /// Whether bf16 products are made by [`amx`].
+    pub(super) has_tiles: bool,
+    pub(super) sink: Sink,
+}
+
+impl Kernel for Task<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let rows = self.rows.len();
+        // Tiles read and write whole blocks of rows.
+        let mut sums = Scratch::take(rows.next_multiple_of(amx::ROWS) * PANEL);
+        for panel in self.group.clone() {
+            // SAFETY: the caller's promise about the machine; the sums hold all rows.
+            unsafe {
+                self.start(panel, &mut sums);
+                self.multiply::<V, ROWS, VECS>(panel, &mut sums);
+                self.finish::<V>(panel, &mut sums);
+            }
+        }
+    }
+}
+
+impl Task<'_> {
+    /// The sums begin with the bias, but for 8-bit products, whose sums are in other units.
+    fn start(&self, panel: usize, sums: &mut [f32]) {
+        match self.bias {
+            Some(bias) if self.x.format != Format::Q8 => {
+                let bias = &bias[panel * PANEL..(panel + 1) * PANEL];
+                sums.chunks_exact_mut(PANEL).for_each(|row| row.copy_from_slice(bias));
+            }
+            _ => sums.fill(0.0),
+        }
+    }
+
+    /// Adds all products of a panel to the sums.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`; the sums must hold all rows, in whole blocks of tiles.
+    #[inline(always)]
+    unsafe fn multiply<V: Vector, const ROWS: usize, const VECS: usize>(&self, panel: usize, sums: &mut [f32]) {
+        let inputs = self.panels.in_features();
+        // SAFETY: the caller's promise; panels and rows are as long as their formats say.
+        unsafe {
+            match (&self.panels.values, self.x.format) {
+                (Values::F32(values), _) => {
+                    self.blocks::<V, WideF32, ROWS, VECS>(values[panel * PANEL * inputs..].as_ptr(), inputs, sums);
+                }
+                (Values::Bf16(words), Format::F32) => {
+                    let words = words[panel * PANEL * bf16_words(inputs)..].as_ptr();
+                    self.blocks::<V, WideBf16, ROWS, VECS>(words, inputs, sums);
+                }
+                (Values::Bf16(words), _) => {
+                    let depth = bf16_words(inputs);
+                    let words = words[panel * PANEL * depth..].as_ptr();
+                    match self.has_tiles {
+                        true => self.tiles(words, depth, sums),
+                        false => self.blocks::<V, DotBf16, ROWS, VECS>(words, depth, sums),
+                    }
+                }
+                (Values::Q8 { words, corrections, .. }, _) => {
+                    let (depth, groups) = (q8_words(inputs), inputs.div_ceil(QUANT_GROUP));
+                    let words = words[panel * PANEL * depth..].as_ptr();
+                    let corrections = corrections[panel * PANEL * groups..(panel + 1) * PANEL * groups].as_ptr();
+                    let scales = self.x.scales[self.rows.start * groups..].as_ptr();
+                    let bytes = Bytes { words, corrections, scales, groups };
+                    self.quantized::<V, ROWS, VECS>(&bytes, sums);
+                }
+            }
+        }
+    }
+
+    /// Blocks of K, then tiles of rows, then tiles of columns. `depth` counts k for f32 inputs, else words.
+    ///
+    /// # Safety
+    /// As [`Task::multiply`]; the weights must be good for a panel.
+    #[inline(always)]
+    unsafe fn blocks<V: Vector, E: Element, const ROWS: usize, const VECS: usize>(
+        &self,
+        weights: *const E::Weight,
+        depth: usize,
+        sums: &mut [f32],
+    ) {
+        let (rows, x_stride) = (self.rows.len(), self.x.stride());
+        let x = E::rows(&self.x)[self.rows.start * x_stride..].as_ptr();
+        let block = if rows <= FEW_ROWS { depth } else { STEP_BLOCK };
+        for step in (0..depth).step_by(block) {
+            for (row, height) in row_tiles(rows, ROWS) {
+                for column in (0..PANEL).step_by(VECS * V::LANES) {
+                    // SAFETY: the caller's promise; the tile lies within rows, panel and block.
+                    unsafe {
+                        let tile = Tile::<E> {
+                            x: x.add(row * x_stride + step),
+                            x_stride,
+                            weights: weights.add(E::index(step) * PANEL + column),
+                            depth: block.min(depth - step),
+                            sums: sums.as_mut_ptr().add(row * PANEL + column),
+                        };
+                        match height {
+                            1 => tile.fill::<V, 1, VECS>(),
+                            2 => tile.fill::<V, 2, VECS>(),
+                            3 => tile.fill::<V, 3, VECS>(),
+                            4 => tile.fill::<V, 4, VECS>(),
+                            5 => tile.fill::<V, 5, VECS>(),
+                            _ => tile.fill::<V, MAX_ROWS, VECS>(),
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// As [`Task::blocks`], by the processor's own tiles.
+    ///
+    /// # Safety
+    /// As [`Task::blocks`], and tiles must be available.
+    unsafe fn tiles(&self, words: *const u32, depth: usize, sums: &mut [f32]) {
+        let (rows, x_stride) = (self.rows.len(), self.x.stride());
+        let x = self.x.words[self.rows.start * x_stride..].as_ptr();
+        let rows = rows.next_multiple_of(amx::ROWS);
+        let block = if rows <= amx::ROWS { depth } else { STEP_BLOCK };
+        for step in (0..depth).step_by(block) {
+            let product = amx::Product {
+                // SAFETY: inside the rows.
+                x: unsafe { x.add(step) },
+                x_stride,
+                // SAFETY: inside the panel.
+                panel: unsafe { words.add(step * PANEL) },
+                panel_stride: PANEL,
+                depth: block.min(depth - step),
+                sums: sums.as_mut_ptr(),
+                sums_stride: PANEL,
+                rows,
+            };
+            // SAFETY: the rows of activations are allocated in whole tiles, as the sums are.
+            unsafe { product.run() };
+        }
+    }
+
+    /// As [`Task::blocks`] for 8 bits: exact integers within a group, whose sum is then scaled and added in f32.
+    ///
+    /// # Safety
+    /// As [`Task::blocks`].
+    #[inline(always)]
+    unsafe fn quantized<V: Vector, const ROWS: usize, const VECS: usize>(&self, bytes: &Bytes, sums: &mut [f32]) {
+        let (rows, x_stride) = (self.rows.len(), self.x.stride());
+        let x = self.x.words[self.rows.start * x_stride..].as_ptr();
+        let block = if rows <= FEW_ROWS { bytes.groups } else { STEP_BLOCK / GROUP_WORDS };
+        for first in (0..bytes.groups).step_by(block) {
+            for (row, height) in row_tiles(rows, ROWS) {
+                for column in (0..PANEL).step_by(VECS * V::LANES) {
+                    for group in first..bytes.groups.min(first + block) {
+                        // SAFETY: the caller's promise; the tile lies within rows, panel and group.
+                        unsafe {
+                            let tile = QuantizedTile {
+                                x: x.add(row * x_stride + group * GROUP_WORDS),
+                                x_stride,
+                                weights: bytes.words.add(group * GROUP_WORDS * PANEL + column),
+                                corrections: bytes.corrections.add(group * PANEL + column),
+                                scales: bytes.scales.add(row * bytes.groups + group),
+                                groups: bytes.groups,
+                                sums: sums.as_mut_ptr().add(row * PANEL + column),
+                            };
+                            match height {
+                                1 => tile.fill::<V, 1, VECS>(),
+                                2 => tile.fill::<V, 2, VECS>(),
+                                3 => tile.fill::<V, 3, VECS>(),
+                                4 => tile.fill::<V, 4, VECS>(),
+                                5 => tile.fill::<V, 5, VECS>(),
+                                _ => tile.fill::<V, MAX_ROWS, VECS>(),
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes a panel's sums to where they go.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`; the sums must hold all rows.
+    #[inline(always)]
+    unsafe fn finish<V: Vector>(&self, panel: usize, sums: &mut [f32]) {
+        let columns = panel * PANEL..(panel + 1) * PANEL;
+        let scales = match &self.panels.values {
+            Values::Q8 { scales, .. } => Some(&scales[columns.clone()]),
+            _ => None,
+        };
+        let width = PANEL.min(self.panels.out_features() - panel * PANEL);
+        for (index, sums) in sums.chunks_exact_mut(PANEL).take(self.rows.len()).enumerate() {
+            // SAFETY: the caller's promise; vectors divide a panel, and this task alone has these outputs.
+            unsafe {
+                if let Some(scales) = scales {
+                    for start in (0..PANEL).step_by(V::LANES) {
+                        let addend = match self.bias {
+                            Some(bias) => V::load(bias[columns.start + start..].as_ptr()),
+                            None => V::splat(0.0),
+                        };
+                        let sum = sums.as_mut_ptr().add(start);
+                        V::load(sum).mul_add(V::load(scales.as_ptr().add(start)), addend).store(sum);
+                    }
+                }
+                self.sink.put::<V>(self.rows.start + index, panel, width, sums);
+            }
+        }
+    }
+}
+
+/// Tiles of at most `height` rows, as even as can be: (first row, rows).
+fn row_tiles(rows: usize, height: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tiles = rows.div_ceil(height);
+    (0..tiles).map(move |tile| {
+        let first = tile * rows / tiles;
+        (first, (tile + 1) * rows / tiles - first)
+    })
+}
+
+/// How a step of K is read and multiplied.
+trait Element {
+    /// A step of x: one value, or a word.
+    type X: Copy;
+    /// What the panel holds.
+    type Weight: Copy;
+
+    /// The row of the panel that holds `step`.
+    fn index(step: usize) -> usize;
+
+    fn rows<'a>(x: &Input<'a>) -> &'a [Self::X];
+
+    /// `sums[r][c] += x[r] * w[c]` over `depth` steps, in ascending order.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`; x must be good for `depth` steps in each of `ROWS` rows, the
+    /// weights for `depth` steps of a panel.
+    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
+        sums: &mut [[V; VECS]; ROWS],
+        x: *const Self::X,
+        x_stride: usize,
+        weights: *const Self::Weight,
+        depth: usize,
+    );
+}
+
+/// A tile of sums, and what flows into it.
+struct Tile<E: Element> {
+    x: *const E::X,
+    x_stride: usize,
+    weights: *const E::Weight,
+    depth: usize,
+    /// Rows are [`PANEL`] apart.
+    sums: *mut f32,
+}
+
+impl<E: Element> Tile<E> {
+    /// # Safety
+    /// As [`Element::accumulate`], and the sums must be good for `ROWS` rows.
+    #[inline(always)]
+    unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sums = [[V::splat(0.0); VECS]; ROWS];
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (vec, sum) in sums.iter_mut().enumerate() {
+                    *sum = V::load(self.sums.add(row * PANEL + vec * V::LANES));
+                }
+            }
+            E::accumulate(&mut sums, self.x, self.x_stride, self.weights, self.depth);
+            for (row, sums) in sums.iter().enumerate() {
+                for (vec, sum) in sums.iter().enumerate() {
+                    sum.store(self.sums.add(row * PANEL + vec * V::LANES));
+                }
+            }
+        }
+    }
+}
+
+/// f32 by f32.
+struct WideF32;
+
+impl Element for WideF32 {
+    type X = f32;
+    type Weight = f32;
+
+    fn index(step: usize) -> usize {
+        step
+    }
+
+    fn rows<'a>(x: &Input<'a>) -> &'a [f32] {
+        x.values
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
+        sums: &mut [[V; VECS]; ROWS],
+        x: *const f32,
+        x_stride: usize,
+        weights: *const f32,
+        depth: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [V::splat(0.0); VECS];
+            for k in 0..depth {
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load(weights.add(k * PANEL + vec * V::LANES));
+                }
+                add_products(sums, x.add(k), x_stride, &columns);
+            }
+        }
+    }
+}
+
+/// f32 by bf16 that is widened on the fly. Blocks begin at even k.
+struct WideBf16;
+
+impl Element for WideBf16 {
+    type X = f32;
+    type Weight = u32;
+
+    fn index(step: usize) -> usize {
+        step / 2
+    }
+
+    fn rows<'a>(x: &Input<'a>) -> &'a [f32] {
+        x.values
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
+        sums: &mut [[V; VECS]; ROWS],
+        x: *const f32,
+        x_stride: usize,
+        weights: *const u32,
+        depth: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [V::splat(0.0); VECS];
+            for pair in 0..depth / 2 {
+                let pairs = weights.add(pair * PANEL);
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_bf16_low(pairs.add(vec * V::LANES));
+                }
+                add_products(sums, x.add(2 * pair), x_stride, &columns);
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_bf16_high(pairs.add(vec * V::LANES));
+                }
+                add_products(sums, x.add(2 * pair + 1), x_stride, &columns);
+            }
+            if depth % 2 == 1 {
+                let pairs = weights.add(depth / 2 * PANEL);
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_bf16_low(pairs.add(vec * V::LANES));
+                }
+                add_products(sums, x.add(depth - 1), x_stride, &columns);
+            }
+        }
+    }
+}
+
+/// Pairs of bf16.
+struct DotBf16;
+
+impl Element for DotBf16 {
+    type X = u32;
+    type Weight = u32;
+
+    fn index(step: usize) -> usize {
+        step
+    }
+
+    fn rows<'a>(x: &Input<'a>) -> &'a [u32] {
+        x.words
+    }
+
+    #[inline(always)]
+    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
+        sums: &mut [[V; VECS]; ROWS],
+        x: *const u32,
+        x_stride: usize,
+        weights: *const u32,
+        depth: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [V::splat_word(0); VECS];
+            for pair in 0..depth {
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_words(weights.add(pair * PANEL + vec * V::LANES));
+                }
+                add_dots(sums, x.add(pair), x_stride, &columns);
+            }
+        }
+    }
+}
+
+/// Words of a group of 8-bit values.
+const GROUP_WORDS: usize = QUANT_GROUP / 4;
+
+/// A panel of 8-bit weights, and the scales of the rows that it is multiplied with.
+struct Bytes {
+    words: *const u32,
+    /// `[groups][64]`
+    corrections: *const i32,
+    /// `[rows][groups]`
+    scales: *const f32,
+    groups: usize,
+}
+
+/// A tile of sums, and the group that flows into it.
+struct QuantizedTile {
+    x: *const u32,
+    x_stride: usize,
+    weights: *const u32,
+    corrections: *const i32,
+    /// Rows are `groups` apart.
+    scales: *const f32,
+    groups: usize,
+    /// Rows are [`PANEL`] apart.
+    sums: *mut f32,
+}
+
+impl QuantizedTile {
+    /// # Safety
+    /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a group.
+    #[inline(always)]
+    unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [V::splat_word(0); VECS];
+            for (vec, column) in columns.iter_mut().enumerate() {
+                *column = V::load_words(self.corrections.add(vec * V::LANES).cast());
+            }
+            let mut totals = [columns; ROWS];
+            for word in 0..GROUP_WORDS {
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_words(self.weights.add(word * PANEL + vec * V::LANES));
+                }
+                for (row, totals) in totals.iter_mut().enumerate() {
+                    let x = V::splat_word(*self.x.add(row * self.x_stride + word));
+                    for (total, column) in totals.iter_mut().zip(&columns) {
+                        *total = V::dot_bytes(*total, x, *column);
+                    }
+                }
+            }
+            for (row, totals) in totals.iter().enumerate() {
+                let scale = V::splat(*self.scales.add(row * self.groups));
+                for (vec, total) in totals.iter().enumerate() {
+                    let sum = self.sums.add(row * PANEL + vec * V::LANES);
+                    V::from_integers(*total).mul_add(scale, V::load(sum)).store(sum);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Where the sums of a panel go.
+
+use crate::aligned::SharedMut;
+use crate::linear::panels::{GATE_COLUMNS, PANEL};
+use crate::simd::{Vector, exp};
+
+/// The outputs of a product. Rows are `stride` (or `width`) apart.
+#[derive(Clone, Copy)]
+pub(crate) enum Sink {
+    /// `to = sums`
+    Store { to: SharedMut, stride: usize },
+    /// `to += sums`
+    Add { to: SharedMut, stride: usize },
+    /// `to = silu(gate) * up`, f32.
+    GateF32 { to: SharedMut, width: usize },
+    /// `to = silu(gate) * up`, bf16; only `width` of a row's `stride` values are outputs.
+    GateBf16 { to: SharedMut<u16>, stride: usize, width: usize },
+}
+
+impl Sink {
+    /// Takes one row's sums `[64]` of `panel`; `width` of them are columns of the matrix.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`; the outputs must be good for the row and the panel, and nobody
+    /// else may use them meanwhile.
+    #[inline(always)]
+    pub(super) unsafe fn put<V: Vector>(self, row: usize, panel: usize, width: usize, sums: &[f32]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Self::Store { to, stride } => {
+                    let to = to.at(row * stride + panel * PANEL);
+                    if width == PANEL {
+                        for start in (0..PANEL).step_by(V::LANES) {
+                            V::load(sums.as_ptr().add(start)).store(to.add(start));
+                        }
+                    } else {
+                        to.copy_from_nonoverlapping(sums.as_ptr(), width);
+                    }
+                }
+                Self::Add { to, stride } => {
+                    let to = to.at(row * stride + panel * PANEL);
+                    let whole = width - width % V::LANES;
+                    for start in (0..whole).step_by(V::LANES) {
+                        let to = to.add(start);
+                        V::load(to).add(V::load(sums.as_ptr().add(start))).store(to);
+                    }
+                    for (column, sum) in sums.iter().enumerate().take(width).skip(whole) {
+                        *to.add(column) += sum;
+                    }
+                }
+                Self::GateF32 { to, width } => {
+                    for (column, pair) in gate_columns(panel, width, sums) {
+                        let values = gated::<V>(pair);
+                        let len = GATE_COLUMNS.min(width - column);
+                        to.at(row * width + column).copy_from_nonoverlapping(values.as_ptr(), len);
+                    }
+                }
+                Self::GateBf16 { to, stride, width } => {
+                    for (column, pair) in gate_columns(panel, width, sums) {
+                        let values = gated::<V>(pair);
+                        let mut halves = [0_u16; GATE_COLUMNS];
+                        for start in (0..GATE_COLUMNS).step_by(V::LANES) {
+                            V::load(values.as_ptr().add(start)).store_bf16(halves.as_mut_ptr().add(start));
+                        }
+                        let len = GATE_COLUMNS.min(width - column);
+                        to.at(row * stride + column).copy_from_nonoverlapping(halves.as_ptr(), len);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The gated blocks of a panel that exist: the first column of each, and its sums, gate before up.
+#[inline(always)]
+fn gate_columns(panel: usize, width: usize, sums: &[f32]) -> impl Iterator<Item = (usize, &[f32])> {
+    let first = panel * PANEL / 2;
+    let blocks = sums.chunks_exact(2 * GATE_COLUMNS).enumerate();
+    blocks.map(move |(block, pair)| (first + block * GATE_COLUMNS, pair)).take_while(move |(column, _)| *column < width)
+}
+
+/// # Safety
+/// The machine must have the instruction set of `V`.
+#[inline(always)]
+unsafe fn gated<V: Vector>(pair: &[f32]) -> [f32; GATE_COLUMNS] {
+    let (gate, up) = pair.split_at(GATE_COLUMNS);
+    let mut values = [0.0; GATE_COLUMNS];
+    for start in (0..GATE_COLUMNS).step_by(V::LANES) {
+        // SAFETY: vectors divide the columns.
+        unsafe {
+            let (gate, up) = (V::load(gate[start..].as_ptr()), V::load(up[start..].as_ptr()));
+            silu(gate).mul(up).store(values[start..].as_mut_ptr());
+        }
+    }
+    values
+}
+
+/// `x / (1 + e^-x)` by lane.
+///
+/// # Safety
+/// The machine must have the instruction set of `V`.
+#[inline(always)]
+unsafe fn silu<V: Vector>(x: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { x.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))) }
+}

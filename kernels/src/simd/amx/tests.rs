@@ -1,0 +1,66 @@
+//! The tile kernels against f64: as they are where the processor has tiles, else with each of their instructions
+//! emulated where it traps.
+
+use super::linux::{Product, is_available};
+use super::{ROWS, WORDS};
+use crate::aligned::Aligned;
+use crate::dtype::bf16_bits;
+
+mod emulator;
+
+const PANEL: usize = 64;
+
+/// Random pairs of bf16.
+fn pairs(rng: &mut fastrand::Rng, len: usize) -> Aligned<u32> {
+    let mut words = Aligned::zeros(len);
+    let mut half = || u32::from(bf16_bits(rng.f32() * 2.0 - 1.0));
+    words.iter_mut().for_each(|word| *word = half() << 16 | half());
+    words
+}
+
+fn halves(word: u32) -> [f64; 2] {
+    [f64::from(f32::from_bits(word << 16)), f64::from(f32::from_bits(word & 0xffff_0000))]
+}
+
+#[test]
+fn tiles_agree_with_f64() {
+    let _emulated = (!is_available()).then(emulator::install);
+    let mut rng = fastrand::Rng::with_seed(7);
+    for (rows, depth) in [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (5, 3)] {
+        let (rows, depth) = (rows * ROWS, depth * WORDS);
+        // Strides longer than what is used: nothing beyond may be read into the sums.
+        let (x_stride, sums_stride) = (depth + 16, PANEL + 32);
+        let x = pairs(&mut rng, rows * x_stride);
+        let panel = pairs(&mut rng, depth * PANEL);
+        let mut sums = Aligned::<f32>::zeros(rows * sums_stride);
+        sums.iter_mut().for_each(|sum| *sum = rng.f32());
+        let before = sums.to_vec();
+        let product = Product {
+            x: x.as_ptr(),
+            x_stride,
+            panel: panel.as_ptr(),
+            panel_stride: PANEL,
+            depth,
+            sums: sums.as_mut_ptr(),
+            sums_stride,
+            rows,
+        };
+        // SAFETY: the memory is as long as the product says, and tiles are there or emulated.
+        unsafe { product.run() };
+        for row in 0..rows {
+            for column in 0..sums_stride {
+                let (got, was) = (sums[row * sums_stride + column], before[row * sums_stride + column]);
+                if column >= PANEL {
+                    assert_eq!(got, was, "outside the panel");
+                    continue;
+                }
+                let products = (0..depth).map(|k| {
+                    let (a, b) = (halves(x[row * x_stride + k]), halves(panel[k * PANEL + column]));
+                    a[0] * b[0] + a[1] * b[1]
+                });
+                let exact = f64::from(was) + products.sum::<f64>();
+                assert!((f64::from(got) - exact).abs() < 1e-5, "[{rows}, {depth}] {row}, {column}: {got}, {exact}");
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+"""The engines as the driver sees them: worker processes in the peers' environment, and ragstone's own program."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterator
+
+from peers_series import Case
+from peers_shapes import LinearShape
+
+HERE = Path(__file__).resolve().parent
+
+# A request that takes longer than this is stuck.
+REQUEST_SECONDS = 3600
+
+
+class EngineFailed(Exception):
+    """An engine that crashed, refused or hung; the run goes on without it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An engine that `--engines` can name. `weights` is a key of BYTES_PER_WEIGHT."""
+
+    name: str
+    weights: str
+    cases: tuple[str, ...]
+    default: bool = True
+    ragstone: tuple[str, ...] = ()  # Flags of `ragstone bench model`.
+
+    @property
+    def is_ragstone(self) -> bool:
+        return self.name.startswith("ragstone")
+
+
+WHOLE_MODEL = ("prefill", "decode")
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("pytorch", "bf16", ("linear", "read")),
+        Kind("transformers", "bf16", WHOLE_MODEL),
+        Kind("transformers-f32", "f32", WHOLE_MODEL, default=False),
+        Kind("llama.cpp-bf16", "bf16", WHOLE_MODEL),
+        Kind("llama.cpp-q8", "q8_0", WHOLE_MODEL),
+        Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
+        Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
+        Kind("ragstone-f32", "bf16", WHOLE_MODEL, False, ragstone=("--weights", "bf16", "--compute", "f32")),
+    )
+}
+
+
+@dataclass
+class Sample:
+    """One time. `series` names what was timed where an engine has several ways."""
+
+    case: Case
+    series: str
+    seconds: float
+    details: dict = field(default_factory=dict)
+
+
+class Worker:
+    """A `peers_worker.py`."""
+
+    def __init__(self, python: Path, kind: Kind, log: Path, arguments: list[str], threads: int, new_tokens: int):
+        self.kind, self.log, self.new_tokens = kind, log, new_tokens
+        self.output = open(log, "w")
+        command = [python, HERE / "peers_worker.py", "--engine", kind.name, "--threads", threads, *arguments]
+        environment = os.environ | {
+            "OMP_NUM_THREADS": str(threads),
+            "TOKENIZERS_PARALLELISM": "false",
+            "HF_HUB_OFFLINE": "1",  # Everything it needs is in a folder.
+        }
+        self.process = subprocess.Popen(
+            [str(part) for part in command],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.output, env=environment,
+        )  # fmt: skip
+        self.pending = b""
+        try:
+            self.answer("start")
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, op: str, **request) -> dict:
+        """Sends a request and waits for its answer."""
+        try:
+            self.process.stdin.write(json.dumps({"op": op, **request}).encode() + b"\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # The answer says why.
+        return self.answer(op)
+
+    def answer(self, op: str) -> dict:
+        """The next line of the worker."""
+        while b"\n" not in self.pending:
+            ready, _, _ = select.select([self.process.stdout], [], [], REQUEST_SECONDS)
+            if not ready:
+                self.process.kill()
+                raise EngineFailed(f"{op}: no answer within {REQUEST_SECONDS} s")
+            chunk = os.read(self.process.stdout.fileno(), 65536)
+            if not chunk:
+                raise EngineFailed(f"{op}: {self.end()}; its log is {self.log}")
+            self.pending += chunk
+        line, _, self.pending = self.pending.partition(b"\n")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise EngineFailed(f"{op}: {answer['error']}; its log is {self.log}")
+        return answer
+
+    def end(self) -> str:
+        """How the process ended."""
+        status = self.process.wait()
+        if status < 0:
+            return f"killed by {signal.Signals(-status).name}"
+        return f"ended with status {status}"
+
+    def measure(self, case: Case) -> Iterator[Sample]:
+        """Measures one case once."""
+        if case.kind == "linear":
+            for dtype in ("bf16", "f32"):
+                answer = self.ask("linear", shape=case.size, dtype=dtype)
+                yield Sample(case, f"{self.kind.name} {dtype}", answer.pop("seconds"), answer)
+        elif case.kind == "prefill":
+            yield Sample(case, self.kind.name, self.ask("prefill", tokens=int(case.size))["seconds"])
+        elif case.kind == "decode":
+            answer = self.ask("decode", context=int(case.size), new_tokens=self.new_tokens)
+            yield Sample(case, self.kind.name, answer["seconds"])
+        elif case.kind == "read":
+            yield Sample(case, self.kind.name, self.ask("read", bytes=int(case.work))["seconds"])
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.stdin.close()
+        try:
+            self.process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.process.stdout.close()
+        self.output.close()
+
+
+class Ragstone:
+    """The program's `bench` commands; each call is a process of its own that loads the model again, untimed."""
+
+    def __init__(self, program: Path, kind: Kind, threads: int, new_tokens: int, model: Path | None = None):
+        self.program, self.kind, self.threads, self.new_tokens, self.model = program, kind, threads, new_tokens, model
+        self.ceilings: list[dict] = []
+        self.load_seconds: list[float] = []
+        self.stated: dict = {}
+
+    def ask(self, op: str, **_) -> dict:
+        """Answers as a worker does; ragstone's agreement with transformers is a matter of its own tests."""
+        if op == "info":
+            return {"info": {**self.stated, "load_seconds": self.load_seconds[0] if self.load_seconds else None}}
+        if op == "warm":
+            self.bench_model(prefill=64, context=0)  # Reads the files once, and shows early what does not work.
+            return {"settings": " ".join(self.kind.ragstone), "trials": []}
+        raise EngineFailed(f"{op}: not asked of ragstone")
+
+    def measure(self, case: Case) -> Iterator[Sample]:
+        """Measures one case once; a linear layer by every path of the processor."""
+        if case.kind == "linear":
+            report = self.bench("kernels", "--only", "linear", "--shape", case.size)
+            self.ceilings.append(report.get("ceilings", {}))
+            for result in report["results"]:
+                if result["kernel"] == "linear" and result["shape"] == case.size:
+                    series = f"ragstone {result['path']} {result['weights']}/{result['compute']}"
+                    details = {name: result[name] for name in ("path", "weights", "compute")}
+                    yield Sample(case, series, result["seconds"]["median"], details)
+        elif case.kind == "prefill":
+            report = self.bench_model(prefill=int(case.size), context=0)
+            found = next(entry for entry in report["prefill"] if entry["tokens"] == int(case.size))
+            yield Sample(case, self.kind.name, found["seconds"]["median"])
+        elif case.kind == "decode":
+            report = self.bench_model(prefill=64, context=int(case.size))
+            found = next(entry for entry in report["decode"] if entry["context"] == int(case.size))
+            # Its number of tokens is its own.
+            seconds = found["seconds"]["median"] * self.new_tokens / found["new_tokens"]
+            yield Sample(case, self.kind.name, seconds, {"new_tokens": found["new_tokens"]})
+
+    def bench_model(self, prefill: int, context: int) -> dict:
+        """`ragstone bench model` for one prompt length and one context: it has no way to leave one out, and a small one
+        costs little."""
+        sizes = ("--prefill", str(prefill), "--context", str(context))
+        report = self.bench("model", "--model", str(self.model / "hf"), *self.kind.ragstone, *sizes)
+        self.load_seconds.append(report["load_seconds"])
+        self.stated = {name: report.get(name) for name in ("weights", "compute", "kv_dtype")}
+        return report
+
+    def bench(self, command: str, *arguments: str) -> dict:
+        """Runs one of the program's benchmarks once and reads its report."""
+        line = [str(self.program), "bench", command, *arguments]
+        line += ["--runs", "1", "--threads", str(self.threads), "--json"]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=REQUEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise EngineFailed(f"bench {command}: no answer within {REQUEST_SECONDS} s") from None
+        except OSError as error:
+            raise EngineFailed(f"{self.program}: {error.strerror}") from None
+        if done.returncode != 0:
+            said = next((text for text in done.stderr.splitlines() if text.strip()), f"status {done.returncode}")
+            raise EngineFailed(f"ragstone bench {command}: {said}")
+        try:
+            return json.loads(done.stdout)
+        except json.JSONDecodeError as error:
+            raise EngineFailed(f"ragstone bench {command}: its report is no JSON ({error})") from None
+
+    def close(self) -> None:
+        """Nothing runs between calls."""
+
+
+def linear_case(shape: LinearShape) -> Case:
+    """The case of one linear layer."""
+    return Case("linear", str(shape), shape.flops())

@@ -1,0 +1,387 @@
+"""ops/bench/peers: ragstone and outside engines, measured in one run.
+
+Installs PyTorch, transformers and llama.cpp (compiled for this processor) into a throw-away environment, makes
+random-weight models in the formats that each needs, checks that the engines compute the same, and measures them
+interleaved: in every round each engine measures each case once, in rotating order, and only one computes at a time.
+Results are medians with the least and the greatest; ratios are taken within rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import peers_report
+from peers_engines import KINDS, EngineFailed, Kind, Ragstone, Worker, linear_case
+from peers_environment import Environment, Unusable, say
+from peers_machine import commit, machine, memory_bytes, physical_cores
+from peers_series import Case, Measured
+from peers_shapes import BYTES_PER_WEIGHT, LINEAR_SHAPES, MODELS, LinearShape
+
+ROOT = Path(__file__).resolve().parents[2]
+CASES = ["linear", "prefill", "decode"]
+READ_BYTES = 512 << 20
+
+# Engines that compute the same are far nearer than this (0.999 with 8-bit weights); a wrong permutation is far off.
+LEAST_COSINE = 0.98
+
+# llama.cpp's settings are tried at sizes up to this; longer ones take what was found for the nearest.
+LONGEST_TRIAL = 2048
+
+
+class OneLine(argparse.ArgumentParser):
+    """A parser whose complaint is one line."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}; see {self.prog} --help\n")
+
+
+def choice(allowed: list[str]):
+    """A parser of comma-separated names out of `allowed`; "all" is all of them."""
+
+    def parse(text: str) -> list[str]:
+        names = list(dict.fromkeys(allowed if text == "all" else text.split(",")))
+        for name in names:
+            if name not in allowed:
+                raise argparse.ArgumentTypeError(f"no {name!r}; there are {', '.join(allowed)}")
+        return names
+
+    return parse
+
+
+def sizes(least: int):
+    """A parser of comma-separated numbers of tokens, each at least `least`."""
+
+    def parse(text: str) -> list[int]:
+        try:
+            numbers = sorted({int(part) for part in text.split(",")})
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers, such as 512,2048") from None
+        longest = min(shape.positions for shape in MODELS.values()) - 1024
+        if numbers[0] < least or numbers[-1] > longest:
+            raise argparse.ArgumentTypeError(f"numbers of tokens are {least} to {longest}")
+        return numbers
+
+    return parse
+
+
+def linear_shape(text: str) -> LinearShape:
+    """A parser of ROWSxINxOUT."""
+    try:
+        shape = LinearShape.parse(text)
+    except ValueError:
+        shape = LinearShape(0, 0, 0)
+    if min(shape.rows, shape.inputs, shape.outputs) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no shape; write ROWSxINxOUT, such as 512x1024x2816")
+    return shape
+
+
+def count(text: str) -> int:
+    """A parser of a number of at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of at least 1")
+    return int(text)
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ragstone" / "peers"
+    default_engines = [kind.name for kind in KINDS.values() if kind.default]
+    parser = OneLine(
+        prog="ops/bench/peers", description=__doc__.split("\n\n", 1)[1], allow_abbrev=False,
+        epilog="Installing takes about 6 GB and a few minutes, once; a model about 5 GB. pip's own settings "
+        "(PIP_INDEX_URL, pip.conf) apply. A whole run with both models takes an hour on two cores; --quick, minutes.",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--models", type=choice(list(MODELS)), default=list(MODELS), metavar="LIST",
+        help=f"of {', '.join(MODELS)}; without it, all")  # fmt: skip
+    add("--engines", type=choice(list(KINDS)), default=default_engines, metavar="LIST",
+        help=f"of {', '.join(KINDS)}; all; without it, those without -f32")  # fmt: skip
+    add("--cases", type=choice(CASES), default=CASES, metavar="LIST", help=f"of {', '.join(CASES)}; without it, all")
+    add("--prefill", type=sizes(16), metavar="LIST", help="prompts, tokens (512,2048,4096,8192)")
+    add("--context", type=sizes(0), metavar="LIST", help="tokens before those decoded (0,4096)")
+    add("--new-tokens", type=count, metavar="N", help="tokens decoded (32)")
+    add("--shape", type=linear_shape, action="append", metavar="ROWSxINxOUT",
+        help=f"a linear layer; can be repeated ({', '.join(map(str, LINEAR_SHAPES))})")  # fmt: skip
+    add("--rounds", type=count, metavar="N", help="samples of each case (3)")
+    add("--threads", type=count, default=physical_cores(), metavar="N",
+        help="of every engine (the physical cores that this process may use: %(default)s)")  # fmt: skip
+    add("--quick", action="store_true", help="few and small: 2 rounds, one model, 256 and 512 tokens, unless given")
+    add("--ragstone", type=Path, metavar="PATH", help="its program; without it, built as ops/run builds it")
+    add("--env", type=Path, default=cache, metavar="DIR", help="the environment (%(default)s)")
+    add("--json", type=Path, metavar="FILE", help="everything, with every sample")
+    add("--clean", action="store_true", help="remove the environment and end")
+    given = parser.parse_args()
+    quick = given.quick
+    given.prefill = given.prefill or ([256, 512] if quick else [512, 2048, 4096, 8192])
+    given.context = given.context or ([0, 256] if quick else [0, 4096])
+    given.new_tokens = given.new_tokens or (8 if quick else 32)
+    given.shape = given.shape or (LINEAR_SHAPES[:1] + LINEAR_SHAPES[3:] if quick else LINEAR_SHAPES)
+    given.rounds = given.rounds or (2 if quick else 3)
+    if quick and given.models == list(MODELS):
+        given.models = given.models[:1]
+    if given.json and not given.json.resolve().parent.is_dir():
+        parser.error(f"--json {given.json}: its folder is not there")
+    return given
+
+
+def find_ragstone(given: argparse.Namespace) -> Path:
+    """The program that was given, or the one that `ops/run` builds."""
+    if given.ragstone:
+        program = given.ragstone.resolve()
+        if not os.access(program, os.X_OK) or program.is_dir():
+            raise Unusable(f"--ragstone {given.ragstone} is no program")
+        return program
+    say("building ragstone (the first time takes 20 to 40 minutes on two cores; later runs, seconds)")
+    script = '. "$0" && cargo build --package ragstone >&2 && printf %s "$CARGO_TARGET_DIR/debug/ragstone"'
+    built = subprocess.run(["bash", "-c", script, ROOT / "ops" / "environment"], stdout=subprocess.PIPE, text=True)
+    if built.returncode != 0:
+        raise Unusable("ragstone did not build; its message stands above (ops/setup installs what a build needs)")
+    return Path(built.stdout)
+
+
+class Clock:
+    """What is left to do, by how long the same took before."""
+
+    def __init__(self, total: int):
+        self.total, self.done = total, 0
+        self.took: dict[tuple[str, Case], float] = {}
+
+    def start(self) -> None:
+        self.started = time.monotonic()
+
+    def finish(self, engine: str, case: Case) -> None:
+        self.done += 1
+        self.took[engine, case] = time.monotonic() - self.started
+
+    def left(self, ahead: list[tuple[str, Case]]) -> str:
+        """An estimate, once every measurement ahead has been seen."""
+        if not all(step in self.took for step in ahead):
+            return ""
+        return f", about {sum(self.took[step] for step in ahead) / 60:.0f} min left here"
+
+
+class Run:
+    """One run of the script."""
+
+    def __init__(self, given: argparse.Namespace, environment: Environment, ragstone: Path | None):
+        self.given, self.environment, self.ragstone = given, environment, ragstone
+        self.measured = Measured()
+        self.failed: list[dict] = []
+        self.agreement: list[dict] = []
+        self.engines: list[dict] = []
+        self.ceilings: list[dict] = []
+        self.interrupted = False
+
+    def open(self, kind: Kind, model: str = "", folder: Path | None = None, plain: bool = False) -> Worker | Ragstone:
+        """Starts an engine."""
+        given = self.given
+        if kind.is_ragstone:
+            return Ragstone(self.ragstone, kind, given.threads, given.new_tokens, folder)
+        flags = ["--plain"] if plain else []
+        if folder:
+            longest = max([*given.prefill, *(context + given.new_tokens for context in given.context)])
+            flags += ["--model", str(folder), "--positions", str(longest)]
+        log = self.environment.log / f"{kind.name}{'-' + model if model else ''}.log"
+        return Worker(self.environment.python, kind, log, flags, given.threads, given.new_tokens)
+
+    def fail(self, kind: Kind, model: str, why: Exception) -> None:
+        say(f"{kind.name} {model}: {why}")
+        self.failed.append({"engine": kind.name, "model": model, "why": str(why)})
+
+    def linear(self) -> None:
+        """Linear layers, and the memory's read."""
+        cases = [linear_case(shape) for shape in self.given.shape] if "linear" in self.given.cases else []
+        cases.append(Case("read", f"{READ_BYTES >> 20} MiB", READ_BYTES))
+        opened: dict[str, Worker | Ragstone] = {}
+        for name in self.given.engines:
+            if not any(case.kind in KINDS[name].cases for case in cases):
+                continue
+            try:
+                opened[name] = self.open(KINDS[name])
+                if name == "pytorch":
+                    self.engines.append({"engine": name, "model": "", "settings": "", **opened[name].ask("info")})
+            except EngineFailed as why:
+                self.fail(KINDS[name], "", why)
+        self.rounds(opened, cases, "")
+
+    def model(self, name: str) -> None:
+        """One model's prefill and decode."""
+        given = self.given
+        cases = [Case("prefill", str(tokens), tokens, name) for tokens in given.prefill if "prefill" in given.cases]
+        if "decode" in given.cases:
+            cases += [Case("decode", str(context), given.new_tokens, name) for context in given.context]
+        kinds = [KINDS[engine] for engine in given.engines if "prefill" in KINDS[engine].cases]
+        if not cases or not kinds:
+            return
+        need = sum(MODELS[name].matrix_weights() * BYTES_PER_WEIGHT[kind.weights] * 1.3 + 1e9 for kind in kinds)
+        if 0 < memory_bytes("MemAvailable") < need:
+            free = f"{memory_bytes('MemAvailable') / 2**30:.0f} of {need / 2**30:.0f} GiB are free"
+            raise Unusable(f"{name} in all engines at once: {free}: name fewer with --engines")
+        folder = self.environment.model(name)
+        opened: dict[str, Worker | Ragstone] = {}
+        try:
+            for kind in kinds:
+                if engine := self.prepare(kind, name, folder):
+                    opened[kind.name] = engine
+        except BaseException:
+            for engine in opened.values():
+                engine.close()
+            raise
+        self.rounds(opened, cases, name)
+
+    def prepare(self, kind: Kind, model: str, folder: Path) -> Worker | Ragstone | None:
+        """Opens an engine, checks what it computes, and lets it find its settings; None if it failed. A llama.cpp that
+        crashes is tried once more without repacked weights."""
+        for plain in (False, True):
+            say(f"{kind.name} {model}: loading, checking, warming up" + (" (weights as in the file)" if plain else ""))
+            engine = None
+            try:
+                engine = self.open(kind, model, folder, plain)
+                self.check_and_warm(engine, kind, model)
+                return engine
+            except EngineFailed as why:
+                self.fail(kind, model, why)
+                if engine:
+                    engine.close()
+                if "killed by" not in str(why) or not kind.name.startswith("llama.cpp"):
+                    return None
+            except BaseException:
+                if engine:
+                    engine.close()
+                raise
+        return None
+
+    def check_and_warm(self, engine: Worker | Ragstone, kind: Kind, model: str) -> None:
+        """The check and the settings, for the report."""
+        given = self.given
+        if not kind.is_ragstone:
+            found = engine.ask("check")
+            self.agreement.append({"model": model, "engine": kind.name, **found})
+            if found["cosine_least"] < LEAST_COSINE:
+                cosine = f"a cosine of {found['cosine_least']:.3f}"
+                raise EngineFailed(f"its logits are not transformers' in f32 ({cosine}): its times would mean nothing")
+        prefill = [tokens for tokens in given.prefill if tokens <= LONGEST_TRIAL] or given.prefill[:1]
+        context = sorted({min(tokens, LONGEST_TRIAL) for tokens in given.context})
+        trials = {
+            "prefill": prefill if "prefill" in given.cases else [],
+            "context": context if "decode" in given.cases else [],
+        }
+        warmed = engine.ask("warm", **trials)
+        self.engines.append({"engine": kind.name, "model": model, **warmed, **engine.ask("info")})
+
+    def rounds(self, opened: dict[str, Worker | Ragstone], cases: list[Case], model: str) -> None:
+        """Measures every case by every engine, `--rounds` times, and closes the engines."""
+        names = list(opened)
+        steps = [
+            (round, name, case)
+            for round in range(self.given.rounds)
+            for index, case in enumerate(cases)
+            for name in rotated(names, round + index)
+            if case.kind in KINDS[name].cases
+        ]
+        clock = Clock(len(steps))
+        try:
+            for index, (round, name, case) in enumerate(steps):
+                if name not in opened:
+                    continue
+                ahead = [(name, case) for _, name, case in steps[index:] if name in opened]
+                title = f"{model + ' ' if model else ''}round {round + 1}/{self.given.rounds}"
+                clock.start()
+                try:
+                    samples = list(opened[name].measure(case))
+                except EngineFailed as why:
+                    self.fail(KINDS[name], model, why)
+                    opened.pop(name).close()
+                    continue
+                clock.finish(name, case)
+                for sample in samples:
+                    self.measured.add(case, sample.series, round, sample.seconds, sample.details)
+                best = min((sample.seconds for sample in samples), default=0)
+                estimate = clock.left(ahead[1:])
+                say(f"[{index + 1}/{len(steps)}] {title}: {name} {case}: {best * 1000:,.1f} ms{estimate}")
+        finally:
+            for engine in opened.values():
+                self.ceilings += engine.ceilings if isinstance(engine, Ragstone) else []
+                engine.close()
+
+    def report(self, started: str) -> dict:
+        """Everything, for --json."""
+        given = self.given
+        return {
+            "schema": 1,
+            "started": started,
+            "commit": commit(ROOT),
+            "arguments": sys.argv[1:],
+            "interrupted": self.interrupted,
+            "rounds": given.rounds,
+            "new_tokens": given.new_tokens,
+            "models": given.models,
+            "versions": self.environment.versions(),
+            "machine": machine(given.threads),
+            "engines": self.engines,
+            "agreement": self.agreement,
+            "failed": self.failed,
+            "ceilings": self.ceilings,
+            "series": [peers_report.series_as_json(series) for series in self.measured.series.values()],
+        }
+
+
+def rotated(names: list[str], by: int) -> list[str]:
+    """The list, beginning elsewhere."""
+    start = by % len(names) if names else 0
+    return names[start:] + names[:start]
+
+
+def main() -> int:
+    given = arguments()
+    environment = Environment(given.env.expanduser().resolve())
+    if given.clean:
+        environment.clean()
+        return 0
+    started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    wants_ragstone = any(KINDS[name].is_ragstone for name in given.engines)
+    ragstone = find_ragstone(given) if wants_ragstone else None
+    environment.hold()
+    environment.install()
+    for model in given.models if set(given.cases) & {"prefill", "decode"} else []:
+        environment.model(model)
+    busy = os.getloadavg()[0]
+    if busy > 0.5 * given.threads:
+        say(f"note: other work runs here (load {busy:.1f}); times will vary")
+    run = Run(given, environment, ragstone)
+    try:
+        run.linear()
+        for model in given.models:
+            run.model(model)
+    except KeyboardInterrupt:
+        say("interrupted: reporting what is there")
+        run.interrupted = True
+    report = run.report(started)
+    bandwidth = peers_report.read_bandwidth(run.measured, run.ceilings)
+    found = peers_report.ratios(run.measured, given.models, bandwidth, given.new_tokens, report["machine"]["amx"])
+    report["read_bytes_per_second"] = bandwidth
+    report["ratios"] = [ratio.as_json() for ratio in found]
+    if given.json:
+        given.json.write_text(json.dumps(report, indent=1) + "\n")
+        say(f"wrote {given.json}")
+    print(peers_report.text(report, run.measured, found, bandwidth))
+    if run.interrupted:
+        return 130
+    return 1 if run.failed and not run.measured.series else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Unusable as why:
+        print(f"ops/bench/peers: {why}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

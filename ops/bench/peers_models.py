@@ -1,0 +1,161 @@
+"""Makes a random-weight model in every format that the engines read. Runs in the peers' environment:
+
+    python peers_models.py NAME FOLDER
+
+    FOLDER/hf/                    config.json and model.safetensors (bf16): transformers and ragstone
+    FOLDER/bf16.gguf, q8_0.gguf   the same weights: llama.cpp
+    FOLDER/reference.safetensors  tokens, and transformers' logits in f32 at a few positions: what engines are checked by
+
+The time does not depend on what the weights are, but the check does: they are large enough that every part of the
+forward pass shows in the logits, so that a wrong permutation or a missing bias is seen.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import gguf
+import torch
+import transformers
+from peers_shapes import MODELS, ModelShape
+from safetensors.torch import save_file
+
+SEED = 20260703
+CHECK_TOKENS = 64
+CHECK_POSITIONS = list(range(7, CHECK_TOKENS, 8))
+
+# Names of one layer's tensors: Hugging Face's, llama.cpp's.
+LAYER_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+OTHER_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def hf_config(shape: ModelShape) -> transformers.PretrainedConfig:
+    """The shape as transformers' configuration."""
+    kind = {"qwen2": transformers.Qwen2Config, "llama": transformers.LlamaConfig}[shape.model_type]
+    return kind(
+        vocab_size=shape.vocab,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=shape.positions,
+        rms_norm_eps=shape.rms_norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        tie_word_embeddings=shape.tied,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module, generator: torch.Generator) -> None:
+    """Sets every parameter to noise, rounded to bf16, so that all formats start from the same values."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator)
+        if "norm" in name:
+            value = 1.0 + 0.2 * noise
+        elif name.endswith("bias"):
+            value = 0.2 * noise
+        elif "embed_tokens" in name:
+            value = 0.5 * noise
+        else:
+            value = noise / math.sqrt(parameter.shape[1])
+        parameter.copy_(value.to(torch.bfloat16))
+
+
+def llama_order(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rows of q or k as GGUF's llama architecture wants them: rotary pairs beside each other, instead of half a head
+    apart. (Its qwen2 architecture takes Hugging Face's order.)"""
+    half = weight.shape[0] // heads // 2
+    return weight.reshape(heads, 2, half, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def gguf_tensors(shape: ModelShape, weights: dict[str, torch.Tensor]):
+    """GGUF's name and the f32 tensor of every weight."""
+    for name, weight in weights.items():
+        stem, _, suffix = name.rpartition(".")
+        if stem in OTHER_NAMES:
+            target = OTHER_NAMES[stem]
+        else:
+            _, _, layer, part = stem.split(".", 3)
+            target = f"blk.{layer}.{LAYER_NAMES[part]}"
+            if shape.model_type == "llama" and part in ("self_attn.q_proj", "self_attn.k_proj"):
+                weight = llama_order(weight, shape.heads if part == "self_attn.q_proj" else shape.kv_heads)
+        yield f"{target}.{suffix}", weight.float().contiguous()
+
+
+def write_gguf(path: Path, shape: ModelShape, weights: dict[str, torch.Tensor], kind: str) -> None:
+    """Writes the model with its matrices as `kind` ("bf16" or "q8_0"); norms and biases stay f32, as llama.cpp's own
+    converter leaves them."""
+    matrix = {"bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0}[kind]
+    file_type = {"bf16": gguf.LlamaFileType.MOSTLY_BF16, "q8_0": gguf.LlamaFileType.MOSTLY_Q8_0}[kind]
+    writer = gguf.GGUFWriter(path, shape.model_type)
+    writer.add_name(f"random weights, {shape.title}")
+    writer.add_file_type(file_type)
+    writer.add_vocab_size(shape.vocab)
+    writer.add_context_length(shape.positions)
+    writer.add_embedding_length(shape.hidden)
+    writer.add_block_count(shape.layers)
+    writer.add_feed_forward_length(shape.intermediate)
+    writer.add_head_count(shape.heads)
+    writer.add_head_count_kv(shape.kv_heads)
+    writer.add_rope_dimension_count(shape.head_dim)
+    writer.add_rope_freq_base(shape.rope_theta)
+    writer.add_layer_norm_rms_eps(shape.rms_norm_eps)
+    writer.add_tokenizer_model("none")  # Ids go in, logits come out.
+    for name, weight in gguf_tensors(shape, weights):
+        dtype = matrix if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
+        writer.add_tensor(name, gguf.quants.quantize(weight.numpy(), dtype), raw_dtype=dtype)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@torch.inference_mode()
+def write_reference(path: Path, shape: ModelShape, model: torch.nn.Module, generator: torch.Generator) -> None:
+    """Writes tokens [n] and f32 logits [positions, vocab]."""
+    tokens = torch.randint(3, shape.vocab, (CHECK_TOKENS,), generator=generator)
+    logits = model(tokens[None], use_cache=False).logits[0, CHECK_POSITIONS].float().contiguous()
+    positions = torch.tensor(CHECK_POSITIONS)
+    save_file({"tokens": tokens, "positions": positions, "logits": logits}, path)
+
+
+def make(shape: ModelShape, folder: Path) -> None:
+    """Makes all files of one model."""
+    say = lambda text: print(text, file=sys.stderr, flush=True)
+    generator = torch.Generator().manual_seed(SEED)
+    say("drawing weights")
+    model = transformers.AutoModelForCausalLM.from_config(hf_config(shape), dtype=torch.float32).eval()
+    randomize(model, generator)
+    model.tie_weights()
+    say("computing the reference in f32")
+    write_reference(folder / "reference.safetensors", shape, model, generator)
+    model.to(torch.bfloat16)
+    say("writing safetensors")
+    model.save_pretrained(folder / "hf", max_shard_size="100GB")
+    (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+    weights = dict(model.named_parameters())  # A tied head is in it once.
+    weights = {name: weight.detach() for name, weight in weights.items()}
+    for kind in ("bf16", "q8_0"):
+        say(f"writing {kind}.gguf")
+        write_gguf(folder / f"{kind}.gguf", shape, weights, kind)
+
+
+if __name__ == "__main__":
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    make(MODELS[sys.argv[1]], Path(sys.argv[2]))

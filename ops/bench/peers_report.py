@@ -1,0 +1,202 @@
+"""What a run says: ratios beside what is wanted of them, tables, and the JSON of everything."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peers_engines import KINDS
+from peers_series import Case, Measured, Series, Spread, speedup
+from peers_shapes import BYTES_PER_WEIGHT, MODELS
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A comparison; `wanted` is the least median that this project asks of it, where it asks something."""
+
+    what: str
+    model: str
+    case: Case
+    spread: Spread
+    wanted: float | None
+
+    def as_json(self) -> dict:
+        met = None if self.wanted is None else self.spread.median >= self.wanted
+        named = {"what": self.what, "model": self.model, "case": self.case.kind, "size": self.case.size}
+        return {**named, **self.spread.as_json(), "wanted": self.wanted, "met": met}
+
+
+def read_bandwidth(measured: Measured, ceilings: list[dict]) -> float | None:
+    """Bytes a second that memory gives: the greater of PyTorch's sum and ragstone's own loop, medians."""
+    found = [series.rate().median for series in measured.find("read")]
+    stated = [entry["read_gbps"]["median"] * 1e9 for entry in ceilings if "read_gbps" in entry]
+    if stated:
+        found.append(Spread.of(stated).median)
+    return max(found, default=None)
+
+
+def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_tokens: int, amx: bool) -> list[Ratio]:
+    """Every comparison that the samples allow."""
+    found: list[Ratio] = []
+
+    def compare(what: str, model: str, ours: Series | None, theirs: Series | None, wanted: float | None) -> None:
+        spread = speedup(ours, theirs) if ours and theirs else None
+        if spread:
+            found.append(Ratio(what, model, ours.case, spread, wanted))
+
+    for case in measured.cases("linear"):
+        compare(
+            "ragstone bf16 (its best path) / PyTorch bf16", "", best_linear(measured, case, "bf16"),
+            measured.get(case, "pytorch bf16"), 1.0 if amx else None,
+        )  # fmt: skip
+        compare(
+            "ragstone f32 (its best path) / PyTorch f32", "", best_linear(measured, case, "f32"),
+            measured.get(case, "pytorch f32"), None,
+        )  # fmt: skip
+    for model in models:
+        for case in measured.cases("prefill", model):
+            at_4096 = case.size == "4096"
+            theirs = [measured.get(case, name) for name in ("llama.cpp-bf16", "llama.cpp-q8")]
+            llama = min((series for series in theirs if series), key=lambda each: each.spread().median, default=None)
+            for name in ("ragstone", "ragstone-q8"):
+                ours = measured.get(case, name)
+                is_wanted = name == "ragstone"
+                transformers = measured.get(case, "transformers")
+                compare(f"{name} / transformers bf16", model, ours, transformers, 2.5 if is_wanted and amx and at_4096 else None)
+                wanted = (6.0 if at_4096 else None) if amx else 1.2
+                compare(f"{name} / llama.cpp's better", model, ours, llama, wanted if is_wanted else None)
+        for case in measured.cases("decode", model):
+            for ours, theirs in (("ragstone", "llama.cpp-bf16"), ("ragstone-q8", "llama.cpp-q8")):
+                wanted = 1.2 if amx else None
+                compare(f"{ours} / {theirs}", model, measured.get(case, ours), measured.get(case, theirs), wanted)
+            compare("ragstone / transformers bf16", model, measured.get(case, "ragstone"), measured.get(case, "transformers"), None)
+        for series in measured.find("decode", model) if bandwidth else []:
+            share = bandwidth_share(series, bandwidth, new_tokens)
+            wanted = 0.7 if amx and series.engine in ("ragstone", "ragstone-q8") else None
+            found.append(Ratio(f"{series.engine} / read bandwidth", model, series.case, share, wanted))
+    return found
+
+
+def best_linear(measured: Measured, case: Case, compute: str) -> Series | None:
+    """ragstone's fastest path from bf16 weights that computes in `compute`."""
+    paths = [
+        series
+        for series in measured.find("linear")
+        if series.case == case and series.details.get("compute") == compute and series.details.get("weights") != "q8"
+    ]
+    return min(paths, key=lambda series: series.spread().median, default=None)
+
+
+def bandwidth_share(series: Series, bandwidth: float, new_tokens: int) -> Spread:
+    """The bytes a second that decoding must read, as a share of what memory gives."""
+    shape = MODELS[series.case.model]
+    per_weight = BYTES_PER_WEIGHT[KINDS[series.engine].weights]
+    bytes_a_token = shape.decode_bytes(int(series.case.size), new_tokens, per_weight)
+    return Spread.of([bytes_a_token * new_tokens / seconds / bandwidth for seconds in series.seconds.values()])
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table with its columns aligned."""
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    line = lambda row: "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths)) + " |"
+    return "\n".join([line(head), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)])
+
+
+def number(value: float) -> str:
+    """Three figures that count, thousands separated."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if value < 10 else f"{value:.1f}"
+
+
+def with_spread(spread: Spread) -> str:
+    """`median (least .. greatest)`"""
+    return f"{number(spread.median)} ({number(spread.least)} .. {number(spread.greatest)})"
+
+
+def rate_table(measured: Measured, kind: str, model: str, scale: float) -> str:
+    """Engines down, sizes across; work a second divided by `scale`."""
+    cases = measured.cases(kind, model)
+    engines = list(dict.fromkeys(series.engine for series in measured.find(kind, model)))
+    rows = []
+    for engine in engines:
+        found = [measured.get(case, engine) for case in cases]
+        rows.append([engine, *(with_spread(Spread(*scaled(one.rate(), scale))) if one else "" for one in found)])
+    return table(["engine", *(case.size for case in cases)], rows)
+
+
+def scaled(spread: Spread, scale: float) -> tuple[float, float, float]:
+    return spread.median / scale, spread.least / scale, spread.greatest / scale
+
+
+def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float | None) -> str:
+    """The readable report."""
+    machine = report["machine"]
+    flags = " ".join(machine["flags"]) or "none of interest"
+    cpu = f"{machine['cpu']}, {machine['physical_cores']} cores, {machine['threads']} threads, {machine['memory_gib']} GiB"
+    parts = [
+        f"# Peers, commit {report['commit']}, {report['started']}",
+        f"{cpu}; {flags}",
+        "; ".join(f"{name} {version}" for name, version in report["versions"].items()),
+        f"{report['rounds']} rounds; median (least .. greatest)",
+    ]
+    if system := next((entry["info"]["system"] for entry in report["engines"] if "system" in entry["info"]), None):
+        parts.append(f"llama.cpp's {system}")
+    if report["interrupted"]:
+        parts.append("**Interrupted: only the rounds that were done.**")
+    if report["failed"]:
+        parts.append("## Failed\n\n" + "\n".join(f"- {entry['engine']} {entry['model']}: {entry['why']}" for entry in report["failed"]))
+    if report["agreement"]:
+        rows = [
+            [entry["model"], entry["engine"], f"{entry['cosine_least']:.5f}", f"{entry['top1']:.3f}"]
+            for entry in report["agreement"]
+        ]
+        head = ["model", "engine", "least cosine", "same first token"]
+        parts.append("## Logits against transformers in f32\n\n" + table(head, rows))
+    if measured.find("linear"):
+        parts.append("## Linear layers, GFLOP/s\n\nRows x inputs x outputs.\n\n" + rate_table(measured, "linear", "", 1e9))
+    if bandwidth:
+        parts.append(f"Memory read: {bandwidth / 1e9:.1f} GB/s")
+    for model in report["models"]:
+        for kind, title in (("prefill", "prefill, tokens a second by prompt"), ("decode", "decode, tokens a second by context")):
+            if measured.find(kind, model):
+                parts.append(f"## {MODELS[model].title}: {title}\n\n" + rate_table(measured, kind, model, 1.0))
+        for entry in report["engines"]:
+            if entry["model"] == model and entry["settings"]:
+                parts.append(f"{entry['engine']}: {settings(entry['settings'])}")
+    if found:
+        rows = []
+        for ratio in found:
+            wanted = "" if ratio.wanted is None else f">= {ratio.wanted:g}"
+            met = "" if ratio.wanted is None else ("yes" if ratio.spread.median >= ratio.wanted else "NO")
+            rows.append([ratio.model, str(ratio.case), ratio.what, with_spread(ratio.spread), wanted, met])
+        head = ["model", "case", "ratio", "median (least .. greatest)", "wanted", "met"]
+        parts.append("## Ratios\n\nOf rates, within a round: above 1 is faster.\n\n" + table(head, rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def settings(chosen: dict | str) -> str:
+    """What an engine runs with, on a line."""
+    if isinstance(chosen, str):
+        return chosen
+    parts = []
+    for kind, value in chosen.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{size}: {setting}" for size, setting in value.items())
+        parts.append(f"{kind} ({value})")
+    return "; ".join(part for part in parts if not part.endswith("()"))
+
+
+def series_as_json(series: Series) -> dict:
+    """One series with every sample."""
+    rate, unit = series.rate(), {"linear": "flops", "read": "bytes"}.get(series.case.kind, "tokens") + "_per_second"
+    return {
+        "case": series.case.kind,
+        "size": series.case.size,
+        "model": series.case.model or None,
+        "engine": series.engine,
+        "work": series.case.work,
+        "seconds": series.spread().as_json(),
+        unit: rate.as_json(),
+        "samples": [{"round": round, "seconds": seconds} for round, seconds in series.seconds.items()],
+        "details": series.details,
+    }
