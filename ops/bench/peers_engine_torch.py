@@ -141,7 +141,9 @@ class Transformers:
             self.model(ids[:, index : index + 1], past_key_values=cache, use_cache=True, logits_to_keep=1)
         seconds = time.perf_counter() - started
         if context > 0:
-            cache.crop(context)
+            cache.crop(-new_tokens)  # What a negative number counts is removed.
+            if cache.get_seq_length() != context:
+                raise RuntimeError(f"the cache holds {cache.get_seq_length()} tokens and not {context}")
         else:
             del self.caches[0]
         return {"seconds": seconds}

@@ -23,6 +23,10 @@ REQUEST_SECONDS = 3600
 class EngineFailed(Exception):
     """An engine that crashed, refused or hung; the run goes on without it."""
 
+    def __init__(self, why: str, crashed: bool = False):
+        super().__init__(why)
+        self.crashed = crashed
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -106,7 +110,7 @@ class Worker:
                 raise EngineFailed(f"{op}: no answer within {REQUEST_SECONDS} s")
             chunk = os.read(self.process.stdout.fileno(), 65536)
             if not chunk:
-                raise EngineFailed(f"{op}: {self.end()}; its log is {self.log}")
+                raise EngineFailed(f"{op}: {self.end()}; its log is {self.log}", crashed=True)
             self.pending += chunk
         line, _, self.pending = self.pending.partition(b"\n")
         answer = json.loads(line)

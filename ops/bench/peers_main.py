@@ -35,6 +35,14 @@ LEAST_COSINE = 0.98
 LONGEST_TRIAL = 2048
 
 
+def ragstone_version(program: Path | None) -> dict[str, str]:
+    """What it says of itself."""
+    if program is None:
+        return {}
+    said = subprocess.run([program, "--version"], capture_output=True, text=True)
+    return {"ragstone": said.stdout.strip().removeprefix("ragstone ") or "unknown"}
+
+
 class OneLine(argparse.ArgumentParser):
     """A parser whose complaint is one line."""
 
@@ -164,7 +172,8 @@ class Clock:
         """An estimate, once every measurement ahead has been seen."""
         if not all(step in self.took for step in ahead):
             return ""
-        return f", about {sum(self.took[step] for step in ahead) / 60:.0f} min left here"
+        seconds = sum(self.took[step] for step in ahead)
+        return f", about {seconds:.0f} s left here" if seconds < 120 else f", about {seconds / 60:.0f} min left here"
 
 
 class Run:
@@ -191,9 +200,9 @@ class Run:
         log = self.environment.log / f"{kind.name}{'-' + model if model else ''}.log"
         return Worker(self.environment.python, kind, log, flags, given.threads, given.new_tokens)
 
-    def fail(self, kind: Kind, model: str, why: Exception) -> None:
+    def fail(self, kind: Kind, model: str, why: Exception, retried: bool = False) -> None:
         say(f"{kind.name} {model}: {why}")
-        self.failed.append({"engine": kind.name, "model": model, "why": str(why)})
+        self.failed.append({"engine": kind.name, "model": model, "why": str(why), "retried": retried})
 
     def linear(self) -> None:
         """Linear layers, and the memory's read."""
@@ -247,10 +256,11 @@ class Run:
                 self.check_and_warm(engine, kind, model)
                 return engine
             except EngineFailed as why:
-                self.fail(kind, model, why)
+                again = why.crashed and kind.name.startswith("llama.cpp") and not plain
+                self.fail(kind, model, why, retried=again)
                 if engine:
                     engine.close()
-                if "killed by" not in str(why) or not kind.name.startswith("llama.cpp"):
+                if not again:
                     return None
             except BaseException:
                 if engine:
@@ -323,7 +333,7 @@ class Run:
             "rounds": given.rounds,
             "new_tokens": given.new_tokens,
             "models": given.models,
-            "versions": self.environment.versions(),
+            "versions": self.environment.versions() | ragstone_version(self.ragstone),
             "machine": machine(given.threads),
             "engines": self.engines,
             "agreement": self.agreement,
@@ -374,7 +384,7 @@ def main() -> int:
     print(peers_report.text(report, run.measured, found, bandwidth))
     if run.interrupted:
         return 130
-    return 1 if run.failed and not run.measured.series else 0
+    return 1 if any(not entry["retried"] for entry in run.failed) else 0
 
 
 if __name__ == "__main__":

@@ -144,7 +144,7 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     if report["interrupted"]:
         parts.append("**Interrupted: only the rounds that were done.**")
     if report["failed"]:
-        parts.append("## Failed\n\n" + "\n".join(f"- {entry['engine']} {entry['model']}: {entry['why']}" for entry in report["failed"]))
+        parts.append("## Failed\n\n" + "\n".join(f"- {entry['engine']} {entry['model']}: {entry['why']}" + retry(entry) for entry in report["failed"]))
     if report["agreement"]:
         rows = [
             [entry["model"], entry["engine"], f"{entry['cosine_least']:.5f}", f"{entry['top1']:.3f}"]
@@ -172,6 +172,11 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
         head = ["model", "case", "ratio", "median (least .. greatest)", "wanted", "met"]
         parts.append("## Ratios\n\nOf rates, within a round: above 1 is faster.\n\n" + table(head, rows))
     return "\n\n".join(parts) + "\n"
+
+
+def retry(failure: dict) -> str:
+    """What came after a failure."""
+    return " (tried again with the weights in the file's layout)" if failure["retried"] else ""
 
 
 def settings(chosen: dict | str) -> str:
