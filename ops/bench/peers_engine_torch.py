@@ -115,7 +115,8 @@ class Transformers:
     def warm(self, prefill: list[int], context: list[int]) -> dict:
         self.prefill(min(512, *prefill) if prefill else 64)
         self.decode(min(context, default=0), 2)
-        return {"settings": {"prefill": "sdpa, logits of the last token", "decode": "sdpa, dynamic cache"}, "trials": []}
+        settings = {"prefill": "sdpa, logits of the last token", "decode": "sdpa, dynamic cache"}
+        return {"settings": settings, "trials": []}
 
     @torch.inference_mode()
     def prefill(self, tokens: int) -> dict:

@@ -85,6 +85,7 @@ class Worker:
             [str(part) for part in command],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.output, env=environment,
         )  # fmt: skip
+        self.pid: int | None = self.process.pid
         self.pending = b""
         try:
             self.answer("start")
@@ -141,7 +142,10 @@ class Worker:
 
     def close(self) -> None:
         """Ends the process."""
-        self.process.stdin.close()
+        try:
+            self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # It crashed with a request unread.
         try:
             self.process.wait(timeout=20)
         except subprocess.TimeoutExpired:
@@ -156,6 +160,7 @@ class Ragstone:
 
     def __init__(self, program: Path, kind: Kind, threads: int, new_tokens: int, model: Path | None = None):
         self.program, self.kind, self.threads, self.new_tokens, self.model = program, kind, threads, new_tokens, model
+        self.pid: int | None = None  # Each call is a process of its own.
         self.ceilings: list[dict] = []
         self.load_seconds: list[float] = []
         self.stated: dict = {}

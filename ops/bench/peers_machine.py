@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
 from pathlib import Path
 
@@ -61,6 +62,32 @@ def memory_bytes(field: str) -> int:
     except OSError:
         pass
     return 0
+
+
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+def busy_seconds() -> float:
+    """Processor seconds that the whole machine has been busy, those that a hypervisor took away among them; 0 where it
+    is not known."""
+    try:
+        fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _waiting, interrupts, soft_interrupts, stolen = fields
+    return (user + nice + system + interrupts + soft_interrupts + stolen) / TICK
+
+
+def process_seconds(pid: int | None) -> float:
+    """Processor seconds of a process, or of the ended children of this one."""
+    if pid is None:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / TICK
 
 
 def machine(threads: int) -> dict:

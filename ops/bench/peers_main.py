@@ -20,7 +20,7 @@ from pathlib import Path
 import peers_report
 from peers_engines import KINDS, EngineFailed, Kind, Ragstone, Worker, linear_case
 from peers_environment import Environment, Unusable, say
-from peers_machine import commit, machine, memory_bytes, physical_cores
+from peers_machine import busy_seconds, commit, machine, memory_bytes, physical_cores, process_seconds
 from peers_series import Case, Measured
 from peers_shapes import BYTES_PER_WEIGHT, LINEAR_SHAPES, MODELS, LinearShape
 
@@ -157,16 +157,18 @@ def find_ragstone(given: argparse.Namespace) -> Path:
 class Clock:
     """What is left to do, by how long the same took before."""
 
-    def __init__(self, total: int):
-        self.total, self.done = total, 0
+    def __init__(self) -> None:
         self.took: dict[tuple[str, Case], float] = {}
 
-    def start(self) -> None:
-        self.started = time.monotonic()
+    def start(self, pid: int | None) -> None:
+        """Before a measurement that process `pid`, or a child, makes."""
+        self.started, self.busy, self.used = time.monotonic(), busy_seconds(), process_seconds(pid)
 
-    def finish(self, engine: str, case: Case) -> None:
-        self.done += 1
-        self.took[engine, case] = time.monotonic() - self.started
+    def finish(self, engine: str, case: Case, pid: int | None) -> float:
+        """After it; returns how many processors others kept busy meanwhile."""
+        self.took[engine, case] = max(time.monotonic() - self.started, 0.001)
+        others = (busy_seconds() - self.busy) - (process_seconds(pid) - self.used)
+        return round(max(others, 0.0) / self.took[engine, case], 2)
 
     def left(self, ahead: list[tuple[str, Case]]) -> str:
         """An estimate, once every measurement ahead has been seen."""
@@ -205,12 +207,11 @@ class Run:
         self.failed.append({"engine": kind.name, "model": model, "why": str(why), "retried": retried})
 
     def linear(self) -> None:
-        """Linear layers, and the memory's read."""
-        cases = [linear_case(shape) for shape in self.given.shape] if "linear" in self.given.cases else []
-        cases.append(Case("read", f"{READ_BYTES >> 20} MiB", READ_BYTES))
+        """Linear layers."""
+        cases = [linear_case(shape) for shape in self.given.shape]
         opened: dict[str, Worker | Ragstone] = {}
         for name in self.given.engines:
-            if not any(case.kind in KINDS[name].cases for case in cases):
+            if "linear" not in KINDS[name].cases:
                 continue
             try:
                 opened[name] = self.open(KINDS[name])
@@ -221,7 +222,7 @@ class Run:
         self.rounds(opened, cases, "")
 
     def model(self, name: str) -> None:
-        """One model's prefill and decode."""
+        """One model's prefill and decode, and beside a decode what it is bound by: the memory's read."""
         given = self.given
         cases = [Case("prefill", str(tokens), tokens, name) for tokens in given.prefill if "prefill" in given.cases]
         if "decode" in given.cases:
@@ -236,6 +237,9 @@ class Run:
         folder = self.environment.model(name)
         opened: dict[str, Worker | Ragstone] = {}
         try:
+            if "decode" in given.cases:
+                cases.append(Case("read", f"{READ_BYTES >> 20} MiB", READ_BYTES, name))
+                opened["pytorch"] = self.open(KINDS["pytorch"])
             for kind in kinds:
                 if engine := self.prepare(kind, name, folder):
                     opened[kind.name] = engine
@@ -296,23 +300,23 @@ class Run:
             for name in rotated(names, round + index)
             if case.kind in KINDS[name].cases
         ]
-        clock = Clock(len(steps))
+        clock = Clock()
         try:
             for index, (round, name, case) in enumerate(steps):
                 if name not in opened:
                     continue
                 ahead = [(name, case) for _, name, case in steps[index:] if name in opened]
                 title = f"{model + ' ' if model else ''}round {round + 1}/{self.given.rounds}"
-                clock.start()
+                clock.start(opened[name].pid)
                 try:
                     samples = list(opened[name].measure(case))
                 except EngineFailed as why:
                     self.fail(KINDS[name], model, why)
                     opened.pop(name).close()
                     continue
-                clock.finish(name, case)
+                others = clock.finish(name, case, opened[name].pid)
                 for sample in samples:
-                    self.measured.add(case, sample.series, round, sample.seconds, sample.details)
+                    self.measured.add(case, sample.series, round, sample.seconds, sample.details, others)
                 best = min((sample.seconds for sample in samples), default=0)
                 estimate = clock.left(ahead[1:])
                 say(f"[{index + 1}/{len(steps)}] {title}: {name} {case}: {best * 1000:,.1f} ms{estimate}")
@@ -367,7 +371,8 @@ def main() -> int:
         say(f"note: other work runs here (load {busy:.1f}); times will vary")
     run = Run(given, environment, ragstone)
     try:
-        run.linear()
+        if "linear" in given.cases:
+            run.linear()
         for model in given.models:
             run.model(model)
     except KeyboardInterrupt:

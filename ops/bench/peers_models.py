@@ -4,7 +4,7 @@
 
     FOLDER/hf/                    config.json and model.safetensors (bf16): transformers and ragstone
     FOLDER/bf16.gguf, q8_0.gguf   the same weights: llama.cpp
-    FOLDER/reference.safetensors  tokens, and transformers' logits in f32 at a few positions: what engines are checked by
+    FOLDER/reference.safetensors  tokens, and transformers' logits in f32 at a few positions, to check engines by
 
 The time does not depend on what the weights are, but the check does: they are large enough that every part of the
 forward pass shows in the logits, so that a wrong permutation or a missing bias is seen.

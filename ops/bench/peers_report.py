@@ -26,11 +26,10 @@ class Ratio:
 
 
 def read_bandwidth(measured: Measured, ceilings: list[dict]) -> float | None:
-    """Bytes a second that memory gives: the greater of PyTorch's sum and ragstone's own loop, medians."""
-    found = [series.rate().median for series in measured.find("read")]
-    stated = [entry["read_gbps"]["median"] * 1e9 for entry in ceilings if "read_gbps" in entry]
-    if stated:
-        found.append(Spread.of(stated).median)
+    """Bytes a second that memory gives: the best that PyTorch's sum or ragstone's own loop reached in any round,
+    because other work can only make it less."""
+    found = [series.rate().greatest for series in measured.series.values() if series.case.kind == "read"]
+    found += [entry["read_gbps"]["median"] * 1e9 for entry in ceilings if "read_gbps" in entry]
     return max(found, default=None)
 
 
@@ -55,20 +54,23 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
     for model in models:
         for case in measured.cases("prefill", model):
             at_4096 = case.size == "4096"
-            theirs = [measured.get(case, name) for name in ("llama.cpp-bf16", "llama.cpp-q8")]
-            llama = min((series for series in theirs if series), key=lambda each: each.spread().median, default=None)
-            for name in ("ragstone", "ragstone-q8"):
-                ours = measured.get(case, name)
-                is_wanted = name == "ragstone"
-                transformers = measured.get(case, "transformers")
-                compare(f"{name} / transformers bf16", model, ours, transformers, 2.5 if is_wanted and amx and at_4096 else None)
-                wanted = (6.0 if at_4096 else None) if amx else 1.2
-                compare(f"{name} / llama.cpp's better", model, ours, llama, wanted if is_wanted else None)
+            both = [measured.get(case, name) for name in ("llama.cpp-bf16", "llama.cpp-q8")]
+            llama = min((series for series in both if series), key=lambda each: each.spread().median, default=None)
+            transformers = measured.get(case, "transformers")
+            times_transformers = 2.5 if amx and at_4096 else None
+            times_llama = (6.0 if at_4096 else None) if amx else 1.2
+            ours = measured.get(case, "ragstone")
+            compare("ragstone / transformers bf16", model, ours, transformers, times_transformers)
+            compare("ragstone / llama.cpp's better", model, ours, llama, times_llama)
+            ours = measured.get(case, "ragstone-q8")
+            compare("ragstone-q8 / transformers bf16", model, ours, transformers, None)
+            compare("ragstone-q8 / llama.cpp's better", model, ours, llama, None)
         for case in measured.cases("decode", model):
-            for ours, theirs in (("ragstone", "llama.cpp-bf16"), ("ragstone-q8", "llama.cpp-q8")):
-                wanted = 1.2 if amx else None
-                compare(f"{ours} / {theirs}", model, measured.get(case, ours), measured.get(case, theirs), wanted)
-            compare("ragstone / transformers bf16", model, measured.get(case, "ragstone"), measured.get(case, "transformers"), None)
+            ours, ours_q8 = measured.get(case, "ragstone"), measured.get(case, "ragstone-q8")
+            wanted = 1.2 if amx else None
+            compare("ragstone / llama.cpp-bf16", model, ours, measured.get(case, "llama.cpp-bf16"), wanted)
+            compare("ragstone-q8 / llama.cpp-q8", model, ours_q8, measured.get(case, "llama.cpp-q8"), wanted)
+            compare("ragstone / transformers bf16", model, ours, measured.get(case, "transformers"), None)
         for series in measured.find("decode", model) if bandwidth else []:
             share = bandwidth_share(series, bandwidth, new_tokens)
             wanted = 0.7 if amx and series.engine in ("ragstone", "ragstone-q8") else None
@@ -132,19 +134,22 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     """The readable report."""
     machine = report["machine"]
     flags = " ".join(machine["flags"]) or "none of interest"
-    cpu = f"{machine['cpu']}, {machine['physical_cores']} cores, {machine['threads']} threads, {machine['memory_gib']} GiB"
+    cores = f"{machine['physical_cores']} cores, {machine['threads']} threads, {machine['memory_gib']} GiB"
     parts = [
         f"# Peers, commit {report['commit']}, {report['started']}",
-        f"{cpu}; {flags}",
+        f"{machine['cpu']}, {cores}; {flags}",
         "; ".join(f"{name} {version}" for name, version in report["versions"].items()),
         f"{report['rounds']} rounds; median (least .. greatest)",
     ]
     if system := next((entry["info"]["system"] for entry in report["engines"] if "system" in entry["info"]), None):
         parts.append(f"llama.cpp's {system}")
+    if (other := measured.other_work()) and other.greatest >= 0.1:
+        spread = f"{other.median:.2f} ({other.least:.2f} .. {other.greatest:.2f})"
+        parts.append(f"Processors kept busy by other work during a sample: {spread}")
     if report["interrupted"]:
         parts.append("**Interrupted: only the rounds that were done.**")
     if report["failed"]:
-        parts.append("## Failed\n\n" + "\n".join(f"- {entry['engine']} {entry['model']}: {entry['why']}" + retry(entry) for entry in report["failed"]))
+        parts.append("## Failed\n\n" + "\n".join(map(failure, report["failed"])))
     if report["agreement"]:
         rows = [
             [entry["model"], entry["engine"], f"{entry['cosine_least']:.5f}", f"{entry['top1']:.3f}"]
@@ -153,13 +158,15 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
         head = ["model", "engine", "least cosine", "same first token"]
         parts.append("## Logits against transformers in f32\n\n" + table(head, rows))
     if measured.find("linear"):
-        parts.append("## Linear layers, GFLOP/s\n\nRows x inputs x outputs.\n\n" + rate_table(measured, "linear", "", 1e9))
+        title = "## Linear layers, GFLOP/s\n\nRows x inputs x outputs.\n\n"
+        parts.append(title + rate_table(measured, "linear", "", 1e9))
     if bandwidth:
-        parts.append(f"Memory read: {bandwidth / 1e9:.1f} GB/s")
+        parts.append(f"Memory read, best: {bandwidth / 1e9:.1f} GB/s")
     for model in report["models"]:
-        for kind, title in (("prefill", "prefill, tokens a second by prompt"), ("decode", "decode, tokens a second by context")):
+        for kind, by in (("prefill", "prompt"), ("decode", "context")):
             if measured.find(kind, model):
-                parts.append(f"## {MODELS[model].title}: {title}\n\n" + rate_table(measured, kind, model, 1.0))
+                title = f"## {MODELS[model].title}: {kind}, tokens a second by {by}\n\n"
+                parts.append(title + rate_table(measured, kind, model, 1.0))
         for entry in report["engines"]:
             if entry["model"] == model and entry["settings"]:
                 parts.append(f"{entry['engine']}: {settings(entry['settings'])}")
@@ -174,9 +181,10 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     return "\n\n".join(parts) + "\n"
 
 
-def retry(failure: dict) -> str:
-    """What came after a failure."""
-    return " (tried again with the weights in the file's layout)" if failure["retried"] else ""
+def failure(entry: dict) -> str:
+    """A line about an engine that failed."""
+    retried = " (tried again with the weights in the file's layout)" if entry["retried"] else ""
+    return f"- {entry['engine']} {entry['model']}: {entry['why']}{retried}"
 
 
 def settings(chosen: dict | str) -> str:
@@ -202,6 +210,9 @@ def series_as_json(series: Series) -> dict:
         "work": series.case.work,
         "seconds": series.spread().as_json(),
         unit: rate.as_json(),
-        "samples": [{"round": round, "seconds": seconds} for round, seconds in series.seconds.items()],
+        "samples": [
+            {"round": round, "seconds": seconds, "other_work": series.other_work[round]}
+            for round, seconds in series.seconds.items()
+        ],
         "details": series.details,
     }

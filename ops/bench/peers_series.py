@@ -44,6 +44,7 @@ class Series:
     engine: str
     details: dict = field(default_factory=dict)
     seconds: dict[int, float] = field(default_factory=dict)  # By round.
+    other_work: dict[int, float] = field(default_factory=dict)  # By round: processors that others kept busy meanwhile.
 
     def spread(self) -> Spread:
         """Of the seconds."""
@@ -60,11 +61,12 @@ class Measured:
     def __init__(self) -> None:
         self.series: dict[tuple[Case, str], Series] = {}
 
-    def add(self, case: Case, engine: str, round: int, seconds: float, details: dict | None = None) -> None:
+    def add(self, case: Case, engine: str, round: int, seconds: float, details: dict, other_work: float) -> None:
         """Adds one sample."""
         series = self.series.setdefault((case, engine), Series(case, engine))
         series.seconds[round] = seconds
-        series.details |= details or {}
+        series.other_work[round] = other_work
+        series.details |= details
 
     def find(self, kind: str, model: str = "") -> list[Series]:
         """Series of one kind and model."""
@@ -72,6 +74,11 @@ class Measured:
 
     def get(self, case: Case, engine: str) -> Series | None:
         return self.series.get((case, engine))
+
+    def other_work(self) -> Spread | None:
+        """Of all samples."""
+        samples = [value for series in self.series.values() for value in series.other_work.values()]
+        return Spread.of(samples) if samples else None
 
     def cases(self, kind: str, model: str = "") -> list[Case]:
         """Cases of one kind and model, once each."""
