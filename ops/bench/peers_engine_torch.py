@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 # A model's layers follow one another, so the weights of each come from memory and not from a cache: the matrices that a
-# linear layer's measurement cycles through fill at least this many bytes.
+# cold measurement of a linear layer cycles through fill at least this many bytes.
 COLD_BYTES = 256 << 20
 MIN_SECONDS = 0.3
 MIN_CALLS = 3
@@ -32,7 +32,7 @@ class PyTorch:
     def __init__(self, threads: int):
         use_threads(threads)
         self.block: torch.Tensor | None = None
-        self.matrices: dict[tuple[str, str], tuple[torch.Tensor, list[torch.Tensor]]] = {}
+        self.matrices: dict[tuple[str, str, bool], tuple[torch.Tensor, list[torch.Tensor]]] = {}
 
     def info(self) -> dict:
         return {
@@ -45,17 +45,17 @@ class PyTorch:
         }
 
     @torch.inference_mode()
-    def linear(self, shape: str, dtype: str) -> dict:
-        """Median seconds of one call, without a bias."""
+    def linear(self, shape: str, dtype: str, cold: bool) -> dict:
+        """Median seconds of one call, without a bias: of one matrix again and again, or of one that no cache holds."""
         rows, inputs, outputs = (int(part) for part in shape.split("x"))
         generator = torch.Generator().manual_seed(7)
-        if (shape, dtype) not in self.matrices:
+        if (shape, dtype, cold) not in self.matrices:
             self.matrices = {}  # One at a time: they are large.
-            copies = max(1, -(-COLD_BYTES // (inputs * outputs * DTYPES[dtype].itemsize)))
+            copies = -(-COLD_BYTES // (inputs * outputs * DTYPES[dtype].itemsize)) if cold else 1
             draw = lambda *size: torch.randn(*size, generator=generator).to(DTYPES[dtype])
             weight = draw(outputs, inputs)
-            self.matrices[shape, dtype] = draw(rows, inputs), [weight.clone() for _ in range(copies)]
-        x, weights = self.matrices[shape, dtype]
+            self.matrices[shape, dtype, cold] = draw(rows, inputs), [weight.clone() for _ in range(copies)]
+        x, weights = self.matrices[shape, dtype, cold]
         torch.nn.functional.linear(x, weights[-1])
         times: list[float] = []
         while len(times) < MIN_CALLS or sum(times) < MIN_SECONDS:

@@ -3,6 +3,7 @@
     DIR/made-for.json    what it was made for; another pin or another processor, and it is made again
     DIR/venv             the engines; llama.cpp compiled for this processor
     DIR/models/NAME      what peers_models.py writes, with a file `made` when whole
+    DIR/ragstone-data    ragstone's data folder: its benchmarks leave the user's own alone
     DIR/log              what pip and the engines printed
 """
 

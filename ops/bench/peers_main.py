@@ -32,7 +32,7 @@ READ_BYTES = 512 << 20
 LEAST_COSINE = 0.98
 
 # llama.cpp's settings are tried at sizes up to this; longer ones take what was found for the nearest.
-LONGEST_TRIAL = 2048
+LONGEST_TRIAL = 4096
 
 
 def ragstone_version(program: Path | None) -> dict[str, str]:
@@ -194,7 +194,8 @@ class Run:
         """Starts an engine."""
         given = self.given
         if kind.is_ragstone:
-            return Ragstone(self.ragstone, kind, given.threads, given.new_tokens, folder)
+            data = self.environment.folder / "ragstone-data"
+            return Ragstone(self.ragstone, kind, data, given.threads, given.new_tokens, folder)
         flags = ["--plain"] if plain else []
         if folder:
             longest = max([*given.prefill, *(context + given.new_tokens for context in given.context)])

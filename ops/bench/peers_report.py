@@ -9,6 +9,11 @@ from peers_series import Case, Measured, Series, Spread, speedup
 from peers_shapes import BYTES_PER_WEIGHT, MODELS
 
 
+# Processors that other work takes, from which on a run says nothing: engines whose threads wait for each other lose much
+# more than others.
+DISTURBED = 0.2
+
+
 @dataclass(frozen=True)
 class Ratio:
     """A comparison; `wanted` is the least median that this project asks of it, where it asks something."""
@@ -78,12 +83,12 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
     return found
 
 
-def best_linear(measured: Measured, case: Case, compute: str) -> Series | None:
-    """ragstone's fastest path from bf16 weights that computes in `compute`."""
+def best_linear(measured: Measured, case: Case, precision: str) -> Series | None:
+    """ragstone's fastest path of `precision`."""
     paths = [
         series
         for series in measured.find("linear")
-        if series.case == case and series.details.get("compute") == compute and series.details.get("weights") != "q8"
+        if series.case == case and series.details.get("precision") == precision
     ]
     return min(paths, key=lambda series: series.spread().median, default=None)
 
@@ -146,6 +151,8 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     if (other := measured.other_work()) and other.greatest >= 0.1:
         spread = f"{other.median:.2f} ({other.least:.2f} .. {other.greatest:.2f})"
         parts.append(f"Processors kept busy by other work during a sample: {spread}")
+        if other.median >= DISTURBED:
+            parts.append("**Disturbed: neither times nor ratios hold. Run this again with nothing beside it.**")
     if report["interrupted"]:
         parts.append("**Interrupted: only the rounds that were done.**")
     if report["failed"]:
