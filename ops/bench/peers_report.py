@@ -9,8 +9,8 @@ from peers_series import Case, Measured, Series, Spread, speedup
 from peers_shapes import BYTES_PER_WEIGHT, MODELS
 
 
-# Processors that other work takes, from which on a run says nothing: engines whose threads wait for each other lose much
-# more than others.
+# Processors that other work takes, from which on a run says nothing: engines whose threads wait for each other lose
+# much more than others.
 DISTURBED = 0.2
 
 
