@@ -92,6 +92,14 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub threads: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernels: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,

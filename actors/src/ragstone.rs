@@ -140,7 +140,7 @@ impl Ragstone {
         let runtime = Handle::current();
         let folders = folders.clone();
         let (opened, settings, folders, env) = blocking(move || {
-            set_threads(settings.threads);
+            settings.prepare_compute()?;
             std::fs::create_dir_all(&folders.data).map_err(|error| {
                 Error::new(
                     ErrorKind::InvalidInput,
@@ -269,7 +269,6 @@ impl Parts {
         let Self { settings, env, loaded, store, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
-        // Whole blocks of f32: the pool keeps what it computes with.
         let blocks = (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize;
         let engine = Engine::start(model.clone(), blocks, settings.max_queued, settings.max_batch, env.clone())?;
         let queued = settings.max_queued;
@@ -323,7 +322,13 @@ fn load_model(
     let tokenizer = Tokenizer::from_folder(folder)?;
     let chat = ChatTemplate::from_folder(folder)?;
     let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
-    let model = Model::load(folder, LoadOptions { kv_dtype: settings.kv_dtype, progress: Some(&loading) })?;
+    let options = LoadOptions {
+        kv_dtype: settings.kv_dtype,
+        weights: settings.weights,
+        compute: settings.compute,
+        progress: Some(&loading),
+    };
+    let model = Model::load(folder, options)?;
     tokenizer.check_fits(model.config())?;
     let read = |name: &str| {
         let path = folder.join(name);
@@ -336,7 +341,7 @@ fn load_model(
         config: &read("config.json")?,
         tokenizer: &tokenizer_json,
         weights: Weights::Files(weights.files()),
-        compute_dtype: "f32",
+        arithmetic: &model.arithmetic().to_string(),
         kv_dtype: model.kv_layout().dtype,
         positional: &format!("{:?}", model.config().rope),
     };
@@ -349,14 +354,6 @@ fn load_model(
         chat,
         fingerprint,
     })
-}
-
-/// The kernels' pool is rayon's global one; only the first call of a process can size it.
-fn set_threads(threads: Option<usize>) {
-    let Some(threads) = threads else { return };
-    if let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global() {
-        tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
-    }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

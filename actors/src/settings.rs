@@ -1,6 +1,7 @@
 //! What an operator can set, with defaults that work on a laptop.
 
-use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
+use ragstone_kernels::simd;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -30,6 +31,13 @@ pub struct Settings {
     pub deadline_s: u64,
     /// Compute threads; none given takes every core.
     pub threads: Option<usize>,
+    /// How the language model's weights are kept; none given keeps them as its files have them.
+    pub weights: Option<WeightFormat>,
+    /// What the language model's products are computed in; none given takes bf16 where weights are bf16 and the
+    /// processor multiplies that faster, else f32.
+    pub compute: Option<ComputeDtype>,
+    /// The instruction set of the kernels; none given takes the fastest.
+    pub kernels: Option<String>,
     /// Type of stored KV; none given takes that of the weights.
     pub kv_dtype: Option<KvDtype>,
     /// How passages and questions are written into a prompt.
@@ -49,6 +57,9 @@ impl Default for Settings {
             max_batch: 16,
             deadline_s: 120,
             threads: None,
+            weights: None,
+            compute: None,
+            kernels: None,
             kv_dtype: None,
             prompt: PromptFormat::default(),
         }
@@ -81,6 +92,25 @@ impl Settings {
         if self.deadline_s == 0 {
             return bad("deadline_s", "must be at least 1");
         }
+        if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
+            return bad("kernels", &format!("has a wrong value: {error}"));
+        }
         self.prompt.validate()
+    }
+
+    /// Sizes the compute threads and chooses the kernels, for the whole process: only the first call can.
+    ///
+    /// # Errors
+    /// `InvalidInput` if this machine does not have the kernels asked for.
+    pub fn prepare_compute(&self) -> Result<()> {
+        if let Some(threads) = self.threads
+            && let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()
+        {
+            tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
+        }
+        if let Some(kernels) = &self.kernels {
+            simd::Path::from_name(kernels)?.force()?;
+        }
+        Ok(())
     }
 }

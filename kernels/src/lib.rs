@@ -15,6 +15,7 @@ pub mod embedding;
 pub mod error;
 pub mod linear;
 pub mod matrix;
+pub mod measure;
 pub mod model;
 pub mod pool;
 pub mod rope;

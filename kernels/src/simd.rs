@@ -13,7 +13,7 @@ mod x86;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
-pub(crate) use exp::exp;
+pub(crate) use exp::{exp, exp_coarse};
 
 /// An instruction set that the kernels are compiled for. The bits of a result depend on the path, and on nothing
 /// else: not on the batch, not on the number of threads.
@@ -138,7 +138,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn from_integers(words: Self::Words) -> Self;
     /// `LANES` values of f16, widened.
     unsafe fn load_f16(from: *const u16) -> Self;
-    /// The nearest bf16, ties to even; a NaN stays one.
+    /// The nearest bf16, ties to even; a NaN stays one, and what is no normal number may become zero.
     unsafe fn store_bf16(self, to: *mut u16);
     unsafe fn splat(value: f32) -> Self;
     unsafe fn load(from: *const f32) -> Self;
@@ -220,6 +220,13 @@ unsafe fn run_avx2(kernel: impl Kernel) {
     unsafe { kernel.run::<x86::Avx2, 6, 2>() }
 }
 
+/// Keeps the compiler from reading the x of all rows before the first product, which would push sums out of the
+/// registers. Costs no instruction.
+#[inline(always)]
+pub(crate) fn keep_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
+}
+
 /// `sums[r] += x[r] * columns`, where x[r] is `x_stride` behind x[r - 1]: the step of every product of matrices here.
 ///
 /// # Safety
@@ -239,6 +246,7 @@ pub(crate) unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usiz
                 *sum = x.mul_add(*column, *sum);
             }
         }
+        keep_order();
     }
 }
 
@@ -261,7 +269,17 @@ pub(crate) unsafe fn add_dots<V: Vector, const ROWS: usize, const VECS: usize>(
                 *sum = sum.dot_bf16(x, *column);
             }
         }
+        keep_order();
     }
+}
+
+/// Tiles of at most `height` rows, as even as can be: (first row, rows).
+pub(crate) fn row_tiles(rows: usize, height: usize) -> impl Iterator<Item = (usize, usize)> {
+    let tiles = rows.div_ceil(height);
+    (0..tiles).map(move |tile| {
+        let first = tile * rows / tiles;
+        (first, (tile + 1) * rows / tiles - first)
+    })
 }
 
 #[cfg(test)]

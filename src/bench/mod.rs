@@ -1,3 +1,71 @@
 //! Benchmarks that users can run: each measures its modes in one run, interleaved, and prints medians with their spread.
 
+pub mod kernels;
+pub mod model;
 pub mod ttft;
+
+use ragstone_kernels::simd::Path;
+use serde::Serialize;
+
+/// Qwen2.5-0.5B's shape, for random weights: the time does not depend on what the weights are.
+const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
+    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
+    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
+    "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
+
+/// The middle of some samples, and how far they spread.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Spread {
+    pub median: f64,
+    pub least: f64,
+    pub greatest: f64,
+}
+
+impl Spread {
+    /// Of any number of samples; NaN of none.
+    pub fn of(samples: impl IntoIterator<Item = f64>) -> Self {
+        let mut samples: Vec<f64> = samples.into_iter().collect();
+        samples.sort_by(f64::total_cmp);
+        let at = |index: usize| samples.get(index).copied().unwrap_or(f64::NAN);
+        let middle = samples.len() / 2;
+        let median = if samples.len() % 2 == 1 { at(middle) } else { f64::midpoint(at(middle.wrapping_sub(1)), at(middle)) };
+        Self { median, least: at(0), greatest: at(samples.len().wrapping_sub(1)) }
+    }
+
+    /// A rate out of times: `work` by each.
+    fn rate(self, work: f64) -> Self {
+        Self { median: work / self.median, least: work / self.greatest, greatest: work / self.least }
+    }
+}
+
+/// Where a benchmark ran.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Compute threads.
+    pub threads: usize,
+    /// The instruction set in use, and those that there are, fastest first.
+    pub path: &'static str,
+    pub paths: Vec<&'static str>,
+}
+
+impl Machine {
+    /// This one.
+    pub fn here() -> Self {
+        let paths = Path::available().iter().map(|path| path.name()).collect();
+        Self { threads: rayon::current_num_threads(), path: Path::best().name(), paths }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        let odd = Spread::of([3.0, 1.0, 2.0]);
+        assert_eq!((odd.median, odd.least, odd.greatest), (2.0, 1.0, 3.0));
+        assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).median, 2.5);
+        assert!(Spread::of([]).median.is_nan());
+        assert_eq!(odd.rate(6.0).greatest, 6.0);
+    }
+}

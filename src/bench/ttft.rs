@@ -25,14 +25,9 @@ use ragstone_storage::store::{KvStore, StoreOptions};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
+use super::{QWEN_05B, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
-
-/// Qwen2.5-0.5B's shape, with random weights: the time does not depend on what the weights are.
-const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
-    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
-    "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
 
 const ROOT_TOKENS: usize = 32;
 const QUESTION_TOKENS: usize = 64;
@@ -106,7 +101,7 @@ struct Run {
 }
 
 /// Measures every mode. Needs about 3 GiB of memory and 300 MiB in the system's temporary folder.
-pub async fn measure(options: Options) -> Result<Vec<ModeResult>> {
+pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
     let passage_tokens = options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
     if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
         return Err(Error::invalid(format!(
@@ -116,7 +111,7 @@ pub async fn measure(options: Options) -> Result<Vec<ModeResult>> {
         )));
     }
     let handle = Handle::current();
-    let measured = tokio::task::spawn_blocking(move || Bench::new(options, passage_tokens, handle)?.run()).await;
+    let measured = tokio::task::spawn_blocking(move || Bench::new(options, load, passage_tokens, handle)?.run()).await;
     measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
 }
 
@@ -134,12 +129,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(options: Options, passage_tokens: usize, runtime: Handle) -> Result<Self> {
+    fn new(options: Options, load: LoadOptions<'_>, passage_tokens: usize, runtime: Handle) -> Result<Self> {
         let progress = Progress::new("building a random model", Unit::Nothing);
         progress.tick();
         let config = ModelConfig::from_json(QWEN_05B)?;
         let vocabulary = config.vocab_size as u32;
-        let model = Model::random(config, options.seed, LoadOptions::default());
+        let model = Model::random(config, options.seed, load);
         let question_tokens = options.prompt_tokens - ROOT_TOKENS - options.passages * passage_tokens;
         let pool = model.new_pool(options.prompt_tokens.div_ceil(BLOCK_TOKENS));
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
@@ -169,7 +164,7 @@ impl Bench {
                 runs[index].push(run);
             }
         }
-        let full = median(runs[0].iter().map(|run| run.ttft_ms));
+        let full = Spread::of(runs[0].iter().map(|run| run.ttft_ms)).median;
         let results = MODES.iter().zip(runs).map(|((mode, ..), runs)| self.result(mode, &runs, full));
         Ok(results.collect())
     }
@@ -247,17 +242,16 @@ impl Bench {
     }
 
     fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {
-        let times = || runs.iter().map(|run| run.ttft_ms);
-        let ttft_ms_median = median(times());
+        let times = Spread::of(runs.iter().map(|run| run.ttft_ms));
         ModeResult {
             mode,
             prompt_tokens: self.options.prompt_tokens,
-            ttft_ms_median,
-            ratio_to_full: ttft_ms_median / full,
+            ttft_ms_median: times.median,
+            ratio_to_full: times.median / full,
             runs: runs.len(),
-            ttft_ms_min: times().fold(f64::INFINITY, f64::min),
-            ttft_ms_max: times().fold(0.0, f64::max),
-            load_wait_ms_median: median(runs.iter().map(|run| run.load_wait_ms)),
+            ttft_ms_min: times.least,
+            ttft_ms_max: times.greatest,
+            load_wait_ms_median: Spread::of(runs.iter().map(|run| run.load_wait_ms)).median,
             loaded_bytes: runs.last().map_or(0, |run| run.loaded_bytes),
             computed_tokens: runs.last().map_or(0, |run| run.computed_tokens),
         }
@@ -270,33 +264,11 @@ fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &En
         config: QWEN_05B.as_bytes(),
         tokenizer: b"none",
         weights: Weights::Seed(seed),
-        compute_dtype: "f32",
+        arithmetic: &model.arithmetic().to_string(),
         kv_dtype: model.kv_layout().dtype,
         positional: "rope",
     };
     let options = StoreOptions { host_bytes, disk_bytes: 4 << 30 };
     let fingerprint = fingerprint(&identity, None, None)?;
     Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
-}
-
-/// The middle value, or the mean of the two middle ones.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n if n % 2 == 1 => values[n / 2],
-        n => f64::midpoint(values[n / 2 - 1], values[n / 2]),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::median;
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert!((median([3.0, 1.0, 2.0].into_iter()) - 2.0).abs() < f64::EPSILON);
-        assert!((median([4.0, 1.0, 2.0, 3.0].into_iter()) - 2.5).abs() < f64::EPSILON);
-    }
 }

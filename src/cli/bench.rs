@@ -1,8 +1,14 @@
 //! `ragstone bench`
 
-use crate::bench::ttft;
+use ragstone_kernels::model::LoadOptions;
+
+use crate::bench::kernels::{Group, Shape};
+use crate::bench::{Spread, kernels, model, ttft};
 use crate::cli::output;
+use crate::config::Config;
+use crate::data_folder::DataFolder;
 use crate::error::{Error, Result};
+use crate::model_source;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -24,16 +30,99 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Each kernel by itself, beside what this machine could do at most
+    Kernels {
+        /// Measure only these
+        #[arg(long, value_name = "GROUP", value_enum)]
+        only: Vec<Group>,
+        /// A shape of linear layers, such as 512x896x4864 (rows, inputs, outputs)
+        #[arg(long = "shape", value_name = "RxIxO")]
+        shapes: Vec<Shape>,
+        /// Measure every instruction set that this machine has
+        #[arg(long)]
+        all_paths: bool,
+        /// Rounds; each measures every kernel once
+        #[arg(long, value_name = "N", default_value_t = 5)]
+        runs: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Prefill and decode of a whole model: that of --model, or one of Qwen2.5-0.5B's shape with random weights
+    Model {
+        /// Lengths of prompts
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [512, 2048, 4096])]
+        prefill: Vec<usize>,
+        /// Tokens that stand before the first decoded one
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 4096])]
+        context: Vec<usize>,
+        /// Rounds; each measures every length once
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        runs: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Runs a benchmark.
-pub async fn run(command: Command) -> Result<()> {
-    let Command::Ttft { tokens, passages, runs, seed, json } = command;
-    if tokens > 32_768 {
-        return Err(Error::invalid(format!("--tokens {tokens} is beyond the model's context of 32768")));
+pub async fn run(config: &Config, command: Command) -> Result<()> {
+    config.settings.prepare_compute()?;
+    match command {
+        Command::Ttft { tokens, passages, runs, seed, json } => {
+            if tokens > 32_768 {
+                return Err(Error::invalid(format!("--tokens {tokens} is beyond the model's context of 32768")));
+            }
+            let options = ttft::Options { prompt_tokens: tokens, passages, runs, ratio: 0.15, seed };
+            print_ttft(&ttft::measure(options, load_options(config)).await?, json)
+        }
+        Command::Kernels { only, shapes, all_paths, runs, json } => {
+            let options = kernels::Options { only, shapes, all_paths, runs: at_least_one(runs)? };
+            let report = blocking(move || kernels::measure(&options)).await?;
+            print_kernels(&report, json)
+        }
+        Command::Model { prefill, context, runs, json } => {
+            if prefill.contains(&0) {
+                return Err(Error::invalid("--prefill 0: a prompt has at least one token"));
+            }
+            let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)? };
+            let surface = &config.surface;
+            let folder = match &surface.model {
+                Some(_) => {
+                    let models = DataFolder::create(&config.data()?)?.path().join("models");
+                    Some(model_source::find(surface.model.as_deref(), surface.offline, &models).await?.path)
+                }
+                None => None,
+            };
+            let load = load_options(config);
+            let report = blocking(move || model::measure(folder.as_deref(), load, &options)).await?;
+            print_model(&report, json)
+        }
     }
-    let options = ttft::Options { prompt_tokens: tokens, passages, runs, ratio: 0.15, seed };
-    let results = ttft::measure(options).await?;
+}
+
+fn load_options(config: &Config) -> LoadOptions<'static> {
+    let settings = &config.settings;
+    LoadOptions {
+        kv_dtype: settings.kv_dtype,
+        weights: settings.weights,
+        compute: settings.compute,
+        progress: None,
+    }
+}
+
+fn at_least_one(runs: usize) -> Result<usize> {
+    if runs == 0 { Err(Error::invalid("--runs 0: there must be at least one")) } else { Ok(runs) }
+}
+
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => Err(Error::internal(format!("the benchmark failed: {error}"))),
+    }
+}
+
+fn print_ttft(results: &[ttft::ModeResult], json: bool) -> Result<()> {
     if json {
         return output::json(&results);
     }
@@ -52,4 +141,69 @@ pub async fn run(command: Command) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+fn print_kernels(report: &kernels::Report, json: bool) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    let (machine, ceilings) = (&report.machine, &report.ceilings);
+    output::line(&format!("{} threads, {} (of {})", machine.threads, machine.path, machine.paths.join(", ")))?;
+    output::line(&format!(
+        "at most: {:.0} GFLOP/s f32, {:.0} GFLOP/s bf16, {:.0} GOP/s int8, reading {:.1} GB/s\n",
+        ceilings.f32_gflops.median,
+        ceilings.bf16_gflops.median,
+        ceilings.int8_gops.median,
+        ceilings.read_gbps.median
+    ))?;
+    output::line(
+        "kernel            path        type  shape               ms (min .. max)             GFLOP/s    GB/s  of ceiling",
+    )?;
+    for result in &report.results {
+        output::line(&format!(
+            "{:<17} {:<11} {:<5} {:<15} {} {:>8} {:>7.1} {:>11.2}",
+            result.kernel,
+            result.path,
+            result.precision,
+            result.shape,
+            milliseconds(result.seconds),
+            if result.gflops.median > 0.0 { format!("{:.0}", result.gflops.median) } else { "-".into() },
+            result.gbps.median,
+            result.of_ceiling,
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_model(report: &model::Report, json: bool) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    let machine = &report.machine;
+    output::line(&format!(
+        "{} threads, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
+        machine.threads,
+        machine.path,
+        report.weights,
+        report.weight_bytes as f64 / f64::from(1 << 20),
+        report.compute,
+        report.kv_dtype,
+        report.load_seconds,
+    ))?;
+    output::line("                    ms (min .. max)                 tokens/s    GB/s")?;
+    for prefill in &report.prefill {
+        let rate = prefill.tokens_per_second.median;
+        output::line(&format!("prefill {:<6} {} {rate:>12.1}", prefill.tokens, milliseconds(prefill.seconds)))?;
+    }
+    for decode in &report.decode {
+        let (rate, gbps) = (decode.tokens_per_second.median, decode.gbps.median);
+        let seconds = milliseconds(decode.seconds);
+        output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
+    }
+    Ok(())
+}
+
+fn milliseconds(seconds: Spread) -> String {
+    let Spread { median, least, greatest } = seconds;
+    format!("{:>9.3} ({:>9.3} .. {:>9.3})", median * 1e3, least * 1e3, greatest * 1e3)
 }

@@ -45,6 +45,18 @@ struct Global {
     /// Never use the network
     #[arg(long, global = true)]
     offline: bool,
+    /// Compute threads [default: one for each core]
+    #[arg(long, global = true, value_name = "N")]
+    threads: Option<usize>,
+    /// How the language model's weights are kept [default: stored, as its files have them]
+    #[arg(long, global = true, value_parser = ["stored", "bf16", "q8"])]
+    weights: Option<String>,
+    /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
+    #[arg(long, global = true, value_parser = ["f32", "bf16"])]
+    compute: Option<String>,
+    /// Instruction set of the kernels, such as avx2 or portable [default: the fastest]
+    #[arg(long, global = true, value_name = "NAME")]
+    kernels: Option<String>,
     /// Settings, in TOML
     #[arg(long, global = true, value_name = "FILE", env = "RAGSTONE_CONFIG")]
     config: Option<PathBuf>,
@@ -118,6 +130,10 @@ impl Cli {
             embedder: global.embedder,
             listen,
             offline: global.offline.then_some(true),
+            threads: global.threads,
+            weights: global.weights,
+            compute: global.compute,
+            kernels: global.kernels,
             log: global.log,
             log_format: global.log_format,
             set: global.set,
@@ -131,7 +147,7 @@ impl Cli {
             Command::Cache(command) => cache::run(&config, command).await,
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
-            Command::Bench(command) => bench::run(command).await,
+            Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Completions { .. } => Ok(()),

@@ -37,8 +37,8 @@ pub struct ModelIdentity<'a> {
     pub tokenizer: &'a [u8],
     /// The weights.
     pub weights: Weights<'a>,
-    /// Type and way of computing, such as `f32-cpu`.
-    pub compute_dtype: &'a str,
+    /// How weights are kept and products computed, such as `weights stored, compute bf16`.
+    pub arithmetic: &'a str,
     /// Element type of stored K and V.
     pub kv_dtype: KvDtype,
     /// Positional encoding, and where it is applied, such as `rope, k stored before rotary`.
@@ -62,7 +62,7 @@ pub fn fingerprint(
     part(&FORMAT_VERSION.to_le_bytes());
     part(identity.config);
     part(identity.tokenizer);
-    part(identity.compute_dtype.as_bytes());
+    part(identity.arithmetic.as_bytes());
     part(identity.kv_dtype.name().as_bytes());
     part(identity.positional.as_bytes());
     match identity.weights {

@@ -22,8 +22,8 @@ pub(super) trait KvFormat {
         head_dim: usize,
     );
 
-    /// `totals[r] += weights[r] v` over the first `slots` of a block, ascending; weights are `stride` f32 apart (half of
-    /// that in pairs), and zero behind the last slot.
+    /// `totals[r] += weights[r] v` over the first `slots` of a block, ascending; the weights of two rows are `stride` f32
+    /// (or pairs) apart.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`; `weights` must be good for `ROWS` rows, `values` for a block's
@@ -207,14 +207,14 @@ impl KvFormat for DotBf16 {
                 for (vec, column) in columns.iter_mut().enumerate() {
                     *column = V::load_words(values.add(pair * row_len + vec * V::LANES));
                 }
-                add_dots(totals, weights.add(pair), stride / 2, &columns);
+                add_dots(totals, weights.add(pair), stride, &columns);
             }
             if slots % 2 == 1 {
                 // The high half of a last, odd slot may hold anything, and zero times that need not be zero.
                 for (vec, column) in columns.iter_mut().enumerate() {
                     *column = V::low_halves(V::load_words(values.add(slots / 2 * row_len + vec * V::LANES)));
                 }
-                add_dots(totals, weights.add(slots / 2), stride / 2, &columns);
+                add_dots(totals, weights.add(slots / 2), stride, &columns);
             }
         }
     }

@@ -7,12 +7,16 @@ use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
 use crate::pool::{Arena, BLOCK_TOKENS, KvPool};
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Vector, exp};
+use crate::simd::{Kernel, Vector, exp, exp_coarse, row_tiles};
 
 /// Slots of a key tile: the scores of four blocks are four vectors of 512 bits.
 pub(super) const KEY_TILE: usize = 64;
 /// The most queries that are held in registers together.
 const MAX_ROWS: usize = 6;
+/// Lanes of the longest vector.
+const LANES: usize = 16;
+/// Vectors of keys that are scored together: with more, compilers run out of registers.
+const SCORE_VECS: usize = 2;
 /// Where the running maximum starts: so low that any score's weight against it is zero, yet finite, so that
 /// differences are numbers while nothing has been seen.
 const NOTHING_SEEN: f32 = -1e30;
@@ -44,11 +48,14 @@ struct State<'a> {
     sums: &'a mut [f32],
     /// The greatest score so far.
     greatest: &'a mut [f32],
-    /// The sum of weights so far.
+    /// `[queries][LANES]`: the sums of weights so far, by lane.
     weights: &'a mut [f32],
     /// `[rows][KEY_TILE]`: infinity where the row sees the key, minus infinity elsewhere.
     mask: &'a mut [f32],
-    /// `[MAX_ROWS][KEY_TILE]`: scores, then weights; pairs of bf16 where the format wants them.
+    /// What sums and weights shrink by because of a greater maximum, by query.
+    decay: &'a mut [f32],
+    /// `[queries][KEY_TILE]`: scores, then weights; pairs of bf16 where the format wants them, in the first half of a
+    /// query's place.
     scores: &'a mut [f32],
 }
 
@@ -115,37 +122,49 @@ impl RowTile<'_> {
             lines(q_len),
             queries * self.row_len(),
             lines(queries),
-            lines(queries),
+            queries * LANES,
             rows * KEY_TILE,
-            MAX_ROWS * KEY_TILE,
+            lines(queries),
+            queries * KEY_TILE,
         ];
         let mut memory = Scratch::take(lengths.iter().sum());
         let (q, memory) = memory.split_at_mut(lengths[0]);
         let (sums, memory) = memory.split_at_mut(lengths[1]);
         let (greatest, memory) = memory.split_at_mut(lengths[2]);
         let (weights, memory) = memory.split_at_mut(lengths[3]);
-        let (mask, scores) = memory.split_at_mut(lengths[4]);
-        let mut state = State { q, sums, greatest, weights, mask, scores };
+        let (mask, memory) = memory.split_at_mut(lengths[4]);
+        let (decay, scores) = memory.split_at_mut(lengths[5]);
+        let mut state = State { q, sums, greatest, weights, mask, decay, scores };
         // SAFETY: the caller's promise; `first` and the height stay below `queries`.
         unsafe {
             self.start::<V, F>(&mut state);
-            let tiles = queries.div_ceil(ROWS);
             for tile in 0..self.spans.len() {
                 let Some(keys) = self.key_tile(tile, cells, state.mask) else { continue };
-                for rows in 0..tiles {
-                    let first = rows * queries / tiles;
-                    match (rows + 1) * queries / tiles - first {
-                        1 => self.step::<V, F, 1, VECS>(&mut state, &keys, first),
-                        2 => self.step::<V, F, 2, VECS>(&mut state, &keys, first),
-                        3 => self.step::<V, F, 3, VECS>(&mut state, &keys, first),
-                        4 => self.step::<V, F, 4, VECS>(&mut state, &keys, first),
-                        5 => self.step::<V, F, 5, VECS>(&mut state, &keys, first),
-                        _ => self.step::<V, F, MAX_ROWS, VECS>(&mut state, &keys, first),
+                // Each step over all queries before the next one: within a step they do not wait for each other.
+                for (first, height) in row_tiles(queries, ROWS) {
+                    match height {
+                        1 => self.score::<V, F, 1, SCORE_VECS>(&mut state, &keys, first),
+                        2 => self.score::<V, F, 2, SCORE_VECS>(&mut state, &keys, first),
+                        3 => self.score::<V, F, 3, SCORE_VECS>(&mut state, &keys, first),
+                        4 => self.score::<V, F, 4, SCORE_VECS>(&mut state, &keys, first),
+                        5 => self.score::<V, F, 5, SCORE_VECS>(&mut state, &keys, first),
+                        _ => self.score::<V, F, MAX_ROWS, SCORE_VECS>(&mut state, &keys, first),
+                    }
+                }
+                self.weigh::<V, F>(&mut state, keys.masked, queries);
+                for (first, height) in row_tiles(queries, ROWS) {
+                    match height {
+                        1 => self.gather::<V, F, 1, VECS>(&mut state, &keys, first),
+                        2 => self.gather::<V, F, 2, VECS>(&mut state, &keys, first),
+                        3 => self.gather::<V, F, 3, VECS>(&mut state, &keys, first),
+                        4 => self.gather::<V, F, 4, VECS>(&mut state, &keys, first),
+                        5 => self.gather::<V, F, 5, VECS>(&mut state, &keys, first),
+                        _ => self.gather::<V, F, MAX_ROWS, VECS>(&mut state, &keys, first),
                     }
                 }
             }
+            self.finish::<V>(&state, queries);
         }
-        self.finish(&state, queries);
     }
 
     fn head_dim(&self) -> usize {
@@ -173,6 +192,7 @@ impl RowTile<'_> {
         state.sums.fill(0.0);
         state.greatest.fill(NOTHING_SEEN);
         state.weights.fill(0.0);
+        state.decay.fill(0.0);
     }
 
     /// Key tile `tile`, or nothing if no row sees any of it: then it would add nothing but zeros.
@@ -220,95 +240,141 @@ impl RowTile<'_> {
         })
     }
 
-    /// Takes `ROWS` queries from `first` on through one key tile.
+    /// Scores of `ROWS` queries from `first` on with all slots of a tile: one sum each over ascending elements.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`; the state must hold `first + ROWS` queries.
     #[inline(always)]
-    unsafe fn step<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
+    unsafe fn score<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
         &self,
         state: &mut State<'_>,
         keys: &KeyTile<F::Cell>,
         first: usize,
     ) {
-        let (head_dim, row_len) = (self.head_dim(), self.row_len());
+        let head_dim = self.head_dim();
         let q_len = if F::IS_PAIRED { head_dim / 2 } else { head_dim };
         let q = state.q[first * q_len..(first + ROWS) * q_len].as_ptr();
-        let sums = state.sums[first * row_len..(first + ROWS) * row_len].as_mut_ptr();
-        // SAFETY: the pointers are good for `ROWS` rows; blocks are as long as their layout says.
-        unsafe {
-            score::<V, F, ROWS, VECS>(q, head_dim, keys, state.scores);
-            let decay = self.weigh::<V, ROWS>(state, keys.masked, first);
-            if F::IS_PAIRED {
-                pair_in_place::<V>(&mut state.scores[..ROWS * KEY_TILE]);
+        let scores = state.scores[first * KEY_TILE..(first + ROWS) * KEY_TILE].as_mut_ptr();
+        for slot in (0..KEY_TILE).step_by(VECS * V::LANES) {
+            // SAFETY: no vector crosses a block's border; the pointers are good for `ROWS` rows.
+            unsafe {
+                let mut from = [std::ptr::null(); VECS];
+                for (vec, from) in from.iter_mut().enumerate() {
+                    let slot = slot + vec * V::LANES;
+                    *from = keys.keys[slot / BLOCK_TOKENS].add(slot % BLOCK_TOKENS);
+                }
+                let mut sums = [[V::splat(0.0); VECS]; ROWS];
+                F::add_scores(&mut sums, q, &from, head_dim);
+                for (row, sums) in sums.iter().enumerate() {
+                    for (vec, sum) in sums.iter().enumerate() {
+                        sum.store(scores.add(row * KEY_TILE + slot + vec * V::LANES));
+                    }
+                }
             }
+        }
+    }
+
+    /// Turns scores into weights against the new maximum, and says what earlier sums shrink by. In passes over all
+    /// queries, so that the chains of dependent steps are short and overlap.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn weigh<V: Vector, F: KvFormat>(&self, state: &mut State<'_>, masked: bool, queries: usize) {
+        let vecs = KEY_TILE / V::LANES;
+        // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does `LANES`; decays
+        // are padded to whole vectors.
+        unsafe {
+            if masked {
+                for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
+                    let mask = state.mask[query / self.shared_heads * KEY_TILE..][..KEY_TILE].as_ptr();
+                    for slot in (0..KEY_TILE).step_by(V::LANES) {
+                        let scores = scores.as_mut_ptr().add(slot);
+                        V::load(scores).min(V::load(mask.add(slot))).store(scores);
+                    }
+                }
+            }
+            for (query, scores) in state.scores.chunks_exact(KEY_TILE).enumerate().take(queries) {
+                let before = state.greatest[query];
+                let mut greatest = V::splat(before);
+                for vec in 0..vecs {
+                    greatest = greatest.max(V::load(scores.as_ptr().add(vec * V::LANES)));
+                }
+                let greatest = greatest.max_lane();
+                state.greatest[query] = greatest;
+                state.decay[query] = before - greatest;
+            }
+            for lanes in state.decay.chunks_exact_mut(V::LANES) {
+                exp(V::load(lanes.as_ptr())).store(lanes.as_mut_ptr());
+            }
+            for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
+                let greatest = V::splat(state.greatest[query]);
+                let scores = scores.as_mut_ptr();
+                let mut fresh = V::splat(0.0);
+                for slot in (0..KEY_TILE).step_by(V::LANES) {
+                    let difference = V::load(scores.add(slot)).sub(greatest);
+                    if F::IS_PAIRED {
+                        let weight = exp_coarse(difference);
+                        // At or before what was read.
+                        weight.store_bf16(scores.cast::<u16>().add(slot));
+                        fresh = fresh.add(weight);
+                    } else {
+                        let weight = exp(difference);
+                        weight.store(scores.add(slot));
+                        fresh = fresh.add(weight);
+                    }
+                }
+                let weights = state.weights[query * LANES..(query + 1) * LANES].as_mut_ptr();
+                V::load(weights).mul_add(V::splat(state.decay[query]), fresh).store(weights);
+            }
+        }
+    }
+
+    /// `sums = sums * decay + weights V` of `ROWS` queries from `first` on, over ascending slots.
+    ///
+    /// # Safety
+    /// As [`RowTile::score`].
+    #[inline(always)]
+    unsafe fn gather<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
+        &self,
+        state: &mut State<'_>,
+        keys: &KeyTile<F::Cell>,
+        first: usize,
+    ) {
+        let row_len = self.row_len();
+        let gather = Gather {
+            sums: state.sums[first * row_len..(first + ROWS) * row_len].as_mut_ptr(),
+            row_len,
+            decay: &state.decay[first..first + ROWS],
+            weights: state.scores[first * KEY_TILE..(first + ROWS) * KEY_TILE].as_ptr(),
+        };
+        // SAFETY: the columns end at `row_len`; blocks are as long as their layout says.
+        unsafe {
             let mut column = 0;
             while column + VECS * V::LANES <= row_len {
-                gather::<V, F, ROWS, VECS>(sums.add(column), row_len, &decay, keys, column, state.scores);
+                gather.columns::<V, F, ROWS, VECS>(keys, column);
                 column += VECS * V::LANES;
             }
             while column < row_len {
-                gather::<V, F, ROWS, 1>(sums.add(column), row_len, &decay, keys, column, state.scores);
+                gather.columns::<V, F, ROWS, 1>(keys, column);
                 column += V::LANES;
             }
         }
     }
 
-    /// Turns scores into weights against the new maximum. Returns what earlier sums shrink by.
-    ///
     /// # Safety
     /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    unsafe fn weigh<V: Vector, const ROWS: usize>(&self, state: &mut State<'_>, masked: bool, first: usize) -> [f32; 16] {
-        let mut decay = [0.0; 16];
-        let mut fresh = [0.0; ROWS];
-        // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does 16.
-        unsafe {
-            for row in 0..ROWS {
-                let scores = state.scores[row * KEY_TILE..(row + 1) * KEY_TILE].as_mut_ptr();
-                if masked {
-                    let token = (first + row) / self.shared_heads;
-                    let mask = state.mask[token * KEY_TILE..(token + 1) * KEY_TILE].as_ptr();
-                    for slot in (0..KEY_TILE).step_by(V::LANES) {
-                        V::load(scores.add(slot)).min(V::load(mask.add(slot))).store(scores.add(slot));
-                    }
-                }
-                let before = state.greatest[first + row];
-                let mut greatest = V::splat(before);
-                for slot in (0..KEY_TILE).step_by(V::LANES) {
-                    greatest = greatest.max(V::load(scores.add(slot)));
-                }
-                let greatest = greatest.max_lane();
-                let mut sum = V::splat(0.0);
-                for slot in (0..KEY_TILE).step_by(V::LANES) {
-                    let weight = exp(V::load(scores.add(slot)).sub(V::splat(greatest)));
-                    weight.store(scores.add(slot));
-                    sum = sum.add(weight);
-                }
-                state.greatest[first + row] = greatest;
-                decay[row] = before - greatest;
-                fresh[row] = sum.sum_lanes();
-            }
-            for lane in (0..decay.len()).step_by(V::LANES) {
-                let lanes = decay.as_mut_ptr().add(lane);
-                exp(V::load(lanes)).store(lanes);
-            }
-        }
-        for row in 0..ROWS {
-            let weights = &mut state.weights[first + row];
-            *weights = *weights * decay[row] + fresh[row];
-        }
-        decay
-    }
-
-    fn finish(&self, state: &State<'_>, queries: usize) {
+    unsafe fn finish<V: Vector>(&self, state: &State<'_>, queries: usize) {
         let (head_dim, row_len) = (self.head_dim(), self.row_len());
-        for (query, weights) in state.weights.iter().enumerate().take(queries) {
+        for (query, weights) in state.weights.chunks_exact(LANES).enumerate().take(queries) {
             let (row, head) = (query / self.shared_heads, query % self.shared_heads);
             let start = (self.first_row + row) * self.out_len + (self.head * self.shared_heads + head) * head_dim;
+            // SAFETY: no vector is longer than the weights' lanes.
+            let weight = unsafe { V::load(weights.as_ptr()).sum_lanes() };
             // SAFETY: inside the output, whose shape is the queries'; this tile alone writes these rows and heads.
             let out = unsafe { std::slice::from_raw_parts_mut(self.out.at(start), head_dim) };
-            let share = if *weights == 0.0 { 0.0 } else { 1.0 / weights };
+            let share = if weight == 0.0 { 0.0 } else { 1.0 / weight };
             let sums = &state.sums[query * row_len..][..head_dim];
             out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * share);
         }
@@ -337,68 +403,48 @@ unsafe fn pair_in_place<V: Vector>(values: &mut [f32]) {
     }
 }
 
-/// Scores of `ROWS` queries with all slots of a tile: one sum each over ascending elements.
-///
-/// # Safety
-/// The machine must have the instruction set of `V`; `q` must be good for `ROWS` queries.
-#[inline(always)]
-unsafe fn score<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
-    q: *const f32,
-    head_dim: usize,
-    keys: &KeyTile<F::Cell>,
-    scores: &mut [f32],
-) {
-    let scores = scores[..ROWS * KEY_TILE].as_mut_ptr();
-    for slot in (0..KEY_TILE).step_by(VECS * V::LANES) {
-        // SAFETY: no vector crosses a block's border.
-        unsafe {
-            let mut from = [std::ptr::null(); VECS];
-            for (vec, from) in from.iter_mut().enumerate() {
-                let slot = slot + vec * V::LANES;
-                *from = keys.keys[slot / BLOCK_TOKENS].add(slot % BLOCK_TOKENS);
-            }
-            let mut sums = [[V::splat(0.0); VECS]; ROWS];
-            F::add_scores(&mut sums, q, &from, head_dim);
-            for (row, sums) in sums.iter().enumerate() {
-                for (vec, sum) in sums.iter().enumerate() {
-                    sum.store(scores.add(row * KEY_TILE + slot + vec * V::LANES));
-                }
-            }
-        }
-    }
-}
-
-/// `sums = sums * decay + weights V` for `VECS` vectors of elements from `column` on, over ascending slots.
-///
-/// # Safety
-/// The machine must have the instruction set of `V`; `sums` must be good for `ROWS` rows, `row_len` apart.
-#[inline(always)]
-unsafe fn gather<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
+/// The weighted values of some queries.
+struct Gather<'a> {
+    /// Rows are `row_len` apart.
     sums: *mut f32,
     row_len: usize,
-    decay: &[f32; 16],
-    keys: &KeyTile<F::Cell>,
-    column: usize,
-    weights: &[f32],
-) {
-    let weights = weights[..ROWS * KEY_TILE].as_ptr();
-    // SAFETY: the columns end at `row_len`; a block's weights are as many as its tokens, or half of that in pairs.
-    unsafe {
-        let mut totals = [[V::splat(0.0); VECS]; ROWS];
-        for (row, totals) in totals.iter_mut().enumerate() {
-            for (vec, total) in totals.iter_mut().enumerate() {
-                *total = V::load(sums.add(row * row_len + vec * V::LANES)).mul(V::splat(decay[row]));
+    /// By row.
+    decay: &'a [f32],
+    /// Rows are [`KEY_TILE`] apart.
+    weights: *const f32,
+}
+
+impl Gather<'_> {
+    /// `VECS` vectors of elements from `column` on.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`; the pointers must be good for `ROWS` rows.
+    #[inline(always)]
+    unsafe fn columns<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
+        &self,
+        keys: &KeyTile<F::Cell>,
+        column: usize,
+    ) {
+        // SAFETY: the caller's promise; a block's weights are as many as its tokens, or half of that in pairs.
+        unsafe {
+            let sums = self.sums.add(column);
+            let mut totals = [[V::splat(0.0); VECS]; ROWS];
+            for (row, totals) in totals.iter_mut().enumerate() {
+                for (vec, total) in totals.iter_mut().enumerate() {
+                    let before = V::load(sums.add(row * self.row_len + vec * V::LANES));
+                    *total = before.mul(V::splat(self.decay[row]));
+                }
             }
-        }
-        for first in (0..keys.slots).step_by(BLOCK_TOKENS) {
-            let values = keys.values[first / BLOCK_TOKENS].add(column);
-            let slots = BLOCK_TOKENS.min(keys.slots - first);
-            let weights = weights.add(if F::IS_PAIRED { first / 2 } else { first });
-            F::add_values(&mut totals, weights, KEY_TILE, values, row_len, slots);
-        }
-        for (row, totals) in totals.iter().enumerate() {
-            for (vec, total) in totals.iter().enumerate() {
-                total.store(sums.add(row * row_len + vec * V::LANES));
+            for first in (0..keys.slots).step_by(BLOCK_TOKENS) {
+                let values = keys.values[first / BLOCK_TOKENS].add(column);
+                let slots = BLOCK_TOKENS.min(keys.slots - first);
+                let weights = self.weights.add(if F::IS_PAIRED { first / 2 } else { first });
+                F::add_values(&mut totals, weights, KEY_TILE, values, self.row_len, slots);
+            }
+            for (row, totals) in totals.iter().enumerate() {
+                for (vec, total) in totals.iter().enumerate() {
+                    total.store(sums.add(row * self.row_len + vec * V::LANES));
+                }
             }
         }
     }

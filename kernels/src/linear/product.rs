@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::activations::{Format, Input};
 use super::panels::{PANEL, Panels, QUANT_GROUP, Values, bf16_words, q8_words};
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Vector, add_dots, add_products, amx};
+use crate::simd::{Kernel, Vector, add_dots, add_products, amx, row_tiles};
 
 pub(super) use sink::Sink;
 
@@ -233,15 +233,6 @@ impl Task<'_> {
             }
         }
     }
-}
-
-/// Tiles of at most `height` rows, as even as can be: (first row, rows).
-fn row_tiles(rows: usize, height: usize) -> impl Iterator<Item = (usize, usize)> {
-    let tiles = rows.div_ceil(height);
-    (0..tiles).map(move |tile| {
-        let first = tile * rows / tiles;
-        (first, (tile + 1) * rows / tiles - first)
-    })
 }
 
 /// How a step of K is read and multiplied.

@@ -82,6 +82,10 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
         unsafe {
+            if DOTS {
+                to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(self.0));
+                return;
+            }
             let bits = _mm512_castps_si512(self.0);
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -158,7 +162,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     #[inline(always)]
     unsafe fn zero_where_less(self, probe: Self, bound: Self) -> Self {
         unsafe {
-            let keep = !_mm512_cmp_ps_mask::<_CMP_LT_OQ>(probe.0, bound.0);
+            let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(probe.0, bound.0);
             Self(_mm512_maskz_mov_ps(keep, self.0))
         }
     }

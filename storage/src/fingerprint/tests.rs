@@ -12,7 +12,7 @@ fn identity<'a>(files: &'a [PathBuf]) -> ModelIdentity<'a> {
         config: b"{}",
         tokenizer: b"[]",
         weights: Weights::Files(files),
-        compute_dtype: "f32",
+        arithmetic: "f32",
         kv_dtype: KvDtype::F16,
         positional: "rope",
     }
@@ -45,7 +45,7 @@ fn everything_that_shapes_kv_counts() {
         take(base),
         take(ModelIdentity { config: b"{ }", ..base }),
         take(ModelIdentity { tokenizer: b"[ ]", ..base }),
-        take(ModelIdentity { compute_dtype: "bf16", ..base }),
+        take(ModelIdentity { arithmetic: "bf16", ..base }),
         take(ModelIdentity { kv_dtype: KvDtype::Bf16, ..base }),
         take(ModelIdentity { positional: "yarn", ..base }),
         take(ModelIdentity { weights: Weights::Files(&files[..1]), ..base }),

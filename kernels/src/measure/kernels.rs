@@ -1,0 +1,98 @@
+//! Each kernel on its own, over data of the sizes that models have.
+
+use std::hint::black_box;
+
+use super::{Case, random};
+use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on};
+use crate::deviation::kv_deviation;
+use crate::dtype::{ComputeDtype, KvDtype};
+use crate::linear::{Activations, Input, Linear, Output, Precision, Weights};
+use crate::matrix::Matrix;
+use crate::model::LayerKv;
+use crate::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
+use crate::rope::Rope;
+use crate::simd::Path;
+
+/// A layout like that of Qwen2.5-0.5B: 14 query heads over 2 KV heads of 64.
+const QUERY_HEADS: usize = 14;
+const KV_HEADS: usize = 2;
+const HEAD_DIM: usize = 64;
+
+/// `rows` rows through a layer of random weights; the encoding of the rows is not counted.
+pub fn linear(path: Path, precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Case {
+    let name = match precision {
+        Precision::F32 => "f32",
+        Precision::Bf16 => "bf16",
+        Precision::Q8 => "q8",
+    };
+    let weights = random(1, inputs * outputs);
+    let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+    let mut x = Activations::default();
+    x.encode(linear.format(), &random(2, rows * inputs), rows);
+    let mut out = vec![0.0; rows * outputs];
+    let products = 2.0 * (rows * inputs * outputs) as f64;
+    let bytes = linear.size_in_bytes() as f64;
+    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
+        linear.forward_on(path, Input::from(&x), Output::Store(&mut out));
+    })
+}
+
+/// The last `rows` queries of a sequence of `tokens`, in one layer. Counts the products of visible keys only.
+pub fn attention(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case {
+    let layout = KvLayout { layers: 1, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype };
+    let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+    let mut pool = KvPool::new(layout, blocks.len());
+    let positions: Vec<u32> = (0..tokens as u32).collect();
+    let rope = rope();
+    let kv = random(3, tokens * layout.kv_dim());
+    let data = KvData::F32(&kv);
+    pool.write(0, &rope, &blocks, &positions, &positions, data, data).expect("the pool has these blocks");
+    let q = Matrix::from_vec(rows, QUERY_HEADS * HEAD_DIM, random(4, rows * QUERY_HEADS * HEAD_DIM));
+    let mut out = Matrix::zeros(q.rows(), q.cols());
+    let compute = if dtype == KvDtype::Bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
+    let options = AttentionOptions { window: None, scale: 0.125, compute };
+    let visible: f64 = positions[tokens - rows..].iter().map(|position| f64::from(position + 1)).sum();
+    let operations = 4.0 * visible * (QUERY_HEADS * HEAD_DIM) as f64;
+    let bytes = (2 * tokens * layout.kv_dim() * dtype.size_in_bytes()) as f64;
+    Case::new("attention", path, dtype.name(), format!("{rows} of {tokens}"), (operations, bytes), move || {
+        let sequence = SequenceView { blocks: &blocks, key_positions: &positions };
+        let group = RowGroup { rows: 0..rows, positions: &positions[tokens - rows..], sequence };
+        attend_on(path, &pool, 0, &q, &[group], options, &mut out);
+    })
+}
+
+/// What else a token costs in a layer, on the best path: placing reused K and V (rotation included), and their
+/// deviation from fresh ones.
+pub fn elementwise(tokens: usize) -> Vec<Case> {
+    let layout = KvLayout { layers: 1, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype: KvDtype::Bf16 };
+    let dim = layout.kv_dim();
+    let stored = KvDtype::Bf16.encode(&random(5, tokens * dim));
+    let shape = || format!("{tokens}x{dim}");
+    let path = Path::best();
+    let place = {
+        let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let mut pool = KvPool::new(layout, blocks.len());
+        let (rope, slots, stored) = (rope(), (0..tokens as u32).collect::<Vec<_>>(), stored.clone());
+        // K and V, read and written.
+        let bytes = (4 * tokens * dim * 2) as f64;
+        Case::new("rotate and place", path, "bf16", shape(), (0.0, bytes), move || {
+            let data = KvData::Bytes(KvDtype::Bf16, &stored);
+            pool.write(0, &rope, &blocks, &slots, &slots, data, data).expect("the pool has these blocks");
+        })
+    };
+    let deviation = {
+        let matrix = |seed| Matrix::from_vec(tokens, dim, random(seed, tokens * dim));
+        let fresh = LayerKv { k: matrix(6), v: matrix(7) };
+        let bytes = (2 * tokens * dim * 6) as f64;
+        Case::new("KV deviation", path, "bf16", shape(), (0.0, bytes), move || {
+            let data = KvData::Bytes(KvDtype::Bf16, &stored);
+            black_box(kv_deviation(&fresh, data, data)).expect("the shapes agree");
+        })
+    };
+    vec![place, deviation]
+}
+
+fn rope() -> Rope {
+    let frequencies = (0..HEAD_DIM / 2).map(|pair| 1e6_f32.powf(-(pair as f32) / (HEAD_DIM / 2) as f32)).collect();
+    Rope::from_frequencies(frequencies, 1.0, 32_768)
+}

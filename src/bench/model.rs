@@ -1,0 +1,213 @@
+//! A whole model: loading, prefill by length of the prompt, decode by length of what stands before.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ragstone_kernels::attention::{RowGroup, SequenceView};
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::matrix::Matrix;
+use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
+use ragstone_kernels::sampling::argmax;
+use serde::Serialize;
+
+use super::{Machine, QWEN_05B, Spread};
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Unit};
+
+/// Tokens that one decode sample generates.
+const NEW_TOKENS: usize = 32;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Lengths of prompts.
+    pub prefill: Vec<usize>,
+    /// Tokens that stand before the first decoded one.
+    pub contexts: Vec<usize>,
+    /// Rounds; each measures every case once.
+    pub runs: usize,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub machine: Machine,
+    /// How weights are kept, what products are computed in, and what K and V are.
+    pub weights: &'static str,
+    pub compute: &'static str,
+    pub kv_dtype: &'static str,
+    pub weight_bytes: usize,
+    /// From the folder to a model that can compute; of random weights, how long it took to make them up.
+    pub load_seconds: f64,
+    pub prefill: Vec<Prefill>,
+    pub decode: Vec<Decode>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Prefill {
+    pub tokens: usize,
+    /// To the logits behind the last token.
+    pub seconds: Spread,
+    pub tokens_per_second: Spread,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Decode {
+    pub context: usize,
+    pub new_tokens: usize,
+    /// Of all new tokens.
+    pub seconds: Spread,
+    pub tokens_per_second: Spread,
+    /// Weights, keys and values read, by time.
+    pub gbps: Spread,
+}
+
+/// Measures the model in `folder`, or one of Qwen2.5-0.5B's shape with random weights.
+pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) -> Result<Report> {
+    let progress = Progress::new("loading the model", Unit::Bytes);
+    let show = |done, total| progress.set(done, total);
+    let load = LoadOptions { progress: Some(&show), ..load };
+    let started = Instant::now();
+    let model = match folder {
+        Some(folder) => Model::load(folder, load)?,
+        None => Model::random(ModelConfig::from_json(QWEN_05B)?, 1, load),
+    };
+    let load_seconds = started.elapsed().as_secs_f64();
+    drop(progress);
+    let longest = options.prefill.iter().copied().chain(options.contexts.iter().map(|context| context + NEW_TOKENS));
+    let longest = longest.max().unwrap_or(0);
+    if longest > model.config().max_positions {
+        return Err(Error::invalid(format!(
+            "{longest} tokens are beyond the model's context of {}; take shorter prompts",
+            model.config().max_positions
+        )));
+    }
+    let (prefill, decode) = samples(&model, longest, options)?;
+    let arithmetic = model.arithmetic();
+    Ok(Report {
+        machine: Machine::here(),
+        weights: arithmetic.weights.name(),
+        compute: arithmetic.compute.name(),
+        kv_dtype: model.kv_layout().dtype.name(),
+        weight_bytes: model.size_in_bytes(),
+        load_seconds,
+        prefill: options.prefill.iter().zip(prefill).map(|(tokens, seconds)| {
+            let seconds = Spread::of(seconds);
+            Prefill { tokens: *tokens, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
+        })
+        .collect(),
+        decode: options.contexts.iter().zip(decode).map(|(context, seconds)| {
+            let seconds = Spread::of(seconds);
+            let kv_bytes = (context + NEW_TOKENS / 2) * model.kv_layout().token_bytes();
+            let bytes = NEW_TOKENS * (model.size_in_bytes() + kv_bytes);
+            Decode {
+                context: *context,
+                new_tokens: NEW_TOKENS,
+                seconds,
+                tokens_per_second: seconds.rate(NEW_TOKENS as f64),
+                gbps: seconds.rate(bytes as f64 / 1e9),
+            }
+        })
+        .collect(),
+    })
+}
+
+/// Seconds by case and round.
+type Samples = Vec<Vec<f64>>;
+
+/// Every case once a round, so that a change of the machine's speed meets all of them.
+fn samples(model: &Model, longest: usize, options: &Options) -> Result<(Samples, Samples)> {
+    let mut sequence = Sequence::new(model, longest);
+    let (prefills, contexts) = (&options.prefill, &options.contexts);
+    let (mut prefill, mut decode) = (vec![Vec::new(); prefills.len()], vec![Vec::new(); contexts.len()]);
+    let progress = Progress::new("measuring", Unit::Items);
+    let total = (options.runs * (prefills.len() + contexts.len())) as u64;
+    let mut done = 0;
+    for _ in 0..options.runs {
+        for (tokens, seconds) in prefills.iter().zip(&mut prefill) {
+            progress.set(done, total);
+            seconds.push(sequence.prefill(*tokens)?);
+            done += 1;
+        }
+        for (context, seconds) in contexts.iter().zip(&mut decode) {
+            progress.set(done, total);
+            seconds.push(sequence.decode(*context)?);
+            done += 1;
+        }
+    }
+    Ok((prefill, decode))
+}
+
+/// One sequence, computed as the engine does.
+struct Sequence<'a> {
+    model: &'a Model,
+    pool: KvPool,
+    blocks: Vec<BlockId>,
+    positions: Vec<u32>,
+    tokens: Vec<u32>,
+}
+
+impl<'a> Sequence<'a> {
+    fn new(model: &'a Model, longest: usize) -> Self {
+        let blocks: Vec<BlockId> = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let vocabulary = model.config().vocab_size as u32;
+        let mut random = fastrand::Rng::with_seed(1);
+        Self {
+            model,
+            pool: model.new_pool(blocks.len()),
+            blocks,
+            positions: (0..longest as u32).collect(),
+            tokens: (0..longest).map(|_| random.u32(0..vocabulary)).collect(),
+        }
+    }
+
+    /// Seconds to the logits behind the last of `count` tokens.
+    fn prefill(&mut self, count: usize) -> Result<f64> {
+        let started = Instant::now();
+        let tokens = self.tokens[..count].to_vec();
+        self.logits(&tokens, 0)?;
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// Seconds of [`NEW_TOKENS`] tokens behind `context` others, whose K and V are random.
+    fn decode(&mut self, context: usize) -> Result<f64> {
+        let layout = self.model.kv_layout();
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut kv: Vec<f32> = (0..context * layout.kv_dim()).map(|_| random.f32() - 0.5).collect();
+        layout.dtype.round(&mut kv);
+        let (slots, data) = (&self.positions[..context], KvData::F32(&kv));
+        for layer in 0..layout.layers {
+            self.pool.write(layer, self.model.rope(), &self.blocks, slots, slots, data, data)?;
+        }
+        let mut token = self.tokens[0];
+        let started = Instant::now();
+        for step in 0..NEW_TOKENS {
+            let logits = self.logits(&[token], context + step)?;
+            let best = argmax(logits.row(0));
+            let best = best.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
+            token = best as u32;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// The logits behind the last of `tokens`, the first of which stands at `first`.
+    fn logits(&mut self, tokens: &[u32], first: usize) -> Result<Matrix> {
+        let layers = self.model.config().layers;
+        let mut rows = &self.positions[first..first + tokens.len()];
+        let mut hidden = self.model.embed(tokens)?;
+        for layer in 0..layers {
+            let kv = self.model.project_kv(layer, &hidden);
+            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
+            self.pool.write(layer, self.model.rope(), &self.blocks, rows, rows, k, v)?;
+            if layer + 1 == layers {
+                hidden = hidden.select_rows(&[hidden.rows() - 1]);
+                rows = &rows[rows.len() - 1..];
+            }
+            let key_positions = &self.positions[..first + tokens.len()];
+            let sequence = SequenceView { blocks: &self.blocks, key_positions };
+            let group = RowGroup { rows: 0..hidden.rows(), positions: rows, sequence };
+            self.model.finish_layer(layer, &mut hidden, &[group], &self.pool);
+        }
+        Ok(self.model.logits(&hidden))
+    }
+}
