@@ -51,7 +51,8 @@ impl CostGrid {
     /// `InvalidInput` if it is no JSON of that form, an axis is empty or not ascending, rows are missing, or a time is
     /// not a positive number.
     pub fn from_json(text: &str) -> Result<Self> {
-        serde_json::from_str(text).map_err(|error| Error::invalid_input(format!("not a profile of prefill times: {error}")))
+        serde_json::from_str(text)
+            .map_err(|error| Error::invalid_input(format!("not a profile of prefill times: {error}")))
     }
 
     /// Where the times come from.

@@ -11,8 +11,10 @@
 //! | [`PolicyKind::Lru`] | least recently used | nothing |
 //! | [`PolicyKind::Lfu`] | least frequently used since it came | nothing |
 //! | [`PolicyKind::S3Fifo`] | not used again while in the small queue | the ids that left lately |
+//! | [`PolicyKind::HitDensity`] | least `mean cost a token · learned rate of reuse` | uses, cost, time of the last use |
 
 mod frequency;
+mod hit_density;
 mod lru;
 mod order;
 mod pgdsf;
@@ -25,6 +27,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 pub use self::frequency::{Gdsf, Lfu};
+pub use self::hit_density::HitDensity;
 pub use self::lru::Lru;
 pub(crate) use self::order::{Order, Rank};
 pub use self::pgdsf::Pgdsf;
@@ -53,6 +56,8 @@ pub struct Access {
     pub cost_per_token: f64,
     /// The number of the request: logical time, never falling.
     pub request: u64,
+    /// How many entries stand before it in its path.
+    pub depth: u32,
 }
 
 /// The order in which entries leave one tier.
@@ -101,11 +106,13 @@ pub enum PolicyKind {
     /// S3-FIFO (Yang et al., SOSP 2023).
     #[serde(rename = "s3-fifo")]
     S3Fifo,
+    /// Expected savings for the room taken, from learned reuse times: ours.
+    HitDensity,
 }
 
 impl PolicyKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Pgdsf, Self::Gdsf, Self::Lru, Self::Lfu, Self::S3Fifo];
+    pub const ALL: [Self; 6] = [Self::Pgdsf, Self::Gdsf, Self::Lru, Self::Lfu, Self::S3Fifo, Self::HitDensity];
 
     /// Its name in settings and reports.
     pub fn name(self) -> &'static str {
@@ -115,6 +122,7 @@ impl PolicyKind {
             Self::Lru => "lru",
             Self::Lfu => "lfu",
             Self::S3Fifo => "s3-fifo",
+            Self::HitDensity => "hit-density",
         }
     }
 
@@ -126,6 +134,7 @@ impl PolicyKind {
             Self::Lru => Box::new(Lru::default()),
             Self::Lfu => Box::new(Lfu::default()),
             Self::S3Fifo => Box::new(S3Fifo::new(capacity_bytes)),
+            Self::HitDensity => Box::new(HitDensity::default()),
         }
     }
 }

@@ -2,17 +2,16 @@
 
 use super::Id;
 
-/// Where an entry stands: by priority, the least first; among equals the one that was ranked earlier.
+/// Where an entry stands: by priority, the least first; among equals the one that was ranked earlier, then by id.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Rank {
     pub priority: f64,
     pub tick: u64,
 }
 
-impl Rank {
-    fn is_before(&self, other: &Self) -> bool {
-        self.priority.total_cmp(&other.priority).then(self.tick.cmp(&other.tick)).is_lt()
-    }
+fn is_before(one: &(Rank, Id), other: &(Rank, Id)) -> bool {
+    let by_rank = one.0.priority.total_cmp(&other.0.priority).then(one.0.tick.cmp(&other.0.tick));
+    by_rank.then(one.1.cmp(&other.1)).is_lt()
 }
 
 /// Ids by rank, each at most once.
@@ -75,7 +74,7 @@ impl Order {
         let moving = self.heap[at];
         while at > 0 {
             let above = (at - 1) / 2;
-            if !moving.0.is_before(&self.heap[above].0) {
+            if !is_before(&moving, &self.heap[above]) {
                 break;
             }
             self.set(at, self.heap[above]);
@@ -84,10 +83,10 @@ impl Order {
         loop {
             let left = 2 * at + 1;
             let Some(mut below) = self.heap.get(left).map(|_| left) else { break };
-            if self.heap.get(left + 1).is_some_and(|right| right.0.is_before(&self.heap[left].0)) {
+            if self.heap.get(left + 1).is_some_and(|right| is_before(right, &self.heap[left])) {
                 below = left + 1;
             }
-            if !self.heap[below].0.is_before(&moving.0) {
+            if !is_before(&self.heap[below], &moving) {
                 break;
             }
             self.set(at, self.heap[below]);

@@ -5,12 +5,14 @@
 
 mod bound;
 mod rag;
+mod report;
 mod run;
 mod trace;
 mod workload;
 
 pub use self::bound::{BOUND_METHOD, Bound, bound};
 pub use self::rag::{Drift, Lengths, RagWorkload, Skew};
+pub use self::report::{AtCapacity, Comparison, PolicyOutcome, Report, compare};
 pub use self::run::{Capacity, Outcome, Replay, replay};
 pub use self::trace::{TRACE_BLOCK_TOKENS, read_trace};
 pub use self::workload::{PathNode, Request, Workload, WorkloadSummary};

@@ -115,7 +115,13 @@ impl RagWorkload {
         let mut found = vec![first];
         while found.len() < top_k {
             let mut sum = 0.0;
-            let sums: Vec<f64> = weights.iter().map(|weight| { sum += weight; sum }).collect();
+            let sums: Vec<f64> = weights
+                .iter()
+                .map(|weight| {
+                    sum += weight;
+                    sum
+                })
+                .collect();
             let drawn = draw(&sums, random);
             found.push(near.remove(drawn));
             weights.remove(drawn);
@@ -139,14 +145,28 @@ impl RagWorkload {
             ("shuffled", share(self.shuffled), "must lie between 0 and 1"),
             ("drift.share", share(self.drift.share), "must lie between 0 and 1"),
             ("skew.top", self.skew.top > 0.0 && self.skew.top < 1.0, "must lie between 0 and 1"),
-            ("skew.serves", self.skew.serves >= self.skew.top && self.skew.serves <= 0.99, "must lie between skew.top and 0.99"),
+            (
+                "skew.serves",
+                self.skew.serves >= self.skew.top && self.skew.serves <= 0.99,
+                "must lie between skew.top and 0.99",
+            ),
             ("lengths.mean_tokens", (1.0..=1e6).contains(&lengths.mean_tokens), "must lie between 1 and 1000000"),
             ("lengths.sigma", (0.0..=4.0).contains(&lengths.sigma), "must lie between 0 and 4"),
             ("lengths.min_tokens", lengths.min_tokens > 0, "must be at least 1"),
-            ("lengths.max_tokens", (lengths.min_tokens..=1 << 20).contains(&lengths.max_tokens), "must lie between min_tokens and 1048576"),
+            (
+                "lengths.max_tokens",
+                (lengths.min_tokens..=1 << 20).contains(&lengths.max_tokens),
+                "must lie between min_tokens and 1048576",
+            ),
             ("system_prompts", self.system_prompts <= 1_000_000, "must be at most 1000000"),
             ("system_tokens", (1..=1 << 20).contains(&self.system_tokens), "must lie between 1 and 1048576"),
-            ("question_tokens", self.question_tokens[0] > 0 && self.question_tokens[0] <= self.question_tokens[1] && self.question_tokens[1] <= 1 << 20, "must be two ascending numbers between 1 and 1048576"),
+            (
+                "question_tokens",
+                self.question_tokens[0] > 0
+                    && self.question_tokens[0] <= self.question_tokens[1]
+                    && self.question_tokens[1] <= 1 << 20,
+                "must be two ascending numbers between 1 and 1048576",
+            ),
         ];
         match checks.iter().find(|(_, is_right, _)| !is_right) {
             Some((key, _, why)) => Err(Error::invalid_input(format!("`{key}` {why}"))),

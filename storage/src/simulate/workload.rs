@@ -57,9 +57,13 @@ impl Workload {
     /// # Errors
     /// `InvalidInput` if the prompt is empty or has 2^31 tokens or more, or if there are 2^32 distinct paths.
     pub fn push(&mut self, segments: &[(u64, u32)], question_tokens: u32) -> Result<()> {
-        let total: u64 = segments.iter().map(|(_, tokens)| u64::from(*tokens)).sum::<u64>() + u64::from(question_tokens);
+        let total: u64 =
+            segments.iter().map(|(_, tokens)| u64::from(*tokens)).sum::<u64>() + u64::from(question_tokens);
         if total == 0 || total >= 1 << 31 {
-            return Err(Error::invalid_input(format!("a prompt of {total} tokens; 1 to {} can be simulated", (1u64 << 31) - 1)));
+            return Err(Error::invalid_input(format!(
+                "a prompt of {total} tokens; 1 to {} can be simulated",
+                (1u64 << 31) - 1
+            )));
         }
         let mut path = Vec::with_capacity(segments.len());
         for (label, tokens) in segments {

@@ -177,7 +177,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         self.requests += 1;
         let request = self.requests;
         for (index, &node) in path.iter().enumerate() {
-            let access = Access { is_cached: index < cached, cost_per_token, request };
+            let access = Access { is_cached: index < cached, cost_per_token, request, depth: index as u32 };
             for tier in &mut self.tiers {
                 tier.policy.access(node, access);
             }
