@@ -38,6 +38,12 @@ impl Uses {
         *uses = if is_resident { uses.saturating_add(1) } else { 1 };
         f64::from(*uses)
     }
+
+    fn forget(&mut self, id: Id) {
+        if let Some(uses) = self.0.get_mut(id.index()) {
+            *uses = 0;
+        }
+    }
 }
 
 impl Rule for LfuRule {
@@ -45,6 +51,10 @@ impl Rule for LfuRule {
 
     fn priority(&mut self, id: Id, _: Access, is_resident: bool) -> f64 {
         self.0.count(id, is_resident)
+    }
+
+    fn forget(&mut self, id: Id) {
+        self.0.forget(id);
     }
 }
 
@@ -57,5 +67,9 @@ impl Rule for GdsfRule {
 
     fn evicted(&mut self, priority: f64) {
         self.clock = self.clock.max(priority);
+    }
+
+    fn forget(&mut self, id: Id) {
+        self.uses.forget(id);
     }
 }

@@ -148,15 +148,21 @@ impl Policy for HitDensity {
     }
 
     fn victim(&mut self) -> Option<Id> {
-        let (queues, is_active) = (&self.queues, &mut self.is_active);
-        self.active.retain(|queue| {
-            let queue = usize::from(*queue);
-            is_active[queue] = queues[queue].first().is_some();
-            is_active[queue]
-        });
-        let firsts = self.active.iter().filter_map(|queue| self.queues[usize::from(*queue)].first());
-        let firsts = firsts.map(|id| (self.density(id), self.slots[id.index()].tick, id));
-        firsts.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, _, id)| id)
+        let mut least: Option<(f64, u64, Id)> = None;
+        let mut at = 0;
+        while let Some(&queue) = self.active.get(at) {
+            let Some(id) = self.queues[usize::from(queue)].first() else {
+                self.is_active[usize::from(queue)] = false;
+                self.active.swap_remove(at);
+                continue;
+            };
+            let (density, tick) = (self.density(id), self.slots[id.index()].tick);
+            if least.is_none_or(|(than, or, _)| density < than || (density <= than && tick < or)) {
+                least = Some((density, tick, id));
+            }
+            at += 1;
+        }
+        least.map(|(_, _, id)| id)
     }
 
     fn evict(&mut self, id: Id) {

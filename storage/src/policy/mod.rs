@@ -77,7 +77,8 @@ pub trait Policy: Send + fmt::Debug {
     /// Whether a resident `id` may be chosen to leave.
     fn set_evictable(&mut self, id: Id, is_evictable: bool);
 
-    /// Who of the evictable leaves next; `None` if nothing is evictable. The same again until something changes.
+    /// Who of the evictable leaves next; `None` if nothing is evictable. Asking may move entries on in a policy's queues, so
+    /// that the answer is to be acted on, by [`evict`](Self::evict).
     fn victim(&mut self) -> Option<Id>;
 
     /// `id` was chosen by [`victim`](Self::victim) and left.

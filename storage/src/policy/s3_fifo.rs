@@ -172,7 +172,8 @@ impl Policy for S3Fifo {
         if self.small.bytes >= self.small_target_bytes {
             self.small_victim().or_else(|| self.main_victim())
         } else {
-            self.main_victim().or_else(|| self.small_victim())
+            // The small queue may go over into the main one as a whole.
+            self.main_victim().or_else(|| self.small_victim()).or_else(|| self.main_victim())
         }
     }
 

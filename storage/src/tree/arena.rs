@@ -156,12 +156,16 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
 
     /// Forgets free nodes beyond the bound, but not `spared`.
     pub(super) fn forget_excess(&mut self, spared: NodeId) {
-        while self.by_key.len() > self.max_nodes {
-            match self.forgettable.first() {
-                Some(node) if node != spared => self.delete(node),
-                _ => return,
-            }
+        if self.by_key.len() <= self.max_nodes {
+            return;
         }
+        self.forgettable.remove(spared);
+        while self.by_key.len() > self.max_nodes
+            && let Some(node) = self.forgettable.first()
+        {
+            self.delete(node);
+        }
+        self.refresh_forgettable(spared);
     }
 
     /// Removes a forgettable node.

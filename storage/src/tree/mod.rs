@@ -118,17 +118,6 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         }
     }
 
-    /// Replaces a tier's policy by one that was built otherwise than by its kind alone. Before anything is in the tree.
-    #[must_use]
-    pub fn with_policy(mut self, tier: TierIndex, policy: Box<dyn Policy>) -> Self {
-        if self.by_key.is_empty()
-            && let Some(tier) = self.tiers.get_mut(tier)
-        {
-            tier.policy = policy;
-        }
-        self
-    }
-
     /// The node of a path.
     pub fn find(&self, key: &K) -> Option<NodeId> {
         self.by_key.get(key).copied()

@@ -89,21 +89,32 @@ impl Class {
 
     /// The Gittins index of keeping a member of each age: the greatest, over the times to keep it on, of
     /// `uses within that time / requests spent waiting for them`. Members that were not used by an age wait on.
+    ///
+    /// Uses and waiting summed up over the ages are points of a curve; the index of an age is the steepest line from its
+    /// point to a later one. From the last age down, a stack keeps the later points that such a line can end at: O(ages).
     fn learn(&mut self) {
-        let mut waiting = [0.0; AGES + 1];
-        waiting[0] = self.entered;
+        let mut curve = [(0.0, 0.0); AGES + 1];
+        let mut waiting = self.entered;
         for age in 0..AGES {
             // What came before the counts were halved may be used after: never fewer than none.
-            waiting[age + 1] = f64::max(waiting[age] - self.used[age], 0.0);
+            let left = f64::max(waiting - self.used[age], 0.0);
+            let (requests, uses) = curve[age];
+            // Waiting on takes time even if nobody is known to wait.
+            let passed = f64::midpoint(waiting, left) * (begin(age + 1) - begin(age));
+            curve[age + 1] = (requests + passed.max(1e-9), uses + self.used[age]);
+            waiting = left;
         }
-        for from in 0..AGES {
-            let (mut uses, mut requests, mut best) = (0.0, f64::MIN_POSITIVE, 0.0);
-            for age in from..AGES {
-                uses += self.used[age];
-                requests += f64::midpoint(waiting[age], waiting[age + 1]) * (begin(age + 1) - begin(age));
-                best = f64::max(best, uses / requests);
+        let slope = |from: usize, to: usize| (curve[to].1 - curve[from].1) / (curve[to].0 - curve[from].0);
+        let mut ends = Vec::with_capacity(AGES + 1);
+        ends.push(AGES);
+        for age in (0..AGES).rev() {
+            while let [.., further, nearer] = ends[..]
+                && slope(age, nearer) <= slope(nearer, further)
+            {
+                ends.pop();
             }
-            self.rates[from] = best;
+            self.rates[age] = ends.last().map_or(0.0, |end| slope(age, *end));
+            ends.push(age);
         }
     }
 }
@@ -152,6 +163,29 @@ mod tests {
         assert!((class.rates[3] - 50.0 / 175.0).abs() < 1e-12);
         assert!((class.rates[4] - 50.0 / 75.0).abs() < 1e-12);
         assert_eq!(class.rates[5], 0.0);
+    }
+
+    #[test]
+    fn the_index_is_the_steepest_of_all_lines() {
+        let env = crate::env::Env::seeded(7, 0);
+        for _ in 0..200 {
+            let mut class = Class { entered: 0.0, used: [0.0; AGES], rates: [0.0; AGES] };
+            class.used.iter_mut().for_each(|used| *used = (env.random_u64() % 8).saturating_sub(4) as f64);
+            class.entered = class.used.iter().sum::<f64>() + (env.random_u64() % 50) as f64;
+            class.learn();
+            for from in 0..AGES {
+                let (mut waiting, mut uses, mut requests, mut best) = (class.entered, 0.0, 0.0, 0.0);
+                class.used[..from].iter().for_each(|used| waiting -= used);
+                for age in from..AGES {
+                    uses += class.used[age];
+                    requests += (waiting - class.used[age] / 2.0) * (begin(age + 1) - begin(age));
+                    waiting -= class.used[age];
+                    best = f64::max(best, if requests > 0.0 { uses / requests } else { 0.0 });
+                }
+                let index = class.rates[from];
+                assert!((index - best).abs() <= 1e-6 * best.max(1e-3), "from {from}: {index} for {best}");
+            }
+        }
     }
 
     #[test]

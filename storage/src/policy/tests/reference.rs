@@ -34,7 +34,7 @@ impl Entry {
     fn mean_cost(&self) -> f64 {
         let costs: Vec<f64> =
             self.uses.iter().filter(|(access, _)| !access.is_cached).map(|(access, _)| access.cost_per_token).collect();
-        costs.iter().sum::<f64>() / costs.len().max(1) as f64
+        costs.iter().fold(0.0, |sum, cost| sum + cost) / costs.len().max(1) as f64
     }
 
     fn class(&self) -> usize {
@@ -214,7 +214,7 @@ impl Policy for SlowS3Fifo {
         if self.small.iter().map(|item| item.bytes).sum::<u64>() >= self.capacity / 10 {
             self.from_small().or_else(|| self.from_main())
         } else {
-            self.from_main().or_else(|| self.from_small())
+            self.from_main().or_else(|| self.from_small()).or_else(|| self.from_main())
         }
     }
 
