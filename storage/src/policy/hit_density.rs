@@ -10,8 +10,9 @@ const COSTS: usize = 32;
 
 /// Evicts what saves least for the room it takes: least `mean cost a token · uses to be expected per request`.
 ///
-/// The second factor is learned. Entries are sorted into classes by how many entries stand before them and how often they
-/// were used; for each class the policy counts after how many requests its members are used again, and takes the greatest
+/// The second factor is learned. Entries are sorted into classes by what stands before them (nothing, an entry
+/// that is used for the first time, or one that was used before: what follows on something new is seldom seen again) and
+/// by how often they were used; for each class the policy counts after how many requests its members are used again, and takes the greatest
 /// rate of uses that keeping a member of that age for some further time promises (its Gittins index; [`Reuse`]). That is
 /// Beckmann, Chen and Cidon's hit density (LHD, NSDI 2018) with RAGCache's cost (equation 3) for a hit's worth, an optimal
 /// stopping time in place of the observed evictions, and every use observed, of entries in the tier or not.
@@ -113,7 +114,7 @@ impl Policy for HitDensity {
             slot.total_cost += access.cost_per_token.max(0.0);
             slot.computed = slot.computed.saturating_add(1);
         }
-        let class = class_of(access.depth, slot.uses);
+        let class = class_of(access.parent_uses, slot.uses);
         // Truncation to whole powers of two is what is wanted.
         let cost = (slot.mean_cost().max(1.0).log2() as usize).min(COSTS - 1);
         slot.class = class as u8;

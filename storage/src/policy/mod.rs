@@ -56,8 +56,8 @@ pub struct Access {
     pub cost_per_token: f64,
     /// The number of the request: logical time, never falling.
     pub request: u64,
-    /// How many entries stand before it in its path.
-    pub depth: u32,
+    /// Uses so far of the entry before it in its path, this request's included; 0 for the first of a path.
+    pub parent_uses: u64,
 }
 
 /// The order in which entries leave one tier.

@@ -8,11 +8,11 @@ use self::reference::{SlowRanked, SlowS3Fifo};
 use super::*;
 
 fn hit(request: u64) -> Access {
-    Access { is_cached: true, cost_per_token: 0.0, request, depth: 0 }
+    Access { is_cached: true, cost_per_token: 0.0, request, parent_uses: 0 }
 }
 
 fn miss(request: u64, cost_per_token: f64) -> Access {
-    Access { is_cached: false, cost_per_token, request, depth: 0 }
+    Access { is_cached: false, cost_per_token, request, parent_uses: 0 }
 }
 
 /// Enters `id` as a request that computed it does.
@@ -119,17 +119,17 @@ fn s3_fifo_by_hand() {
 #[test]
 fn hit_density_prefers_what_is_used_again() {
     let mut policy = HitDensity::default();
-    // Requests 10 apart use one of 8 entries at the start of a path in turn; entries deep in a path are used once.
+    // Requests 10 apart use one of 8 entries at the start of a path in turn; entries behind something new are used once.
     for request in 1..6000 {
         policy.access(Id((request % 8) as u32), miss(request, 1.0));
-        policy.access(Id(100 + request as u32), Access { depth: 3, ..miss(request, 1.0) });
+        policy.access(Id(100 + request as u32), Access { parent_uses: 1, ..miss(request, 1.0) });
     }
     enter(&mut policy, 0, hit(6000));
-    policy.access(Id(20_000), Access { depth: 3, ..miss(6002, 1.0) });
+    policy.access(Id(20_000), Access { parent_uses: 1, ..miss(6002, 1.0) });
     policy.insert(Id(20_000), 10);
     policy.set_evictable(Id(20_000), true);
     assert_eq!(policy.victim(), Some(Id(20_000)), "although it was used last, and costs the same");
-    policy.access(Id(20_001), Access { depth: 0, ..miss(6003, 1e6) });
+    policy.access(Id(20_001), miss(6003, 1e6));
     policy.insert(Id(20_001), 10);
     policy.set_evictable(Id(20_001), true);
     policy.evict(Id(20_000));
@@ -175,7 +175,8 @@ fn run(step: &Step, request: u64, policy: &mut dyn Policy) {
     match *step {
         Step::Access { id, is_cached, cost, .. } => {
             // Halves are exact, so that sums do not depend on their order.
-            let access = Access { is_cached, cost_per_token: f64::from(cost) / 2.0, request, depth: id % 3 };
+            let access =
+                Access { is_cached, cost_per_token: f64::from(cost) / 2.0, request, parent_uses: u64::from(id % 4) };
             policy.access(Id(id), access);
         }
         Step::Insert { id, bytes } => policy.insert(Id(id), bytes),

@@ -165,14 +165,16 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
     pub fn access(&mut self, path: &[NodeId], cached: usize, cost_per_token: f64) {
         self.requests += 1;
         let request = self.requests;
+        let mut parent_uses = 0;
         for (index, &node) in path.iter().enumerate() {
-            let access = Access { is_cached: index < cached, cost_per_token, request, depth: index as u32 };
+            let access = Access { is_cached: index < cached, cost_per_token, request, parent_uses };
             for tier in &mut self.tiers {
                 tier.policy.access(node, access);
             }
             let used = self.node_mut(node);
             used.uses += 1;
             used.last_request = request;
+            parent_uses = used.uses;
             if self.forgettable.contains(node) {
                 self.forgettable.put(node, Rank { priority: 0.0, tick: request });
             }

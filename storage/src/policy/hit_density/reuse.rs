@@ -2,13 +2,13 @@
 
 /// Ages are told apart four to an octave, up to 2^18 requests.
 const AGES: usize = 68;
-/// Entries before an entry on its path: 0, 1, 2, 3, 4, and more.
-const DEPTHS: usize = 6;
+/// What stands before an entry: nothing, an entry used for the first time, or one that was used before.
+const PREFIXES: usize = 3;
 /// Uses so far: 1, 2 to 3, 4 to 7, and so on, the last from 64.
 const USES: usize = 7;
 
 /// Classes of entries.
-pub(in crate::policy) const CLASSES: usize = DEPTHS * USES;
+pub(in crate::policy) const CLASSES: usize = PREFIXES * USES;
 
 /// Requests between two times that a class's rates are computed anew; then what was counted before weighs half.
 const RELEARN_EVERY: u64 = 512;
@@ -16,11 +16,11 @@ const RELEARN_EVERY: u64 = 512;
 /// as in the other. Added each time the counts are halved, so that a class that is not seen any more is forgotten.
 const PRIOR: f64 = 0.2;
 
-/// The class of an entry that has `depth` entries before it and was used `uses` times.
-pub(in crate::policy) fn class_of(depth: u32, uses: u32) -> usize {
-    let depth = (depth as usize).min(DEPTHS - 1);
-    let uses = (uses.max(1).ilog2() as usize).min(USES - 1);
-    depth * USES + uses
+/// The class of an entry that was used `uses` times, as the next of one that was used `parent_uses` times (0: of none).
+pub(in crate::policy) fn class_of(parent_uses: u64, uses: u32) -> usize {
+    // At most 2.
+    let prefix = parent_uses.min(PREFIXES as u64 - 1) as usize;
+    prefix * USES + (uses.max(1).ilog2() as usize).min(USES - 1)
 }
 
 /// Uses to be expected of the members of each class, by the time since their last use.
@@ -189,11 +189,11 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_by_depth_and_powers_of_two_of_uses() {
+    fn classes_are_by_prefix_and_powers_of_two_of_uses() {
         assert_eq!(class_of(0, 1), 0);
         assert_eq!((class_of(0, 2), class_of(0, 3), class_of(0, 4)), (1, 1, 2));
-        assert_eq!(class_of(5, u32::MAX), CLASSES - 1);
-        assert_eq!(class_of(u32::MAX, 64), CLASSES - 1);
+        assert_eq!((class_of(1, 1), class_of(2, 1), class_of(3, 1)), (USES, 2 * USES, 2 * USES));
+        assert_eq!((class_of(u64::MAX, 64), class_of(2, u32::MAX)), (CLASSES - 1, CLASSES - 1));
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Entry {
     }
 
     fn class(&self) -> usize {
-        self.uses.last().map_or(0, |(access, _)| class_of(access.depth, self.uses.len() as u32))
+        self.uses.last().map_or(0, |(access, _)| class_of(access.parent_uses, self.uses.len() as u32))
     }
 }
 
