@@ -7,6 +7,10 @@ use crate::{Error, Result};
 /// The profile that stands in where none was measured: see its `source`.
 const DEFAULT_PROFILE: &str = include_str!("qwen2.5-0.5b-2cores.json");
 
+/// Far beyond any model, so that sums of times and bytes stay in range.
+const MOST_US: f64 = 1e12;
+const MOST_KV_BYTES_PER_TOKEN: u64 = 1 << 26;
+
 /// Prefill times of one model on one machine.
 ///
 /// ```json
@@ -108,11 +112,11 @@ impl TryFrom<Written> for CostGrid {
         if written.time_us.len() != rows || written.time_us.iter().any(|row| row.len() != columns) {
             return Err(format!("`time_us` must hold {rows} rows of {columns} times"));
         }
-        if written.time_us.iter().flatten().any(|time| !time.is_finite() || *time <= 0.0) {
-            return Err("`time_us` must hold positive numbers".to_owned());
+        if !written.time_us.iter().flatten().all(|time| *time > 0.0 && *time <= MOST_US) {
+            return Err("`time_us` must hold positive numbers of at most 1e12, eleven days".to_owned());
         }
-        if written.kv_bytes_per_token == 0 {
-            return Err("`kv_bytes_per_token` must be at least 1".to_owned());
+        if !(1..=MOST_KV_BYTES_PER_TOKEN).contains(&written.kv_bytes_per_token) {
+            return Err(format!("`kv_bytes_per_token` must lie between 1 and {MOST_KV_BYTES_PER_TOKEN}"));
         }
         Ok(Self { written })
     }

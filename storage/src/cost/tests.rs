@@ -40,7 +40,9 @@ fn malformed_profiles_say_what_is_wrong() {
         ("time_us", serde_json::json!([[1, 3], [5, 11], [9]])),
         ("time_us", serde_json::json!([[1, 3], [5, 11], [9, 0]])),
         ("time_us", serde_json::json!([[1, 3], [5, 11], [9, "x"]])),
+        ("time_us", serde_json::json!([[1, 3], [5, 11], [9, 1e300]])),
         ("kv_bytes_per_token", serde_json::json!(0)),
+        ("kv_bytes_per_token", serde_json::json!(1u64 << 60)),
         ("unheard_of", serde_json::json!(0)),
     ];
     for (key, value) in wrong {

@@ -80,8 +80,7 @@ impl RagWorkload {
         let mut place = vec![0; self.documents];
         ring.iter().enumerate().for_each(|(at, document)| place[*document] = at);
         let ranks = cumulative_zipf(self.documents, self.skew.exponent(self.documents));
-        let mut workload = Workload::default();
-        workload.has_system_prompt = self.system_prompts > 0;
+        let mut workload = Workload::new(self.system_prompts > 0);
         for request in 0..self.requests {
             if request > 0 && self.drift.every > 0 && request.is_multiple_of(self.drift.every) {
                 for _ in 0..(self.drift.share * self.documents as f64).round() as usize {
@@ -138,10 +137,10 @@ impl RagWorkload {
         let lengths = &self.lengths;
         let checks = [
             ("requests", (1..=10_000_000).contains(&self.requests), "must lie between 1 and 10000000"),
-            ("documents", (2..=10_000_000).contains(&self.documents), "must lie between 2 and 10000000"),
+            ("documents", (2..=1_000_000).contains(&self.documents), "must lie between 2 and 1000000"),
             ("top_k", most_k > 0 && !self.top_k.contains(&0), "must hold at least one number, each at least 1"),
             ("neighbours", self.neighbours + 1 >= most_k, "must be at least the greatest top_k less one"),
-            ("neighbours", self.neighbours < self.documents, "must be less than documents"),
+            ("neighbours", self.neighbours < self.documents.min(1000), "must be less than documents, and than 1000"),
             ("shuffled", share(self.shuffled), "must lie between 0 and 1"),
             ("drift.share", share(self.drift.share), "must lie between 0 and 1"),
             ("skew.top", self.skew.top > 0.0 && self.skew.top < 1.0, "must lie between 0 and 1"),

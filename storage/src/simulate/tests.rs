@@ -148,8 +148,7 @@ fn what_cannot_be_generated_is_named() {
 /// Three requests with one cache of two entries, by hand.
 #[test]
 fn a_replay_by_hand() {
-    let mut workload = Workload::default();
-    workload.has_system_prompt = true;
+    let mut workload = Workload::new(true);
     workload.push(&[(0, 10), (1, 20)], 5).unwrap();
     workload.push(&[(0, 10), (2, 20)], 5).unwrap();
     workload.push(&[(0, 10), (1, 20)], 5).unwrap();
@@ -170,7 +169,7 @@ fn a_replay_by_hand() {
 
 #[test]
 fn the_second_eviction_from_the_device_moves_nothing() {
-    let mut workload = Workload::default();
+    let mut workload = Workload::new(false);
     for label in [1, 2, 1, 2, 1] {
         workload.push(&[(label, 10)], 1).unwrap();
     }
@@ -181,7 +180,7 @@ fn the_second_eviction_from_the_device_moves_nothing() {
 
 #[test]
 fn the_bound_by_hand() {
-    let mut workload = Workload::default();
+    let mut workload = Workload::new(false);
     // Uses of 1 at 0, 1, 4 and of 2 at 2, 3: stays of 10 bytes for 1, 3 and 1 gaps.
     for label in [1, 1, 2, 2, 1] {
         workload.push(&[(label, 10)], 10).unwrap();
@@ -239,7 +238,7 @@ proptest! {
         device in prop::option::of(1u64..500),
         kind in prop::sample::select(PolicyKind::ALL.to_vec()),
     ) {
-        let mut workload = Workload::default();
+        let mut workload = Workload::new(false);
         for (labels, question) in &requests {
             let segments: Vec<(u64, u32)> = labels.iter().map(|label| (*label, 10 + 37 * *label as u32)).collect();
             workload.push(&segments, *question).unwrap();

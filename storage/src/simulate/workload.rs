@@ -26,7 +26,7 @@ pub struct Request {
 }
 
 /// Requests in the order of their arrival.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Workload {
     /// All distinct paths; parents stand before their children.
     pub nodes: Vec<PathNode>,
@@ -51,6 +51,11 @@ pub struct WorkloadSummary {
 }
 
 impl Workload {
+    /// No request yet.
+    pub fn new(has_system_prompt: bool) -> Self {
+        Self { nodes: Vec::new(), requests: Vec::new(), has_system_prompt, by_label: HashMap::new() }
+    }
+
     /// Adds a request. `segments` are labels and lengths, the root first; the same labels behind the same parents are the
     /// same node, of the length that it had first.
     ///

@@ -160,7 +160,7 @@ impl SlowS3Fifo {
         self.small.iter_mut().chain(&mut self.main).find(|item| item.id == id)
     }
 
-    fn from_small(&mut self) -> Option<Id> {
+    fn small_victim(&mut self) -> Option<Id> {
         while let Some(at) = self.small.iter().position(|item| item.is_evictable) {
             if self.small[at].uses < 2 {
                 return Some(self.small[at].id);
@@ -171,7 +171,7 @@ impl SlowS3Fifo {
         None
     }
 
-    fn from_main(&mut self) -> Option<Id> {
+    fn main_victim(&mut self) -> Option<Id> {
         while let Some(at) = self.main.iter().position(|item| item.is_evictable) {
             if self.main[at].uses == 0 {
                 return Some(self.main[at].id);
@@ -212,9 +212,9 @@ impl Policy for SlowS3Fifo {
 
     fn victim(&mut self) -> Option<Id> {
         if self.small.iter().map(|item| item.bytes).sum::<u64>() >= self.capacity / 10 {
-            self.from_small().or_else(|| self.from_main())
+            self.small_victim().or_else(|| self.main_victim())
         } else {
-            self.from_main().or_else(|| self.from_small()).or_else(|| self.from_main())
+            self.main_victim().or_else(|| self.small_victim()).or_else(|| self.main_victim())
         }
     }
 
