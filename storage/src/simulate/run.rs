@@ -127,9 +127,10 @@ impl<'a> Simulation<'a> {
         debug_assert!(plan.segments[..cached].iter().all(|segment| matches!(segment.source, Source::Load { .. })));
         let cost_per_token = grid.cost_per_token(plan.exact_tokens, plan.computed_tokens);
         path.nodes.iter().for_each(|node| self.tree.pin(*node));
-        for index in path.nodes.len()..keys.len() {
-            let bytes = u64::from(workload.tokens(request.path[index])) * grid.kv_bytes_per_token();
-            let node = self.tree.enter(path.nodes.last().copied(), keys[index], bytes);
+        let new = path.nodes.len()..;
+        for (key, node) in keys[new.clone()].iter().zip(&request.path[new]) {
+            let bytes = u64::from(workload.tokens(*node)) * grid.kv_bytes_per_token();
+            let node = self.tree.enter(path.nodes.last().copied(), *key, bytes);
             self.tree.pin(node);
             path.nodes.push(node);
         }
