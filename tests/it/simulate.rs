@@ -38,9 +38,12 @@ fn what_is_wrong_in_a_file_or_a_flag_is_named() {
     let cut = write("cut.jsonl", &TRACE[..TRACE.len() - 20]);
     folder.run(&["simulate", &cut]).failed_with(&["cut.jsonl", "line 3"]);
     let good = write("good.jsonl", TRACE);
-    folder.run(&["simulate", &good, "--policy", "fifo"]).failed_with(&["fifo", "pgdsf"]);
     folder.run(&["simulate", &good, "--capacity", "0%"]).failed_with(&["capacity"]);
-    folder.run(&["simulate", &good, "--capacity", "200%"]).failed_with(&["200%"]);
+    for (flag, value, wanted) in [("--policy", "fifo", "s3-fifo"), ("--capacity", "200%", "0% to 100%")] {
+        // The argument parser's own words.
+        let refused = folder.run(&["simulate", &good, flag, value]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(wanted), "{refused:?}");
+    }
     let profile = write("profile.json", r#"{"source": "x"}"#);
     folder.run(&["simulate", &good, "--profile", &profile]).failed_with(&["profile.json", "kv_bytes_per_token"]);
     let workload = write("workload.toml", "seed = 1\nrequests = 'many'\n");
