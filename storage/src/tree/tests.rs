@@ -207,7 +207,19 @@ proptest! {
         kind in prop::sample::select(PolicyKind::ALL.to_vec()),
         max_nodes in 1usize..60,
     ) {
-        let mut model = Model::new(&capacities, kind, max_nodes);
+        let mut model = Model::new(&capacities, kind, max_nodes, false);
+        for step in &steps {
+            model.run(step)?;
+        }
+    }
+
+    #[test]
+    fn a_tree_with_orphans_does_what_the_naive_one_does(
+        steps in steps(),
+        capacity in 1u64..120,
+        kind in prop::sample::select(PolicyKind::ALL.to_vec()),
+    ) {
+        let mut model = Model::new(&[capacity], kind, 1000, true);
         for step in &steps {
             model.run(step)?;
         }

@@ -24,6 +24,7 @@ pub struct Model {
     capacities: Vec<u64>,
     kind: PolicyKind,
     max_nodes: usize,
+    allow_orphans: bool,
     /// What each tier holds.
     tiers: Vec<BTreeSet<u64>>,
     pins: Vec<u64>,
@@ -50,13 +51,14 @@ fn size(key: u64) -> u64 {
 }
 
 impl Model {
-    pub fn new(capacities: &[u64], kind: PolicyKind, max_nodes: usize) -> Self {
+    pub fn new(capacities: &[u64], kind: PolicyKind, max_nodes: usize, allow_orphans: bool) -> Self {
         let tiers = capacities.iter().map(|&capacity_bytes| TierOptions { capacity_bytes, policy: kind }).collect();
         Self {
-            tree: KnowledgeTree::new(&TreeOptions { tiers, max_nodes, allow_orphans: false }),
+            tree: KnowledgeTree::new(&TreeOptions { tiers, max_nodes, allow_orphans }),
             capacities: capacities.to_vec(),
             kind,
             max_nodes,
+            allow_orphans,
             tiers: vec![BTreeSet::new(); capacities.len()],
             pins: Vec::new(),
             last_use: BTreeMap::new(),
@@ -138,7 +140,7 @@ impl Model {
     fn admit(&mut self, node: NodeId, to: usize) -> Result<Vec<Eviction>, TestCaseError> {
         let key = self.tree.key(node);
         let is_there = self.tiers[to].contains(&key);
-        let is_orphan = parent(key).is_some_and(|parent| !self.tiers[to].contains(&parent));
+        let is_orphan = !self.allow_orphans && parent(key).is_some_and(|parent| !self.tiers[to].contains(&parent));
         // Its parent may not leave for it.
         self.pins.extend(parent(key));
         let fits = self.bytes(to) + size(key) <= self.capacities[to] + self.evictable(to);
@@ -206,7 +208,10 @@ impl Model {
     fn remove(&mut self, keys: &[u64], from: usize) -> Result<(), TestCaseError> {
         let Some(node) = keys.last().and_then(|key| self.tree.find(key)) else { return Ok(()) };
         let key = self.tree.key(node);
-        let behind = |other: &u64| std::iter::successors(Some(*other), |key| parent(*key)).any(|above| above == key);
+        let behind = |other: &u64| {
+            let mut prefixes = std::iter::successors(Some(*other), |key| parent(*key));
+            *other == key || (!self.allow_orphans && prefixes.any(|above| above == key))
+        };
         let expected: BTreeSet<u64> = if self.tiers[from].contains(&key) {
             self.tiers[from].iter().copied().filter(behind).collect()
         } else {
@@ -252,7 +257,8 @@ impl Model {
             prop_assert_eq!(usage.evictable_bytes, self.evictable(tier));
             prop_assert!(usage.bytes <= usage.capacity_bytes);
             for key in held {
-                prop_assert!(parent(*key).is_none_or(|parent| held.contains(&parent)), "{} outlived its parent", key);
+                let has_parent = parent(*key).is_none_or(|parent| held.contains(&parent));
+                prop_assert!(self.allow_orphans || has_parent, "{} outlived its parent", key);
                 let node = self.tree.find(key);
                 prop_assert!(node.is_some_and(|node| self.tree.is_in(node, tier)));
             }
