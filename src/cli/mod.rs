@@ -10,6 +10,7 @@ mod ingest;
 mod output;
 mod report;
 mod serve;
+mod simulate;
 
 use std::path::PathBuf;
 
@@ -93,6 +94,8 @@ enum Command {
     Bench(bench::Command),
     /// Measure the quality of retrieval on a data set
     Eval(eval::Args),
+    /// Compare replacement policies on a request trace or a generated workload, without a model
+    Simulate(simulate::Args),
     /// Fetch the models that the other commands need, and print their folders
     Fetch(fetch::Args),
     /// Print a completion script for a shell
@@ -149,6 +152,7 @@ impl Cli {
             Command::Documents(command) => collections::run_documents(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
+            Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Completions { .. } => Ok(()),
         }

@@ -1,8 +1,10 @@
-//! Keeps. Keys, frames, tiers, block allocation, lookup, load plan, catalog and corpus. Knows nothing of actors or HTTP.
+//! Keeps. Keys, frames, tiers, block allocation, knowledge tree, policies, lookup, load plan, catalog, corpus and the
+//! simulator. Knows nothing of actors or HTTP.
 
 pub mod block;
 pub mod catalog;
 pub mod corpus;
+pub mod cost;
 pub mod entry;
 pub mod env;
 pub mod error;
@@ -10,8 +12,11 @@ pub mod fingerprint;
 pub mod frame;
 pub mod key;
 pub mod plan;
+pub mod policy;
 pub mod residency;
+pub mod simulate;
 pub mod store;
 pub mod tier;
+pub mod tree;
 
 pub use error::{Error, ErrorKind, Result};

@@ -11,4 +11,5 @@ mod limits;
 mod openai_client;
 mod openai_shape;
 mod restart;
+mod simulate;
 mod tree;

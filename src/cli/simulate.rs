@@ -1,0 +1,169 @@
+//! `ragstone simulate`
+
+use std::path::{Path, PathBuf};
+
+use figment::Figment;
+use figment::providers::{Format, Toml};
+use ragstone_storage::cost::CostGrid;
+use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::simulate::{Comparison, RagWorkload, Report, Workload, compare, read_trace};
+
+use crate::cli::output;
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Unit, mebibytes};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A request trace in Mooncake's format (.jsonl), or a retrieval workload to generate (.toml, see
+    /// examples/rag-workload.toml)
+    #[arg(value_name = "TRACE|WORKLOAD")]
+    workload: PathBuf,
+    /// Policies to compare
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "pgdsf,gdsf,lru,lfu,s3-fifo,hit-density")]
+    policy: Vec<PolicyKind>,
+    /// Sizes of the host tier, in percent of the working set
+    #[arg(long, value_name = "PERCENTS", value_delimiter = ',', default_value = "1%,5%,10%,25%,50%", value_parser = percent)]
+    capacity: Vec<f64>,
+    /// Size of a device tier before it, in percent of the working set
+    #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
+    device: f64,
+    /// Prefill times measured on another machine, in JSON [default: Qwen2.5-0.5B's shape on two CPU cores]
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
+    /// Nodes of the tree beyond which those that no tier holds are forgotten
+    #[arg(long, value_name = "N", default_value_t = 1 << 18)]
+    max_nodes: usize,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// `5%` or `0.05` as 0.05.
+fn percent(text: &str) -> Result<f64, String> {
+    let (number, divisor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 100.0));
+    let share = number.trim().parse::<f64>().map(|number| number / divisor);
+    share.ok().filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| "0% to 100% is wanted, such as 5%".to_owned())
+}
+
+/// Replays a workload on the knowledge tree under every policy at every capacity. No model, no data folder.
+pub async fn run(args: Args) -> Result<()> {
+    let json = args.json;
+    let simulated = tokio::task::spawn_blocking(move || simulate(&args)).await;
+    let report = simulated.map_err(|error| Error::internal(format!("the simulation broke off: {error}")))??;
+    if json { output::json(&report) } else { table(&report) }
+}
+
+fn simulate(args: &Args) -> Result<Report> {
+    let workload = read_workload(&args.workload)?;
+    let grid = match &args.profile {
+        None => CostGrid::measured_default()?,
+        Some(path) => CostGrid::from_json(&read(path)?).map_err(|error| in_file(path, &error.to_string()))?,
+    };
+    let comparison = Comparison {
+        policies: args.policy.clone(),
+        capacities: args.capacity.clone(),
+        device: args.device,
+        max_nodes: args.max_nodes,
+    };
+    let progress = Progress::new("simulating requests", Unit::Items);
+    Ok(compare(&workload, &grid, &comparison, &|done, total| progress.set(done as u64, total as u64))?)
+}
+
+fn read_workload(path: &Path) -> Result<Workload> {
+    let workload = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("jsonl") => read_trace(&read(path)?).map_err(|error| error.to_string()),
+        Some("toml") => {
+            let described = Figment::from(Toml::string(&read(path)?)).extract::<RagWorkload>();
+            described.map_err(|error| error.to_string()).and_then(|it| it.generate().map_err(|error| error.to_string()))
+        }
+        _ => Err("a trace ends in .jsonl and a workload to generate in .toml".to_owned()),
+    };
+    workload.map_err(|error| in_file(path, &error))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|error| Error::io("cannot read", path, &error))
+}
+
+fn in_file(path: &Path, why: &str) -> Error {
+    Error::invalid(format!("{}: {why}", path.display()))
+}
+
+fn table(report: &Report) -> Result<()> {
+    let workload = report.workload;
+    output::line(&format!(
+        "{} requests, {} prompt tokens, {} distinct nodes, longest path {}, working set {:.0} MiB",
+        workload.requests,
+        workload.prompt_tokens,
+        workload.nodes,
+        workload.longest_path,
+        mebibytes(report.working_set_bytes)
+    ))?;
+    output::line(&format!("prefill times: {}", report.profile))?;
+    output::line(&format!("bound: {}", report.bound_method))?;
+    output::line("")?;
+    output::line("capacity  policy        cost    tokens  documents  stored MiB  loaded MiB   mean us    p99 us")?;
+    for at in &report.capacities {
+        let capacity = format!("{:.4}", 100.0 * at.capacity);
+        let capacity = format!("{}%", capacity.trim_end_matches('0').trim_end_matches('.'));
+        for policy in &at.policies {
+            let outcome = policy.outcome;
+            output::line(&format!(
+                "{capacity:<9} {:<11} {:>6.4}  {:>8.4}  {:>9.4}  {:>10.0}  {:>10.0}  {:>8.1}  {:>8.1}",
+                policy.policy.name(),
+                outcome.cost_hit_rate,
+                outcome.token_hit_rate,
+                outcome.document_hit_rate,
+                mebibytes(outcome.bytes_stored),
+                mebibytes(outcome.bytes_loaded),
+                outcome.scheduling_us_mean,
+                outcome.scheduling_us_p99,
+            ))?;
+        }
+        output::line(&format!(
+            "{capacity:<9} bound       {:>6.4}  {:>8.4}",
+            at.bound.cost_hit_rate, at.bound.token_hit_rate
+        ))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percents() {
+        assert_eq!((percent("5%"), percent("0.05"), percent("100 %")), (Ok(0.05), Ok(0.05), Ok(1.0)));
+        for bad in ["", "%", "x", "-1%", "101%", "NaN", "inf"] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_sample_workload_and_the_built_in_profile_are_right() {
+        let sample = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rag-workload.toml");
+        assert_eq!(read_workload(&sample).expect("read").requests.len(), 20_000);
+        CostGrid::measured_default().expect("read");
+    }
+
+    #[test]
+    fn a_bad_file_is_one_error_with_its_place() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let refused = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("written");
+            let error = read_workload(&path).expect_err("refused").to_string();
+            assert!(error.contains(name), "{error}");
+            error
+        };
+        let good = r#"{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}"#;
+        assert!(refused("a.jsonl", &format!("{good}\nnonsense\n{good}")).contains("line 2"));
+        let sample = include_str!("../../examples/rag-workload.toml");
+        assert!(refused("b.toml", &sample.replace("requests", "reqests")).contains("reqests"));
+        assert!(refused("c.toml", &sample.replace("seed = 1", "seed = \"x\"")).contains("seed"));
+        assert!(refused("d.toml", &sample.replace("top = 0.03", "top = 3.0")).contains("skew.top"));
+        assert!(refused("e.txt", good).contains(".jsonl"));
+        assert!(read_workload(&folder.path().join("none.jsonl")).expect_err("refused").to_string().contains("none"));
+    }
+}

@@ -1,0 +1,215 @@
+//! When entries are used again, learned by class.
+
+/// Ages are told apart four to an octave, up to 2^18 requests.
+const AGES: usize = 68;
+/// What stands before an entry: nothing, an entry used for the first time, or one that was used before.
+const PREFIXES: usize = 3;
+/// Uses so far: 1, 2 to 3, 4 to 7, and so on, the last from 64.
+const USES: usize = 7;
+
+/// Classes of entries.
+pub(in crate::policy) const CLASSES: usize = PREFIXES * USES;
+
+/// Requests between two times that a class's rates are computed anew; then what was counted before weighs half.
+const RELEARN_EVERY: u64 = 512;
+/// Weight of what is assumed before anything was seen: one entry in ten is used again, at an age as likely in one interval
+/// as in the other. Added each time the counts are halved, so that a class that is not seen any more is forgotten.
+const PRIOR: f64 = 0.2;
+
+/// The class of an entry that was used `uses` times, as the next of one that was used `parent_uses` times (0: of none).
+pub(in crate::policy) fn class_of(parent_uses: u64, uses: u32) -> usize {
+    // At most 2.
+    let prefix = parent_uses.min(PREFIXES as u64 - 1) as usize;
+    prefix * USES + (uses.max(1).ilog2() as usize).min(USES - 1)
+}
+
+/// Uses to be expected of the members of each class, by the time since their last use.
+#[derive(Debug)]
+pub(in crate::policy) struct Reuse {
+    classes: Vec<Class>,
+    /// The last request whose class was computed.
+    learned: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Class {
+    /// Uses that made an entry a member.
+    entered: f64,
+    /// Those after which it was used again, by age.
+    used: [f64; AGES],
+    /// The index by age, see [`Class::learn`].
+    rates: [f64; AGES],
+}
+
+impl Default for Reuse {
+    fn default() -> Self {
+        let mut class = Class { entered: 0.0, used: [0.0; AGES], rates: [0.0; AGES] };
+        class.assume();
+        class.learn();
+        Self { classes: vec![class; CLASSES], learned: 0 }
+    }
+}
+
+impl Reuse {
+    /// An entry came into a class by its use.
+    pub fn entered(&mut self, class: usize) {
+        self.classes[class].entered += 1.0;
+    }
+
+    /// A member of a class was used again, `age` requests after it came.
+    pub fn used_again(&mut self, class: usize, age: u64) {
+        self.classes[class].used[interval(age)] += 1.0;
+    }
+
+    /// Uses per request that keeping a member of this age promises.
+    pub fn rate(&self, class: usize, age: u64) -> f64 {
+        self.classes[class].rates[interval(age)]
+    }
+
+    /// Learns from what was counted, one class a request, so that no request waits for all of them.
+    pub fn advance(&mut self, request: u64) {
+        self.learned = self.learned.max(request.saturating_sub(RELEARN_EVERY));
+        while self.learned < request {
+            self.learned += 1;
+            if let Some(class) = self.classes.get_mut((self.learned % RELEARN_EVERY) as usize) {
+                class.learn();
+                class.entered /= 2.0;
+                class.used.iter_mut().for_each(|used| *used /= 2.0);
+                class.assume();
+            }
+        }
+    }
+}
+
+impl Class {
+    fn assume(&mut self) {
+        self.entered += PRIOR;
+        self.used.iter_mut().for_each(|used| *used += PRIOR / 10.0 / AGES as f64);
+    }
+
+    /// The Gittins index of keeping a member of each age: the greatest, over the times to keep it on, of
+    /// `uses within that time / requests spent waiting for them`. Members that were not used by an age wait on.
+    ///
+    /// Uses and waiting summed up over the ages are points of a curve; the index of an age is the steepest line from its
+    /// point to a later one. From the last age down, a stack keeps the later points that such a line can end at: O(ages).
+    fn learn(&mut self) {
+        let mut curve = [(0.0, 0.0); AGES + 1];
+        let mut waiting = self.entered;
+        for age in 0..AGES {
+            // What came before the counts were halved may be used after: never fewer than none.
+            let left = f64::max(waiting - self.used[age], 0.0);
+            let (requests, uses) = curve[age];
+            // Waiting on takes time even if nobody is known to wait.
+            let passed = f64::midpoint(waiting, left) * (begin(age + 1) - begin(age));
+            curve[age + 1] = (requests + passed.max(1e-9), uses + self.used[age]);
+            waiting = left;
+        }
+        let slope = |from: usize, to: usize| (curve[to].1 - curve[from].1) / (curve[to].0 - curve[from].0);
+        let mut ends = Vec::with_capacity(AGES + 1);
+        ends.push(AGES);
+        for age in (0..AGES).rev() {
+            while let [.., further, nearer] = ends[..]
+                && slope(age, nearer) <= slope(nearer, further)
+            {
+                ends.pop();
+            }
+            self.rates[age] = ends.last().map_or(0.0, |end| slope(age, *end));
+            ends.push(age);
+        }
+    }
+}
+
+/// The interval that an age lies in.
+fn interval(age: u64) -> usize {
+    if age < 4 {
+        return age as usize;
+    }
+    let octave = age.ilog2() as usize;
+    let quarter = (age >> (octave - 2)) as usize & 3;
+    ((octave - 1) * 4 + quarter).min(AGES - 1)
+}
+
+/// The first age of an interval.
+fn begin(interval: usize) -> f64 {
+    if interval < 4 {
+        return interval as f64;
+    }
+    let (octave, quarter) = (interval / 4 + 1, interval % 4);
+    (4 + quarter) as f64 * 2f64.powi(octave as i32 - 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_begin_where_ages_fall_into_them() {
+        for index in 0..AGES {
+            assert_eq!(interval(begin(index) as u64), index);
+            assert_eq!(interval(begin(index + 1) as u64 - 1), index);
+        }
+        assert_eq!(interval(u64::MAX), AGES - 1);
+    }
+
+    /// Half of the members are used again after exactly 4 requests, the others never: by hand.
+    #[test]
+    fn the_index_is_the_best_rate_over_the_times_to_keep_on() {
+        let mut class = Class { entered: 100.0, used: [0.0; AGES], rates: [0.0; AGES] };
+        class.used[interval(4)] = 50.0;
+        class.learn();
+        // Fresh: 100 wait for 4 requests, and during the fifth 100 at its begin and 50 at its end: 50 uses in 475.
+        assert!((class.rates[0] - 50.0 / 475.0).abs() < 1e-12);
+        // One request before: nearer to the use. At its age: nearer still. Past it: nothing to come.
+        assert!((class.rates[3] - 50.0 / 175.0).abs() < 1e-12);
+        assert!((class.rates[4] - 50.0 / 75.0).abs() < 1e-12);
+        assert_eq!(class.rates[5], 0.0);
+    }
+
+    #[test]
+    fn the_index_is_the_steepest_of_all_lines() {
+        let env = crate::env::Env::seeded(7, 0);
+        for _ in 0..200 {
+            let mut class = Class { entered: 0.0, used: [0.0; AGES], rates: [0.0; AGES] };
+            class.used.iter_mut().for_each(|used| *used = (env.random_u64() % 8).saturating_sub(4) as f64);
+            class.entered = class.used.iter().sum::<f64>() + (env.random_u64() % 50) as f64;
+            class.learn();
+            for from in 0..AGES {
+                let (mut waiting, mut uses, mut requests, mut best) = (class.entered, 0.0, 0.0, 0.0);
+                class.used[..from].iter().for_each(|used| waiting -= used);
+                for age in from..AGES {
+                    uses += class.used[age];
+                    requests += (waiting - class.used[age] / 2.0) * (begin(age + 1) - begin(age));
+                    waiting -= class.used[age];
+                    best = f64::max(best, if requests > 0.0 { uses / requests } else { 0.0 });
+                }
+                let index = class.rates[from];
+                assert!((index - best).abs() <= 1e-6 * best.max(1e-3), "from {from}: {index} for {best}");
+            }
+        }
+    }
+
+    #[test]
+    fn classes_are_by_prefix_and_powers_of_two_of_uses() {
+        assert_eq!(class_of(0, 1), 0);
+        assert_eq!((class_of(0, 2), class_of(0, 3), class_of(0, 4)), (1, 1, 2));
+        assert_eq!((class_of(1, 1), class_of(2, 1), class_of(3, 1)), (USES, 2 * USES, 2 * USES));
+        assert_eq!((class_of(u64::MAX, 64), class_of(2, u32::MAX)), (CLASSES - 1, CLASSES - 1));
+    }
+
+    #[test]
+    fn what_is_seen_outweighs_what_is_assumed_and_is_forgotten_again() {
+        let mut reuse = Reuse::default();
+        let assumed = reuse.rate(0, 1);
+        for _ in 0..200 {
+            reuse.entered(0);
+            reuse.used_again(0, 1);
+        }
+        reuse.advance(RELEARN_EVERY);
+        assert!(reuse.rate(0, 0) > 10.0 * assumed);
+        assert!(reuse.rate(1, 1) <= assumed * 1.01, "another class");
+        for round in 2..40 {
+            reuse.advance(round * RELEARN_EVERY);
+        }
+        assert!(reuse.rate(0, 1) < 2.0 * assumed);
+    }
+}

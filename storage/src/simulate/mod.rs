@@ -1,0 +1,21 @@
+//! The simulator: a workload against the production tree, policies and plan, without a model.
+//!
+//! What is simulated is which entries are there when a request comes. Times are not slept but taken from a measured grid of
+//! prefill times, [`crate::cost::CostGrid`]; the scheduling times in the report are real.
+
+mod bound;
+mod rag;
+mod report;
+mod run;
+mod trace;
+mod workload;
+
+pub use self::bound::{BOUND_METHOD, Bound, bound};
+pub use self::rag::{Drift, Lengths, RagWorkload, Skew};
+pub use self::report::{AtCapacity, Comparison, PolicyOutcome, Report, compare};
+pub use self::run::{Capacity, Outcome, Replay, replay};
+pub use self::trace::{TRACE_BLOCK_TOKENS, read_trace};
+pub use self::workload::{PathNode, Request, Workload, WorkloadSummary};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! `ragstone simulate` on files as a user writes them.
+
+use serde_json::Value;
+
+use crate::harness::Folder;
+
+const TRACE: &str = r#"{"timestamp": 0, "input_length": 1100, "output_length": 1, "hash_ids": [0, 1, 2]}
+{"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [0, 3]}
+{"timestamp": 2, "input_length": 1100, "output_length": 1, "hash_ids": [0, 1, 4]}
+"#;
+
+fn policies(report: &Value) -> Vec<(String, f64)> {
+    let at = report["capacities"][0]["policies"].as_array().unwrap();
+    at.iter().map(|it| (it["policy"].as_str().unwrap().to_owned(), it["token_hit_rate"].as_f64().unwrap())).collect()
+}
+
+#[test]
+fn policies_stand_side_by_side() {
+    let folder = Folder::new();
+    let trace = folder.write("trace.jsonl", TRACE);
+    let trace = trace.to_str().unwrap();
+    let report = folder.json(&["simulate", trace, "--policy", "s3-fifo,pgdsf", "--capacity", "100%", "--json"]);
+    // 512 of the second and 1024 of the third prompt's tokens are there again, of 2800.
+    let hit_rate = 1536.0 / 2800.0;
+    assert_eq!(policies(&report), [("s3-fifo".to_owned(), hit_rate), ("pgdsf".to_owned(), hit_rate)]);
+    assert_eq!(report["capacities"][0]["bound"]["token_hit_rate"], hit_rate);
+    assert!(report["bound_method"].as_str().unwrap().contains("knapsack"));
+    let table = folder.run(&["simulate", trace, "--device", "50%"]).succeeded().stdout;
+    for words in ["3 requests", "hit-density", "lru", "bound", "25%", "50%"] {
+        assert!(table.contains(words), "no {words} in {table}");
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_file_or_a_flag_is_named() {
+    let folder = Folder::new();
+    let write = |name: &str, text: &str| folder.write(name, text).to_str().unwrap().to_owned();
+    let cut = write("cut.jsonl", &TRACE[..TRACE.len() - 20]);
+    folder.run(&["simulate", &cut]).failed_with(&["cut.jsonl", "line 3"]);
+    let good = write("good.jsonl", TRACE);
+    folder.run(&["simulate", &good, "--capacity", "0%"]).failed_with(&["capacity"]);
+    for (flag, value, wanted) in [("--policy", "fifo", "s3-fifo"), ("--capacity", "200%", "0% to 100%")] {
+        // The argument parser's own words.
+        let refused = folder.run(&["simulate", &good, flag, value]);
+        assert!(refused.code == Some(2) && refused.stderr.contains(wanted), "{refused:?}");
+    }
+    let profile = write("profile.json", r#"{"source": "x"}"#);
+    folder.run(&["simulate", &good, "--profile", &profile]).failed_with(&["profile.json", "kv_bytes_per_token"]);
+    let workload = write("workload.toml", "seed = 1\nrequests = 'many'\n");
+    folder.run(&["simulate", &workload]).failed_with(&["workload.toml"]);
+    folder.run(&["simulate", "none.jsonl"]).failed_with(&["none.jsonl"]);
+}
