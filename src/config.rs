@@ -292,7 +292,7 @@ mod tests {
         let file = file("top_kk = 1");
         let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
         assert!(error.contains(&*file.path().file_name().unwrap().to_string_lossy()), "{error}");
-        assert!(error.ends_with("top_k") && error.contains("listen"), "{error}");
+        assert!(error.contains(" top_k, ") && error.contains("listen"), "{error}");
     }
 
     #[test]

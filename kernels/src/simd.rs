@@ -45,9 +45,8 @@ impl Path {
     fn detect(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         {
-            let avx2 = is_x86_feature_detected!("avx2")
-                && is_x86_feature_detected!("fma")
-                && is_x86_feature_detected!("f16c");
+            let avx2 =
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
             let bf16 = avx512 && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
             match self {

@@ -123,8 +123,7 @@ pub fn measure(options: &Options) -> Result<Report> {
         let case: &Case = &cases[index];
         seconds[index].rate(case.operations.max(case.bytes) / 1e9)
     };
-    let ceiling =
-        Ceilings { f32_gflops: rate(0), bf16_gflops: rate(1), int8_gops: rate(2), read_gbps: rate(3) };
+    let ceiling = Ceilings { f32_gflops: rate(0), bf16_gflops: rate(1), int8_gops: rate(2), read_gbps: rate(3) };
     let results = cases[ceilings..].iter().zip(&seconds[ceilings..]).map(|(case, seconds)| {
         let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
         let arithmetic = match (case.kernel, case.precision) {
@@ -162,9 +161,10 @@ fn cases(options: &Options) -> Vec<Case> {
         }
         if wanted(Group::Attention) {
             for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
-                cases.extend([(512, 4096), (77, 4096), (1, 4096)].map(|(rows, tokens)| {
-                    measure::attention(path, dtype, rows, tokens)
-                }));
+                cases.extend(
+                    [(512, 4096), (77, 4096), (1, 4096)]
+                        .map(|(rows, tokens)| measure::attention(path, dtype, rows, tokens)),
+                );
             }
         }
     }

@@ -28,7 +28,8 @@ impl Spread {
         samples.sort_by(f64::total_cmp);
         let at = |index: usize| samples.get(index).copied().unwrap_or(f64::NAN);
         let middle = samples.len() / 2;
-        let median = if samples.len() % 2 == 1 { at(middle) } else { f64::midpoint(at(middle.wrapping_sub(1)), at(middle)) };
+        let median =
+            if samples.len() % 2 == 1 { at(middle) } else { f64::midpoint(at(middle.wrapping_sub(1)), at(middle)) };
         Self { median, least: at(0), greatest: at(samples.len().wrapping_sub(1)) }
     }
 

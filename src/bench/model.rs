@@ -91,24 +91,32 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
         kv_dtype: model.kv_layout().dtype.name(),
         weight_bytes: model.size_in_bytes(),
         load_seconds,
-        prefill: options.prefill.iter().zip(prefill).map(|(tokens, seconds)| {
-            let seconds = Spread::of(seconds);
-            Prefill { tokens: *tokens, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
-        })
-        .collect(),
-        decode: options.contexts.iter().zip(decode).map(|(context, seconds)| {
-            let seconds = Spread::of(seconds);
-            let kv_bytes = (context + NEW_TOKENS / 2) * model.kv_layout().token_bytes();
-            let bytes = NEW_TOKENS * (model.size_in_bytes() + kv_bytes);
-            Decode {
-                context: *context,
-                new_tokens: NEW_TOKENS,
-                seconds,
-                tokens_per_second: seconds.rate(NEW_TOKENS as f64),
-                gbps: seconds.rate(bytes as f64 / 1e9),
-            }
-        })
-        .collect(),
+        prefill: options
+            .prefill
+            .iter()
+            .zip(prefill)
+            .map(|(tokens, seconds)| {
+                let seconds = Spread::of(seconds);
+                Prefill { tokens: *tokens, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
+            })
+            .collect(),
+        decode: options
+            .contexts
+            .iter()
+            .zip(decode)
+            .map(|(context, seconds)| {
+                let seconds = Spread::of(seconds);
+                let kv_bytes = (context + NEW_TOKENS / 2) * model.kv_layout().token_bytes();
+                let bytes = NEW_TOKENS * (model.size_in_bytes() + kv_bytes);
+                Decode {
+                    context: *context,
+                    new_tokens: NEW_TOKENS,
+                    seconds,
+                    tokens_per_second: seconds.rate(NEW_TOKENS as f64),
+                    gbps: seconds.rate(bytes as f64 / 1e9),
+                }
+            })
+            .collect(),
     })
 }
 

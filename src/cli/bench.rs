@@ -103,12 +103,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 
 fn load_options(config: &Config) -> LoadOptions<'static> {
     let settings = &config.settings;
-    LoadOptions {
-        kv_dtype: settings.kv_dtype,
-        weights: settings.weights,
-        compute: settings.compute,
-        progress: None,
-    }
+    LoadOptions { kv_dtype: settings.kv_dtype, weights: settings.weights, compute: settings.compute, progress: None }
 }
 
 fn at_least_one(runs: usize) -> Result<usize> {
@@ -151,10 +146,7 @@ fn print_kernels(report: &kernels::Report, json: bool) -> Result<()> {
     output::line(&format!("{} threads, {} (of {})", machine.threads, machine.path, machine.paths.join(", ")))?;
     output::line(&format!(
         "at most: {:.0} GFLOP/s f32, {:.0} GFLOP/s bf16, {:.0} GOP/s int8, reading {:.1} GB/s\n",
-        ceilings.f32_gflops.median,
-        ceilings.bf16_gflops.median,
-        ceilings.int8_gops.median,
-        ceilings.read_gbps.median
+        ceilings.f32_gflops.median, ceilings.bf16_gflops.median, ceilings.int8_gops.median, ceilings.read_gbps.median
     ))?;
     output::line(
         "kernel            path        type  shape               ms (min .. max)             GFLOP/s    GB/s  of ceiling",

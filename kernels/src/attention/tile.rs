@@ -1,5 +1,8 @@
 //! Attention of some query rows, and the heads that share a KV head, over all key tiles.
 
+mod gather;
+mod softmax;
+
 use super::format::{DotBf16, KvFormat, Wide, WideBf16};
 use super::{AttentionOptions, SequenceView, Span};
 use crate::aligned::SharedMut;
@@ -7,7 +10,8 @@ use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
 use crate::pool::{Arena, BLOCK_TOKENS, KvPool};
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Vector, exp, exp_coarse, row_tiles};
+use crate::simd::{Kernel, Vector, row_tiles};
+use gather::Gather;
 
 /// Slots of a key tile: the scores of four blocks are four vectors of 512 bits.
 pub(super) const KEY_TILE: usize = 64;
@@ -274,62 +278,6 @@ impl RowTile<'_> {
         }
     }
 
-    /// Turns scores into weights against the new maximum, and says what earlier sums shrink by. In passes over all
-    /// queries, so that the chains of dependent steps are short and overlap.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set of `V`.
-    #[inline(always)]
-    unsafe fn weigh<V: Vector, F: KvFormat>(&self, state: &mut State<'_>, masked: bool, queries: usize) {
-        let vecs = KEY_TILE / V::LANES;
-        // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does `LANES`; decays
-        // are padded to whole vectors.
-        unsafe {
-            if masked {
-                for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
-                    let mask = state.mask[query / self.shared_heads * KEY_TILE..][..KEY_TILE].as_ptr();
-                    for slot in (0..KEY_TILE).step_by(V::LANES) {
-                        let scores = scores.as_mut_ptr().add(slot);
-                        V::load(scores).min(V::load(mask.add(slot))).store(scores);
-                    }
-                }
-            }
-            for (query, scores) in state.scores.chunks_exact(KEY_TILE).enumerate().take(queries) {
-                let before = state.greatest[query];
-                let mut greatest = V::splat(before);
-                for vec in 0..vecs {
-                    greatest = greatest.max(V::load(scores.as_ptr().add(vec * V::LANES)));
-                }
-                let greatest = greatest.max_lane();
-                state.greatest[query] = greatest;
-                state.decay[query] = before - greatest;
-            }
-            for lanes in state.decay.chunks_exact_mut(V::LANES) {
-                exp(V::load(lanes.as_ptr())).store(lanes.as_mut_ptr());
-            }
-            for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
-                let greatest = V::splat(state.greatest[query]);
-                let scores = scores.as_mut_ptr();
-                let mut fresh = V::splat(0.0);
-                for slot in (0..KEY_TILE).step_by(V::LANES) {
-                    let difference = V::load(scores.add(slot)).sub(greatest);
-                    if F::IS_PAIRED {
-                        let weight = exp_coarse(difference);
-                        // At or before what was read.
-                        weight.store_bf16(scores.cast::<u16>().add(slot));
-                        fresh = fresh.add(weight);
-                    } else {
-                        let weight = exp(difference);
-                        weight.store(scores.add(slot));
-                        fresh = fresh.add(weight);
-                    }
-                }
-                let weights = state.weights[query * LANES..(query + 1) * LANES].as_mut_ptr();
-                V::load(weights).mul_add(V::splat(state.decay[query]), fresh).store(weights);
-            }
-        }
-    }
-
     /// `sums = sums * decay + weights V` of `ROWS` queries from `first` on, over ascending slots.
     ///
     /// # Safety
@@ -400,52 +348,5 @@ unsafe fn pair_in_place<V: Vector>(values: &mut [f32]) {
         rest.as_mut_ptr().copy_from_nonoverlapping(from.add(whole), len);
         V::load(rest.as_ptr()).store_bf16(halves.as_mut_ptr());
         to.add(whole).copy_from_nonoverlapping(halves.as_ptr(), len);
-    }
-}
-
-/// The weighted values of some queries.
-struct Gather<'a> {
-    /// Rows are `row_len` apart.
-    sums: *mut f32,
-    row_len: usize,
-    /// By row.
-    decay: &'a [f32],
-    /// Rows are [`KEY_TILE`] apart.
-    weights: *const f32,
-}
-
-impl Gather<'_> {
-    /// `VECS` vectors of elements from `column` on.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set of `V`; the pointers must be good for `ROWS` rows.
-    #[inline(always)]
-    unsafe fn columns<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
-        &self,
-        keys: &KeyTile<F::Cell>,
-        column: usize,
-    ) {
-        // SAFETY: the caller's promise; a block's weights are as many as its tokens, or half of that in pairs.
-        unsafe {
-            let sums = self.sums.add(column);
-            let mut totals = [[V::splat(0.0); VECS]; ROWS];
-            for (row, totals) in totals.iter_mut().enumerate() {
-                for (vec, total) in totals.iter_mut().enumerate() {
-                    let before = V::load(sums.add(row * self.row_len + vec * V::LANES));
-                    *total = before.mul(V::splat(self.decay[row]));
-                }
-            }
-            for first in (0..keys.slots).step_by(BLOCK_TOKENS) {
-                let values = keys.values[first / BLOCK_TOKENS].add(column);
-                let slots = BLOCK_TOKENS.min(keys.slots - first);
-                let weights = self.weights.add(if F::IS_PAIRED { first / 2 } else { first });
-                F::add_values(&mut totals, weights, KEY_TILE, values, self.row_len, slots);
-            }
-            for (row, totals) in totals.iter().enumerate() {
-                for (vec, total) in totals.iter().enumerate() {
-                    total.store(sums.add(row * self.row_len + vec * V::LANES));
-                }
-            }
-        }
     }
 }

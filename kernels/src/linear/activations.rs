@@ -168,7 +168,8 @@ impl Activations {
             Format::Bf16 => {
                 let words = &mut self.words[..rows * stride];
                 // SAFETY: a word is two halves, with the alignment of at least one.
-                let halves = unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
+                let halves =
+                    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
                 if 2 * stride > width {
                     halves.chunks_exact_mut(2 * stride).for_each(|row| row[width..].fill(0));
                 }

@@ -1,6 +1,8 @@
 //! The matrix product of some rows with some panels: for each panel its sums `[rows][64]`, over blocks of K, in tiles
 //! that are held in registers; then on to where the outputs go.
 
+mod element;
+mod quantized;
 mod sink;
 
 use std::ops::Range;
@@ -8,7 +10,9 @@ use std::ops::Range;
 use super::activations::{Format, Input};
 use super::panels::{PANEL, Panels, QUANT_GROUP, Values, bf16_words, q8_words};
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Vector, add_dots, add_products, amx, row_tiles};
+use crate::simd::{Kernel, Vector, amx, row_tiles};
+use element::{DotBf16, Element, WideBf16, WideF32};
+use quantized::Bytes;
 
 pub(super) use sink::Sink;
 
@@ -165,45 +169,6 @@ impl Task<'_> {
         }
     }
 
-    /// As [`Task::blocks`] for 8 bits: exact integers within a group, whose sum is then scaled and added in f32.
-    ///
-    /// # Safety
-    /// As [`Task::blocks`].
-    #[inline(always)]
-    unsafe fn quantized<V: Vector, const ROWS: usize, const VECS: usize>(&self, bytes: &Bytes, sums: &mut [f32]) {
-        let (rows, x_stride) = (self.rows.len(), self.x.stride());
-        let x = self.x.words[self.rows.start * x_stride..].as_ptr();
-        let block = if rows <= FEW_ROWS { bytes.groups } else { STEP_BLOCK / GROUP_WORDS };
-        for first in (0..bytes.groups).step_by(block) {
-            for (row, height) in row_tiles(rows, ROWS) {
-                for column in (0..PANEL).step_by(VECS * V::LANES) {
-                    for group in first..bytes.groups.min(first + block) {
-                        // SAFETY: the caller's promise; the tile lies within rows, panel and group.
-                        unsafe {
-                            let tile = QuantizedTile {
-                                x: x.add(row * x_stride + group * GROUP_WORDS),
-                                x_stride,
-                                weights: bytes.words.add(group * GROUP_WORDS * PANEL + column),
-                                corrections: bytes.corrections.add(group * PANEL + column),
-                                scales: bytes.scales.add(row * bytes.groups + group),
-                                groups: bytes.groups,
-                                sums: sums.as_mut_ptr().add(row * PANEL + column),
-                            };
-                            match height {
-                                1 => tile.fill::<V, 1, VECS>(),
-                                2 => tile.fill::<V, 2, VECS>(),
-                                3 => tile.fill::<V, 3, VECS>(),
-                                4 => tile.fill::<V, 4, VECS>(),
-                                5 => tile.fill::<V, 5, VECS>(),
-                                _ => tile.fill::<V, MAX_ROWS, VECS>(),
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-
     /// Takes a panel's sums to where they go.
     ///
     /// # Safety
@@ -235,32 +200,6 @@ impl Task<'_> {
     }
 }
 
-/// How a step of K is read and multiplied.
-trait Element {
-    /// A step of x: one value, or a word.
-    type X: Copy;
-    /// What the panel holds.
-    type Weight: Copy;
-
-    /// The row of the panel that holds `step`.
-    fn index(step: usize) -> usize;
-
-    fn rows<'a>(x: &Input<'a>) -> &'a [Self::X];
-
-    /// `sums[r][c] += x[r] * w[c]` over `depth` steps, in ascending order.
-    ///
-    /// # Safety
-    /// The machine must have the instruction set of `V`; x must be good for `depth` steps in each of `ROWS` rows, the
-    /// weights for `depth` steps of a panel.
-    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
-        sums: &mut [[V; VECS]; ROWS],
-        x: *const Self::X,
-        x_stride: usize,
-        weights: *const Self::Weight,
-        depth: usize,
-    );
-}
-
 /// A tile of sums, and what flows into it.
 struct Tile<E: Element> {
     x: *const E::X,
@@ -288,186 +227,6 @@ impl<E: Element> Tile<E> {
             for (row, sums) in sums.iter().enumerate() {
                 for (vec, sum) in sums.iter().enumerate() {
                     sum.store(self.sums.add(row * PANEL + vec * V::LANES));
-                }
-            }
-        }
-    }
-}
-
-/// f32 by f32.
-struct WideF32;
-
-impl Element for WideF32 {
-    type X = f32;
-    type Weight = f32;
-
-    fn index(step: usize) -> usize {
-        step
-    }
-
-    fn rows<'a>(x: &Input<'a>) -> &'a [f32] {
-        x.values
-    }
-
-    #[inline(always)]
-    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
-        sums: &mut [[V; VECS]; ROWS],
-        x: *const f32,
-        x_stride: usize,
-        weights: *const f32,
-        depth: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut columns = [V::splat(0.0); VECS];
-            for k in 0..depth {
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load(weights.add(k * PANEL + vec * V::LANES));
-                }
-                add_products(sums, x.add(k), x_stride, &columns);
-            }
-        }
-    }
-}
-
-/// f32 by bf16 that is widened on the fly. Blocks begin at even k.
-struct WideBf16;
-
-impl Element for WideBf16 {
-    type X = f32;
-    type Weight = u32;
-
-    fn index(step: usize) -> usize {
-        step / 2
-    }
-
-    fn rows<'a>(x: &Input<'a>) -> &'a [f32] {
-        x.values
-    }
-
-    #[inline(always)]
-    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
-        sums: &mut [[V; VECS]; ROWS],
-        x: *const f32,
-        x_stride: usize,
-        weights: *const u32,
-        depth: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut columns = [V::splat(0.0); VECS];
-            for pair in 0..depth / 2 {
-                let pairs = weights.add(pair * PANEL);
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load_bf16_low(pairs.add(vec * V::LANES));
-                }
-                add_products(sums, x.add(2 * pair), x_stride, &columns);
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load_bf16_high(pairs.add(vec * V::LANES));
-                }
-                add_products(sums, x.add(2 * pair + 1), x_stride, &columns);
-            }
-            if depth % 2 == 1 {
-                let pairs = weights.add(depth / 2 * PANEL);
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load_bf16_low(pairs.add(vec * V::LANES));
-                }
-                add_products(sums, x.add(depth - 1), x_stride, &columns);
-            }
-        }
-    }
-}
-
-/// Pairs of bf16.
-struct DotBf16;
-
-impl Element for DotBf16 {
-    type X = u32;
-    type Weight = u32;
-
-    fn index(step: usize) -> usize {
-        step
-    }
-
-    fn rows<'a>(x: &Input<'a>) -> &'a [u32] {
-        x.words
-    }
-
-    #[inline(always)]
-    unsafe fn accumulate<V: Vector, const ROWS: usize, const VECS: usize>(
-        sums: &mut [[V; VECS]; ROWS],
-        x: *const u32,
-        x_stride: usize,
-        weights: *const u32,
-        depth: usize,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut columns = [V::splat_word(0); VECS];
-            for pair in 0..depth {
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load_words(weights.add(pair * PANEL + vec * V::LANES));
-                }
-                add_dots(sums, x.add(pair), x_stride, &columns);
-            }
-        }
-    }
-}
-
-/// Words of a group of 8-bit values.
-const GROUP_WORDS: usize = QUANT_GROUP / 4;
-
-/// A panel of 8-bit weights, and the scales of the rows that it is multiplied with.
-struct Bytes {
-    words: *const u32,
-    /// `[groups][64]`
-    corrections: *const i32,
-    /// `[rows][groups]`
-    scales: *const f32,
-    groups: usize,
-}
-
-/// A tile of sums, and the group that flows into it.
-struct QuantizedTile {
-    x: *const u32,
-    x_stride: usize,
-    weights: *const u32,
-    corrections: *const i32,
-    /// Rows are `groups` apart.
-    scales: *const f32,
-    groups: usize,
-    /// Rows are [`PANEL`] apart.
-    sums: *mut f32,
-}
-
-impl QuantizedTile {
-    /// # Safety
-    /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a group.
-    #[inline(always)]
-    unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut columns = [V::splat_word(0); VECS];
-            for (vec, column) in columns.iter_mut().enumerate() {
-                *column = V::load_words(self.corrections.add(vec * V::LANES).cast());
-            }
-            let mut totals = [columns; ROWS];
-            for word in 0..GROUP_WORDS {
-                for (vec, column) in columns.iter_mut().enumerate() {
-                    *column = V::load_words(self.weights.add(word * PANEL + vec * V::LANES));
-                }
-                for (row, totals) in totals.iter_mut().enumerate() {
-                    let x = V::splat_word(*self.x.add(row * self.x_stride + word));
-                    for (total, column) in totals.iter_mut().zip(&columns) {
-                        *total = V::dot_bytes(*total, x, *column);
-                    }
-                }
-            }
-            for (row, totals) in totals.iter().enumerate() {
-                let scale = V::splat(*self.scales.add(row * self.groups));
-                for (vec, total) in totals.iter().enumerate() {
-                    let sum = self.sums.add(row * PANEL + vec * V::LANES);
-                    V::from_integers(*total).mul_add(scale, V::load(sum)).store(sum);
                 }
             }
         }

@@ -224,14 +224,7 @@ fn a_gated_layer_is_silu_of_one_times_the_other() {
                 let (mut inner, mut spare) = (Activations::default(), Activations::default());
                 // A longer use before leaves nothing behind.
                 inner.encode(identity.format(), &vec![f32::NAN; 2 * rows * (width + 9)], 2 * rows);
-                gated.forward_gated_on(
-                    path,
-                    Input::f32(&x, rows),
-                    identity.format(),
-                    width,
-                    &mut inner,
-                    &mut spare,
-                );
+                gated.forward_gated_on(path, Input::f32(&x, rows), identity.format(), width, &mut inner, &mut spare);
                 let mut out = vec![f32::NAN; rows * width];
                 identity.forward_on(path, Input::from(&inner), Output::Store(&mut out));
                 let what = format!("{precision:?} {path:?} [{rows}, {inputs}] x {width}");

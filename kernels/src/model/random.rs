@@ -46,7 +46,8 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let tables = if config.tie_embeddings { 1 } else { 2 };
     let values = config.layers * layer_values + tables * vocab * hidden;
     let total = (values * if bf16 { 2 } else { 4 }) as u64;
-    let mut source = Source { arithmetic: arithmetic(&config, &options), bf16, seed, tensors: 0, done: 0, total, options };
+    let mut source =
+        Source { arithmetic: arithmetic(&config, &options), bf16, seed, tensors: 0, done: 0, total, options };
     // Each layer adds two parts to the residual stream; together they weigh as much as the embedding.
     let part = 1.0 / (2.0 * config.layers as f32).sqrt();
     let layers = (0..config.layers)

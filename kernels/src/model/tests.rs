@@ -143,7 +143,8 @@ fn rounded_arithmetic_stays_close_to_the_dense_reference() {
         let expected = reference::logits(&model, &tokens);
         let pairs = || logits.as_slice().iter().zip(expected.iter().flatten());
         let scale = (expected.iter().flatten().map(|x| x * x).sum::<f64>() / expected.len() as f64 / 97.0).sqrt();
-        let error = (pairs().map(|(got, exact)| (f64::from(*got) - exact).powi(2)).sum::<f64>() / pairs().count() as f64)
+        let error = (pairs().map(|(got, exact)| (f64::from(*got) - exact).powi(2)).sum::<f64>()
+            / pairs().count() as f64)
             .sqrt();
         let bound = if weights == WeightFormat::Q8 || compute == ComputeDtype::Bf16 { 0.03 } else { 1e-4 };
         println!("{weights:?} {compute:?}: error {error:.2e} of {scale:.2}");

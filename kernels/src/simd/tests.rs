@@ -173,8 +173,12 @@ fn dot_products_of_words_agree_with_scalars() {
             let (mut bf16, mut bytes) = ([0.0; 16], [0; 16]);
             dispatch(path, Dots { a: &a, b: &b, bf16: &mut bf16, bytes: &mut bytes });
             for lane in 0..16 {
-                let expected: i32 = a[lane].to_le_bytes().into_iter().zip(b[lane].to_le_bytes())
-                    .map(|(a, b)| i32::from(a) * i32::from(b as i8)).sum();
+                let expected: i32 = a[lane]
+                    .to_le_bytes()
+                    .into_iter()
+                    .zip(b[lane].to_le_bytes())
+                    .map(|(a, b)| i32::from(a) * i32::from(b as i8))
+                    .sum();
                 assert_eq!(bytes[lane] as i32, 7 + expected, "{path:?}");
                 let low = |word: u32| f64::from(f32::from_bits(word << 16));
                 let expected = 0.5 + low(a[lane]) * low(b[lane]);

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::model::{LoadOptions, Model};
 use safetensors::{Dtype, SafeTensors};
 use tempfile::TempDir;
@@ -33,6 +33,17 @@ pub fn model_in(folder: &Path) -> Model {
     Model::load(folder, options).unwrap()
 }
 
+/// One tiny model with its weights, products, keys and values in `weights` and bf16.
+pub fn rounded(name: &str, weights: WeightFormat) -> Model {
+    let options = LoadOptions {
+        kv_dtype: Some(KvDtype::Bf16),
+        weights: Some(weights),
+        compute: Some(ComputeDtype::Bf16),
+        ..Default::default()
+    };
+    Model::load(&folder(name), options).unwrap()
+}
+
 /// A copy of one tiny model to damage.
 pub fn copy(name: &str) -> TempDir {
     let target = tempfile::tempdir().unwrap();
@@ -56,6 +67,8 @@ pub struct Expected {
     pub tokens: Vec<u32>,
     /// `[tokens, vocab]`, at positions from 0.
     pub logits: Vec<f32>,
+    /// `[tokens, vocab]`, the same computed in bf16.
+    pub logits_bf16: Vec<f32>,
     /// Positions with a gap, and the logits `[tokens, vocab]` at those.
     pub gap: Option<(Vec<u32>, Vec<f32>)>,
 }
@@ -69,6 +82,7 @@ impl Expected {
         Self {
             tokens: integers(&tensors, "tokens"),
             logits: floats(&tensors, "logits"),
+            logits_bf16: floats(&tensors, "logits_bf16"),
             gap: gap.then(|| (integers(&tensors, "positions"), floats(&tensors, "gap_logits"))),
         }
     }

@@ -1,0 +1,63 @@
+//! The online softmax of a tile of scores.
+
+use super::{KEY_TILE, LANES, RowTile, State};
+use crate::attention::format::KvFormat;
+use crate::simd::{Vector, exp, exp_coarse};
+
+impl RowTile<'_> {
+    /// Turns scores into weights against the new maximum, and says what earlier sums shrink by. In passes over all
+    /// queries, so that the chains of dependent steps are short and overlap.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`.
+    #[inline(always)]
+    pub(super) unsafe fn weigh<V: Vector, F: KvFormat>(&self, state: &mut State<'_>, masked: bool, queries: usize) {
+        let vecs = KEY_TILE / V::LANES;
+        // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does `LANES`; decays
+        // are padded to whole vectors.
+        unsafe {
+            if masked {
+                for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
+                    let mask = state.mask[query / self.shared_heads * KEY_TILE..][..KEY_TILE].as_ptr();
+                    for slot in (0..KEY_TILE).step_by(V::LANES) {
+                        let scores = scores.as_mut_ptr().add(slot);
+                        V::load(scores).min(V::load(mask.add(slot))).store(scores);
+                    }
+                }
+            }
+            for (query, scores) in state.scores.chunks_exact(KEY_TILE).enumerate().take(queries) {
+                let before = state.greatest[query];
+                let mut greatest = V::splat(before);
+                for vec in 0..vecs {
+                    greatest = greatest.max(V::load(scores.as_ptr().add(vec * V::LANES)));
+                }
+                let greatest = greatest.max_lane();
+                state.greatest[query] = greatest;
+                state.decay[query] = before - greatest;
+            }
+            for lanes in state.decay.chunks_exact_mut(V::LANES) {
+                exp(V::load(lanes.as_ptr())).store(lanes.as_mut_ptr());
+            }
+            for (query, scores) in state.scores.chunks_exact_mut(KEY_TILE).enumerate().take(queries) {
+                let greatest = V::splat(state.greatest[query]);
+                let scores = scores.as_mut_ptr();
+                let mut fresh = V::splat(0.0);
+                for slot in (0..KEY_TILE).step_by(V::LANES) {
+                    let difference = V::load(scores.add(slot)).sub(greatest);
+                    if F::IS_PAIRED {
+                        let weight = exp_coarse(difference);
+                        // At or before what was read.
+                        weight.store_bf16(scores.cast::<u16>().add(slot));
+                        fresh = fresh.add(weight);
+                    } else {
+                        let weight = exp(difference);
+                        weight.store(scores.add(slot));
+                        fresh = fresh.add(weight);
+                    }
+                }
+                let weights = state.weights[query * LANES..(query + 1) * LANES].as_mut_ptr();
+                V::load(weights).mul_add(V::splat(state.decay[query]), fresh).store(weights);
+            }
+        }
+    }
+}
