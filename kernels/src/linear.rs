@@ -175,7 +175,7 @@ impl Linear {
             Output::Add(values) => (values, |to, stride| Sink::Add { to, stride }),
         };
         assert_eq!(values.len(), x.rows * self.out_features(), "output of {} rows", x.rows);
-        self.run(path, x, sink(SharedMut::new(values), self.out_features()));
+        self.run(path, path == Path::Amx, x, sink(SharedMut::new(values), self.out_features()));
     }
 
     /// `silu(x G^T) * (x U^T)` of a [gated](Linear::gate_up) layer ("GLU Variants Improve Transformer", equation 6),
@@ -214,13 +214,14 @@ impl Linear {
             RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width },
             RawRows::Bf16 { halves, stride } => Sink::GateBf16 { to: SharedMut::new(halves), stride, width },
         };
-        self.run(path, x, sink);
+        self.run(path, path == Path::Amx, x, sink);
         if format == Format::Q8 {
             out.encode(format, &spare.f32_rows()[..rows * width], rows);
         }
     }
 
-    fn run(&self, path: Path, x: Input<'_>, sink: Sink) {
+    /// `has_tiles` says whether bf16 products are made by [`amx`].
+    fn run(&self, path: Path, has_tiles: bool, x: Input<'_>, sink: Sink) {
         assert_eq!(x.format, self.format, "the input's format");
         assert!(x.rows == 0 || x.width == self.in_features(), "rows of {} for {}", x.width, self.in_features());
         let rows = x.rows;
@@ -238,7 +239,7 @@ impl Linear {
                     x,
                     rows: rows.min(row_block * height)..rows.min((row_block + 1) * height),
                     group: group * panels / panel_groups..(group + 1) * panels / panel_groups,
-                    has_tiles: path == Path::Amx,
+                    has_tiles,
                     // Tasks write disjoint places: each has its own rows or its own panels.
                     sink,
                 },

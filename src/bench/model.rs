@@ -18,6 +18,9 @@ use crate::progress::{Progress, Unit};
 /// Tokens that one decode sample generates.
 const NEW_TOKENS: usize = 32;
 
+/// Tokens of a pass that is not counted.
+const WARM_UP_TOKENS: usize = 64;
+
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -130,6 +133,8 @@ fn samples(model: &Model, longest: usize, options: &Options) -> Result<(Samples,
     let (mut prefill, mut decode) = (vec![Vec::new(); prefills.len()], vec![Vec::new(); contexts.len()]);
     let progress = Progress::new("measuring", Unit::Items);
     let total = (options.runs * (prefills.len() + contexts.len())) as u64;
+    // The first pass allocates what later ones use again.
+    sequence.prefill(longest.min(WARM_UP_TOKENS))?;
     let mut done = 0;
     for _ in 0..options.runs {
         for (tokens, seconds) in prefills.iter().zip(&mut prefill) {
@@ -171,6 +176,9 @@ impl<'a> Sequence<'a> {
 
     /// Seconds to the logits behind the last of `count` tokens.
     fn prefill(&mut self, count: usize) -> Result<f64> {
+        if count == 0 {
+            return Ok(0.0);
+        }
         let started = Instant::now();
         let tokens = self.tokens[..count].to_vec();
         self.logits(&tokens, 0)?;

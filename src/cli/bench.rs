@@ -6,7 +6,6 @@ use crate::bench::kernels::{Group, Shape};
 use crate::bench::{Spread, kernels, model, ttft};
 use crate::cli::output;
 use crate::config::Config;
-use crate::data_folder::DataFolder;
 use crate::error::{Error, Result};
 use crate::model_source;
 
@@ -88,9 +87,9 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)? };
             let surface = &config.surface;
             let folder = match &surface.model {
-                Some(_) => {
-                    let models = DataFolder::create(&config.data()?)?.path().join("models");
-                    Some(model_source::find(surface.model.as_deref(), surface.offline, &models).await?.path)
+                Some(model) => {
+                    let models = config.data()?.join("models");
+                    Some(model_source::find(Some(model), surface.offline, &models).await?.path)
                 }
                 None => None,
             };

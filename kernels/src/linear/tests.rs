@@ -112,6 +112,34 @@ fn eight_bits_are_close_to_what_they_stand_for() {
     assert_eq!(plain, peaked);
 }
 
+/// The whole way of a layer through tiles, on processors without them by an emulator: padding, blocks of K, ragged rows.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tiles_make_the_products_of_a_layer() {
+    let _emulated = crate::simd::amx::emulator::install();
+    let forward = |linear: &Linear, x: &[f32], rows: usize| {
+        let mut input = Activations::default();
+        // A longer use before, of which nothing may be left.
+        input.encode(Format::Bf16, &vec![f32::NAN; (rows + 40) * linear.in_features()], rows + 40);
+        input.encode(Format::Bf16, x, rows);
+        let mut out = vec![f32::NAN; rows * linear.out_features()];
+        let sink = Sink::Store { to: SharedMut::new(&mut out), stride: linear.out_features() };
+        linear.run(Path::best(), true, Input::from(&input), sink);
+        out
+    };
+    for (rows, inputs, outputs) in [(1, 33, 70), (16, 64, 64), (17, 70, 130), (45, 600, 66), (33, 1, 1)] {
+        let (weights, bias, x) = (random(7, inputs * outputs), random(8, outputs), random(9, rows * inputs));
+        let linear = Linear::new(outputs, inputs, Weights::F32(&weights), Some(&bias), Precision::Bf16);
+        let out = forward(&linear, &x, rows);
+        let exact = exact(&round(&x), &round(&weights), inputs, Some(&bias));
+        assert_close(&out, &exact, 2e-7 * inputs as f64 + 1e-6, &format!("[{rows}, {inputs}] x {outputs}"));
+        for (first, some) in [(0, 1), (rows / 2, rows - rows / 2)] {
+            let alone = forward(&linear, &x[first * inputs..][..some * inputs], some);
+            assert_eq!(alone, out[first * outputs..][..some * outputs], "rows {first} and on");
+        }
+    }
+}
+
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     let (inputs, outputs) = (1100, 70);

@@ -18,7 +18,13 @@ const QUERY_HEADS: usize = 14;
 const KV_HEADS: usize = 2;
 const HEAD_DIM: usize = 64;
 
-/// `rows` rows through a layer of random weights; the encoding of the rows is not counted.
+/// Weights that one row goes through are more than caches hold, as a model's are.
+const COLD_BYTES: usize = 256 << 20;
+/// Rows up to which time goes into reading the weights.
+const FEW_ROWS: usize = 12;
+
+/// `rows` rows through a layer of random weights; the encoding of the rows is not counted. A few rows go through many
+/// such layers in turn, so that the weights come from memory.
 pub fn linear(path: Path, precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Case {
     let name = match precision {
         Precision::F32 => "f32",
@@ -26,14 +32,20 @@ pub fn linear(path: Path, precision: Precision, rows: usize, inputs: usize, outp
         Precision::Q8 => "q8",
     };
     let weights = random(1, inputs * outputs);
-    let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+    let layer = || Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+    let first = layer();
+    let bytes = first.size_in_bytes();
+    let format = first.format();
+    let more = if rows <= FEW_ROWS { COLD_BYTES / bytes } else { 0 };
+    let layers: Vec<Linear> = std::iter::once(first).chain((0..more).map(|_| layer())).collect();
     let mut x = Activations::default();
-    x.encode(linear.format(), &random(2, rows * inputs), rows);
+    x.encode(format, &random(2, rows * inputs), rows);
     let mut out = vec![0.0; rows * outputs];
     let products = 2.0 * (rows * inputs * outputs) as f64;
-    let bytes = linear.size_in_bytes() as f64;
-    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
-        linear.forward_on(path, Input::from(&x), Output::Store(&mut out));
+    let mut turn = 0;
+    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes as f64), move || {
+        layers[turn % layers.len()].forward_on(path, Input::from(&x), Output::Store(&mut out));
+        turn += 1;
     })
 }
 

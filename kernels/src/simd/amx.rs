@@ -3,6 +3,8 @@
 //! The compiler has no stable intrinsics for these instructions, so they are written as assembly. The tests run the
 //! same machine code on processors without AMX, by emulating each instruction where it traps.
 
+#[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
+pub(crate) mod emulator;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod linux;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
@@ -17,7 +19,7 @@ pub(crate) const ROWS: usize = 16;
 pub(crate) const WORDS: usize = 16;
 
 /// Elsewhere no thread may use tiles.
-#[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
 pub(crate) fn is_available() -> bool {
     false
 }

@@ -1,5 +1,6 @@
 //! Tests of the crate's public surface, in one binary.
 
+mod answers;
 mod fixtures;
 mod forward;
 mod loading;

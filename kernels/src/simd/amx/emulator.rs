@@ -1,10 +1,12 @@
 //! A processor's tiles in software: a handler of illegal-instruction signals that decodes the instructions of
-//! [`super::super::linux`], does what the manual says ("Intel 64 and IA-32 Architectures Software Developer's Manual",
+//! [`super::linux`], does what the manual says ("Intel 64 and IA-32 Architectures Software Developer's Manual",
 //! volume 2, LDTILECFG to TILESTORED), and goes on behind them.
 
 use std::cell::RefCell;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, MutexGuard};
+
+use super::is_available;
 
 /// One thread's tiles.
 struct Tiles {
@@ -19,13 +21,17 @@ thread_local! {
 static INSTALLED: Mutex<()> = Mutex::new(());
 
 /// The handler, until this is dropped.
-pub(super) struct Emulation {
-    before: libc::sigaction,
+pub(crate) struct Emulation {
+    before: Option<libc::sigaction>,
     _alone: MutexGuard<'static, ()>,
 }
 
-pub(super) fn install() -> Emulation {
+/// Emulates tiles until what it returns is dropped, unless this processor has them.
+pub(crate) fn install() -> Emulation {
     let alone = INSTALLED.lock().unwrap();
+    if is_available() {
+        return Emulation { before: None, _alone: alone };
+    }
     // SAFETY: the structures are plain numbers; the handler has the signature that SA_SIGINFO asks for.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -33,14 +39,16 @@ pub(super) fn install() -> Emulation {
         action.sa_flags = libc::SA_SIGINFO;
         let mut before = MaybeUninit::uninit();
         assert_eq!(libc::sigaction(libc::SIGILL, &action, before.as_mut_ptr()), 0);
-        Emulation { before: before.assume_init(), _alone: alone }
+        Emulation { before: Some(before.assume_init()), _alone: alone }
     }
 }
 
 impl Drop for Emulation {
     fn drop(&mut self) {
-        // SAFETY: the action that was there before.
-        unsafe { libc::sigaction(libc::SIGILL, &self.before, std::ptr::null_mut()) };
+        if let Some(before) = &self.before {
+            // SAFETY: the action that was there before.
+            unsafe { libc::sigaction(libc::SIGILL, before, std::ptr::null_mut()) };
+        }
     }
 }
 
