@@ -207,6 +207,8 @@ struct Kept {
     segments: Vec<(usize, Vec<LayerBytes>)>,
     plan: Vec<SegmentPlan>,
     rows_at_end: usize,
+    /// What is not a number spreads through a prompt in ways that no key names: then nothing of it is kept.
+    not_finite: bool,
 }
 
 impl Kept {
@@ -219,7 +221,7 @@ impl Kept {
             .filter(|(_, segment)| keep(segment))
             .map(|(index, _)| (index, Vec::with_capacity(layers)))
             .collect();
-        Self { segments, plan: plan.segments.clone(), rows_at_end: 0 }
+        Self { segments, plan: plan.segments.clone(), rows_at_end: 0, not_finite: false }
     }
 
     fn take(&mut self, model: &Model, rows: &[u32], kv: &LayerKv) {
@@ -230,13 +232,20 @@ impl Kept {
             let first = rows.partition_point(|row| *row < range.start);
             let part = |matrix: &Matrix| {
                 let cols = matrix.cols();
-                dtype.encode(&matrix.as_slice()[first * cols..(first + range.len()) * cols])
+                let values = &matrix.as_slice()[first * cols..(first + range.len()) * cols];
+                (dtype.encode(values), values.iter().all(|value| value.is_finite()))
             };
-            layers.push((part(&kv.k), part(&kv.v)));
+            let ((k, k_is_finite), (v, v_is_finite)) = (part(&kv.k), part(&kv.v));
+            layers.push((k, v));
+            self.not_finite |= !(k_is_finite && v_is_finite);
         }
     }
 
     fn finish(self, prompt: &Prompt<'_>, compute_ms: f64) -> Vec<FreshSegment> {
+        if self.not_finite {
+            tracing::warn!("the model computed keys or values that are not finite: they are not kept");
+            return Vec::new();
+        }
         let computed = self.rows_at_end.max(1) as f64;
         let plan = self.plan;
         let finished = self.segments.into_iter().filter_map(|(index, layers)| {

@@ -34,9 +34,11 @@ pub struct Settings {
     /// How the language model's weights are kept; none given keeps them as its files have them.
     pub weights: Option<WeightFormat>,
     /// What the language model's products are computed in; none given takes bf16 where weights are bf16 and the
-    /// processor multiplies that faster, else f32.
+    /// processor multiplies that faster, else f32. Stored KV of one serves no other: nodes of different processors that
+    /// share a store should all be given the same.
     pub compute: Option<ComputeDtype>,
-    /// The instruction set of the kernels; none given takes the fastest.
+    /// The instruction set of the kernels; none given takes the fastest. Paths differ in the last bits, and reuse each
+    /// other's KV.
     pub kernels: Option<String>,
     /// Type of stored KV; none given takes that of the weights.
     pub kv_dtype: Option<KvDtype>,
@@ -101,7 +103,7 @@ impl Settings {
     /// Sizes the compute threads and chooses the kernels, for the whole process: only the first call can.
     ///
     /// # Errors
-    /// `InvalidInput` if this machine does not have the kernels asked for.
+    /// `InvalidInput` if this machine does not have the kernels asked for, or others are in use already.
     pub fn prepare_compute(&self) -> Result<()> {
         if let Some(threads) = self.threads
             && let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()

@@ -43,7 +43,7 @@ pub(crate) struct Aligned<T> {
 impl<T: Number> Aligned<T> {
     /// `len` zeros.
     pub(crate) fn zeros(len: usize) -> Self {
-        let bytes = len * size_of::<T>();
+        let bytes = len.checked_mul(size_of::<T>()).expect("an array that no memory holds");
         let small = || {
             let lines = Box::<[Line]>::new_zeroed_slice(bytes.div_ceil(64));
             // SAFETY: zero bits are valid bytes.

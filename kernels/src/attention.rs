@@ -61,7 +61,8 @@ pub struct AttentionOptions {
 
 /// `out = softmax(q K^T * scale) V` in one layer, for q `[rows, heads * head_dim]`, rotated, and out of the same
 /// shape, in f32; groups in ascending order of rows. Query head h reads KV head `h / (heads / kv_heads)`. Rows in no
-/// group stay as they are; a row that sees no key becomes zero.
+/// group stay as they are; a row that sees no key becomes zero. Values must be finite: one that is not also reaches rows
+/// that do not see it, as zero times it.
 ///
 /// # Panics
 /// If shapes do not fit, or a group's rows, positions, blocks and filled slots do not fit each other.

@@ -1,4 +1,4 @@
-//! The element types that keys and values are kept in.
+//! The element types of keys and values, of weights, and of what is computed.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 pub enum ComputeDtype {
     /// Factors are f32: the reference.
     F32,
-    /// Factors are rounded to bf16.
+    /// Factors are rounded to bf16; f32 weights are kept rounded.
     Bf16,
 }
 

@@ -129,7 +129,7 @@ impl Linear {
         self.panels.in_features()
     }
 
-    /// Values of an output row.
+    /// Values of an output row; of a [gated](Linear::gate_up) layer the packed columns of both.
     pub fn out_features(&self) -> usize {
         self.panels.out_features()
     }
@@ -174,7 +174,7 @@ impl Linear {
             Output::Store(values) => (values, |to, stride| Sink::Store { to, stride }),
             Output::Add(values) => (values, |to, stride| Sink::Add { to, stride }),
         };
-        assert_eq!(values.len(), x.rows * self.out_features(), "output of {} rows", x.rows);
+        assert_eq!(Some(values.len()), x.rows.checked_mul(self.out_features()), "output of {} rows", x.rows);
         self.run(path, path == Path::Amx, x, sink(SharedMut::new(values), self.out_features()));
     }
 
@@ -216,7 +216,7 @@ impl Linear {
         };
         self.run(path, path == Path::Amx, x, sink);
         if format == Format::Q8 {
-            out.encode(format, &spare.f32_rows()[..rows * width], rows);
+            out.encode_on(path, format, &spare.f32_rows()[..rows * width], rows);
         }
     }
 
@@ -294,7 +294,8 @@ fn pack<'a>(
             Weights::Bf16(bits) => Cow::Borrowed(&bits[range(output)]),
         })
     };
-    let is_bf16 = source(0).is_some_and(|(weights, _)| matches!(weights, Weights::Bf16(_)));
+    // Of two layers that are packed together one may be f32, and must not be rounded because the other is bf16.
+    let is_bf16 = (0..columns).filter_map(&source).all(|(weights, _)| matches!(weights, Weights::Bf16(_)));
     match precision {
         Precision::Q8 => Panels::pack_q8(columns, in_features, f32),
         Precision::F32 if !is_bf16 => Panels::pack_f32(columns, in_features, f32),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::simd::Path;
 
 pub use ceiling::ceilings;
-pub use kernels::{attention, elementwise, linear};
+pub use kernels::{Layers, attention, elementwise, linear};
 
 /// A sample is repeated until it takes at least this long, so that a clock's step and a thread's start do not count.
 const LEAST_TIME: Duration = Duration::from_millis(50);
@@ -29,7 +29,7 @@ pub struct Case {
     pub shape: String,
     /// Additions and multiplications of one call.
     pub operations: f64,
-    /// Bytes that one call must read or write at least.
+    /// Bytes that one call reads or writes at least; of products, the weights or the keys and values.
     pub bytes: f64,
     call: Box<dyn FnMut()>,
     /// Calls in a sample.
@@ -90,9 +90,10 @@ mod tests {
 
     #[test]
     fn every_case_runs_and_counts_its_work() {
-        let mut cases = ceilings();
+        let mut cases = ceilings(1 << 20);
+        let layers = Layers::new(Precision::Bf16, 3, 32, 70);
         for &path in Path::available() {
-            cases.push(linear(path, Precision::Bf16, 3, 32, 70));
+            cases.push(linear(path, &layers));
             cases.push(attention(path, KvDtype::Bf16, 3, 40));
         }
         cases.append(&mut elementwise(20));

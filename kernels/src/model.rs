@@ -45,8 +45,8 @@ pub struct LoadOptions<'a> {
     pub kv_dtype: Option<KvDtype>,
     /// How weights are kept; as the checkpoint has them if not given.
     pub weights: Option<WeightFormat>,
-    /// What products are computed in; if not given, bf16 where weights are bf16 and this machine multiplies that faster,
-    /// else f32.
+    /// What products are computed in; if not given, bf16 where weights are bf16 (as config.json or `weights` says) and
+    /// this machine multiplies that faster, else f32.
     pub compute: Option<ComputeDtype>,
     /// Called with the bytes of weights done and in all.
     pub progress: Option<&'a (dyn Fn(u64, u64) + Sync)>,
@@ -241,8 +241,11 @@ impl Model {
     /// If shapes do not fit, see [`attend`]; every row must be in one group.
     pub fn finish_layer(&self, layer: usize, hidden: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {
         self.check(layer, hidden);
-        let grouped: usize = groups.iter().map(|group| group.rows.len()).sum();
-        assert_eq!(grouped, hidden.rows(), "every row is in one group");
+        let end = groups.iter().fold(0, |next, group| {
+            assert_eq!(group.rows.start, next, "groups follow each other");
+            group.rows.end
+        });
+        assert_eq!(end, hidden.rows(), "every row is in one group");
         self.with_scratch(|scratch| {
             for rows in batches(hidden.rows()) {
                 let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();

@@ -2,7 +2,7 @@
 
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::Precision;
-use ragstone_kernels::measure::{self, Case};
+use ragstone_kernels::measure::{self, Case, Layers};
 use ragstone_kernels::simd::Path;
 use serde::Serialize;
 
@@ -51,6 +51,9 @@ pub const SHAPES: [Shape; 7] = [
 const fn shape(rows: usize, inputs: usize, outputs: usize) -> Shape {
     Shape { rows, inputs, outputs }
 }
+
+/// What is read to find out how fast: more than any cache holds.
+const READ_BYTES: usize = 1 << 30;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -106,7 +109,7 @@ pub struct CaseResult {
 
 /// Measures every case once a round.
 pub fn measure(options: &Options) -> Result<Report> {
-    let mut cases = measure::ceilings();
+    let mut cases = measure::ceilings(READ_BYTES);
     let ceilings = cases.len();
     cases.extend(self::cases(options));
     let progress = Progress::new("measuring", Unit::Items);
@@ -152,13 +155,15 @@ fn cases(options: &Options) -> Vec<Case> {
     let paths = if options.all_paths { Path::available() } else { &best };
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     let mut cases = Vec::new();
-    for &path in paths {
-        if wanted(Group::Linear) {
-            for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
-                let linear = |shape: &Shape| measure::linear(path, precision, shape.rows, shape.inputs, shape.outputs);
-                cases.extend(shapes.iter().map(linear));
+    if wanted(Group::Linear) {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+            for shape in shapes {
+                let layers = Layers::new(precision, shape.rows, shape.inputs, shape.outputs);
+                cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));
             }
         }
+    }
+    for &path in paths {
         if wanted(Group::Attention) {
             for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
                 cases.extend(

@@ -53,6 +53,27 @@ async fn greedy_answers_are_the_same_cold_warm_and_after_a_restart() {
 }
 
 #[tokio::test]
+async fn another_arithmetic_shares_nothing_and_its_own_comes_back() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--compute", "f32"]).await;
+    service.add("world", WORLD).await;
+    for _ in 0..2 {
+        ask(&service, json!("exact")).await;
+    }
+    assert_eq!(service.stop(), 0);
+    for other in [["--compute", "bf16"], ["--weights", "q8"]] {
+        let service = folder.serve(&other).await;
+        let (_, report) = ask(&service, json!("exact")).await;
+        assert_eq!(tokens(&report, "exact"), 0, "{other:?}: {report}");
+        assert_eq!(service.stop(), 0);
+    }
+    // The weights are the same, the path of the processor is not: that does share.
+    let service = folder.serve(&["--compute", "f32", "--kernels", "portable"]).await;
+    let (_, report) = ask(&service, json!("exact")).await;
+    assert!(tokens(&report, "exact") > 50, "{report}");
+}
+
+#[tokio::test]
 async fn tenants_do_not_share() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;

@@ -173,6 +173,19 @@ fn a_row_that_sees_nothing_is_zero() {
 }
 
 #[test]
+fn a_row_that_sees_nothing_is_zero_beside_rows_that_do() {
+    for dtype in DTYPES {
+        let scene = Scene::of(dtype, 2, 2, 16, (50..80).collect());
+        let q = scene.queries(3);
+        for &path in Path::available() {
+            let out = scene.attend(path, &q, &[49, 79, 3], options(None, ComputeDtype::Bf16));
+            assert!([0, 2].iter().all(|row| out.row(*row).iter().all(|value| *value == 0.0)), "{path:?} {dtype}");
+            assert!(out.row(1).iter().all(|value| value.is_finite() && *value != 0.0), "{path:?} {dtype}");
+        }
+    }
+}
+
+#[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     for dtype in DTYPES {
         let scene = Scene::of(dtype, 14, 2, 64, shuffled(333));

@@ -322,9 +322,13 @@ impl RowTile<'_> {
             let weight = unsafe { V::load(weights.as_ptr()).sum_lanes() };
             // SAFETY: inside the output, whose shape is the queries'; this tile alone writes these rows and heads.
             let out = unsafe { std::slice::from_raw_parts_mut(self.out.at(start), head_dim) };
-            let share = if weight == 0.0 { 0.0 } else { 1.0 / weight };
+            if weight == 0.0 {
+                // Not zero times the sums: they may hold what unseen slots left.
+                out.fill(0.0);
+                continue;
+            }
             let sums = &state.sums[query * row_len..][..head_dim];
-            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum * share);
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum / weight);
         }
     }
 }
@@ -336,7 +340,8 @@ impl RowTile<'_> {
 #[inline(always)]
 unsafe fn pair_in_place<V: Vector>(values: &mut [f32]) {
     let whole = values.len() - values.len() % V::LANES;
-    let (from, to) = (values.as_mut_ptr(), values.as_mut_ptr().cast::<u16>());
+    let from = values.as_mut_ptr();
+    let to = from.cast::<u16>();
     // SAFETY: the caller's promise; each vector is read before its half is written, at or before where it was.
     unsafe {
         for start in (0..whole).step_by(V::LANES) {

@@ -87,6 +87,18 @@ impl Activations {
     /// Makes these the rows that `make` writes, `[rows, width]`; it gets a row's index and its place, with any values in
     /// it. Rows are made in parallel.
     pub fn fill(&mut self, format: Format, rows: usize, width: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
+        self.fill_on(Path::best(), format, rows, width, make);
+    }
+
+    /// [`Activations::fill`] on a given instruction set.
+    fn fill_on(
+        &mut self,
+        path: Path,
+        format: Format,
+        rows: usize,
+        width: usize,
+        make: impl Fn(usize, &mut [f32]) + Sync,
+    ) {
         self.reshape(format, rows, width);
         if rows == 0 || width == 0 {
             return;
@@ -109,7 +121,7 @@ impl Activations {
                     values[width..].fill(0.0);
                     for (row, words) in words.chunks_exact_mut(stride).enumerate() {
                         make(chunk * rows_per_task + row, &mut values[..width]);
-                        simd::dispatch(Path::best(), RoundRow { values: &values, words });
+                        simd::dispatch(path, RoundRow { values: &values, words });
                     }
                 });
             }
@@ -123,7 +135,7 @@ impl Activations {
                     let rows = words.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(groups));
                     for (row, (words, scales)) in rows.enumerate() {
                         make(chunk * rows_per_task + row, &mut values[..width]);
-                        simd::dispatch(Path::best(), QuantizeRow { values: &values, words, scales });
+                        simd::dispatch(path, QuantizeRow { values: &values, words, scales });
                     }
                 });
             }
@@ -135,8 +147,13 @@ impl Activations {
     /// # Panics
     /// If the length does not fit.
     pub fn encode(&mut self, format: Format, x: &[f32], rows: usize) {
+        self.encode_on(Path::best(), format, x, rows);
+    }
+
+    /// [`Activations::encode`] on a given instruction set.
+    pub(super) fn encode_on(&mut self, path: Path, format: Format, x: &[f32], rows: usize) {
         let width = Input::f32(x, rows).width;
-        self.fill(format, rows, width, |row, out| out.copy_from_slice(&x[row * width..(row + 1) * width]));
+        self.fill_on(path, format, rows, width, |row, out| out.copy_from_slice(&x[row * width..(row + 1) * width]));
     }
 
     /// The values of [`Format::F32`] rows, `[rows * width]`.
@@ -146,16 +163,18 @@ impl Activations {
 
     /// Makes room for `[rows, width]`; the values are any.
     fn reshape(&mut self, format: Format, rows: usize, width: usize) {
-        (self.format, self.rows, self.width) = (Some(format), rows, width);
+        let size = |rows: usize, stride: usize| rows.checked_mul(stride).expect("rows that no memory holds");
         match format {
-            Format::F32 => self.values.grow(rows * width),
+            Format::F32 => self.values.grow(size(rows, width)),
             // Tiles read whole blocks of rows.
-            Format::Bf16 => self.words.grow(rows.next_multiple_of(amx::ROWS) * format.stride(width)),
+            Format::Bf16 => self.words.grow(size(rows.next_multiple_of(amx::ROWS), format.stride(width))),
             Format::Q8 => {
-                self.words.grow(rows * format.stride(width));
-                self.scales.grow(rows * width.div_ceil(QUANT_GROUP));
+                self.words.grow(size(rows, format.stride(width)));
+                self.scales.grow(size(rows, width.div_ceil(QUANT_GROUP)));
             }
         }
+        // Last: if there is no memory, this still says what there was before.
+        (self.format, self.rows, self.width) = (Some(format), rows, width);
     }
 
     /// As [`Activations::reshape`] for f32 or bf16, with the place of the values: f32 of rows `width` long, or bf16 of
@@ -230,7 +249,9 @@ impl Kernel for QuantizeRow<'_> {
                 }
             }
             let greatest = greatest.into_iter().fold(0.0, f32::max);
-            let inverse = if greatest > 0.0 && greatest.is_finite() { 127.0 / greatest } else { 0.0 };
+            let inverse = 127.0 / greatest;
+            // Neither of zeros nor of what is too small or not finite.
+            let inverse = if inverse.is_finite() { inverse } else { 0.0 };
             *scale = greatest / 127.0 + differences.into_iter().sum::<f32>();
             for (values, word) in values.as_chunks::<4>().0.iter().zip(words) {
                 let bytes = values.map(|value| ((value * inverse).round_ties_even() as i32 + 128) as u8);

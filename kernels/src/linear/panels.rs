@@ -94,8 +94,10 @@ impl Panels {
         parts.zip(scales.par_chunks_mut(PANEL)).enumerate().for_each(|(panel, ((packed, corrections), scales))| {
             interleave(panel, out_features, &rows, |column, row| {
                 let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
-                scales[column] = greatest / 127.0;
-                let inverse = if greatest > 0.0 { 127.0 / greatest } else { 0.0 };
+                // A weight that is not finite makes the scale NaN, so that a damaged file shows.
+                scales[column] = greatest / 127.0 + row.iter().map(|weight| weight - weight).sum::<f32>();
+                let inverse = 127.0 / greatest;
+                let inverse = if inverse.is_finite() { inverse } else { 0.0 };
                 for (k, weight) in row.iter().enumerate() {
                     let byte = (weight * inverse).round_ties_even() as i8;
                     packed[k / 4 * PANEL + column] |= u32::from(byte as u8) << (8 * (k % 4));

@@ -39,7 +39,7 @@ fn exact(x: &[f32], weights: &[f32], inputs: usize, bias: Option<&[f32]>) -> Vec
 
 fn forward(linear: &Linear, path: Path, x: &[f32], rows: usize) -> Vec<f32> {
     let mut input = Activations::default();
-    input.encode(linear.format(), x, rows);
+    input.encode_on(path, linear.format(), x, rows);
     let mut out = vec![f32::NAN; rows * linear.out_features()];
     linear.forward_on(path, Input::from(&input), Output::Store(&mut out));
     out
@@ -260,6 +260,69 @@ fn a_gated_layer_is_silu_of_one_times_the_other() {
             }
         }
     }
+}
+
+#[test]
+fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
+    let (inputs, width) = (70, 41);
+    let (weights, x) = ([random(1, inputs * width), random(2, inputs * width)], random(5, 530 * inputs));
+    let bias = random(6, width);
+    for precision in PRECISIONS {
+        let weights = [Weights::F32(&weights[0]), Weights::F32(&weights[1])];
+        let gated = Linear::gate_up(width, inputs, weights, Some([&bias, &bias]), precision);
+        for (format, &path) in
+            PRECISIONS.map(format).iter().flat_map(|f| Path::available().iter().map(move |p| (*f, p)))
+        {
+            let run = |x: &[f32], rows| {
+                let (mut input, mut out, mut spare) = Default::default();
+                Activations::encode_on(&mut input, path, gated.format(), x, rows);
+                gated.forward_gated_on(path, Input::from(&input), format, width, &mut out, &mut spare);
+                let out = Input::from(&out);
+                let stride = out.stride();
+                let bits = |row: usize| match format {
+                    Format::F32 => out.values[row * stride..][..stride].iter().map(|value| value.to_bits()).collect(),
+                    Format::Bf16 => out.words[row * stride..][..stride].to_vec(),
+                    Format::Q8 => {
+                        let scale = out.scales[row].to_bits();
+                        out.words[row * stride..][..stride].iter().copied().chain([scale]).collect()
+                    }
+                };
+                (0..rows).map(bits).collect::<Vec<Vec<u32>>>()
+            };
+            let all = run(&x, 530);
+            for (first, rows) in [(0, 1), (529, 1), (100, 13), (3, 520)] {
+                let some = run(&x[first * inputs..][..rows * inputs], rows);
+                assert_eq!(some, all[first..first + rows], "{precision:?} to {format:?} on {path:?}: {first}, {rows}");
+            }
+        }
+    }
+}
+
+#[test]
+fn eight_bits_are_the_same_on_every_path() {
+    let (rows, width) = (7, 300);
+    let mut x = random(5, rows * width);
+    x[..width].fill(0.0);
+    x[width..2 * width].iter_mut().for_each(|value| *value *= 1e-38);
+    let encoded = |path| {
+        let mut input = Activations::default();
+        input.encode_on(path, Format::Q8, &x, rows);
+        let input = Input::from(&input);
+        (input.words[..rows * input.stride()].to_vec(), input.scales[..rows * 3].to_vec())
+    };
+    let first = encoded(Path::Portable);
+    assert!(Path::available().iter().all(|path| encoded(*path) == first));
+    assert!(first.0[..75].iter().all(|word| *word == 0x8080_8080), "zeros are the middle");
+}
+
+#[test]
+fn two_layers_of_different_types_keep_their_values() {
+    let (inputs, width) = (40, 16);
+    let (gate, up) = (to_bf16(&random(1, inputs * width)), random(2, inputs * width));
+    let mixed = Linear::gate_up(width, inputs, [Weights::Bf16(&gate), Weights::F32(&up)], None, Precision::F32);
+    let mut row = vec![0.0; inputs];
+    mixed.weight_row(16, &mut row);
+    assert_eq!(row, up[..inputs]);
 }
 
 #[test]

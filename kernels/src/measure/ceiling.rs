@@ -11,16 +11,14 @@ use crate::simd::{self, Kernel, Path, Vector, amx};
 
 /// Steps of one call: each fills a register tile once.
 const STEPS: usize = 1 << 16;
-/// What is read at least as large as no cache is.
-const READ_BYTES: usize = 1 << 30;
-
-/// The loops, for every thread at once: products of f32, of bf16, of bytes, and reading.
-pub fn ceilings() -> Vec<Case> {
+/// The loops, for every thread at once: products of f32, of bf16, of bytes, and reading `read_bytes`, which should be
+/// more than any cache holds.
+pub fn ceilings(read_bytes: usize) -> Vec<Case> {
     let path = Path::best();
     let mut cases = vec![
         arithmetic("f32 products", path, "f32", Arithmetic::F32),
         arithmetic("byte products", path, "q8", Arithmetic::Bytes),
-        reading(path),
+        reading(path, read_bytes),
     ];
     let bf16 = if path == Path::Amx { Arithmetic::Tiles } else { Arithmetic::Bf16 };
     cases.insert(1, arithmetic("bf16 products", path, "bf16", bf16));
@@ -72,6 +70,8 @@ impl Kernel for Loop<'_> {
                 Arithmetic::F32 => {
                     let (x, column) = (V::splat(black_box(1e-9)), V::splat(black_box(0.5)));
                     let mut sums = [[V::splat(0.0); VECS]; ROWS];
+                    // Different ones, or they could all be the same sum.
+                    sums.iter_mut().flatten().enumerate().for_each(|(at, sum)| *sum = V::splat(at as f32));
                     for _ in 0..self.steps {
                         sums.iter_mut().flatten().for_each(|sum| *sum = x.mul_add(column, *sum));
                     }
@@ -80,15 +80,18 @@ impl Kernel for Loop<'_> {
                 Arithmetic::Bf16 => {
                     let (x, column) = (V::splat_word(black_box(0x3080_3080)), V::splat_word(black_box(0x3f00_3f00)));
                     let mut sums = [[V::splat(0.0); VECS]; ROWS];
+                    sums.iter_mut().flatten().enumerate().for_each(|(at, sum)| *sum = V::splat(at as f32));
                     for _ in 0..self.steps {
                         sums.iter_mut().flatten().for_each(|sum| *sum = sum.dot_bf16(x, column));
                     }
                     sink(&sums);
                 }
                 Arithmetic::Bytes => {
-                    let (x, column) = (V::splat_word(black_box(0x0101_0101)), V::splat_word(black_box(0x0100_0100)));
+                    let column = V::splat_word(black_box(0x0100_0100));
                     let mut sums = [[V::splat_word(0); VECS]; ROWS];
                     for _ in 0..self.steps {
+                        // Another one each time: where a product is several instructions, some would be done once.
+                        let x = V::splat_word(black_box(0x0101_0101));
                         sums.iter_mut().flatten().for_each(|sum| *sum = V::dot_bytes(*sum, x, column));
                     }
                     let sums = sums.map(|sums| sums.map(|sum| V::from_integers(sum)));
@@ -119,7 +122,7 @@ unsafe fn sink<V: Vector, const ROWS: usize, const VECS: usize>(sums: &[[V; VECS
 /// # Safety
 /// Tiles must be available.
 unsafe fn tiles(steps: usize, operations: &mut f64) {
-    const DEPTH: usize = 128;
+    const DEPTH: usize = 64;
     // Thirty-two rows by one panel.
     let (x, panel) = (Aligned::<u32>::zeros(32 * DEPTH), Aligned::<u32>::zeros(DEPTH * 64));
     let mut sums = Aligned::<f32>::zeros(32 * 64);
@@ -140,17 +143,17 @@ unsafe fn tiles(steps: usize, operations: &mut f64) {
     }
 }
 
-fn reading(path: Path) -> Case {
+fn reading(path: Path, read_bytes: usize) -> Case {
     let threads = rayon::current_num_threads();
-    let mut memory = Aligned::<u32>::zeros(READ_BYTES / 4);
+    let mut memory = Aligned::<u32>::zeros(read_bytes / 4);
     memory.par_chunks_mut(1 << 20).for_each(|chunk| chunk.fill(1.0_f32.to_bits()));
     let memory = Arc::new(memory);
     let call = move || {
         let share = memory.len() / threads / 64 * 64;
         memory.par_chunks_exact(share).with_max_len(1).for_each(|words| simd::dispatch(path, Read { words }));
     };
-    let bytes = (READ_BYTES / 4 / threads / 64 * 64 * threads * 4) as f64;
-    Case::new("read", path, "bytes", format!("{} MiB", READ_BYTES >> 20), (0.0, bytes), call)
+    let bytes = (read_bytes / 4 / threads / 64 * 64 * threads * 4) as f64;
+    Case::new("read", path, "bytes", format!("{} MiB", read_bytes >> 20), (0.0, bytes), call)
 }
 
 /// Sums up words, a whole number of four vectors.

@@ -1,6 +1,7 @@
 //! Each kernel on its own, over data of the sizes that models have.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
 use super::{Case, random};
 use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on};
@@ -23,33 +24,58 @@ const COLD_BYTES: usize = 256 << 20;
 /// Rows up to which time goes into reading the weights.
 const FEW_ROWS: usize = 12;
 
-/// `rows` rows through a layer of random weights; the encoding of the rows is not counted. A few rows go through many
-/// such layers in turn, so that the weights come from memory.
-pub fn linear(path: Path, precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Case {
-    let name = match precision {
+/// Copies of a layer, at most.
+const MOST_COPIES: usize = 64;
+
+/// Layers of random weights and rows for them, shared by the cases of several paths. A few rows go through many such
+/// layers in turn, so that the weights come from memory.
+pub struct Layers {
+    precision: Precision,
+    shape: [usize; 3],
+    layers: Vec<Linear>,
+    x: Activations,
+}
+
+impl Layers {
+    /// For `rows` rows of `inputs` values, and `outputs` of each.
+    pub fn new(precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Arc<Self> {
+        let weights = random(1, inputs * outputs);
+        let layer = || Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+        let mut layers = vec![layer()];
+        if rows <= FEW_ROWS {
+            let copies = (COLD_BYTES / layers[0].size_in_bytes().max(1)).min(MOST_COPIES);
+            layers.extend((0..copies).map(|_| layer()));
+        }
+        let mut x = Activations::default();
+        x.encode(layers[0].format(), &random(2, rows * inputs), rows);
+        Arc::new(Self { precision, shape: [rows, inputs, outputs], layers, x })
+    }
+}
+
+/// Rows through a layer; their encoding is not counted. Bytes are those of the weights.
+pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
+    let layers = layers.clone();
+    let name = match layers.precision {
         Precision::F32 => "f32",
         Precision::Bf16 => "bf16",
         Precision::Q8 => "q8",
     };
-    let weights = random(1, inputs * outputs);
-    let layer = || Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
-    let first = layer();
-    let bytes = first.size_in_bytes();
-    let format = first.format();
-    let more = if rows <= FEW_ROWS { COLD_BYTES / bytes } else { 0 };
-    let layers: Vec<Linear> = std::iter::once(first).chain((0..more).map(|_| layer())).collect();
-    let mut x = Activations::default();
-    x.encode(format, &random(2, rows * inputs), rows);
+    let [rows, inputs, outputs] = layers.shape;
     let mut out = vec![0.0; rows * outputs];
     let products = 2.0 * (rows * inputs * outputs) as f64;
+    let bytes = layers.layers[0].size_in_bytes() as f64;
     let mut turn = 0;
-    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes as f64), move || {
-        layers[turn % layers.len()].forward_on(path, Input::from(&x), Output::Store(&mut out));
+    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
+        let layer = &layers.layers[turn % layers.layers.len()];
+        layer.forward_on(path, Input::from(&layers.x), Output::Store(&mut out));
         turn += 1;
     })
 }
 
 /// The last `rows` queries of a sequence of `tokens`, in one layer. Counts the products of visible keys only.
+///
+/// # Panics
+/// If there are more rows than tokens.
 pub fn attention(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case {
     let layout = KvLayout { layers: 1, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype };
     let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();

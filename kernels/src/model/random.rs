@@ -5,7 +5,7 @@ use rayon::prelude::*;
 use super::load::{arithmetic, kv_dtype, precision};
 use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::config::{ModelConfig, WeightDtype};
-use crate::dtype::bf16_bits;
+use crate::dtype::{WeightFormat, bf16_bits};
 use crate::linear::{Linear, Weights};
 use crate::rope::Rope;
 
@@ -41,7 +41,7 @@ struct Source<'a> {
 pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -> Model {
     let (vocab, hidden, inner) = (config.vocab_size, config.hidden_size, config.intermediate_size);
     let (query, kv) = (config.query_dim(), config.kv_dim());
-    let bf16 = config.torch_dtype == WeightDtype::Bf16;
+    let bf16 = config.torch_dtype == WeightDtype::Bf16 || options.weights == Some(WeightFormat::Bf16);
     let layer_values = hidden * (2 * query + 2 * kv + 3 * inner);
     let tables = if config.tie_embeddings { 1 } else { 2 };
     let values = config.layers * layer_values + tables * vocab * hidden;

@@ -26,6 +26,7 @@ pub(crate) fn is_available() -> bool {
 
 /// A product that is never made: [`is_available`] says no.
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
+#[allow(dead_code)]
 pub(crate) struct Product {
     pub(crate) x: *const u32,
     pub(crate) x_stride: usize,

@@ -66,7 +66,7 @@ pub(crate) struct Product {
     /// `[depth][64]`, pairs of bf16.
     pub(crate) panel: *const u32,
     pub(crate) panel_stride: usize,
-    /// Words; a multiple of [`WORDS`].
+    /// Words; a positive multiple of [`WORDS`].
     pub(crate) depth: usize,
     /// `[rows][64]`, good for whole tiles of rows.
     pub(crate) sums: *mut f32,
@@ -79,7 +79,7 @@ impl Product {
     /// # Safety
     /// Tiles must be available, the pointers good for what the fields say, and nobody else may use the sums meanwhile.
     pub(crate) unsafe fn run(&self) {
-        debug_assert!(self.depth.is_multiple_of(WORDS) && self.rows.is_multiple_of(ROWS));
+        assert!(self.depth > 0 && self.depth.is_multiple_of(WORDS) && self.rows.is_multiple_of(ROWS));
         // SAFETY: the caller's promise. The configuration is this thread's own; it is released below, so that the
         // system saves no tiles when it switches threads elsewhere.
         unsafe {
