@@ -18,20 +18,32 @@ mod progress;
 mod service;
 mod telemetry;
 
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
 
-fn main() -> ExitCode {
+fn main() {
     let cli = cli::Cli::parse();
-    match run(cli) {
-        Ok(()) => ExitCode::SUCCESS,
+    let code = match run(cli) {
+        Ok(()) => 0,
         Err(error) => {
             progress::beside_bars(|| eprintln!("ragstone: {error}"));
-            ExitCode::from(error.exit_code())
+            error.exit_code()
         }
+    };
+    leave(code)
+}
+
+/// Ends the process at once. Everything that must last is on disk by now; an ordinary exit would run RocksDB's global
+/// destructors beside its background threads, which now and then aborts a command that has done its work.
+fn leave(code: u8) -> ! {
+    #[cfg(unix)]
+    // SAFETY: the call does not return and touches no memory of ours; output was flushed as it was written.
+    unsafe {
+        libc::_exit(code.into())
     }
+    #[cfg(not(unix))]
+    std::process::exit(code.into())
 }
 
 fn run(cli: cli::Cli) -> error::Result<()> {

@@ -245,7 +245,7 @@ impl Kernel for QuantizeRow<'_> {
                 for ((greatest, difference), value) in greatest.iter_mut().zip(&mut differences).zip(lanes) {
                     *greatest = greatest.max(value.abs());
                     // Zero for numbers, NaN for everything else.
-                    *difference += value - value;
+                    *difference += 0.0 * value;
                 }
             }
             let greatest = greatest.into_iter().fold(0.0, f32::max);

@@ -95,7 +95,7 @@ impl Panels {
             interleave(panel, out_features, &rows, |column, row| {
                 let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
                 // A weight that is not finite makes the scale NaN, so that a damaged file shows.
-                scales[column] = greatest / 127.0 + row.iter().map(|weight| weight - weight).sum::<f32>();
+                scales[column] = greatest / 127.0 + row.iter().map(|weight| 0.0 * weight).sum::<f32>();
                 let inverse = 127.0 / greatest;
                 let inverse = if inverse.is_finite() { inverse } else { 0.0 };
                 for (k, weight) in row.iter().enumerate() {
