@@ -51,25 +51,25 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 struct AnswerArgs {
     /// Shares of the blended passages' tokens that blend and random recompute
-    #[arg(long, value_name = "RATIOS", value_delimiter = ',', default_value = "0.15", value_parser = ratio, requires = "mode")]
+    #[arg(long, value_name = "RATIOS", value_delimiter = ',', default_value = "0.15", value_parser = ratio, conflicts_with = "retrieval")]
     ratio: Vec<f32>,
     /// Seed of the random mode
-    #[arg(long, value_name = "SEED", default_value_t = 1, requires = "mode")]
+    #[arg(long, value_name = "SEED", default_value_t = 1, conflicts_with = "retrieval")]
     seed: u64,
     /// Only questions of this type
-    #[arg(long = "type", value_name = "NAME", requires = "mode")]
+    #[arg(long = "type", value_name = "NAME", conflicts_with = "retrieval")]
     kind: Option<String>,
     /// Only the first N questions
-    #[arg(long, value_name = "N", requires = "mode", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "retrieval", value_parser = clap::value_parser!(u32).range(1..))]
     limit: Option<u32>,
     /// The longest answer, in tokens
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "mode", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "retrieval", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
     /// Score only what follows this text in an answer, where it occurs (the demo model compares as "3 and 5, so Mira")
-    #[arg(long, value_name = "TEXT", requires = "mode")]
+    #[arg(long, value_name = "TEXT", conflicts_with = "retrieval")]
     answer_after: Option<String>,
     /// Write every answer to this file, one JSON object a line
-    #[arg(long, value_name = "FILE", requires = "mode")]
+    #[arg(long, value_name = "FILE", conflicts_with = "retrieval")]
     answers: Option<PathBuf>,
 }
 

@@ -101,7 +101,7 @@ fn parts_of_a_data_set_and_wrong_ones() {
     for (arguments, wanted) in [
         (&[][..], "--mode"),
         (&["--retrieval", "--mode", "full"], "cannot be used"),
-        (&["--retrieval", "--limit", "3"], "--mode"),
+        (&["--retrieval", "--limit", "3"], "cannot be used"),
         (&["--mode", "half"], "random"),
         (&["--mode", "blend", "--ratio", "2"], "0.0 to 1.0"),
     ] {
