@@ -39,8 +39,8 @@ pub struct Options {
 /// answers to one question after the other.
 ///
 /// # Errors
-/// Those of the first question that could not be answered, with its place; a question that is too long for the model is
-/// left out of all variants and reported instead.
+/// Those of the first question that could not be answered, with its place. A question that is too long for the model is
+/// left out of all variants and reported instead, unless every one is.
 pub async fn answers(
     ragstone: &Ragstone,
     items: &[(usize, Item)],
@@ -57,12 +57,14 @@ pub async fn answers(
         modes: options.variants.iter().map(|variant| ModeReport::new(*variant)).collect(),
     };
     let asker = Asker { ragstone, options };
+    let mut too_long = None;
     for (place, item) in items {
         let answered = match asker.item(*place, item).await {
             Ok(answered) => answered,
             Err(error) if error.kind() == ErrorKind::ContextLength => {
-                tracing::warn!(item = place, %error, "question left out");
+                tracing::info!(item = place, %error, "question left out");
                 report.left_out.push(*place);
+                too_long.get_or_insert(error);
                 Vec::new()
             }
             Err(error) => return Err(Error::new(error.kind(), format!("item {place}: {error}"))),
@@ -74,7 +76,12 @@ pub async fn answers(
         }
         each(&answered)?;
     }
-    Ok(report)
+    match too_long {
+        Some(error) if report.questions == 0 => {
+            Err(Error::new(error.kind(), format!("no question fits the model; the first: {error}")))
+        }
+        _ => Ok(report),
+    }
 }
 
 struct Asker<'a> {

@@ -108,6 +108,14 @@ fn parts_of_a_data_set_and_wrong_ones() {
         let refused = run(arguments);
         assert!(refused.code == Some(2) && refused.stderr.contains(wanted), "{refused:?}");
     }
+    let mut long = dataset();
+    long[1]["ctxs"][0]["text"] = json!("The road was closed in March. ".repeat(1000));
+    let file = folder.write("long.json", long.to_string());
+    let report = folder.json(&["eval", file.to_str().unwrap(), "--mode", "none,full", "--limit", "3", "--json"]);
+    assert_eq!((&report["questions"], &report["left_out"]), (&json!(2), &json!([1])), "in no mode");
+    assert_eq!(report["modes"][0]["questions"], 2);
+    let only = folder.write("only.json", json!([long[1]]).to_string());
+    folder.run(&["eval", only.to_str().unwrap(), "--mode", "full"]).failed_with(&["no question fits", "context"]);
     let mut broken = dataset();
     broken[3]["ctxs"][1]["text"] = json!(5);
     let broken = folder.write("broken.json", broken.to_string());
