@@ -100,7 +100,8 @@ pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Cli
     done.and_then(|value| closed.map(|()| value))
 }
 
-async fn interrupted() -> Error {
+/// Waits for Ctrl-C; the error that a command then ends with.
+pub async fn interrupted() -> Error {
     match tokio::signal::ctrl_c().await {
         Ok(()) => Error::new(ErrorKind::Cancelled, "interrupted; what was stored is kept"),
         Err(error) => Error::internal(format!("signals cannot be received: {error}")),

@@ -9,7 +9,7 @@ mod data_folder;
 mod document;
 mod embedder_source;
 mod error;
-mod eval_retrieval;
+mod eval;
 mod http;
 mod hub;
 mod ingest;

@@ -281,7 +281,12 @@ fn fresh_token() -> Result<String> {
 }
 
 /// One bar after another: loading the model, checking its weights.
-fn show_loading(bars: &std::sync::Mutex<Option<(&'static str, Progress)>>, what: &'static str, done: u64, total: u64) {
+pub fn show_loading(
+    bars: &std::sync::Mutex<Option<(&'static str, Progress)>>,
+    what: &'static str,
+    done: u64,
+    total: u64,
+) {
     let mut bar = bars.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if bar.as_ref().is_none_or(|(shown, _)| *shown != what) {
         *bar = Some((what, Progress::new(what, Unit::Bytes)));

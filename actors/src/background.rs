@@ -14,7 +14,7 @@ use crate::engine::{PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{FailedLoad, Fuse, Fusor};
-use crate::prefill::PrefillError;
+use crate::prefill::{PrefillError, Selection};
 use crate::worker::Supervised;
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
@@ -141,6 +141,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
             tokens: tokens.clone(),
             plan: fused.plan,
             loads: fused.loads,
+            selection: Selection::Deviation,
             decode: None,
             urgency: Urgency::Background,
         };

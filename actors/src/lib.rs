@@ -21,6 +21,7 @@ pub mod stream;
 pub mod worker;
 
 pub use error::{Error, ErrorKind, Result};
+pub use prefill::Selection;
 pub use question::{Context, InlineDocument, Input, Question, Reuse};
 pub use ragstone::{Folders, Progress, Ragstone, Status};
 pub use report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};

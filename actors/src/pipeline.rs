@@ -175,9 +175,14 @@ impl Pipeline {
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options };
             let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
             let (decode, output) = self.decode_spec(&question.sampling);
-            let urgency = Urgency::Answer;
-            let request =
-                PrefillRequest { tokens: tokens.clone(), plan: plan.clone(), loads, decode: Some(decode), urgency };
+            let request = PrefillRequest {
+                tokens: tokens.clone(),
+                plan: plan.clone(),
+                loads,
+                selection: question.selection,
+                decode: Some(decode),
+                urgency: Urgency::Answer,
+            };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });

@@ -25,6 +25,43 @@ use crate::report::{TierLoad, TokenAccount};
 /// The layer whose fresh K and V choose the tokens to recompute.
 const SELECTION_LAYER: usize = 1;
 
+/// How the tokens of blended passages that are recomputed are chosen. Their number is the ratio's alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Selection {
+    /// Those whose fresh K and V deviate most from the stored ones.
+    #[default]
+    Deviation,
+    /// Any, drawn from this seed: the control that says what choosing by deviation is worth.
+    Random(u64),
+}
+
+impl Selection {
+    /// The indices of `budget` of `count` tokens (all, if there are fewer), ascending. `deviations` is asked only where
+    /// the choice depends on it.
+    fn choose<E>(
+        self,
+        count: usize,
+        budget: usize,
+        deviations: impl FnOnce() -> Result<Vec<f32>, E>,
+    ) -> Result<Vec<usize>, E> {
+        let Self::Random(seed) = self else { return Ok(select_highest(&deviations()?, budget)) };
+        // Each token draws a ticket; the lowest win.
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_unstable_by_key(|index| (splitmix64(seed ^ splitmix64(*index as u64)), *index));
+        order.truncate(budget);
+        order.sort_unstable();
+        Ok(order)
+    }
+}
+
+/// Steele, Lea and Flood's finalizer ("Fast splittable pseudorandom number generators"): one number from another.
+fn splitmix64(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
 /// One prompt to prefill.
 pub struct Prompt<'a> {
     /// Its token ids.
@@ -85,6 +122,16 @@ impl From<ragstone_kernels::Error> for PrefillError {
 
 /// Runs the plan: after it, every slot `0..tokens` of `blocks` holds K and V of its token at its true position.
 pub fn prefill(model: &Model, pool: &mut KvPool, prompt: &Prompt<'_>) -> Result<Prefilled, PrefillError> {
+    prefill_selecting(model, pool, prompt, Selection::Deviation)
+}
+
+/// As [`prefill`], with the recomputed tokens chosen by `selection`.
+pub fn prefill_selecting(
+    model: &Model,
+    pool: &mut KvPool,
+    prompt: &Prompt<'_>,
+    selection: Selection,
+) -> Result<Prefilled, PrefillError> {
     let started = Instant::now();
     let layers = model.config().layers;
     let key_positions: Vec<u32> = (0..prompt.plan.total_tokens).collect();
@@ -97,7 +144,7 @@ pub fn prefill(model: &Model, pool: &mut KvPool, prompt: &Prompt<'_>) -> Result<
         let loaded = tally.next_layer(prompt.loads)?;
         let mut kv = model.project_kv(layer, &hidden);
         if layer == SELECTION_LAYER
-            && let Some(keep) = rows_to_keep(prompt.plan, &rows, &kv, &loaded)?
+            && let Some(keep) = rows_to_keep(prompt.plan, &rows, &kv, &loaded, selection)?
         {
             rows = keep.iter().map(|index| rows[*index]).collect();
             hidden = hidden.select_rows(&keep);
@@ -146,12 +193,13 @@ fn segment_of(plan: &LoadPlan, index: usize) -> &SegmentPlan {
 }
 
 /// Chooses the rows that go on behind the selection layer: everything that is not blended, and of the blended tokens
-/// the `ratio` that deviate most, counted over all blended passages together. `None` keeps all rows.
+/// the `ratio` that `selection` chooses, counted over all blended passages together. `None` keeps all rows.
 fn rows_to_keep(
     plan: &LoadPlan,
     rows: &[u32],
     kv: &LayerKv,
     loaded: &LoadedLayer,
+    selection: Selection,
 ) -> Result<Option<Vec<usize>>, ragstone_kernels::Error> {
     let blended: Vec<&(usize, LayerFrame)> = loaded
         .frames
@@ -161,21 +209,27 @@ fn rows_to_keep(
     if blended.is_empty() || !blends_recompute(plan) || plan.ratio >= 1.0 {
         return Ok(None);
     }
-    let mut candidates = Vec::new();
-    let mut deviations = Vec::new();
-    for (segment, frame) in blended {
-        let range = segment_of(plan, *segment).range.clone();
+    let indices = |segment: usize| {
+        let range = segment_of(plan, segment).range.clone();
         let first = rows.partition_point(|row| *row < range.start);
-        let indices: Vec<usize> = (first..first + range.len()).collect();
-        let fresh = LayerKv { k: kv.k.select_rows(&indices), v: kv.v.select_rows(&indices) };
-        let stored = |bytes| KvData::Bytes(frame.dtype, bytes);
-        deviations.extend(kv_deviation(&fresh, stored(&frame.k), stored(&frame.v))?);
-        candidates.extend(indices);
-    }
+        first..first + range.len()
+    };
+    let candidates: Vec<usize> = blended.iter().flat_map(|(segment, _)| indices(*segment)).collect();
+    let deviations = || {
+        let mut deviations = Vec::with_capacity(candidates.len());
+        for (segment, frame) in &blended {
+            let indices: Vec<usize> = indices(*segment).collect();
+            let fresh = LayerKv { k: kv.k.select_rows(&indices), v: kv.v.select_rows(&indices) };
+            let stored = |bytes| KvData::Bytes(frame.dtype, bytes);
+            deviations.extend(kv_deviation(&fresh, stored(&frame.k), stored(&frame.v))?);
+        }
+        Ok::<_, ragstone_kernels::Error>(deviations)
+    };
     let budget = (plan.ratio * candidates.len() as f32).ceil() as usize;
+    let chosen = selection.choose(candidates.len(), budget, deviations)?;
     let mut dropped = vec![false; rows.len()];
     candidates.iter().for_each(|index| dropped[*index] = true);
-    select_highest(&deviations, budget).into_iter().for_each(|chosen| dropped[candidates[chosen]] = false);
+    chosen.into_iter().for_each(|chosen| dropped[candidates[chosen]] = false);
     Ok(Some((0..rows.len()).filter(|index| !dropped[*index]).collect()))
 }
 

@@ -6,6 +6,8 @@ use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
 
+use crate::prefill::Selection;
+
 /// One request for generated text.
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -15,6 +17,8 @@ pub struct Question {
     pub sampling: SamplingParams,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
+    /// Which tokens of blended passages are recomputed; `Deviation` but where the choice itself is measured.
+    pub selection: Selection,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another.
     pub tenant: String,
     /// How long the whole request may take.

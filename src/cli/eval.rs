@@ -1,39 +1,97 @@
 //! `ragstone eval`
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ragstone_actors::{Folders, Progress as Loading, Ragstone};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
+use ragstone_storage::env::Env;
 use sha2::{Digest, Sha256};
 
 use crate::cli::output;
 use crate::config::Config;
 use crate::data_folder::DataFolder;
-use crate::embedder_source;
-use crate::error::{Error, Result};
-use crate::eval_retrieval::{EvalProgress, RetrievalEncoder, RetrievalReport, retrieval};
+use crate::error::{Error, ErrorKind, Result};
+use crate::eval::answers::{Options, answers};
+use crate::eval::dataset::{self, Item};
+use crate::eval::report::{Answered, AnswersReport, Mode, Variant};
+use crate::eval::retrieval::{EvalProgress, RetrievalEncoder, RetrievalReport, retrieval};
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
+use crate::{access, embedder_source, model_source, service};
 
 /// Every data set has a collection of this one corpus, named by its content.
 const FOLDER: &str = "eval";
+/// Stored KV of answers that are measured goes to the system's temporary folder: at most so much.
+const MOST_DISK_BYTES: u64 = 1 << 30;
 
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("measure").required(true)))]
 pub struct Args {
-    /// An array of {"question", "ctxs": [{"title"?, "text"}]}, such as MuSiQue
+    /// An array of {"question", "ctxs": [{"title"?, "text"}], "answers", "type"?}, such as MuSiQue
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
     /// Recall of each question's own passages: by vectors, by words, and fused
-    #[arg(long, required = true)]
+    #[arg(long, group = "measure")]
     retrieval: bool,
+    /// F1 and exact match of the model's answers over each question's own passages, by where their KV comes from
+    #[arg(long, group = "measure", value_name = "MODES", value_enum, value_delimiter = ',')]
+    mode: Vec<Mode>,
+    #[command(flatten)]
+    answers: AnswerArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// Measures retrieval in a corpus of its own (`DATA/eval`), beside whatever the data folder's service is doing.
+/// Options of --mode.
+#[derive(Debug, clap::Args)]
+struct AnswerArgs {
+    /// Shares of the blended passages' tokens that blend and random recompute
+    #[arg(long, value_name = "RATIOS", value_delimiter = ',', default_value = "0.15", value_parser = ratio, conflicts_with = "retrieval")]
+    ratio: Vec<f32>,
+    /// Seed of the random mode
+    #[arg(long, value_name = "SEED", default_value_t = 1, conflicts_with = "retrieval")]
+    seed: u64,
+    /// Only questions of this type
+    #[arg(long = "type", value_name = "NAME", conflicts_with = "retrieval")]
+    kind: Option<String>,
+    /// Only the first N questions
+    #[arg(long, value_name = "N", conflicts_with = "retrieval", value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// The longest answer, in tokens
+    #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "retrieval", value_parser = clap::value_parser!(u32).range(1..))]
+    max_tokens: u32,
+    /// Score only what follows this text in an answer, where it occurs (the demo model compares as "3 and 5, so Mira")
+    #[arg(long, value_name = "TEXT", conflicts_with = "retrieval")]
+    answer_after: Option<String>,
+    /// Write every answer to this file, one JSON object a line
+    #[arg(long, value_name = "FILE", conflicts_with = "retrieval")]
+    answers: Option<PathBuf>,
+}
+
+fn ratio(text: &str) -> Result<f32, String> {
+    let ratio = text.trim().parse::<f32>().ok().filter(|ratio| (0.0..=1.0).contains(ratio));
+    ratio.ok_or_else(|| "0.0 to 1.0 is wanted, such as 0.15".to_owned())
+}
+
+/// Measures retrieval or answers.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
+    if args.retrieval {
+        return run_retrieval(config, &args).await;
+    }
+    let items = choose(&args.dataset, &args.answers)?;
+    tokio::select! {
+        done = run_answers(config, &args, items) => done,
+        interrupted = access::interrupted() => Err(interrupted),
+    }
+}
+
+/// Measures retrieval in a corpus of its own (`DATA/eval`), beside whatever the data folder's service is doing.
+async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
     let folder = DataFolder::create(&config.data()?.join(FOLDER))?;
     let held = folder.try_hold("eval")?.ok_or_else(|| folder.in_use())?;
     let embedder = embedder_source::find(config.surface.embedder.as_deref(), config.surface.offline).await?;
@@ -51,10 +109,10 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         EvalProgress::Asking { done, total } => asking.set(done as u64, total as u64),
     };
     let report = retrieval(&corpus, &args.dataset, &collection, &show).await?;
-    if args.json { output::json(&report) } else { table(&report) }
+    if args.json { output::json(&report) } else { retrieval_table(&report) }
 }
 
-fn table(report: &RetrievalReport) -> Result<()> {
+fn retrieval_table(report: &RetrievalReport) -> Result<()> {
     output::line(&format!("{} passages, {} questions", report.passages, report.questions))?;
     output::line("mode        recall@5   recall@10   ms per question")?;
     for mode in &report.modes {
@@ -65,4 +123,101 @@ fn table(report: &RetrievalReport) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// The questions asked for, with their places in the data set.
+fn choose(dataset: &Path, args: &AnswerArgs) -> Result<Vec<(usize, Item)>> {
+    let items = dataset::read_answered(dataset)?;
+    let mut kinds: Vec<String> = items.iter().filter_map(|item| item.kind.clone()).collect();
+    let wanted = |item: &Item| args.kind.is_none() || item.kind == args.kind;
+    let limit = args.limit.map_or(usize::MAX, |limit| limit as usize);
+    let chosen: Vec<_> = items.into_iter().enumerate().filter(|(_, item)| wanted(item)).take(limit).collect();
+    if chosen.is_empty() {
+        kinds.sort();
+        kinds.dedup();
+        let kinds = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
+        let kind = args.kind.as_deref().unwrap_or_default();
+        return Err(Error::invalid(format!(
+            "{} has no question of type `{kind}`; its types are: {kinds}",
+            dataset.display()
+        )));
+    }
+    Ok(chosen)
+}
+
+/// Answers on a store of its own in the system's temporary folder, which goes away with it.
+async fn run_answers(config: &Config, args: &Args, items: Vec<(usize, Item)>) -> Result<()> {
+    let mut lines = args.answers.answers.as_deref().map(Lines::create).transpose()?;
+    let folder = tempfile::Builder::new().prefix("ragstone-eval-").tempdir();
+    let folder = folder.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), &error))?;
+    let ragstone = open(config, folder.path()).await?;
+    let options = Options {
+        variants: Variant::of(&args.mode, &args.answers.ratio),
+        seed: args.answers.seed,
+        max_tokens: args.answers.max_tokens as usize,
+        answer_after: args.answers.answer_after.clone(),
+    };
+    let progress = Progress::new("answering questions", Unit::Items);
+    let (mut done, total) = (0, items.len() as u64);
+    let mut each = |answered: &[Answered]| {
+        done += 1;
+        progress.set(done, total);
+        lines.as_mut().map_or(Ok(()), |lines| lines.write(answered))
+    };
+    let report = answers(&ragstone, &items, &options, &mut each).await?;
+    ragstone.close().await?;
+    if args.json { output::json(&report) } else { answers_table(&report) }
+}
+
+fn answers_table(report: &AnswersReport) -> Result<()> {
+    report.table().iter().try_for_each(|line| output::line(line))
+}
+
+/// The program with everything in `folder`, the demo model's files included.
+async fn open(config: &Config, folder: &Path) -> Result<Ragstone> {
+    let surface = &config.surface;
+    let model = model_source::find(surface.model.as_deref(), surface.offline, &folder.join("models")).await?;
+    let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
+    let mut settings = config.settings.clone();
+    settings.disk_bytes = settings.disk_bytes.min(MOST_DISK_BYTES);
+    let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
+    let bars = std::sync::Mutex::new(None);
+    let show = move |Loading::Loading { what, done, total }| service::show_loading(&bars, what, done, total);
+    Ok(Ragstone::open(settings, &folders, Env::from_environment()?, show).await?)
+}
+
+/// A file of JSON lines, whole up to the last question.
+struct Lines {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lines {
+    fn create(path: &Path) -> Result<Self> {
+        let file = File::create(path).map_err(|error| Error::io("cannot write", path, &error))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, answered: &[Answered]) -> Result<()> {
+        let mut text = String::new();
+        for answered in answered {
+            let line = serde_json::to_string(answered);
+            text += &line.map_err(|error| Error::new(ErrorKind::Internal, format!("an answer as JSON: {error}")))?;
+            text.push('\n');
+        }
+        self.file.write_all(text.as_bytes()).map_err(|error| Error::io("cannot write", &self.path, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios() {
+        assert_eq!((ratio("0.15"), ratio(" 1 "), ratio("0")), (Ok(0.15), Ok(1.0), Ok(0.0)));
+        for bad in ["", "x", "-0.1", "1.1", "NaN", "15%"] {
+            assert!(ratio(bad).is_err(), "{bad}");
+        }
+    }
 }

@@ -92,7 +92,7 @@ enum Command {
     /// Measure this machine
     #[command(subcommand)]
     Bench(bench::Command),
-    /// Measure the quality of retrieval on a data set
+    /// Measure retrieval or answers on a data set of questions
     Eval(eval::Args),
     /// Compare replacement policies on a request trace or a generated workload, without a model
     Simulate(simulate::Args),

@@ -4,6 +4,7 @@
 mod bad_input;
 mod bad_models;
 mod command_line;
+mod eval;
 mod harness;
 mod hub;
 mod kill;

@@ -27,7 +27,7 @@ use self::decode::Running;
 use self::queue::JobQueue;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
-use crate::prefill::{FreshSegment, PrefillError, Prompt, prefill};
+use crate::prefill::{FreshSegment, PrefillError, Prompt, Selection, prefill_selecting};
 use crate::report::{FinishReason, TierLoad, TokenAccount};
 use crate::worker::panic_text;
 
@@ -52,6 +52,8 @@ pub struct Job {
     pub plan: LoadPlan,
     /// The reused layers.
     pub loads: LayerLoads,
+    /// Which tokens of blended passages are recomputed.
+    pub selection: Selection,
     /// What to do behind the prompt; `None` computes the prompt's KV only.
     pub decode: Option<DecodeSpec>,
     /// Who waits for the prefill.
@@ -235,7 +237,7 @@ impl Device {
         let outcome = span.in_scope(|| {
             catch_unwind(AssertUnwindSafe(|| {
                 self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
-                prefill(&self.model, &mut self.pool, &prompt)
+                prefill_selecting(&self.model, &mut self.pool, &prompt, job.selection)
             }))
         });
         let done = match outcome {

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::{DecodeSpec, Engine, Job, Prefill, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
-use crate::prefill::PrefillError;
+use crate::prefill::{PrefillError, Selection};
 use crate::worker::Service;
 use ragstone_storage::plan::LoadPlan;
 
@@ -26,6 +26,8 @@ pub struct PrefillRequest {
     pub plan: LoadPlan,
     /// The reused layers.
     pub loads: LayerLoads,
+    /// Which tokens of blended passages are recomputed.
+    pub selection: Selection,
     /// How to go on behind the prompt.
     pub decode: Option<DecodeSpec>,
     /// Who goes first.
@@ -39,8 +41,8 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, decode, urgency } = request;
-        self.engine.submit(Job { tokens, plan, loads, decode, reply, queued: Instant::now() }, urgency)?;
+        let PrefillRequest { tokens, plan, loads, selection, decode, urgency } = request;
+        self.engine.submit(Job { tokens, plan, loads, selection, decode, reply, queued: Instant::now() }, urgency)?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }
 }

@@ -56,7 +56,8 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), output };
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
-    let job = Job { tokens: tokens.into(), plan, loads, decode: Some(decode), reply, queued: Instant::now() };
+    let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::Deviation);
+    let job = Job { tokens, plan, loads, selection, decode, reply, queued: Instant::now() };
     (job, prefilled, decoded)
 }
 

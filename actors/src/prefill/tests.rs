@@ -47,16 +47,26 @@ impl Bench {
 
     /// Looks up, plans and prefills; what `keep` says about the fresh KV is done.
     fn ask(&self, segments: &[Segment], reuse: ReuseMode, ratio: f32, keep: bool) -> (Prefilled, LoadPlan) {
+        self.ask_selecting(segments, PlanOptions { ratio, reuse }, keep, Selection::Deviation)
+    }
+
+    fn ask_selecting(
+        &self,
+        segments: &[Segment],
+        options: PlanOptions,
+        keep: bool,
+        selection: Selection,
+    ) -> (Prefilled, LoadPlan) {
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let fuse = Fuse { segments, tenant: TENANT.into(), options: PlanOptions { ratio, reuse } };
+        let fuse = Fuse { segments, tenant: TENANT.into(), options };
         let handle: Handle = self.runtime.handle().clone();
         let fusor = Arc::new(Fusor { store: self.store.clone(), runtime: handle.clone() });
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
         let prompt = Prompt { tokens: &tokens, plan: &plan, loads: &loads, blocks: &blocks };
-        let mut done = prefill(&self.model, &mut pool, &prompt).expect("prefilled");
+        let mut done = prefill_selecting(&self.model, &mut pool, &prompt, selection).expect("prefilled");
         if keep {
             let segments = std::mem::take(&mut done.fresh);
             let evictor =
@@ -299,4 +309,45 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let expected = TokenAccount { exact: 0, blended: 28, recomputed: 5, computed: 9 + 16 + 40 + 11 };
     assert_eq!(again.account, expected, "only the passage directly behind the root can stand in without it");
     assert_eq!(bench.store.status().late_misses, 1);
+}
+
+#[test]
+fn a_random_choice_recomputes_as_many_tokens_and_repeats_with_its_seed() {
+    let bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    cases()[0].iter().for_each(|passage| bench.store_behind_root(passage));
+    let ask = |ratio, selection| {
+        bench.ask_selecting(&segments, PlanOptions { ratio, reuse: ReuseMode::Auto }, false, selection).0
+    };
+    let (chosen, random) = (ask(0.15, Selection::Deviation), ask(0.15, Selection::Random(1)));
+    assert_eq!(random.account, chosen.account);
+    assert_ne!(random.logits, chosen.logits);
+    assert_eq!(random.logits, ask(0.15, Selection::Random(1)).logits);
+    assert_ne!(random.logits, ask(0.15, Selection::Random(2)).logits);
+    // Where nothing is left to choose, the choice does not matter.
+    for ratio in [0.0, 1.0] {
+        assert_eq!(ask(ratio, Selection::Random(1)).logits, ask(ratio, Selection::Deviation).logits);
+    }
+}
+
+#[test]
+fn a_random_choice_is_even() {
+    let choose = |seed, budget| {
+        let deviations = || -> Result<Vec<f32>, ()> { panic!("nobody needs the deviations") };
+        Selection::Random(seed).choose(40, budget, deviations).expect("chosen")
+    };
+    let mut times = [0; 40];
+    for seed in 0..4000 {
+        let chosen = choose(seed, 6);
+        assert_eq!(chosen.len(), 6);
+        assert!(chosen.is_sorted_by(|a, b| a < b), "ascending, each once: {chosen:?}");
+        chosen.into_iter().for_each(|index| times[index] += 1);
+    }
+    // 600 each, standard deviation 22.6.
+    assert!(times.iter().all(|times| (480..720).contains(times)), "{times:?}");
+    assert_eq!(choose(3, 50), (0..40).collect::<Vec<_>>());
+    // More of the same draw: a greater ratio keeps what a smaller one chose.
+    assert!(choose(5, 6).iter().all(|index| choose(5, 12).contains(index)));
+    let deviations = || Ok::<_, ()>(vec![1.0, 3.0, 2.0]);
+    assert_eq!(Selection::Deviation.choose(3, 2, deviations), Ok(vec![1, 2]));
 }

@@ -12,9 +12,10 @@ use std::time::Instant;
 
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, Document, PassageEncoder, SearchMode, SearchOptions};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::error::{Error, Result};
+use super::dataset::{self, Item, Passage};
+use crate::error::Result;
 
 /// Pieces of documents asked for, so that ten documents are among them although one may be found by several pieces.
 const HITS: usize = 50;
@@ -47,20 +48,7 @@ pub enum EvalProgress {
     Asking { done: usize, total: usize },
 }
 
-#[derive(Debug, Deserialize)]
-struct Example {
-    question: String,
-    ctxs: Vec<Context>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Context {
-    #[serde(default)]
-    title: String,
-    text: String,
-}
-
-impl Context {
+impl Passage {
     fn id(&self) -> String {
         Document::content_id(&self.title, &self.text)
     }
@@ -109,9 +97,9 @@ pub async fn retrieval(
     collection: &str,
     progress: &(dyn Fn(EvalProgress) + Send + Sync),
 ) -> Result<RetrievalReport> {
-    let examples = read(dataset)?;
+    let examples = dataset::read(dataset)?;
     let mut seen = HashSet::new();
-    let contexts = examples.iter().flat_map(|example| &example.ctxs).filter(|context| seen.insert(context.id()));
+    let contexts = examples.iter().flat_map(|example| &example.passages).filter(|context| seen.insert(context.id()));
     let documents: Vec<Document> = contexts
         .map(|context| Document { title: context.title.clone(), text: context.text.clone(), ..Document::default() })
         .collect();
@@ -133,7 +121,7 @@ pub async fn retrieval(
 
 async fn ask(
     corpus: &Corpus,
-    examples: &[Example],
+    examples: &[Item],
     collection: &str,
     mode: SearchMode,
     asked: &(dyn Fn(usize) + Send + Sync),
@@ -143,7 +131,7 @@ async fn ask(
         let begun = Instant::now();
         let hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
         times.push(begun.elapsed().as_secs_f64() * 1e3);
-        let own: HashSet<String> = example.ctxs.iter().map(Context::id).collect();
+        let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
         let mut found: Vec<String> = Vec::with_capacity(hits.len());
         for hit in hits {
             if !found.contains(&hit.passage.document_id) {
@@ -175,22 +163,6 @@ fn median(mut values: Vec<f64>) -> f64 {
     if values.len().is_multiple_of(2) { (values[middle - 1] + values[middle]) / 2.0 } else { values[middle] }
 }
 
-fn read(dataset: &Path) -> Result<Vec<Example>> {
-    let bytes = std::fs::read(dataset).map_err(|error| Error::io("cannot read the data set", dataset, &error))?;
-    let wrong = |why: &str| {
-        let shape = "an array of {\"question\", \"ctxs\": [{\"title\"?, \"text\"}]}";
-        Error::invalid(format!("{} is not a data set of questions with passages ({shape}): {why}", dataset.display()))
-    };
-    let examples: Vec<Example> = serde_json::from_slice(&bytes).map_err(|error| wrong(&error.to_string()))?;
-    if examples.is_empty() {
-        return Err(wrong("it has no questions"));
-    }
-    if let Some(at) = examples.iter().position(|example| example.ctxs.is_empty()) {
-        return Err(wrong(&format!("question {at} has no passages")));
-    }
-    Ok(examples)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,17 +184,5 @@ mod tests {
     fn the_median_of_an_even_number_is_between() {
         assert_eq!(median(vec![4.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
-    }
-
-    #[test]
-    fn a_file_that_is_no_data_set_is_refused_with_its_name() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("set.json");
-        for bad in ["", "{}", "[]", "[{\"question\":\"q\"}]", "[{\"question\":\"q\",\"ctxs\":[]}]"] {
-            std::fs::write(&path, bad).expect("written");
-            assert!(read(&path).expect_err("refused").to_string().contains("set.json"), "{bad}");
-        }
-        std::fs::write(&path, r#"[{"question":"q","ctxs":[{"text":"t"}],"answers":[]}]"#).expect("written");
-        assert_eq!(read(&path).expect("read")[0].ctxs[0].title, "");
     }
 }

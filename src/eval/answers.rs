@@ -1,0 +1,235 @@
+//! Measures answers to a data set's questions over their own passages, by where the passages' KV comes from.
+//!
+//! Every prompt takes the whole way of a question through the running program (assemble, look up, plan, fuse, decode); only
+//! retrieval is left out, because a question brings its passages along. Before a mode that loads KV, the prompts that
+//! compute it are asked in the same way: the whole prompt for `exact`, each passage by itself for the others. The two kinds
+//! live under tenants of their own, so that neither finds the other's entries.
+
+use std::time::Duration;
+
+use ragstone_actors::report::SegmentReport;
+use ragstone_actors::{Answer, Context, InlineDocument, Input, Question, Ragstone, Reuse, Selection};
+use ragstone_kernels::chat::ChatMessage;
+use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::residency::SegmentKind;
+
+use super::dataset::Item;
+use super::report::{Answered, AnswersReport, Mode, ModeReport, Variant};
+use super::score::score;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Passages behind each other, as the data set has them.
+const IN_ORDER: &str = "eval-in-order";
+/// Each passage behind the system prompt alone.
+const ALONE: &str = "eval-alone";
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub variants: Vec<Variant>,
+    /// Of the random choice.
+    pub seed: u64,
+    /// The longest answer.
+    pub max_tokens: usize,
+    /// Score only what follows this in an answer.
+    pub answer_after: Option<String>,
+}
+
+/// Answers `items` (with their places in the data set) in every variant, one prompt at a time, greedily. `each` gets the
+/// answers to one question after the other.
+///
+/// # Errors
+/// Those of the first question that could not be answered, with its place. A question that is too long for the model is
+/// left out of all variants and reported instead, unless every one is.
+pub async fn answers(
+    ragstone: &Ragstone,
+    items: &[(usize, Item)],
+    options: &Options,
+    each: &mut (dyn FnMut(&[Answered]) -> Result<()> + Send),
+) -> Result<AnswersReport> {
+    let mut report = AnswersReport {
+        model: ragstone.status().model.id,
+        questions: 0,
+        left_out: Vec::new(),
+        seed: options.seed,
+        max_tokens: options.max_tokens,
+        answer_after: options.answer_after.clone(),
+        modes: options.variants.iter().map(|variant| ModeReport::new(*variant)).collect(),
+    };
+    let asker = Asker { ragstone, options };
+    let mut too_long = None;
+    for (place, item) in items {
+        let answered = match asker.item(*place, item).await {
+            Ok(answered) => answered,
+            Err(error) if error.kind() == ErrorKind::ContextLength => {
+                tracing::info!(item = place, %error, "question left out");
+                report.left_out.push(*place);
+                too_long.get_or_insert(error);
+                Vec::new()
+            }
+            Err(error) => return Err(Error::new(error.kind(), format!("item {place}: {error}"))),
+        };
+        report.questions += usize::from(!answered.is_empty());
+        let full = answered.iter().find(|it| it.variant.mode == Mode::Full).map(|it| it.answer.as_str());
+        for (mode, answered) in report.modes.iter_mut().zip(&answered) {
+            mode.add(answered, full);
+        }
+        each(&answered)?;
+    }
+    match too_long {
+        Some(error) if report.questions == 0 => {
+            Err(Error::new(error.kind(), format!("no question fits the model; the first: {error}")))
+        }
+        _ => Ok(report),
+    }
+}
+
+struct Asker<'a> {
+    ragstone: &'a Ragstone,
+    options: &'a Options,
+}
+
+/// How a prompt's KV is come by.
+#[derive(Clone, Copy)]
+struct Way {
+    reuse: Reuse,
+    selection: Selection,
+    tenant: &'static str,
+}
+
+impl Way {
+    /// Computes what is missing and keeps it.
+    fn storing(tenant: &'static str) -> Self {
+        Self { reuse: Reuse::Exact, selection: Selection::Deviation, tenant }
+    }
+}
+
+impl Asker<'_> {
+    /// One question in every variant.
+    async fn item(&self, place: usize, item: &Item) -> Result<Vec<Answered>> {
+        let documents: Vec<InlineDocument> = item
+            .passages
+            .iter()
+            .map(|passage| InlineDocument { title: passage.title.clone(), text: passage.text.clone() })
+            .collect();
+        let mut answered = Vec::with_capacity(self.options.variants.len());
+        for variant in &self.options.variants {
+            let way = self.way(*variant, place);
+            self.prepare(variant.mode, &item.question, &documents).await?;
+            let documents = if variant.mode == Mode::NoPassages { &[][..] } else { &documents };
+            let answer = self.ask(&item.question, documents, way, self.options.max_tokens).await?;
+            check_source(variant.mode, &answer.finish.report.segments)?;
+            let text = answer.text.trim();
+            let score = score(text, &item.answers, self.options.answer_after.as_deref());
+            answered.push(Answered {
+                item: place,
+                kind: item.kind.clone(),
+                question: item.question.clone(),
+                gold: item.answers.clone(),
+                variant: *variant,
+                answer: text.to_owned(),
+                f1: score.f1,
+                em: score.exact_match,
+                tokens: answer.finish.report.tokens,
+            });
+        }
+        Ok(answered)
+    }
+
+    fn way(&self, variant: Variant, place: usize) -> Way {
+        let (reuse, tenant) = match variant.mode {
+            Mode::NoPassages | Mode::Full => (Reuse::Off, IN_ORDER),
+            Mode::Exact => (Reuse::Exact, IN_ORDER),
+            Mode::Reuse => (Reuse::Ratio(0.0), ALONE),
+            Mode::Blend | Mode::Random => (Reuse::Ratio(variant.ratio.unwrap_or(0.0)), ALONE),
+        };
+        let selection = match variant.mode {
+            // Each question draws its own tokens, whatever other questions are measured.
+            Mode::Random => Selection::Random(self.options.seed.rotate_left(32) ^ place as u64),
+            _ => Selection::Deviation,
+        };
+        Way { reuse, selection, tenant }
+    }
+
+    /// Stores what `mode` loads. What is there already is not computed again.
+    async fn prepare(&self, mode: Mode, question: &str, documents: &[InlineDocument]) -> Result<()> {
+        match mode {
+            Mode::NoPassages | Mode::Full => {}
+            Mode::Exact => self.store(question, documents, IN_ORDER).await?,
+            Mode::Reuse | Mode::Blend | Mode::Random => {
+                for document in documents {
+                    self.store(question, std::slice::from_ref(document), ALONE).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn store(&self, question: &str, documents: &[InlineDocument], tenant: &'static str) -> Result<()> {
+        self.ask(question, documents, Way::storing(tenant), 1).await?;
+        self.ragstone.settle().await;
+        Ok(())
+    }
+
+    async fn ask(&self, question: &str, documents: &[InlineDocument], way: Way, max_tokens: usize) -> Result<Answer> {
+        let message = ChatMessage { role: "user".into(), content: question.to_owned() };
+        let context = Context { documents: documents.to_vec(), ..Context::default() };
+        let question = Question {
+            input: Input::Chat { messages: vec![message], context: Some(context) },
+            sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
+            reuse: way.reuse,
+            selection: way.selection,
+            tenant: way.tenant.into(),
+            deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
+        };
+        Ok(self.ragstone.answer(question).await?.collect().await?)
+    }
+}
+
+/// An answer whose passages were quietly computed would be measured as something that it is not.
+fn check_source(mode: Mode, segments: &[SegmentReport]) -> Result<()> {
+    let passages = || segments.iter().filter(|it| it.kind == SegmentKind::Passage && it.tokens > 0);
+    let as_wanted = match mode {
+        Mode::NoPassages => passages().next().is_none(),
+        Mode::Full => passages().all(|it| it.source == "compute"),
+        Mode::Exact => passages().all(|it| it.source == "exact"),
+        Mode::Reuse | Mode::Blend | Mode::Random => passages().all(|it| it.source != "compute"),
+    };
+    if as_wanted {
+        return Ok(());
+    }
+    let message = format!(
+        "mode {}: the passages' KV did not stay in the store until it was used; raise host_bytes (see --set)",
+        mode.name()
+    );
+    Err(Error::new(ErrorKind::Full, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_from_elsewhere_is_not_measured() {
+        let segment = |kind, tokens, source| SegmentReport { kind, tokens, source, tier: None };
+        let prompt = |sources: &[&'static str]| {
+            let mut segments = vec![segment(SegmentKind::Root, 3, "compute")];
+            segments.extend(sources.iter().map(|source| segment(SegmentKind::Passage, 5, source)));
+            segments.push(segment(SegmentKind::Passage, 0, "compute"));
+            segments.push(segment(SegmentKind::Question, 4, "compute"));
+            segments
+        };
+        for (mode, sources, right) in [
+            (Mode::Full, &["compute", "compute"][..], true),
+            (Mode::Full, &["exact", "compute"], false),
+            (Mode::NoPassages, &[], true),
+            (Mode::Exact, &["exact", "exact"], true),
+            (Mode::Exact, &["exact", "compute"], false),
+            (Mode::Exact, &["exact", "blend"], false),
+            (Mode::Reuse, &["exact", "blend"], true),
+            (Mode::Blend, &["exact", "compute"], false),
+        ] {
+            assert_eq!(check_source(mode, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
+        }
+    }
+}

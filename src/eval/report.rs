@@ -1,0 +1,268 @@
+//! What was measured of answers: means by mode and by type of question, and one line for each answer.
+
+use std::collections::BTreeMap;
+
+use ragstone_actors::report::TokenAccount;
+use serde::Serialize;
+
+use super::score::Score;
+
+/// Where the KV of a question's passages comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// No passages at all: what can be guessed
+    #[value(name = "none")]
+    #[serde(rename = "none")]
+    NoPassages,
+    /// Everything is computed
+    Full,
+    /// Loaded, computed earlier in the same order: the same answers as full
+    Exact,
+    /// Loaded, each passage computed behind the system prompt alone, nothing recomputed
+    Reuse,
+    /// As reuse, the tokens that deviate most recomputed
+    Blend,
+    /// As blend, with as many tokens at random: the control
+    Random,
+}
+
+impl Mode {
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoPassages => "none",
+            Self::Full => "full",
+            Self::Exact => "exact",
+            Self::Reuse => "reuse",
+            Self::Blend => "blend",
+            Self::Random => "random",
+        }
+    }
+
+    /// Whether the recompute ratio makes a difference.
+    pub fn recomputes(self) -> bool {
+        matches!(self, Self::Blend | Self::Random)
+    }
+}
+
+/// A mode, at one ratio where it has one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Variant {
+    pub mode: Mode,
+    pub ratio: Option<f32>,
+}
+
+impl Variant {
+    /// Every mode once, those that recompute once at each ratio, in the order given.
+    pub fn of(modes: &[Mode], ratios: &[f32]) -> Vec<Self> {
+        let mut variants: Vec<Self> = Vec::new();
+        for mode in modes {
+            let ratios: Vec<Option<f32>> =
+                if mode.recomputes() { ratios.iter().copied().map(Some).collect() } else { vec![None] };
+            let new = ratios.into_iter().map(|ratio| Self { mode: *mode, ratio });
+            for variant in new {
+                if !variants.contains(&variant) {
+                    variants.push(variant);
+                }
+            }
+        }
+        variants
+    }
+}
+
+/// One answer, as `--answers` writes it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Answered {
+    /// The question's place in the data set; the first is 0.
+    pub item: usize,
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    pub question: String,
+    pub gold: Vec<String>,
+    #[serde(flatten)]
+    pub variant: Variant,
+    pub answer: String,
+    pub f1: f64,
+    pub em: f64,
+    pub tokens: TokenAccount,
+}
+
+/// What was measured of a data set.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AnswersReport {
+    /// The language model's name.
+    pub model: String,
+    /// Questions answered in every mode.
+    pub questions: usize,
+    /// Questions, by their place in the data set, that do not fit the model's context: answered in no mode.
+    pub left_out: Vec<usize>,
+    /// Of the random mode.
+    pub seed: u64,
+    /// The longest answer.
+    pub max_tokens: usize,
+    /// Only what follows this in an answer was scored.
+    pub answer_after: Option<String>,
+    pub modes: Vec<ModeReport>,
+}
+
+/// What was measured of one mode.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ModeReport {
+    #[serde(flatten)]
+    pub variant: Variant,
+    #[serde(flatten)]
+    pub mean: Mean,
+    /// The same by type of question; of questions that have one.
+    pub types: BTreeMap<String, Mean>,
+    /// Sums over all prompts.
+    pub tokens: Tokens,
+    /// Answers whose text is not that of mode `full`; null where `full` was not asked for.
+    pub differ_from_full: Option<usize>,
+}
+
+/// Means over questions.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Mean {
+    pub questions: usize,
+    pub f1: f64,
+    pub exact_match: f64,
+}
+
+impl Mean {
+    fn add(&mut self, score: Score) {
+        self.questions += 1;
+        let share = 1.0 / self.questions as f64;
+        self.f1 += (score.f1 - self.f1) * share;
+        self.exact_match += (score.exact_match - self.exact_match) * share;
+    }
+}
+
+/// Where the prompts' KV came from, in tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tokens {
+    /// Reused as computing them again would give them.
+    pub exact: u64,
+    /// Reused from behind the system prompt.
+    pub blended: u64,
+    /// Of blended passages, computed again.
+    pub recomputed: u64,
+    /// Computed in full.
+    pub computed: u64,
+}
+
+impl Tokens {
+    fn add(&mut self, account: &TokenAccount) {
+        self.exact += u64::from(account.exact);
+        self.blended += u64::from(account.blended);
+        self.recomputed += u64::from(account.recomputed);
+        self.computed += u64::from(account.computed);
+    }
+}
+
+impl ModeReport {
+    /// Nothing measured yet.
+    pub fn new(variant: Variant) -> Self {
+        Self {
+            variant,
+            mean: Mean::default(),
+            types: BTreeMap::new(),
+            tokens: Tokens::default(),
+            differ_from_full: None,
+        }
+    }
+
+    /// Counts one answer; `full` is that of mode `full` to the same question.
+    pub fn add(&mut self, answered: &Answered, full: Option<&str>) {
+        let score = Score { f1: answered.f1, exact_match: answered.em };
+        self.mean.add(score);
+        if let Some(kind) = &answered.kind {
+            self.types.entry(kind.clone()).or_default().add(score);
+        }
+        self.tokens.add(&answered.tokens);
+        if let Some(full) = full {
+            *self.differ_from_full.get_or_insert(0) += usize::from(full != answered.answer);
+        }
+    }
+}
+
+impl AnswersReport {
+    /// One line a mode: scores over all and by type, tokens of a mean prompt.
+    pub fn table(&self) -> Vec<String> {
+        let left_out = match self.left_out.len() {
+            0 => String::new(),
+            count => format!(", {count} more too long for its context"),
+        };
+        let mut lines = vec![format!("{} questions, {}{left_out}", self.questions, self.model)];
+        let types: Vec<&String> = self.modes.first().map_or_else(Vec::new, |mode| mode.types.keys().collect());
+        let mut head = format!("{:<8}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
+        for kind in &types {
+            head += &format!("{:>11}{:>11}", format!("{kind} F1"), format!("{kind} EM"));
+        }
+        head += &format!("{:>9}{:>9}{:>12}{:>10}{:>13}", "exact", "blended", "recomputed", "computed", "not as full");
+        lines.push(head);
+        let each = |tokens: u64| tokens as f64 / self.questions.max(1) as f64;
+        for mode in &self.modes {
+            let ratio = mode.variant.ratio.map_or_else(String::new, |ratio| ratio.to_string());
+            let mut line = format!("{:<8}{ratio:>6}", mode.variant.mode.name());
+            line += &format!("{:>8.3}{:>8.3}", mode.mean.f1, mode.mean.exact_match);
+            for mean in types.iter().map(|kind| mode.types.get(*kind).copied().unwrap_or_default()) {
+                line += &format!("{:>11.3}{:>11.3}", mean.f1, mean.exact_match);
+            }
+            let Tokens { exact, blended, recomputed, computed } = mode.tokens;
+            let differ = mode.differ_from_full.map_or_else(String::new, |count| count.to_string());
+            line += &format!("{:>9.1}{:>9.1}", each(exact), each(blended));
+            line += &format!("{:>12.1}{:>10.1}{differ:>13}", each(recomputed), each(computed));
+            lines.push(line);
+        }
+        lines.push("tokens are those of a mean prompt".into());
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_without_a_ratio_are_measured_once() {
+        let of = Variant::of(&[Mode::Blend, Mode::Full, Mode::Random, Mode::Full], &[0.15, 0.2]);
+        let named: Vec<(&str, Option<f32>)> = of.iter().map(|it| (it.mode.name(), it.ratio)).collect();
+        let expected = [
+            ("blend", Some(0.15)),
+            ("blend", Some(0.2)),
+            ("full", None),
+            ("random", Some(0.15)),
+            ("random", Some(0.2)),
+        ];
+        assert_eq!(named, expected);
+        assert!(Variant::of(&[Mode::Blend], &[]).is_empty());
+    }
+
+    #[test]
+    fn means_are_over_all_and_by_type() {
+        let variant = Variant { mode: Mode::Exact, ratio: None };
+        let mut report = ModeReport::new(variant);
+        for (item, kind, f1, em) in [(0, Some("T1"), 1.0, 1.0), (1, Some("T2"), 0.5, 0.0), (2, None, 0.0, 0.0)] {
+            let tokens = TokenAccount { exact: 5, blended: 0, recomputed: 0, computed: 2 };
+            let kind = kind.map(str::to_owned);
+            let answered = Answered {
+                item,
+                kind,
+                question: "q".into(),
+                gold: vec!["a".into()],
+                variant,
+                answer: "a".into(),
+                f1,
+                em,
+                tokens,
+            };
+            report.add(&answered, Some(if item == 1 { "b" } else { "a" }));
+        }
+        assert_eq!((report.mean.questions, report.mean.f1), (3, 0.5));
+        assert!((report.mean.exact_match - 1.0 / 3.0).abs() < 1e-12);
+        assert_eq!(report.types["T2"], Mean { questions: 1, f1: 0.5, exact_match: 0.0 });
+        assert_eq!((report.types.len(), report.differ_from_full), (2, Some(1)));
+        assert_eq!(report.tokens, Tokens { exact: 15, blended: 0, recomputed: 0, computed: 6 });
+    }
+}
