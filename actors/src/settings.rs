@@ -85,6 +85,9 @@ impl Settings {
                 return bad(key, "must be at least 1");
             }
         }
+        if self.threads.is_some_and(|threads| threads > 1024) {
+            return bad("threads", "must be at most 1024; more than there are cores only costs time");
+        }
         if self.top_k > 1000 {
             return bad("top_k", "must be at most 1000");
         }

@@ -106,7 +106,7 @@ pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec
     if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
         return Err(Error::invalid(format!(
             "a prompt of {} tokens has no room for {} passages beside {ROOT_TOKENS} tokens of system prompt and \
-             {QUESTION_TOKENS} of question; raise --tokens, and ask for at least one passage and one run",
+             {QUESTION_TOKENS} of question; raise --tokens, or take fewer --passages",
             options.prompt_tokens, options.passages
         )));
     }

@@ -11,7 +11,7 @@ use crate::model_source;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Time to first token, by where the passages' KV comes from
+    /// Time to first token, by where the passages' KV comes from; random weights of Qwen2.5-0.5B's shape
     Ttft {
         /// Tokens of the prompt
         #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -50,10 +50,10 @@ pub enum Command {
     /// Prefill and decode of a whole model: that of --model, or one of Qwen2.5-0.5B's shape with random weights
     Model {
         /// Lengths of prompts
-        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [512, 2048, 4096])]
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,2048,4096")]
         prefill: Vec<usize>,
         /// Tokens that stand before the first decoded one
-        #[arg(long, value_name = "N,…", value_delimiter = ',', default_values_t = [0, 4096])]
+        #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,4096")]
         context: Vec<usize>,
         /// Rounds; each measures every length once
         #[arg(long, value_name = "N", default_value_t = 3)]
@@ -72,7 +72,11 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             if tokens > 32_768 {
                 return Err(Error::invalid(format!("--tokens {tokens} is beyond the model's context of 32768")));
             }
-            let options = ttft::Options { prompt_tokens: tokens, passages, runs, ratio: 0.15, seed };
+            if passages == 0 {
+                return Err(Error::invalid("--passages 0: there must be at least one"));
+            }
+            let options =
+                ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio: 0.15, seed };
             print_ttft(&ttft::measure(options, load_options(config)).await?, json)
         }
         Command::Kernels { only, shapes, all_paths, runs, json } => {

@@ -37,7 +37,7 @@ struct Global {
     /// Where everything is kept [default: the platform's data folder]
     #[arg(long, global = true, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Language model: a folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct [default: the embedded demo model]
+    /// Language model: a folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct [default: the embedded demo model; bench: random weights]
     #[arg(long, global = true, value_name = "FOLDER|ID")]
     model: Option<String>,
     /// Embedding model: a folder or a hub id [default: all-MiniLM-L6-v2, fetched once]
@@ -55,7 +55,7 @@ struct Global {
     /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
     #[arg(long, global = true, value_parser = ["f32", "bf16"])]
     compute: Option<String>,
-    /// Instruction set of the kernels, such as avx2 or portable [default: the fastest]
+    /// Instruction set of the kernels: amx, avx512bf16, avx512, avx2, portable [default: the fastest]
     #[arg(long, global = true, value_name = "NAME")]
     kernels: Option<String>,
     /// Settings, in TOML

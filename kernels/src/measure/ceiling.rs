@@ -71,18 +71,30 @@ impl Kernel for Loop<'_> {
                     let (x, column) = (V::splat(black_box(1e-9)), V::splat(black_box(0.5)));
                     let mut sums = [[V::splat(0.0); VECS]; ROWS];
                     // Different ones, or they could all be the same sum.
-                    sums.iter_mut().flatten().enumerate().for_each(|(at, sum)| *sum = V::splat(at as f32));
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        for (vec, sum) in sums.iter_mut().enumerate() {
+                            *sum = V::splat((row * VECS + vec) as f32);
+                        }
+                    }
                     for _ in 0..self.steps {
-                        sums.iter_mut().flatten().for_each(|sum| *sum = x.mul_add(column, *sum));
+                        for sum in sums.as_flattened_mut() {
+                            *sum = x.mul_add(column, *sum);
+                        }
                     }
                     sink(&sums);
                 }
                 Arithmetic::Bf16 => {
                     let (x, column) = (V::splat_word(black_box(0x3080_3080)), V::splat_word(black_box(0x3f00_3f00)));
                     let mut sums = [[V::splat(0.0); VECS]; ROWS];
-                    sums.iter_mut().flatten().enumerate().for_each(|(at, sum)| *sum = V::splat(at as f32));
+                    for (row, sums) in sums.iter_mut().enumerate() {
+                        for (vec, sum) in sums.iter_mut().enumerate() {
+                            *sum = V::splat((row * VECS + vec) as f32);
+                        }
+                    }
                     for _ in 0..self.steps {
-                        sums.iter_mut().flatten().for_each(|sum| *sum = sum.dot_bf16(x, column));
+                        for sum in sums.as_flattened_mut() {
+                            *sum = sum.dot_bf16(x, column);
+                        }
                     }
                     sink(&sums);
                 }
@@ -92,7 +104,9 @@ impl Kernel for Loop<'_> {
                     for _ in 0..self.steps {
                         // Another one each time: where a product is several instructions, some would be done once.
                         let x = V::splat_word(black_box(0x0101_0101));
-                        sums.iter_mut().flatten().for_each(|sum| *sum = V::dot_bytes(*sum, x, column));
+                        for sum in sums.as_flattened_mut() {
+                            *sum = V::dot_bytes(*sum, x, column);
+                        }
                     }
                     let sums = sums.map(|sums| sums.map(|sum| V::from_integers(sum)));
                     sink(&sums);
