@@ -284,6 +284,9 @@ mod tests {
             ("recompute_ratio = 1.5", "`recompute_ratio`"),
             ("top_k = 0", "`top_k`"),
             ("body_bytes = 0", "`body_bytes`"),
+            ("threads = 100000", "`threads`"),
+            ("kernels = \"sse\"", "avx512bf16"),
+            ("weights = \"q4\"", "`weights`"),
         ] {
             let file = file(text);
             let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();

@@ -219,13 +219,6 @@ unsafe fn run_avx2(kernel: impl Kernel) {
     unsafe { kernel.run::<x86::Avx2, 6, 2>() }
 }
 
-/// Keeps the compiler from reading the x of all rows before the first product, which would push sums out of the
-/// registers. Costs no instruction.
-#[inline(always)]
-pub(crate) fn keep_order() {
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-}
-
 /// `sums[r] += x[r] * columns`, where x[r] is `x_stride` behind x[r - 1]: the step of every product of matrices here.
 ///
 /// # Safety
@@ -245,7 +238,6 @@ pub(crate) unsafe fn add_products<V: Vector, const ROWS: usize, const VECS: usiz
                 *sum = x.mul_add(*column, *sum);
             }
         }
-        keep_order();
     }
 }
 
@@ -268,7 +260,6 @@ pub(crate) unsafe fn add_dots<V: Vector, const ROWS: usize, const VECS: usize>(
                 *sum = sum.dot_bf16(x, *column);
             }
         }
-        keep_order();
     }
 }
 
