@@ -210,7 +210,7 @@ impl Bench {
         let segments = self.prompt(matches!(using, Use::Reuse | Use::Blend));
         let store = match tier {
             Tier::Host => self.host.clone(),
-            Tier::Disk => self.disk.clone(),
+            _ => self.disk.clone(),
         };
         let started = Instant::now();
         let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse })?;

@@ -29,7 +29,8 @@ use ragstone_kernels::dtype::KvDtype;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{self, CHECKSUM_BYTES, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at};
-use crate::key::{Fingerprint, KvKey};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::tier::{EntryId, EntrySummary};
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"RSKE";
@@ -108,6 +109,32 @@ impl EntryHeader {
     pub fn total_bytes(&self) -> u64 {
         let row = FIXED_BYTES + self.salt.len() + 4 * self.tokens.len() + CHECKSUM_BYTES;
         self.frames_bytes().saturating_add(row as u64)
+    }
+
+    /// The digest of the segment that this is an entry of.
+    pub fn segment(&self) -> SegmentDigest {
+        SegmentDigest::of(&self.fingerprint, &self.tokens)
+    }
+
+    /// Its address.
+    pub fn id(&self) -> EntryId {
+        EntryId { key: self.key, segment: self.segment() }
+    }
+
+    /// What can be said of it without its tokens.
+    pub fn summary(&self) -> EntrySummary {
+        EntrySummary {
+            key: self.key,
+            parent: self.parent,
+            segment: self.segment(),
+            fingerprint: self.fingerprint,
+            tenant: self.salt.clone(),
+            tokens: self.tokens.len() as u32,
+            layers: self.layers,
+            bytes: self.total_bytes(),
+            compute_us: self.compute_us,
+            created_unix_ms: self.created_unix_ms,
+        }
     }
 
     /// The entry row.

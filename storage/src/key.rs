@@ -9,6 +9,7 @@ use crate::{Error, Result};
 
 /// BLAKE3's derive-key context: separates these hashes from every other use of BLAKE3, and format 1 from later ones.
 const KEY_CONTEXT: &str = "ragstone 2026 KvKey format 1";
+const SEGMENT_CONTEXT: &str = "ragstone 2026 SegmentDigest format 1";
 
 /// Identity of everything that shapes KV values: weights, config, tokenizer, compute and KV dtype, positional
 /// encoding, layout version. Made by [`crate::fingerprint::fingerprint`].
@@ -27,6 +28,23 @@ pub struct Fingerprint(pub [u8; 32]);
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KvKey(pub [u8; 32]);
 
+/// Which segment an entry is of, whatever stood before it and whoever the tenant is: every entry of one passage shares it.
+/// The first half of a BLAKE3 over fingerprint and token ids: for finding entries, never for trusting them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SegmentDigest(pub [u8; 16]);
+
+impl SegmentDigest {
+    /// The digest of a segment's tokens, for one model.
+    pub fn of(fingerprint: &Fingerprint, tokens: &[u32]) -> Self {
+        let mut hasher = blake3::Hasher::new_derive_key(SEGMENT_CONTEXT);
+        hasher.update(&fingerprint.0);
+        update_with_tokens(&mut hasher, tokens);
+        let mut half = [0; 16];
+        half.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self(half)
+    }
+}
+
 impl KvKey {
     /// The key of `tokens` computed behind `parent` (`None`: at the start of the prompt) for the tenant `salt`.
     pub fn derive(fingerprint: &Fingerprint, salt: &str, parent: Option<&KvKey>, tokens: &[u32]) -> Self {
@@ -39,10 +57,7 @@ impl KvKey {
             Some(parent) => hasher.update(&[1]).update(&parent.0),
         };
         hasher.update(&length_prefix(tokens.len()));
-        for ids in tokens.chunks(1024) {
-            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            hasher.update(&bytes);
-        }
+        update_with_tokens(&mut hasher, tokens);
         Self(*hasher.finalize().as_bytes())
     }
 
@@ -52,21 +67,29 @@ impl KvKey {
     }
 }
 
+fn update_with_tokens(hasher: &mut blake3::Hasher, tokens: &[u32]) {
+    for ids in tokens.chunks(1024) {
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        hasher.update(&bytes);
+    }
+}
+
 /// Salts and segments are far below 4 GiB; saturating keeps the function total.
 fn length_prefix(length: usize) -> [u8; 4] {
     u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes()
 }
 
-fn write_hex(bytes: &[u8; 32], f: &mut fmt::Formatter<'_>) -> fmt::Result {
+fn write_hex(bytes: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-fn parse_hex(what: &str, text: &str) -> Result<[u8; 32]> {
-    let malformed = || Error::invalid_input(format!("'{text}' is not a {what}: 64 hexadecimal digits are wanted"));
-    if text.len() != 64 || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+fn parse_hex<const N: usize>(what: &str, text: &str) -> Result<[u8; N]> {
+    let malformed =
+        || Error::invalid_input(format!("'{text}' is not a {what}: {} hexadecimal digits are wanted", 2 * N));
+    if text.len() != 2 * N || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return Err(malformed());
     }
-    let mut bytes = [0; 32];
+    let mut bytes = [0; N];
     for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
         let digits = std::str::from_utf8(digits).map_err(|_| malformed())?;
         *byte = u8::from_str_radix(digits, 16).map_err(|_| malformed())?;
@@ -74,7 +97,7 @@ fn parse_hex(what: &str, text: &str) -> Result<[u8; 32]> {
     Ok(bytes)
 }
 
-/// Hex text forms (display, parse, serde) for the two 32-byte names.
+/// Hex text forms (display, parse, serde) of the names.
 macro_rules! hex_text {
     ($name:ident, $what:literal) => {
         impl fmt::Display for $name {
@@ -113,6 +136,7 @@ macro_rules! hex_text {
 
 hex_text!(Fingerprint, "model fingerprint");
 hex_text!(KvKey, "KV key");
+hex_text!(SegmentDigest, "segment digest");
 
 #[cfg(test)]
 mod tests {

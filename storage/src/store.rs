@@ -224,7 +224,7 @@ impl KvStore {
         let counts = &self.0.counts;
         let (host, disk) = match found.as_ref().map(|found| found.tier) {
             Some(Tier::Host) => (&counts.host.hits, None),
-            Some(Tier::Disk) => (&counts.host.misses, Some(&counts.disk.hits)),
+            Some(_) => (&counts.host.misses, Some(&counts.disk.hits)),
             None => (&counts.host.misses, Some(&counts.disk.misses)),
         };
         host.fetch_add(1, Ordering::Relaxed);
@@ -342,7 +342,7 @@ impl Inner {
     fn count_failed_read(&self, tier: Tier, error: &Error) {
         let counts = match tier {
             Tier::Host => &self.counts.host,
-            Tier::Disk => &self.counts.disk,
+            _ => &self.counts.disk,
         };
         let damaged = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound);
         let count = if damaged { &counts.corrupt } else { &counts.failed };

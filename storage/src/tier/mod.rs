@@ -1,26 +1,46 @@
-//! Where entries are kept: host memory in front of RocksDB on the local disk.
+//! Where entries are kept, from host memory to object storage, behind one trait.
+//!
+//! Every tier keeps whole, immutable entries under their keys and promises the same ([`EntryTier`]); `conformance.rs` is
+//! the suite that each of them, and a model in memory, passes. What enters which tier, and when, is
+//! [`KvStore`](crate::store::KvStore)'s business.
 
 pub mod disk;
 pub mod host;
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A place that an entry can be loaded from, fastest first.
+use crate::Result;
+use crate::entry::{Entry, EntryHeader};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+
+/// A place that KV can be loaded from, fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
+    /// Blocks of the device's pool: placed already, nothing is copied.
+    Device,
     /// Host memory.
     Host,
     /// RocksDB on the local disk.
     Disk,
+    /// Object storage, shared by nodes.
+    Object,
 }
 
 impl Tier {
-    /// Its name in reports.
+    /// All of them, fastest first.
+    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Object];
+
+    /// Its name in settings and reports.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Device => "device",
             Self::Host => "host",
             Self::Disk => "disk",
+            Self::Object => "object",
         }
     }
 }
@@ -31,14 +51,130 @@ impl std::fmt::Display for Tier {
     }
 }
 
+/// The address of an entry in a tier. The segment follows from the tokens that the key was derived from; the object tier
+/// has it in its names, so that all entries of a passage can be found without reading them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EntryId {
+    /// The key.
+    pub key: KvKey,
+    /// The segment that it is an entry of.
+    pub segment: SegmentDigest,
+}
+
+/// What became of an entry that was offered to a tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// It is there now.
+    Stored {
+        /// Frames and row.
+        bytes: u64,
+    },
+    /// An entry of that key was there, or is being written; entries are immutable, so it stays.
+    AlreadyThere,
+    /// It is larger than the tier, or everything that would have to go is pinned. Counted; nothing was evicted for it.
+    Refused,
+}
+
+/// What is known of an entry without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EntrySummary {
+    /// Its key.
+    pub key: KvKey,
+    /// What stood before when it was computed.
+    pub parent: Option<KvKey>,
+    /// The passage that it is an entry of, whatever stood before.
+    pub segment: SegmentDigest,
+    /// The model that computed it.
+    pub fingerprint: Fingerprint,
+    /// The tenant it belongs to.
+    pub tenant: Arc<str>,
+    /// Its tokens.
+    pub tokens: u32,
+    /// Its frames.
+    pub layers: u32,
+    /// Frames and row.
+    pub bytes: u64,
+    /// What computing it took, in microseconds.
+    pub compute_us: u64,
+    /// When it was computed, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+}
+
+/// One tier of entries. Calls BLOCK on whatever the tier is made of; no lock is held meanwhile.
+pub trait EntryTier: Send + Sync {
+    /// Which tier it is.
+    fn tier(&self) -> Tier;
+
+    /// Keeps an entry, and lets others leave for it.
+    ///
+    /// # Errors
+    /// `Full`, `Unavailable` or `Internal`, as the medium says: then nothing has changed.
+    fn put(&self, entry: &Arc<Entry>) -> Result<Put>;
+
+    /// Opens an entry for reading and pins it: it is not evicted while the result lives. `None`: it is not there. Token ids
+    /// are the caller's to compare.
+    ///
+    /// # Errors
+    /// `Corrupt` if what describes it is damaged; `Unavailable` if the medium fails.
+    fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>>;
+
+    /// Removes an entry, pinned or not; whether it was there. From now on nobody finds it, even if the deletion fails.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn remove(&self, id: &EntryId) -> Result<bool>;
+
+    /// Calls `each` for every entry that can be found.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()>;
+
+    /// What it holds and did.
+    fn usage(&self) -> TierUsage;
+
+    /// What came before survives a power cut, as far as the medium can promise that.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn flush(&self) -> Result<()>;
+}
+
+/// An entry of a tier, open for reading, pinned while this lives.
+pub trait TierEntry: Send + Sync {
+    /// What it is.
+    fn header(&self) -> &Arc<EntryHeader>;
+
+    /// One encoded frame, unverified: [`crate::frame::decode`] does that. BLOCKS.
+    ///
+    /// # Errors
+    /// `NotFound` if it is gone, `Unavailable` if the medium fails.
+    fn frame(&self, layer: u32) -> Result<Bytes>;
+}
+
 /// What a tier holds and did since it was opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TierStatus {
-    /// Whole entries that can be found.
+pub struct TierUsage {
+    /// Whole entries that can be found. The object tier says what this node saw last.
     pub entries: u64,
     /// Bytes of them, frames and rows.
     pub bytes: u64,
-    /// The bound on `bytes`.
+    /// The bound on `bytes`; 0 where there is none, or the tier is off.
+    pub capacity_bytes: u64,
+    /// Entries removed to make room.
+    pub evicted: u64,
+    /// Entries that were not taken: larger than the tier, or no room beside what is pinned.
+    pub refused: u64,
+}
+
+/// What a tier holds, and how it answered.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TierStatus {
+    /// As [`TierUsage::entries`].
+    pub entries: u64,
+    /// As [`TierUsage::bytes`].
+    pub bytes: u64,
+    /// As [`TierUsage::capacity_bytes`].
     pub capacity_bytes: u64,
     /// Look-ups that this tier answered.
     pub hits: u64,
@@ -46,10 +182,12 @@ pub struct TierStatus {
     pub misses: u64,
     /// Frames or rows that failed verification.
     pub corrupt: u64,
-    /// Entries removed to make room.
+    /// As [`TierUsage::evicted`].
     pub evicted: u64,
-    /// Entries that were not taken: larger than the tier, or no room beside what is pinned.
+    /// As [`TierUsage::refused`].
     pub refused: u64,
-    /// Writes and reads that the disk failed (a full disk, an I/O error).
+    /// Writes and reads that the medium failed (a full disk, an I/O error, a time-out).
     pub failed: u64,
+    /// Entries that were not kept or not loaded because computing them again is faster.
+    pub declined: u64,
 }
