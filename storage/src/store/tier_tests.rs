@@ -10,10 +10,10 @@ use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
 use crate::key::SegmentDigest;
 use crate::plan::{PlanOptions, ReuseMode, plan};
 use crate::residency::{Segment, SegmentKind, look_up_prompt};
+use crate::tier::EntryId;
 use crate::tier::conformance::ModelTier;
 use crate::tier::disk::tests::{tamper_frame, tamper_row};
 use crate::tier::resident::locked;
-use crate::tier::EntryId;
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);
