@@ -6,6 +6,7 @@
 
 pub mod disk;
 pub mod host;
+pub mod object;
 
 use std::sync::Arc;
 
@@ -144,6 +145,12 @@ pub trait EntryTier: Send + Sync {
 pub trait TierEntry: Send + Sync {
     /// What it is.
     fn header(&self) -> &Arc<EntryHeader>;
+
+    /// Whether what is read is what was computed. An entry that is not exact must never be filed as an exact hit, nor copied
+    /// into another tier; [`EntryTier::open`] gives exact ones only.
+    fn is_exact(&self) -> bool {
+        true
+    }
 
     /// One encoded frame, unverified: [`crate::frame::decode`] does that. BLOCKS.
     ///
