@@ -25,34 +25,31 @@ mod measure;
 mod options;
 mod q8;
 mod reader;
+mod requests;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::{Bytes, BytesMut};
+use object_store::ObjectStore;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutPayload};
 
 pub use self::breaker::BreakerOptions;
 pub use self::client::ObjectCounts;
-use self::client::{Bucket, Client, Operation, fault};
+use self::client::{Client, Operation};
 pub use self::codec::Codec;
 pub use self::collect::{CollectOptions, Collected};
-use self::layout::{Layout, Name, Names, Space};
+use self::layout::{Name, Names, Space};
 pub use self::measure::LoadTimes;
 pub use self::options::ObjectOptions;
 use self::reader::ObjectEntry;
+use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
 
-/// The first read of an object: the header of an entry of up to about 16,000 tokens.
-const FIRST_READ_BYTES: u64 = 64 << 10;
-/// A larger object is looked for before it is sent, because the bucket refuses one that is there after the sending only.
-const LOOK_FIRST_BYTES: u64 = 1 << 20;
 /// No single request may write more (S3's bound).
 const MOST_OBJECT_BYTES: u64 = 5 << 30;
 /// Names whose deletion failed that are remembered, and so not found by this node.
@@ -87,15 +84,6 @@ struct Known {
     parent: Option<KvKey>,
     /// Frames and row.
     bytes: u64,
-}
-
-/// A header that was read.
-struct Opened {
-    path: Path,
-    etag: Option<String>,
-    layout: Layout,
-    /// The object's bytes, if they all came with the header.
-    whole: Option<Bytes>,
 }
 
 impl std::fmt::Debug for ObjectTier {
@@ -368,63 +356,6 @@ impl EntryTier for ObjectTier {
     /// Nothing to do: a put that returned is as durable as the bucket makes it.
     fn flush(&self) -> Result<()> {
         Ok(())
-    }
-}
-
-/// Reads and verifies a header; `None`: there is no such object.
-async fn read_header(bucket: &Bucket, path: Path, name: &Name) -> Result<Option<Opened>> {
-    let opened = async || -> Result<Opened> {
-        let (meta, start) = bucket.get(&path, None, 0..FIRST_READ_BYTES).await?;
-        let promise = layout::promise(&start, meta.size, &name.id.key)?;
-        let have = start.len() as u64;
-        let layout = if promise.header_bytes <= have {
-            layout::decode(&start[..promise.header_bytes as usize], &promise, name)?
-        } else {
-            let (_, rest) = bucket.get(&path, meta.e_tag.as_deref(), have..promise.header_bytes).await?;
-            let mut header = BytesMut::from(&start[..]);
-            header.extend_from_slice(&rest);
-            layout::decode(&header, &promise, name)?
-        };
-        let whole = (have == meta.size).then_some(start);
-        Ok(Opened { path: path.clone(), etag: meta.e_tag, layout, whole })
-    };
-    match opened().await {
-        Ok(opened) => Ok(Some(opened)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-/// Creates an object; false if there is one of that name.
-async fn create(bucket: &Bucket, path: &Path, pieces: Vec<Bytes>, bytes: u64) -> Result<bool> {
-    if bytes > LOOK_FIRST_BYTES && bucket.head(path).await?.is_some() {
-        return Ok(false);
-    }
-    let put = bucket.store.put_opts(path, PutPayload::from_iter(pieces), PutMode::Create.into()).await;
-    let error = match put {
-        Ok(_) => match bucket.env.fail_point("object.after_put") {
-            Ok(()) => return Ok(true),
-            Err(error) => error,
-        },
-        Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => return Ok(false),
-        // Not the object is missing but what is to hold it.
-        Err(error @ object_store::Error::NotFound { .. }) => {
-            let message = format!("object storage: write object {path}: {error}; does the bucket exist?");
-            return Err(Error::new(ErrorKind::Unavailable, message).with_source(error));
-        }
-        Err(error) => fault("write", path, error),
-    };
-    // The connection may have failed after the put was done. The name says what the object holds.
-    match bucket.head(path).await {
-        Ok(Some(meta)) if meta.size == bytes => Ok(true),
-        _ => Err(error),
-    }
-}
-
-async fn delete(bucket: &Bucket, path: &Path) -> Result<()> {
-    match bucket.store.delete(path).await {
-        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
-        Err(error) => Err(fault("delete", path, error)),
     }
 }
 

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::client::{Operation, Pending};
 use super::layout::{Name, Space};
-use super::{Known, ObjectTier, Seen, delete};
+use super::requests::delete;
+use super::{Known, ObjectTier, Seen};
 use crate::key::KvKey;
 use crate::{ErrorKind, Result};
 
@@ -23,7 +24,7 @@ const DELETIONS: usize = 64;
 pub struct CollectOptions {
     /// Entries that are older leave. An entry is as young as the youngest behind it. `None`: none leaves for its age.
     pub ttl: Option<Duration>,
-    /// The oldest leave until no more bytes are there, of all models together. `None`: no bound.
+    /// The oldest leave until no more bytes are there, of all models together. `None`: the tier's capacity, if it has one.
     pub max_bytes: Option<u64>,
     /// What is younger never leaves: it may be a part of what another node is writing. Must be longer than clocks of nodes
     /// and bucket differ, and than a chain of entries takes to be written.
@@ -107,7 +108,9 @@ impl ObjectTier {
         }
         let found = self.find(&mut collected)?;
         let now_ms = self.client.bucket.env.now_unix_ms();
-        let leaving = plan(&found, options, now_ms);
+        let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
+        let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
+        let leaving = plan(&found, &options, now_ms);
         let mut gone = HashSet::new();
         for some in leaving.chunks(DELETIONS) {
             let start = |index| (!options.dry_run).then(|| self.start_collecting(&found[index]));

@@ -5,8 +5,9 @@ use futures::stream::BoxStream;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
+use super::ObjectTier;
 use super::client::{Client, Operation, fault};
-use super::{ObjectTier, Opened};
+use super::requests::Opened;
 use crate::Result;
 
 /// Objects a piece: a page of the clouds.

@@ -7,6 +7,7 @@ mod moto;
 
 use std::time::Duration;
 
+use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
 use tempfile::TempDir;
 

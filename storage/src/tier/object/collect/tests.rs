@@ -223,6 +223,23 @@ fn entries_expire() {
     assert!(!is_there(&tier, &entry));
 }
 
+#[test]
+fn a_tier_with_a_capacity_is_collected_below_it() {
+    let (store, env) = (Arc::new(InMemory::new()), Env::seeded(1, Env::system().now_unix_ms()));
+    let options = ObjectOptions { capacity_bytes: 1_500, ..ObjectOptions::new("memory://unused") };
+    let tier = ObjectTier::over(store, Path::from("kv"), &options, MODEL, env.clone()).unwrap();
+    (0..5).for_each(|id| drop(put(&tier, None, &[id])));
+    let before = tier.usage();
+    assert!(before.bytes > 1_500, "puts only refuse what is larger than all of it");
+    env.advance(2 * HOUR);
+    let collected = tier.collect(&CollectOptions::default()).unwrap();
+    assert!(
+        (1..5).contains(&collected.left_for_size) && collected.bytes - collected.freed_bytes <= 1_500,
+        "{collected:?}"
+    );
+    assert_eq!(tier.usage().entries, 5 - collected.left_for_size);
+}
+
 /// Another node wrote the entry anew between the listing and the deletion.
 #[test]
 fn what_was_written_anew_meanwhile_stays() {
