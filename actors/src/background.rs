@@ -115,9 +115,11 @@ impl Background {
 }
 
 async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
-    tracing::warn!(key = %failed.key, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
+    tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
     let store = store.clone();
-    if let Err(error) = runtime.spawn_blocking(move || store.late_miss(&failed.key)).await {
+    if let Err(error) =
+        runtime.spawn_blocking(move || store.late_miss(&failed.id, failed.tier, failed.error.kind())).await
+    {
         tracing::error!(%error, "dropping a bad entry failed");
     }
 }
@@ -137,6 +139,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
     for _ in 0..2 {
         let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
+        let planned_in = fused.plan.epoch;
         let request = PrefillRequest {
             tokens: tokens.clone(),
             plan: fused.plan,
@@ -147,7 +150,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
         };
         match workers.prefiller.ask(request, DEADLINE).await? {
             Ok(prefill) => {
-                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh };
+                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh, planned_in };
                 return workers.evictor.ask(keep, DEADLINE).await;
             }
             Err(PrefillError::Failed(error)) => return Err(error),

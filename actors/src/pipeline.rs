@@ -169,8 +169,8 @@ impl Pipeline {
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        // Every late miss removes an entry, and a segment has at most two.
-        for late_misses in 0..=2 * segments.len() as u32 {
+        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
+        for late_misses in 0..=6 * segments.len() as u32 {
             let options = self.plan_options(question.reuse);
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options };
             let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
@@ -185,6 +185,7 @@ impl Pipeline {
             };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
+                    self.store.record_use(&plan)?;
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
@@ -217,7 +218,8 @@ impl Pipeline {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         if !fresh.is_empty() {
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh });
+            self.background
+                .keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in: sequence.plan.epoch });
         }
         let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
         for index in &sequence.plan.missing_behind_root {

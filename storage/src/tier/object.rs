@@ -47,7 +47,7 @@ use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
 
 /// No single request may write more (S3's bound).
@@ -128,12 +128,6 @@ impl ObjectTier {
         })
     }
 
-    /// Opens many entries at once, each as [`EntryTier::open`] does; the answers stand in the order of `ids`.
-    pub fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
-        let started: Vec<_> = ids.iter().map(|id| self.start_open(&self.name(Space::Exact, id))).collect();
-        started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), client::Pending::wait))).collect()
-    }
-
     /// Opens an entry that was kept with [`Codec::Q8`]: close to what was computed, and not the same
     /// ([`TierEntry::is_exact`] says so). For blending only.
     ///
@@ -141,24 +135,6 @@ impl ObjectTier {
     /// As [`EntryTier::open`].
     pub fn open_lossy(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
         self.open_in(Space::Lossy, id)
-    }
-
-    /// Removes every entry of a segment, exact or lossy, whatever stood before it; how many there were. What stood behind
-    /// them is the caller's to remove.
-    ///
-    /// # Errors
-    /// `Unavailable`. If entries were found and not deleted, this node does not find them any more.
-    pub fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
-        let mut found = Vec::new();
-        for space in Space::ALL {
-            let mut listing = self.listing(self.names.segment(space, &self.fingerprint, segment));
-            while let Some(objects) = listing.next()? {
-                found.extend(objects.iter().filter_map(|object| self.names.parse(&object.location)));
-            }
-        }
-        let removed: Vec<_> = found.iter().map(|name| self.start_removal(*name)).collect();
-        let removed: Vec<_> = found.iter().zip(removed).map(|(name, removal)| self.removed(name, removal)).collect();
-        removed.into_iter().try_fold(0, |count, removed| Ok(count + u64::from(removed?)))
     }
 
     /// What was asked of the bucket.
@@ -356,6 +332,31 @@ impl EntryTier for ObjectTier {
     /// Nothing to do: a put that returned is as durable as the bucket makes it.
     fn flush(&self) -> Result<()> {
         Ok(())
+    }
+}
+
+impl SharedTier for ObjectTier {
+    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
+        let started: Vec<_> = ids.iter().map(|id| self.start_open(&self.name(Space::Exact, id))).collect();
+        started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), client::Pending::wait))).collect()
+    }
+
+    /// Exact ones and lossy ones. Those that were found and not deleted, this node does not find any more.
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
+        let mut found = Vec::new();
+        for space in Space::ALL {
+            let mut listing = self.listing(self.names.segment(space, &self.fingerprint, segment));
+            while let Some(objects) = listing.next()? {
+                found.extend(objects.iter().filter_map(|object| self.names.parse(&object.location)));
+            }
+        }
+        let removed: Vec<_> = found.iter().map(|name| self.start_removal(*name)).collect();
+        let removed: Vec<_> = found.iter().zip(removed).map(|(name, removal)| self.removed(name, removal)).collect();
+        removed.into_iter().try_fold(0, |count, removed| Ok(count + u64::from(removed?)))
+    }
+
+    fn as_tier(&self) -> &dyn EntryTier {
+        self
     }
 }
 

@@ -15,6 +15,7 @@ use self::faulty::{Fault, Faulty};
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
 use crate::frame;
+use crate::tier::conformance::conforms;
 
 /// The system's time: the stores' clocks are the system's, too. Tests move on from it.
 fn env() -> Env {
@@ -75,6 +76,25 @@ fn listed(tier: &ObjectTier) -> Vec<EntrySummary> {
     tier.list(&mut |summary| found.push(summary)).unwrap();
     found.sort_by_key(|summary| summary.key);
     found
+}
+
+#[test]
+fn it_conforms() {
+    for codec in [Codec::Plain, Codec::Zstd] {
+        // The bound is the collector's business, not that of puts.
+        conforms(&|_| Box::new(in_memory(codec).1));
+    }
+}
+
+#[test]
+fn a_folder_conforms() {
+    let dir = TempDir::new().unwrap();
+    let buckets = std::cell::Cell::new(0);
+    conforms(&|_| {
+        buckets.set(buckets.get() + 1);
+        let url = format!("file://{}/{}", dir.path().display(), buckets.get());
+        Box::new(ObjectTier::open(&ObjectOptions::new(url), MODEL, env()).unwrap())
+    });
 }
 
 #[test]
