@@ -41,7 +41,7 @@ pub use self::codec::Codec;
 pub use self::collect::{CollectOptions, Collected};
 use self::layout::{Name, Names, Space};
 pub use self::measure::LoadTimes;
-pub use self::options::ObjectOptions;
+pub use self::options::{ConnectionOptions, ObjectOptions};
 use self::reader::ObjectEntry;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 use crate::entry::Entry;

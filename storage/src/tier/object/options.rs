@@ -13,6 +13,7 @@ use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ObjectStore, RetryConfig};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::breaker::BreakerOptions;
 use super::codec::Codec;
@@ -23,16 +24,52 @@ const MOST_RETRIES: usize = 3;
 /// A single request has none to speak of: every operation has a deadline of its own.
 const TIMEOUTS: [(&str, &str); 2] = [("connect_timeout", "3s"), ("timeout", "1day")];
 
+/// Keys and values that say how to reach a cloud, as the crate `object_store` names them (`endpoint`, `region`,
+/// `access_key_id`, `secret_access_key`, `allow_http`, `virtual_hosted_style_request`, …). Values may be secret: neither
+/// `Debug` nor a serialisation has them.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct ConnectionOptions(pub BTreeMap<String, String>);
+
+impl fmt::Debug for ConnectionOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Serialize for ConnectionOptions {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.keys().map(|key| (key, "…")))
+    }
+}
+
+impl<'de> Deserialize<'de> for ConnectionOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        /// `allow_http = true` reads better than `"true"`.
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Value {
+            Text(String),
+            Flag(bool),
+            Number(i64),
+        }
+        let given = BTreeMap::<String, Value>::deserialize(deserializer)?;
+        let text = |value| match value {
+            Value::Text(text) => text,
+            Value::Flag(flag) => flag.to_string(),
+            Value::Number(number) => number.to_string(),
+        };
+        Ok(Self(given.into_iter().map(|(key, value)| (key, text(value))).collect()))
+    }
+}
+
 /// How an object tier is opened.
 #[derive(Clone)]
 pub struct ObjectOptions {
     /// `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`, `file:///folder`, or `memory://name`, which is
     /// shared by name within the process.
     pub url: String,
-    /// Of the cloud, as `object_store` names them (`endpoint`, `region`, `access_key_id`, `secret_access_key`,
-    /// `allow_http`, `virtual_hosted_style_request`, …). They go before the cloud's environment variables (`AWS_*`,
-    /// `GOOGLE_*`, `AZURE_*`). Values are never shown.
-    pub options: BTreeMap<String, String>,
+    /// Of the cloud. They go before its environment variables (`AWS_*`, `GOOGLE_*`, `AZURE_*`).
+    pub options: ConnectionOptions,
     /// How frames are written. What is read says itself how it was written.
     pub codec: Codec,
     /// Larger entries are refused, and [`ObjectTier::collect`](super::ObjectTier::collect) goes below it; 0: no bound.
@@ -50,7 +87,7 @@ impl ObjectOptions {
     pub fn new(url: impl Into<String>) -> Self {
         Self {
             url: url.into(),
-            options: BTreeMap::new(),
+            options: ConnectionOptions::default(),
             codec: Codec::Plain,
             capacity_bytes: 0,
             timeout: Duration::from_secs(10),
@@ -60,12 +97,12 @@ impl ObjectOptions {
     }
 }
 
-// Keys and passwords have no place in a log line.
+// Passwords have no place in a log line.
 impl fmt::Debug for ObjectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ObjectOptions")
             .field("url", &shown(&self.url))
-            .field("options", &self.options.keys().collect::<Vec<_>>())
+            .field("options", &self.options)
             .field("codec", &self.codec)
             .field("capacity_bytes", &self.capacity_bytes)
             .field("timeout", &self.timeout)
@@ -107,7 +144,7 @@ pub(super) fn connect(options: &ObjectOptions) -> Result<(Arc<dyn ObjectStore>, 
     let is_local = matches!(scheme, "file" | "memory");
     match (is_local, host.is_empty()) {
         (false, true) => return Err(malformed("it names no bucket")),
-        (true, _) if !options.options.is_empty() => return Err(malformed("it takes no options")),
+        (true, _) if !options.options.0.is_empty() => return Err(malformed("it takes no options")),
         _ => {}
     }
     let url = options.url.clone();
@@ -127,7 +164,7 @@ macro_rules! cloud {
     ($name:ident, $builder:ty) => {
         fn $name(url: String, options: &ObjectOptions) -> Result<Arc<dyn ObjectStore>> {
             let mut builder = <$builder>::from_env().with_url(url).with_retry(retries(options.timeout));
-            let given = options.options.iter().map(|(key, value)| (key.as_str(), value.as_str()));
+            let given = options.options.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
             for (key, value) in TIMEOUTS.into_iter().chain(given) {
                 let known = key.to_ascii_lowercase().parse().map_err(|_| {
                     Error::invalid_input(format!(
@@ -153,7 +190,8 @@ cloud!(cloud_az, MicrosoftAzureBuilder);
 
 fn redacted(text: &str, options: &ObjectOptions) -> String {
     let secret = |key: &str| ["key", "secret", "token", "password", "credential"].iter().any(|word| key.contains(word));
-    let secrets = options.options.iter().filter(|(key, value)| secret(&key.to_ascii_lowercase()) && !value.is_empty());
+    let secrets =
+        options.options.0.iter().filter(|(key, value)| secret(&key.to_ascii_lowercase()) && !value.is_empty());
     secrets.fold(text.to_owned(), |text, (_, value)| text.replace(value, "…"))
 }
 
@@ -185,7 +223,8 @@ mod tests {
 
     fn connect_to(url: &str, options: &[(&str, &str)]) -> Result<(Arc<dyn ObjectStore>, Path)> {
         let mut wanted = ObjectOptions::new(url);
-        wanted.options = options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        wanted.options =
+            ConnectionOptions(options.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
         connect(&wanted)
     }
 
@@ -229,17 +268,23 @@ mod tests {
     }
 
     #[test]
+    fn options_are_read_from_text_flags_and_numbers() {
+        let read: ConnectionOptions = serde_json::from_str(r#"{"a": "x", "allow_http": true, "n": 7}"#).unwrap();
+        let expected = [("a", "x"), ("allow_http", "true"), ("n", "7")];
+        assert!(read.0.iter().map(|(key, value)| (key.as_str(), value.as_str())).eq(expected));
+    }
+
+    #[test]
     fn secrets_are_not_shown() {
         let mut options = ObjectOptions::new("s3://user:hunter2@bucket/p?sig=hunter2");
-        options.options.insert("secret_access_key".into(), "hunter2".into());
-        let text = format!("{options:?}");
+        options.options.0.insert("secret_access_key".into(), "hunter2".into());
+        let text = format!("{options:?} {}", serde_json::to_string(&options.options).unwrap());
         assert!(!text.contains("hunter2"), "{text}");
         assert!(text.contains("secret_access_key") && text.contains("bucket/p"), "{text}");
         assert!(!connect(&options).unwrap_err().to_string().contains("hunter2"));
         options.url = "az://box".into();
-        options.options = [("account_name", "me"), ("account_key", "not base64 hunter2")]
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
+        options.options =
+            serde_json::from_str(r#"{"account_name": "me", "account_key": "not base64 hunter2"}"#).unwrap();
         let error = connect(&options).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
     }

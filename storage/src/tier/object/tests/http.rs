@@ -67,7 +67,7 @@ impl Server {
             ("secret_access_key", "test"),
             ("allow_http", "true"),
         ] {
-            options.options.insert(key.into(), value.into());
+            options.options.0.insert(key.into(), value.into());
         }
         ObjectTier::open(&options, MODEL, env()).unwrap()
     }

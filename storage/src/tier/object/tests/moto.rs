@@ -42,7 +42,7 @@ impl Moto {
             ("secret_access_key", "test"),
             ("allow_http", "true"),
         ] {
-            options.options.insert(key.into(), value.into());
+            options.options.0.insert(key.into(), value.into());
         }
         ObjectTier::open(&options, MODEL, env()).unwrap()
     }
