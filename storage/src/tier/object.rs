@@ -54,6 +54,8 @@ use crate::{Error, ErrorKind, Result};
 const MOST_OBJECT_BYTES: u64 = 5 << 30;
 /// Names whose deletion failed that are remembered, and so not found by this node.
 const MOST_HIDDEN: usize = 1 << 16;
+/// Entries that are known; beyond, all are forgotten and learnt again.
+const MOST_KNOWN: usize = 1 << 20;
 
 /// Entries in a bucket, for one model. Cheap to share; calls BLOCK, on any thread, and no lock is held meanwhile.
 pub struct ObjectTier {
@@ -213,6 +215,14 @@ impl ObjectTier {
         hidden.insert(name);
     }
 
+    fn learn(&self, key: KvKey, known: Known) {
+        let mut all = self.known();
+        if all.len() >= MOST_KNOWN {
+            all.clear();
+        }
+        all.insert(key, known);
+    }
+
     fn hidden(&self) -> MutexGuard<'_, HashSet<Name>> {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -277,7 +287,7 @@ impl EntryTier for ObjectTier {
         }
         self.client.bucket.count_written(bytes);
         let known = Known { parent: header.parent, bytes: header.total_bytes() };
-        self.known().insert(header.key, known);
+        self.learn(header.key, known);
         self.seen().add(known.bytes);
         Ok(Put::Stored { bytes: known.bytes })
     }

@@ -189,7 +189,7 @@ impl ObjectTier {
                     Ok(Some(opened)) => {
                         let header = &opened.layout.header;
                         let known = Known { parent: header.parent, bytes: header.total_bytes() };
-                        self.known().insert(header.key, known);
+                        self.learn(header.key, known);
                         Content::Behind(header.parent)
                     }
                     Ok(None) => Content::Gone,

@@ -14,6 +14,7 @@ use tempfile::TempDir;
 use self::faulty::{Fault, Faulty};
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
+use crate::entry::{EntryBuilder, NewEntry};
 use crate::frame;
 use crate::tier::conformance::conforms;
 
@@ -185,7 +186,6 @@ fn a_segment_is_removed_whatever_stood_before_it_and_in_every_name_space() {
 
 /// An entry of numbers: those of `entry_behind` are bytes of any kind.
 fn quantisable() -> Arc<Entry> {
-    use crate::entry::{EntryBuilder, NewEntry};
     let new = NewEntry {
         fingerprint: MODEL,
         salt: "".into(),
@@ -349,4 +349,38 @@ fn loads_are_measured_against_plain_requests() {
     assert!(times.entries > Duration::ZERO && times.gets > Duration::ZERO && times.gets_at_once > Duration::ZERO);
     tier.remove(&ids[0]).unwrap();
     assert_eq!(tier.measure_load(&ids).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// An entry of `layers` frames of 4 MB.
+fn large(layers: u32) -> Arc<Entry> {
+    let new = NewEntry {
+        fingerprint: MODEL,
+        salt: "".into(),
+        parent: None,
+        tokens: (0..1_000).collect(),
+        layers,
+        kv_dim: 1_000,
+        dtype: ragstone_kernels::dtype::KvDtype::Bf16,
+    };
+    let mut builder = EntryBuilder::new(new).unwrap();
+    let key = *builder.key();
+    for layer in 0..layers {
+        let (k, v) = expected_layer(&key, layer, 2_000_000);
+        builder.push_layer(&k, &v).unwrap();
+    }
+    Arc::new(builder.finish(1, 2).unwrap())
+}
+
+/// Prints how fast an entry of 48 MB is loaded, and plain requests for its bytes. The bound is loose, because the machine does
+/// other things meanwhile: it catches loads that read twice, or one small layer after the other.
+fn assert_loads_fast(tier: &ObjectTier, rounds: usize) {
+    let entry = large(12);
+    assert_eq!(tier.put(&entry).unwrap(), stored(&entry));
+    let ids = vec![entry.header().id(); rounds];
+    tier.measure_load(&ids[..1]).unwrap();
+    let times = tier.measure_load(&ids).unwrap();
+    let rate = |time: Duration| times.bytes as f64 / time.as_secs_f64() / 1e6;
+    let (ours, gets, at_once) = (rate(times.entries), rate(times.gets), rate(times.gets_at_once));
+    println!("{ours:.0} MB/s; plain requests {gets:.0} MB/s one by one, {at_once:.0} MB/s at once");
+    assert!(ours > 0.3 * gets, "{times:?}");
 }

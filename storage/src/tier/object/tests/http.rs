@@ -28,7 +28,7 @@ enum Treat {
 
 #[derive(Default)]
 struct Shared {
-    objects: Mutex<HashMap<String, Vec<u8>>>,
+    objects: Mutex<HashMap<String, Arc<Vec<u8>>>>,
     treats: Mutex<VecDeque<Treat>>,
     log: Mutex<Vec<String>>,
     closing: AtomicBool,
@@ -147,7 +147,7 @@ fn act(shared: &Shared, request: Request, treat: Option<Treat>, writer: &mut Tcp
     let mut objects = shared.objects.lock().unwrap();
     let object = objects.get(&request.path).cloned();
     if request.method == "PUT" && (object.is_none() || !request.headers.contains_key("if-none-match")) {
-        objects.insert(request.path.clone(), request.body);
+        objects.insert(request.path.clone(), Arc::new(request.body));
     } else if request.method == "POST" {
         let removed = delete_listed(&mut objects, &request);
         drop(objects);
@@ -187,7 +187,7 @@ fn act(shared: &Shared, request: Request, treat: Option<Treat>, writer: &mut Tcp
 }
 
 /// S3's request to delete what its body lists.
-fn delete_listed(objects: &mut HashMap<String, Vec<u8>>, request: &Request) -> String {
+fn delete_listed(objects: &mut HashMap<String, Arc<Vec<u8>>>, request: &Request) -> String {
     let bucket = request.path.split('?').next().unwrap();
     let body = std::str::from_utf8(&request.body).unwrap();
     let keys = body.split("<Key>").skip(1).map(|rest| rest.split("</Key>").next().unwrap());
@@ -307,4 +307,9 @@ fn nobody_listening_is_an_error_and_no_hang() {
     // The listener may take one more connection before its thread ends; it closes it at once.
     assert_eq!(tier.open(&entry.header().id()).err().expect("nobody").kind(), ErrorKind::Unavailable);
     assert_eq!(tier.put(&entry).unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+#[test]
+fn a_large_entry_is_loaded_as_fast_as_plain_requests_load_its_bytes() {
+    assert_loads_fast(&Server::start().tier(PATIENT), 10);
 }

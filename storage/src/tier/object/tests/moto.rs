@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
-use crate::entry::{EntryBuilder, NewEntry};
 
 /// Ends when its standard input closes.
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/s3_server.py");
@@ -55,26 +54,6 @@ impl Drop for Moto {
     }
 }
 
-/// An entry of `layers` frames of 4 MB.
-fn large(layers: u32) -> Arc<Entry> {
-    let new = NewEntry {
-        fingerprint: MODEL,
-        salt: "".into(),
-        parent: None,
-        tokens: (0..1_000).collect(),
-        layers,
-        kv_dim: 1_000,
-        dtype: ragstone_kernels::dtype::KvDtype::Bf16,
-    };
-    let mut builder = EntryBuilder::new(new).unwrap();
-    let key = *builder.key();
-    for layer in 0..layers {
-        let (k, v) = expected_layer(&key, layer, 2_000_000);
-        builder.push_layer(&k, &v).unwrap();
-    }
-    Arc::new(builder.finish(1, 2).unwrap())
-}
-
 #[test]
 fn nodes_share_a_bucket_of_another_make() {
     let Some(moto) = Moto::start() else { return };
@@ -108,18 +87,5 @@ fn nodes_share_a_bucket_of_another_make() {
 #[test]
 fn a_large_entry_is_loaded_as_fast_as_plain_requests_load_its_bytes() {
     let Some(moto) = Moto::start() else { return };
-    let tier = moto.node(Codec::Plain);
-    let entry = large(12);
-    assert_eq!(tier.put(&entry).unwrap(), stored(&entry));
-    let id = entry.header().id();
-    tier.measure_load(&[id]).unwrap();
-    let times = tier.measure_load(&[id; 5]).unwrap();
-    let rate = |time: Duration| times.bytes as f64 / time.as_secs_f64() / 1e6;
-    println!(
-        "{:.0} MB/s; plain requests {:.0} MB/s one by one, {:.0} MB/s at once",
-        rate(times.entries),
-        rate(times.gets),
-        rate(times.gets_at_once)
-    );
-    assert!(times.entries.as_secs_f64() * 0.5 < times.gets.as_secs_f64(), "{times:?}");
+    assert_loads_fast(&moto.node(Codec::Plain), 2);
 }
