@@ -120,8 +120,6 @@ impl Names {
 pub(super) struct Layout {
     pub header: Arc<EntryHeader>,
     pub codec: Codec,
-    /// Bytes of the header, and so where the first frame begins.
-    pub header_bytes: u64,
     /// Where each layer's frame is; one begins where the last ends.
     pub frames: Vec<Range<u64>>,
 }
@@ -226,7 +224,7 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
     if at != promise.object_bytes {
         return Err(corrupt("the frames do not fill the object"));
     }
-    Ok(Layout { header: Arc::new(header), codec, header_bytes: promise.header_bytes, frames })
+    Ok(Layout { header: Arc::new(header), codec, frames })
 }
 
 #[cfg(test)]
@@ -303,7 +301,7 @@ mod tests {
             let layout = read(&bytes, &name).unwrap();
             assert_eq!((&layout.header, layout.codec), (entry.header(), codec));
             assert_eq!(layout.frames.last().unwrap().end, bytes.len() as u64);
-            for at in 0..layout.header_bytes as usize {
+            for at in 0..layout.frames[0].start as usize {
                 for mask in [0x01, 0x80] {
                     let mut damaged = bytes.clone();
                     damaged[at] ^= mask;
@@ -324,7 +322,7 @@ mod tests {
         let other = entry_behind(None, &[1, 3]);
         let name = name_of(&entry, Codec::Plain);
         let bytes = encode(&entry, Codec::Plain).unwrap().concat();
-        let header_bytes = read(&bytes, &name).unwrap().header_bytes as usize;
+        let header_bytes = read(&bytes, &name).unwrap().frames[0].start as usize;
         let places_at = header_bytes - 8 - 16 * LAYERS as usize;
         let changed = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = bytes.clone();
