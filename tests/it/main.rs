@@ -12,5 +12,6 @@ mod limits;
 mod openai_client;
 mod openai_shape;
 mod restart;
+mod s3;
 mod simulate;
 mod tree;
