@@ -21,7 +21,8 @@ use ragstone_storage::frame;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::disk::DiskTier;
-use ragstone_storage::tier::{EntryTier, TierEntry};
+use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
+use ragstone_storage::tier::{EntryId, EntryTier, TierEntry};
 use ragstone_storage::tree::TierOptions;
 use serde::Serialize;
 
@@ -29,8 +30,11 @@ use super::{QWEN_05B, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
+/// Of no model.
+const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
+
 /// What to measure.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Options {
     /// Length of an entry.
     pub tokens: usize,
@@ -38,6 +42,8 @@ pub struct Options {
     pub entries: usize,
     /// Rounds; each measures everything once.
     pub runs: usize,
+    /// A bucket to measure too. The entries stay in it.
+    pub object: Option<ObjectOptions>,
 }
 
 /// One way out of a tier, beside the raw medium.
@@ -82,19 +88,29 @@ pub fn measure(options: &Options) -> Result<Report> {
     let disk = fill_disk(folder.path(), &entries)?;
     let raw = raw_file(folder.path(), &entries)?;
     let mut device = Device::new(options.tokens)?;
+    let bucket = options.object.as_ref().map(|object| fill_bucket(object, &entries)).transpose()?;
     let bytes: u64 = entries.iter().map(|entry| entry.header().frames_bytes()).sum();
 
     let progress = Progress::new("measuring tiers", Unit::Items);
     let mut times = [
         Times { path: "host to device, verified and rotated", raw: "memcpy", rounds: Vec::new() },
         Times { path: "disk to host, verified", raw: "positioned reads", rounds: Vec::new() },
+        Times { path: "object to host, verified", raw: "ranged GETs, in turn", rounds: Vec::new() },
+        Times { path: "object to host, verified", raw: "ranged GETs, at once", rounds: Vec::new() },
     ];
     for round in 0..options.runs {
         progress.set(round as u64, options.runs as u64);
         times[0].rounds.push((device.place(&entries)?, device.copy(&entries)));
         times[1].rounds.push((read_disk(&disk, folder.path(), &entries)?, read_raw(&raw, &entries)?));
+        if let Some(bucket) = &bucket {
+            let ids: Vec<EntryId> = entries.iter().map(|entry| entry.header().id()).collect();
+            let took = bucket.measure_load(&ids)?;
+            let ours = took.entries.as_secs_f64();
+            times[2].rounds.push((ours, took.gets.as_secs_f64()));
+            times[3].rounds.push((ours, took.gets_at_once.as_secs_f64()));
+        }
     }
-    let pairs = times.into_iter().map(|times| times.pair(bytes)).collect();
+    let pairs = times.into_iter().filter(|times| !times.rounds.is_empty()).map(|times| times.pair(bytes)).collect();
     Ok(Report { tokens: options.tokens, entries: options.entries, pairs })
 }
 
@@ -131,7 +147,7 @@ fn make_entries(options: &Options) -> Result<Vec<Arc<Entry>>> {
     };
     let make = |id: usize| {
         let new = NewEntry {
-            fingerprint: Fingerprint([7; 32]),
+            fingerprint: FINGERPRINT,
             salt: "bench".into(),
             parent: None,
             tokens: (0..options.tokens).map(|token| (id * options.tokens + token) as u32).collect(),
@@ -209,6 +225,14 @@ fn fill_disk(folder: &Path, entries: &[Arc<Entry>]) -> Result<DiskTier> {
         tier.put(entry)?;
     }
     tier.compact()?;
+    Ok(tier)
+}
+
+fn fill_bucket(options: &ObjectOptions, entries: &[Arc<Entry>]) -> Result<ObjectTier> {
+    let tier = ObjectTier::open(options, FINGERPRINT, Env::system())?;
+    for entry in entries {
+        tier.put(entry)?;
+    }
     Ok(tier)
 }
 

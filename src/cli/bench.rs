@@ -47,7 +47,8 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// How fast KV leaves each tier, beside a plain copy and plain reads of the same bytes
+    /// How fast KV leaves each tier, beside a plain copy, plain reads and plain GETs of the same bytes; the bucket is that
+    /// of --set object_url=…, which `ops/bench/tiers` starts a server for
     Tiers {
         /// Tokens of an entry, of Qwen2.5-0.5B's shape: 12 KiB each
         #[arg(long, value_name = "N", default_value_t = 256)]
@@ -103,7 +104,8 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             if tokens == 0 || entries == 0 {
                 return Err(Error::invalid("--tokens and --entries must be at least 1"));
             }
-            let options = tiers::Options { tokens, entries, runs: at_least_one(runs)? };
+            let object = config.settings.object();
+            let options = tiers::Options { tokens, entries, runs: at_least_one(runs)?, object };
             print_tiers(&blocking(move || tiers::measure(&options)).await?, json)
         }
         Command::Model { prefill, context, runs, json } => {
