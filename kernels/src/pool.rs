@@ -1,8 +1,11 @@
 //! The device tier's memory: keys and values in blocks of 16 tokens ("Efficient Memory Management for Large Language
 //! Model Serving with PagedAttention", section 4). Which blocks belong to whom is decided elsewhere.
 
+mod tile;
+
 use rayon::prelude::*;
 
+use self::tile::{Tile, fills_a_block};
 use crate::aligned::{Aligned, SharedMut};
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
@@ -242,12 +245,27 @@ impl KvPool {
         let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
         heads.try_for_each(|head| {
             let row = &mut *Scratch::take(layout.head_dim);
-            for (token, (slot, position)) in slots.iter().zip(positions).enumerate() {
-                let (block, lane) = (blocks[*slot as usize / BLOCK_TOKENS], *slot as usize % BLOCK_TOKENS);
-                let start = layout.start(block, head);
+            // A decode step writes single tokens: it allocates nothing.
+            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout));
+            let mut token = 0;
+            while token < slots.len() {
+                let (block, lane) = (slots[token] as usize / BLOCK_TOKENS, slots[token] as usize % BLOCK_TOKENS);
+                let start = layout.start(blocks[block], head);
+                if let (Some(tile), Cells::Bf16(keys), Cells::Bf16(values)) = (&mut tile, keys, values)
+                    && fills_a_block(&slots[token..])
+                {
+                    tile.take_keys(k, token, head, rope, &positions[token..])?;
+                    // SAFETY: the block was checked; this task alone writes this head.
+                    unsafe { tile.place_keys(keys, start) };
+                    tile.take_values(v, token, head)?;
+                    // SAFETY: as above.
+                    unsafe { tile.place_values(values, start) };
+                    token += BLOCK_TOKENS;
+                    continue;
+                }
                 let from = token * layout.kv_dim() + head * layout.head_dim;
                 k.read(from, row)?;
-                rope.rotate(row, *position);
+                rope.rotate(row, positions[token]);
                 // SAFETY: block and slot were checked; this task alone writes this head.
                 unsafe {
                     match is_paired {
@@ -263,6 +281,7 @@ impl KvPool {
                         false => values.scatter(start, row, |dim| lane * row_len + dim),
                     }
                 }
+                token += 1;
             }
             Ok(())
         })

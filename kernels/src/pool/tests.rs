@@ -52,6 +52,42 @@ fn land_in_slots(layout: KvLayout) {
     assert!((0..5 * layout.block_len()).all(|at| cell(pool.arenas(0).0, at) == 0.0), "the other layer is untouched");
 }
 
+/// Whole blocks are placed by another way than single tokens, with the same bits.
+#[test]
+fn blocks_and_single_tokens_are_placed_alike() {
+    let layout = KvLayout { head_dim: 18, ..LAYOUT };
+    let rope = Rope::from_frequencies((0..9).map(|i| 1.0 / (1 + i) as f32).collect(), 1.0, 64);
+    let tokens = 53;
+    let mut rng = fastrand::Rng::with_seed(3);
+    let values: Vec<u8> =
+        (0..tokens * layout.kv_dim() * 2).map(|i| if i % 2 == 1 { rng.u8(..) & 0xbf } else { rng.u8(..) }).collect();
+    let (k, v) = values.split_at(values.len() / 2);
+    let (k, v) = ([k, k].concat(), [v, v].concat());
+    let blocks = [4, 1, 3, 0].map(BlockId);
+    let positions: Vec<u32> = (0..tokens as u32).map(|token| 70 + 3 * token).collect();
+    // From the middle of a block, over two whole ones, into a fourth.
+    let slots: Vec<u32> = (5..5 + tokens as u32).collect();
+    let row = layout.kv_dim() * 2;
+    let mut together = KvPool::new(layout, 5);
+    fn data(bytes: &[u8]) -> KvData<'_> {
+        KvData::Bytes(KvDtype::Bf16, bytes)
+    }
+    together.write(0, &rope, &blocks, &slots, &positions, data(&k), data(&v)).unwrap();
+    let mut apart = KvPool::new(layout, 5);
+    for token in 0..tokens {
+        let (slot, position) = (&slots[token..=token], &positions[token..=token]);
+        let at = token * row..(token + 1) * row;
+        apart.write(0, &rope, &blocks, slot, position, data(&k[at.clone()]), data(&v[at])).unwrap();
+    }
+    let bits = |pool: &KvPool| {
+        let (keys, values) = pool.arenas(0);
+        let all = 0..5 * layout.block_len();
+        all.map(|at| (cell(keys, at).to_bits(), cell(values, at).to_bits())).collect::<Vec<_>>()
+    };
+    assert!(bits(&together) == bits(&apart));
+    assert!(bits(&together).iter().filter(|(key, _)| *key != 0).count() > tokens * layout.kv_dim() / 2);
+}
+
 fn cell(arena: &Arena, at: usize) -> f32 {
     match arena {
         Arena::F32(values) => values[at],
