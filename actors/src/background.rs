@@ -133,14 +133,16 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
     let segments: Arc<[Segment]> = wanted.root.into_iter().chain([wanted.passage]).collect();
     let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
     let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
-    // The root's entry may turn out bad once; then it is computed along.
-    for _ in 0..2 {
-        let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options };
+    let mut on_device = true;
+    // The root's blocks and its entry may turn out gone or bad once; then it is computed along.
+    for _ in 0..3 {
+        let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options, on_device };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
         let request = PrefillRequest {
             tokens: tokens.clone(),
             plan: fused.plan,
             loads: fused.loads,
+            device: fused.device,
             selection: Selection::Deviation,
             decode: None,
             urgency: Urgency::Background,
@@ -151,6 +153,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
                 return workers.evictor.ask(keep, DEADLINE).await;
             }
             Err(PrefillError::Failed(error)) => return Err(error),
+            Err(PrefillError::DeviceMiss) => on_device = false,
             Err(PrefillError::LateMiss(failed)) => late_miss(&Handle::current(), &workers.store, failed).await,
         }
     }

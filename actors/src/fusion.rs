@@ -8,6 +8,8 @@ use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
 use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
+use ragstone_storage::tier::Tier;
+use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +23,8 @@ const LAYERS_AHEAD: usize = 1;
 pub struct Fusor {
     /// Where KV is kept.
     pub store: KvStore,
+    /// What the engine's pool keeps, asked before the store.
+    pub device: DeviceTier,
     /// Blocking threads for look-ups and loads.
     pub runtime: Handle,
 }
@@ -33,6 +37,8 @@ pub struct Fuse {
     pub tenant: String,
     /// What may be reused, and the recompute ratio.
     pub options: PlanOptions,
+    /// Whether blocks on the device may be taken, and this prompt's left there.
+    pub on_device: bool,
 }
 
 /// A planned prompt whose loads are under way.
@@ -41,6 +47,8 @@ pub struct Fused {
     pub plan: LoadPlan,
     /// The layers as they arrive, in order.
     pub loads: LayerLoads,
+    /// What is on the device already, for the engine; `None` where nothing may be taken or left there.
+    pub device: Option<DevicePath>,
     /// Time spent looking for stored KV.
     pub look_up_ms: f64,
     /// Time spent deciding.
@@ -103,13 +111,14 @@ impl Service for Fusor {
 impl Fusor {
     fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
         let started = Instant::now();
-        let residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
+        let mut residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
         let look_up_ms = milliseconds_since(started);
         let started = Instant::now();
         let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
         let plan_ms = milliseconds_since(started);
+        let device = residency.device.take();
         let loads = self.start_loads(&plan, &fuse.segments, residency);
-        Ok(Fused { plan, loads, look_up_ms, plan_ms })
+        Ok(Fused { plan, loads, device, look_up_ms, plan_ms })
     }
 
     /// Without reuse nothing is looked up: the tiers' counters stay what users of the cache made them.
@@ -117,7 +126,8 @@ impl Fusor {
         if fuse.options.reuse == ReuseMode::Off {
             return Ok(nothing_resident(&fuse.segments));
         }
-        Ok(look_up_prompt(&self.store, &fuse.tenant, &fuse.segments)?)
+        let device = Some(&self.device).filter(|_| fuse.on_device);
+        Ok(look_up_prompt(&self.store, device, &fuse.tenant, &fuse.segments)?)
     }
 
     /// Opens what the plan reuses and reads it on a blocking thread. `residency` holds the pins until then.
@@ -126,8 +136,8 @@ impl Fusor {
             .segments
             .iter()
             .filter_map(|planned| match planned.source {
+                Source::Load { tier: Tier::Device, .. } | Source::Compute => None,
                 Source::Load { key, .. } | Source::Blend { key, .. } => Some((planned.segment, key)),
-                Source::Compute => None,
             })
             .collect();
         if wanted.is_empty() {
@@ -155,7 +165,7 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         behind_root: None,
         state: SegmentState::Missing,
     };
-    Residency { segments: segments.iter().map(segment).collect(), pins: Vec::new() }
+    Residency { segments: segments.iter().map(segment).collect(), pins: Vec::new(), device: None }
 }
 
 /// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{Fingerprint, KvKey};
 use crate::store::{Found, KvStore, Pin};
 use crate::tier::Tier;
+use crate::tier::device::{DevicePath, DeviceTier};
 use crate::{Error, Result};
 
 /// What part of a prompt a segment is.
@@ -41,6 +42,8 @@ pub struct Residency {
     pub segments: Vec<SegmentResidency>,
     /// Keep what was found from being evicted.
     pub pins: Vec<Pin>,
+    /// The leading segments that are on the device; `None` if it was not asked.
+    pub device: Option<DevicePath>,
 }
 
 /// What is known of one segment.
@@ -88,13 +91,31 @@ pub enum SegmentState {
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
 /// finds. BLOCKS on the disk for entries that are not in host memory.
 ///
+/// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
+/// blend, as their K is rotated to its place.
+///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
-pub fn look_up_prompt(store: &KvStore, salt: &str, segments: &[Segment]) -> Result<Residency> {
-    let mut residency = Residency { segments: prompt_keys(store.fingerprint(), salt, segments)?, pins: Vec::new() };
+pub fn look_up_prompt(
+    store: &KvStore,
+    device: Option<&DeviceTier>,
+    salt: &str,
+    segments: &[Segment],
+) -> Result<Residency> {
+    let keys = prompt_keys(store.fingerprint(), salt, segments)?;
+    let path = || keys.iter().zip(segments).filter_map(|(at, segment)| Some((at.chain_key?, segment)));
+    let device = device.map(|device| device.find(salt, path()));
+    let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
+    let mut residency = Residency { segments: keys, pins: Vec::new(), device };
     let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
         let Some(chain_key) = at.chain_key else { continue };
+        if on_device > 0 {
+            on_device -= 1;
+            at.behind_root = at.behind_root_key.and_then(|key| store.contains(&key));
+            at.state = SegmentState::Exact { key: chain_key, tier: Tier::Device };
+            continue;
+        }
         let mut look_up = |key: &KvKey| {
             let Found { tier, pin, .. } = store.look_up(key, &segment.tokens)?;
             residency.pins.push(pin);

@@ -4,6 +4,7 @@
 //! the suite that each of them, and a model in memory, passes. What enters which tier, and when, is
 //! [`KvStore`](crate::store::KvStore)'s business.
 
+pub mod device;
 pub mod disk;
 pub mod host;
 
