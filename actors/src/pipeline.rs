@@ -170,8 +170,9 @@ impl Pipeline {
     async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let mut on_device = true;
-        // Every late miss removes an entry, and a segment has at most two; the device can fail to have its blocks once.
-        for late_misses in 0..=2 * segments.len() as u32 + 1 {
+        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries; the device can fail to
+        // have its blocks once.
+        for late_misses in 0..=6 * segments.len() as u32 + 1 {
             let options = self.plan_options(question.reuse);
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options, on_device };
             let Fused { plan, loads, device, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
@@ -187,6 +188,7 @@ impl Pipeline {
             };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
+                    self.store.record_use(&plan)?;
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
@@ -220,7 +222,8 @@ impl Pipeline {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         if !fresh.is_empty() {
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh });
+            self.background
+                .keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in: sequence.plan.epoch });
         }
         let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
         for index in &sequence.plan.missing_behind_root {

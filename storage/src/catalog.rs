@@ -29,10 +29,40 @@ pub struct Catalog {
     models: Tree,
     /// [`FileStamp`] as JSON -> digest [32]
     digests: Tree,
-    /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian
+    /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian, and the number of uses, u32 big-endian
     accesses: Tree,
+    /// KvKey [32] -> nothing: pinned by an operator
+    pins: Tree,
     /// id, u64 big-endian -> [`IngestJob`] as JSON
     jobs: Tree,
+}
+
+/// When an entry was used last, and how often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastUse {
+    /// Milliseconds since 1970.
+    pub unix_ms: u64,
+    /// Requests that used it.
+    pub uses: u32,
+}
+
+impl LastUse {
+    fn to_bytes(self) -> [u8; 12] {
+        let mut bytes = [0; 12];
+        bytes[..8].copy_from_slice(&self.unix_ms.to_be_bytes());
+        bytes[8..].copy_from_slice(&self.uses.to_be_bytes());
+        bytes
+    }
+
+    /// `None` for what is neither this nor the form before uses were counted, which was 8 bytes long.
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let unix_ms = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
+        let uses = match &bytes[8..] {
+            [] => 1,
+            uses => u32::from_be_bytes(uses.try_into().ok()?),
+        };
+        Some(Self { unix_ms, uses })
+    }
 }
 
 /// A model that this data folder has entries of.
@@ -176,28 +206,28 @@ impl Catalog {
         self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
     }
 
-    /// Last uses of entries, in milliseconds since 1970.
+    /// Last uses of entries.
     ///
     /// # Errors
     /// As sled says.
-    pub fn accesses(&self) -> Result<HashMap<KvKey, u64>> {
-        let mut accesses = HashMap::new();
+    pub fn last_uses(&self) -> Result<HashMap<KvKey, LastUse>> {
+        let mut last_uses = HashMap::new();
         for row in &self.accesses {
             let (key, value) = row.map_err(sled_error)?;
-            if let (Ok(key), Ok(value)) = (key[..].try_into(), value[..].try_into()) {
-                accesses.insert(KvKey(key), u64::from_be_bytes(value));
+            if let (Ok(key), Some(used)) = (key[..].try_into(), LastUse::from_bytes(&value)) {
+                last_uses.insert(KvKey(key), used);
             }
         }
-        Ok(accesses)
+        Ok(last_uses)
     }
 
     /// Notes last uses of entries. They only order evictions after a restart, so they are not synced.
     ///
     /// # Errors
     /// As sled says.
-    pub fn note_accesses(&self, accesses: &HashMap<KvKey, u64>) -> Result<()> {
+    pub fn note_last_uses(&self, last_uses: &HashMap<KvKey, LastUse>) -> Result<()> {
         let mut batch = sled::Batch::default();
-        accesses.iter().for_each(|(key, at)| batch.insert(key.as_bytes(), &at.to_be_bytes()));
+        last_uses.iter().for_each(|(key, used)| batch.insert(key.as_bytes(), &used.to_bytes()));
         self.accesses.apply_batch(batch).map_err(sled_error)
     }
 
@@ -205,10 +235,29 @@ impl Catalog {
     ///
     /// # Errors
     /// As sled says.
-    pub fn forget_accesses(&self, keys: &[KvKey]) -> Result<()> {
+    pub fn forget_last_uses(&self, keys: &[KvKey]) -> Result<()> {
         let mut batch = sled::Batch::default();
         keys.iter().for_each(|key| batch.remove(key.as_bytes()));
         self.accesses.apply_batch(batch).map_err(sled_error)
+    }
+
+    /// The entries that an operator pinned.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn pins(&self) -> Result<Vec<KvKey>> {
+        let keys = self.pins.iter().keys().map(|key| key.map_err(sled_error));
+        keys.filter_map(|key| key.map(|key| key[..].try_into().ok().map(KvKey)).transpose()).collect()
+    }
+
+    /// Pins an entry, or no longer; durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<()> {
+        let changed = if pinned { self.pins.insert(key.as_bytes(), &[]) } else { self.pins.remove(key.as_bytes()) };
+        changed.map_err(sled_error)?;
+        self.flush()
     }
 
     /// Adds an ingest job to the journal; durable on return.
@@ -266,7 +315,9 @@ impl Catalog {
 fn open_and_read(dir: &Path) -> Result<Catalog> {
     let attempt = AssertUnwindSafe(|| {
         let catalog = open_trees(dir)?;
-        for tree in [&catalog.settings, &catalog.models, &catalog.digests, &catalog.accesses, &catalog.jobs] {
+        for tree in
+            [&catalog.settings, &catalog.models, &catalog.digests, &catalog.accesses, &catalog.pins, &catalog.jobs]
+        {
             for row in tree {
                 row.map_err(sled_error)?;
             }
@@ -285,6 +336,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         models: tree("models")?,
         digests: tree("digests")?,
         accesses: tree("accesses")?,
+        pins: tree("pins")?,
         jobs: tree("jobs")?,
         db,
     })

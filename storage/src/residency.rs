@@ -4,12 +4,13 @@
 //! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
 //! alone are candidates for blending, wherever those stand.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Fingerprint, KvKey};
-use crate::store::{Found, KvStore, Pin};
+use crate::store::{Found, KvStore};
 use crate::tier::Tier;
 use crate::tier::device::{DevicePath, DeviceTier};
 use crate::{Error, Result};
@@ -40,10 +41,12 @@ pub struct Segment {
 pub struct Residency {
     /// One for each segment of the prompt, in order.
     pub segments: Vec<SegmentResidency>,
-    /// Keep what was found from being evicted.
-    pub pins: Vec<Pin>,
+    /// What was found, open and pinned.
+    pub found: HashMap<KvKey, Found>,
     /// The leading segments that are on the device; `None` if it was not asked.
     pub device: Option<DevicePath>,
+    /// The store's epoch before the look-up: what is computed for this prompt was planned in it.
+    pub epoch: u64,
 }
 
 /// What is known of one segment.
@@ -89,7 +92,7 @@ pub enum SegmentState {
 }
 
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
-/// finds. BLOCKS on the disk for entries that are not in host memory.
+/// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
 /// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
 /// blend, as their K is rotated to its place.
@@ -102,11 +105,20 @@ pub fn look_up_prompt(
     salt: &str,
     segments: &[Segment],
 ) -> Result<Residency> {
+    let epoch = store.epoch();
     let keys = prompt_keys(store.fingerprint(), salt, segments)?;
-    let path = || keys.iter().zip(segments).filter_map(|(at, segment)| Some((at.chain_key?, segment)));
-    let device = device.map(|device| device.find(salt, path()));
+    let path = || segments.iter().zip(&keys).filter(|(_, at)| at.chain_key.is_some());
+    let on_path = path().filter_map(|(segment, at)| Some((at.chain_key?, segment)));
+    let device = device.map(|device| device.find(salt, on_path));
     let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
-    let mut residency = Residency { segments: keys, pins: Vec::new(), device };
+    // Nothing is asked of the network for what is on the device.
+    let wanted = path().skip(on_device).flat_map(|(segment, at)| {
+        let behind_root_key = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
+        [at.chain_key, behind_root_key].into_iter().flatten().map(|key| (key, &*segment.tokens))
+    });
+    let wanted: Vec<(KvKey, &[u32])> = wanted.collect();
+    let objects = store.find_objects(wanted.iter().map(|(key, tokens)| (key, *tokens)));
+    let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
     let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
         let Some(chain_key) = at.chain_key else { continue };
@@ -117,8 +129,9 @@ pub fn look_up_prompt(
             continue;
         }
         let mut look_up = |key: &KvKey| {
-            let Found { tier, pin, .. } = store.look_up(key, &segment.tokens)?;
-            residency.pins.push(pin);
+            let found = store.look_up_with(&objects, key, &segment.tokens)?;
+            let tier = found.tier;
+            residency.found.insert(*key, found);
             Some(tier)
         };
         let tried = on_exact_path;
@@ -127,7 +140,9 @@ pub fn look_up_prompt(
         at.behind_root = match at.behind_root_key {
             None => None,
             Some(key) if tried && key == chain_key => exact,
-            Some(key) if exact.is_some() => store.contains(&key),
+            Some(key) if exact.is_some() => {
+                store.contains(&key).or_else(|| objects.contains(&key).then_some(Tier::Object))
+            }
             Some(key) => look_up(&key),
         };
         at.state = match (exact, at.behind_root_key, at.behind_root) {

@@ -8,15 +8,16 @@ use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
-use ragstone_storage::store::{KvStore, StoreOptions};
+use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::device::DeviceOptions;
 use ragstone_storage::tier::{Tier, TierStatus};
 use tokio::runtime::Runtime;
 
 use super::*;
+use crate::background::{Background, Workers};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor};
-use crate::worker::Service;
+use crate::worker::{Service, Supervised};
 
 const TENANT: &str = "tests";
 const MODEL: Fingerprint = Fingerprint([3; 32]);
@@ -72,7 +73,8 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let env = Env::seeded(1, 1_700_000_000_000);
         let catalog = Arc::new(Catalog::open(&folder.path().join("catalog"), &env).expect("a catalog"));
-        let options = StoreOptions { host_bytes: 64 << 20, disk_bytes: 64 << 20 };
+        let slower = TierOptions { capacity_bytes: 64 << 20, policy: PolicyKind::Lru };
+        let options = StoreOptions { host: slower, disk: slower, object: None, admission: AdmissionRule::Always };
         let store = KvStore::open(&folder.path().join("kv"), options, MODEL, env.clone(), catalog).expect("a store");
         let block_bytes = model.kv_layout().block_bytes();
         let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };
@@ -114,8 +116,8 @@ impl Bench {
         let fresh = std::mem::take(&mut prefill.fresh);
         let (store, layout) = (self.store.clone(), self.model.kv_layout());
         let evictor = Arc::new(Evictor { store, layout, runtime: self.runtime.handle().clone() });
-        let kept = self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments: fresh }));
-        kept.expect("kept");
+        let keep = Keep { tenant: TENANT.into(), segments: fresh, planned_in: plan.epoch };
+        self.runtime.block_on(evictor.handle(keep)).expect("kept");
         Asked { plan, prefill, decoded }
     }
 
@@ -313,6 +315,40 @@ fn what_was_found_and_had_to_go_is_planned_again() {
     assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::DeviceMiss)));
     let (again, asked) = bench.ask(&segments, ReuseMode::Auto);
     assert_eq!((letters(&asked.plan).as_str(), again), ("HHC", cold));
+}
+
+#[test]
+fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
+    // Half of 20 blocks: room for the path that was used most, not for both.
+    let bench = Bench::new(20);
+    let (hot, cold) = ([root(9), passage(2, 33), passage(3, 30), question(11)], [root(9), passage(4, 80), question(3)]);
+    for segments in [&hot[..], &hot, &hot, &cold] {
+        bench.ask(segments, ReuseMode::ExactOnly);
+    }
+    let bits = bench.cold(&hot);
+    let runtime = bench.runtime.handle().clone();
+    let (store, device, engine) = (bench.store.clone(), bench.tier.clone(), bench.engine.clone());
+    let (layout, to_evict, to_fuse) = (bench.model.kv_layout(), store.clone(), store.clone());
+    let (evicting, fusing) = (runtime.clone(), runtime.clone());
+    let workers = Workers {
+        fusor: Supervised::start(4, move || Fusor {
+            store: to_fuse.clone(),
+            device: device.clone(),
+            runtime: fusing.clone(),
+        }),
+        prefiller: Supervised::start(4, move || Prefiller { engine: engine.clone() }),
+        evictor: Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() }),
+        store,
+    };
+    let background = Background::start(workers, runtime);
+    let lost = bench.engine.device_lost();
+    assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));
+    lost.into_iter().for_each(|path| background.restore(path));
+    bench.runtime.block_on(background.settle());
+    assert_eq!(bench.status().cache.entries, 3);
+    let (again, asked) = bench.ask(&hot, ReuseMode::ExactOnly);
+    assert_eq!((letters(&asked.plan).as_str(), again), ("DDDC", bits));
+    assert_eq!(letters(&bench.ask(&cold, ReuseMode::ExactOnly).1.plan), "DHC");
 }
 
 #[test]

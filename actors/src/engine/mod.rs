@@ -21,7 +21,7 @@ use ragstone_kernels::sampling::{Sampled, Sampler};
 use ragstone_storage::block::{BlockCopy, BlockTable};
 use ragstone_storage::env::Env;
 use ragstone_storage::plan::LoadPlan;
-use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment, Refused};
+use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment, LostPath, Refused};
 use tokio::sync::{mpsc, oneshot};
 
 use self::decode::Running;
@@ -170,6 +170,14 @@ impl Engine {
             ));
         }
         Ok(())
+    }
+
+    /// The device's memory was lost: forgets what was in it, and says what to bring back first, half of what fits.
+    pub fn device_lost(&self) -> Vec<LostPath> {
+        let device = &self.shared.device;
+        let lost = device.hottest(device.status().capacity_bytes / 2);
+        device.clear();
+        lost
     }
 
     /// The device tier.

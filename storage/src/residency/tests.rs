@@ -4,7 +4,8 @@ use super::*;
 use crate::ErrorKind;
 use crate::entry::tests::{MODEL, entry_behind};
 use crate::policy::PolicyKind;
-use crate::store::tests::Folder;
+use crate::store::tests::{Folder, put};
+use crate::tier::Put;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
@@ -42,7 +43,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let folder = Folder::new();
     let store = folder.open(1 << 20, 1 << 20);
     let file = |parent: Option<KvKey>, tokens: &[u32]| {
-        store.insert(entry_behind(parent, tokens)).unwrap();
+        put(&store, Tier::Host, entry_behind(parent, tokens));
         key(parent, tokens)
     };
     let root_key = file(None, &[1]);
@@ -53,7 +54,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
 
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
-    assert_eq!(found.pins.len(), 4);
+    assert_eq!(found.found.len(), 4);
     assert_eq!(found.segments[1].behind_root, Some(Tier::Host), "one entry with two uses");
     assert_eq!(found.segments[2].behind_root, None, "filed behind its passage only");
     assert_eq!(found.segments[3].state, SegmentState::BehindRoot { key: key(Some(root_key), &[4]), tier: Tier::Host });
@@ -93,8 +94,8 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     let seen = residency.device.unwrap();
     let (mut table, _) = device.begin(Some(&seen), 0, 34, true).unwrap();
     drop(device.keep(&seen, &path, &mut table, 1.0));
-    store.insert(entry_behind(Some(keys[1]), &[3; 4])).unwrap();
-    store.insert(entry_behind(Some(keys[0]), &[3; 4])).unwrap();
+    put(&store, Tier::Host, entry_behind(Some(keys[1]), &[3; 4]));
+    put(&store, Tier::Host, entry_behind(Some(keys[0]), &[3; 4]));
 
     let found = look_up_prompt(&store, Some(&device), "", &prompt).unwrap();
     let tiers = found.segments.iter().map(|at| match at.state {
@@ -104,7 +105,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     assert_eq!(tiers.collect::<Vec<_>>(), [Some(Tier::Device), None, Some(Tier::Device), Some(Tier::Host), None]);
     assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
     assert_eq!(found.segments[2].behind_root, None, "only an entry can be blended");
-    assert_eq!(found.pins.len(), 1);
+    assert_eq!(found.found.len(), 1);
     // In another place the passage has no blocks.
     let other = [root(&[1; 9]), passage(&[3; 4]), passage(&[2; 20])];
     let found = look_up_prompt(&store, Some(&device), "", &other).unwrap();
@@ -130,12 +131,13 @@ fn what_is_found_is_pinned() {
     let entry = entry_behind(None, &[1]);
     let bytes = entry.header().total_bytes();
     let store = folder.open(bytes, 0);
-    store.insert(entry).unwrap();
+    put(&store, Tier::Host, entry);
     let residency = look_up_prompt(&store, None, "", &[root(&[1])]).unwrap();
-    store.insert(entry_behind(None, &[2])).unwrap();
+    let newcomer = Arc::new(entry_behind(None, &[2]));
+    assert_eq!(store.write(Tier::Host, &newcomer).unwrap(), Some(Put::Refused));
     assert!(store.contains(&key(None, &[1])).is_some(), "pinned: the newcomer is refused");
     drop(residency);
-    store.insert(entry_behind(None, &[2])).unwrap();
+    put(&store, Tier::Host, entry_behind(None, &[2]));
     assert!(store.contains(&key(None, &[1])).is_none());
 }
 
@@ -147,7 +149,7 @@ fn keys_are_asked_for_once() {
         .unwrap();
     // Root and both passages behind the root: the path ended at the root, so no chain key is asked for behind it.
     assert_eq!(store.status().host.misses, 3);
-    store.insert(entry_behind(None, &[1])).unwrap();
+    put(&store, Tier::Host, entry_behind(None, &[1]));
     look_up_prompt(&store, None, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
     assert_eq!((store.status().host.misses, store.status().host.hits), (4, 1), "chain and behind-root key are one");
 }

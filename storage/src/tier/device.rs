@@ -207,7 +207,8 @@ impl DeviceTier {
     }
 
     /// Takes out every node of these segments, and everything computed behind them; says how many nodes went. What was planned
-    /// before is not kept afterwards.
+    /// before is not kept afterwards. To be called after the store's, or a prompt that comes between the two could leave here
+    /// what it still found there.
     pub fn invalidate(&self, fingerprint: &Fingerprint, segments: &[SegmentDigest]) -> usize {
         let mut state = self.state();
         state.epoch += 1;
