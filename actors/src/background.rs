@@ -1,12 +1,14 @@
-//! Work behind the answers: filing fresh KV, and computing the entries that later questions will want.
+//! Work behind the answers: filing fresh KV, computing the entries that later questions will want, and bringing back to the
+//! device what it lost.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
-use ragstone_storage::residency::Segment;
+use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
+use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
@@ -26,7 +28,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 /// A handle on the background work.
 #[derive(Clone)]
 pub(crate) struct Background {
-    queue: mpsc::Sender<(Precompute, Pending)>,
+    queue: mpsc::Sender<(Work, Pending)>,
     pending: Arc<watch::Sender<usize>>,
     runtime: Handle,
 }
@@ -37,6 +39,12 @@ pub(crate) struct Precompute {
     /// `None` where prompts have no root.
     pub root: Option<Segment>,
     pub passage: Segment,
+}
+
+/// One piece of work for the engine.
+enum Work {
+    BehindRoot(Precompute),
+    Restore(LostPath),
 }
 
 /// The workers that background work uses.
@@ -66,10 +74,14 @@ impl Drop for Pending {
 impl Background {
     /// Starts the task that works through the queue, one passage after the other.
     pub(crate) fn start(workers: Workers, runtime: Handle) -> Self {
-        let (queue, mut waiting) = mpsc::channel::<(Precompute, Pending)>(MAX_WAITING);
+        let (queue, mut waiting) = mpsc::channel::<(Work, Pending)>(MAX_WAITING);
         runtime.spawn(async move {
             while let Some((wanted, _pending)) = waiting.recv().await {
-                if let Err(error) = precompute(&workers, wanted).await {
+                let done = match wanted {
+                    Work::BehindRoot(wanted) => precompute(&workers, wanted).await,
+                    Work::Restore(path) => restore(&workers, path).await,
+                };
+                if let Err(error) = done {
                     tracing::warn!(%error, "a passage was not computed in the background");
                 }
             }
@@ -79,7 +91,16 @@ impl Background {
 
     /// Queues a passage; drops it where the queue is full.
     pub(crate) fn precompute(&self, wanted: Precompute) {
-        if self.queue.try_send((wanted, Pending::new(&self.pending))).is_err() {
+        self.queue(Work::BehindRoot(wanted));
+    }
+
+    /// Queues a path that the device lost; drops it where the queue is full.
+    pub(crate) fn restore(&self, path: LostPath) {
+        self.queue(Work::Restore(path));
+    }
+
+    fn queue(&self, work: Work) {
+        if self.queue.try_send((work, Pending::new(&self.pending))).is_err() {
             metrics::counter!("ragstone_precompute_dropped_total").increment(1);
         }
     }
@@ -132,30 +153,44 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
     if workers.store.contains(&key).is_some() {
         return Ok(());
     }
-    let segments: Arc<[Segment]> = wanted.root.into_iter().chain([wanted.passage]).collect();
+    compute(workers, wanted.tenant, wanted.root.into_iter().chain([wanted.passage]).collect()).await
+}
+
+/// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.
+async fn restore(workers: &Workers, lost: LostPath) -> Result<()> {
+    let last = lost.segments.iter().rev().find_map(|segment| segment.tokens.last().copied());
+    let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect() };
+    compute(workers, lost.tenant, lost.segments.into_iter().chain([behind]).collect()).await
+}
+
+/// Prefills a prompt when nobody waits, and files what is fresh.
+async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>) -> Result<()> {
     let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
     let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
-    // The root's entry may turn out bad once; then it is computed along.
-    for _ in 0..2 {
-        let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options };
+    let mut on_device = true;
+    // Its blocks and an entry may turn out gone or bad once; then they are computed along.
+    for _ in 0..3 {
+        let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
         let planned_in = fused.plan.epoch;
         let request = PrefillRequest {
             tokens: tokens.clone(),
             plan: fused.plan,
             loads: fused.loads,
+            device: fused.device,
             selection: Selection::Deviation,
             decode: None,
             urgency: Urgency::Background,
         };
         match workers.prefiller.ask(request, DEADLINE).await? {
             Ok(prefill) => {
-                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh, planned_in };
+                let keep = Keep { tenant, segments: prefill.fresh, planned_in };
                 return workers.evictor.ask(keep, DEADLINE).await;
             }
             Err(PrefillError::Failed(error)) => return Err(error),
+            Err(PrefillError::DeviceMiss) => on_device = false,
             Err(PrefillError::LateMiss(failed)) => late_miss(&Handle::current(), &workers.store, failed).await,
         }
     }
-    Err(Error::new(ErrorKind::Internal, "the root's stored KV kept failing"))
+    Err(Error::new(ErrorKind::Internal, "stored KV kept failing"))
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
 use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
+use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{EntryId, Tier};
 use tokio::runtime::Handle;
 
@@ -21,6 +22,8 @@ const LAYERS_AHEAD: usize = 1;
 pub struct Fusor {
     /// Where KV is kept.
     pub store: KvStore,
+    /// What the engine's pool keeps, asked before the store.
+    pub device: DeviceTier,
     /// Blocking threads for look-ups and loads.
     pub runtime: Handle,
 }
@@ -33,6 +36,8 @@ pub struct Fuse {
     pub tenant: String,
     /// What may be reused, and the recompute ratio.
     pub options: PlanOptions,
+    /// Whether blocks on the device may be taken, and this prompt's left there.
+    pub on_device: bool,
 }
 
 /// A planned prompt whose loads are under way.
@@ -41,6 +46,8 @@ pub struct Fused {
     pub plan: LoadPlan,
     /// The layers as they arrive, in order.
     pub loads: LayerLoads,
+    /// What is on the device already, for the engine; `None` where nothing may be taken or left there.
+    pub device: Option<DevicePath>,
     /// Time spent looking for stored KV.
     pub look_up_ms: f64,
     /// Time spent deciding.
@@ -105,13 +112,14 @@ impl Service for Fusor {
 impl Fusor {
     fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
         let started = Instant::now();
-        let residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
+        let mut residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
         let look_up_ms = milliseconds_since(started);
         let started = Instant::now();
         let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
         let plan_ms = milliseconds_since(started);
+        let device = residency.device.take();
         let loads = self.start_loads(&plan, &residency)?;
-        Ok(Fused { plan, loads, look_up_ms, plan_ms })
+        Ok(Fused { plan, loads, device, look_up_ms, plan_ms })
     }
 
     /// Without reuse nothing is looked up: the tiers' counters stay what users of the cache made them.
@@ -119,14 +127,18 @@ impl Fusor {
         if fuse.options.reuse == ReuseMode::Off {
             return Ok(nothing_resident(&fuse.segments));
         }
-        Ok(look_up_prompt(&self.store, &fuse.tenant, &fuse.segments)?)
+        let device = Some(&self.device).filter(|_| fuse.on_device);
+        Ok(look_up_prompt(&self.store, device, &fuse.tenant, &fuse.segments)?)
     }
 
-    /// Reads what the plan reuses on a blocking thread; the readers pin it until then.
+    /// Reads what the plan reuses on a blocking thread; the readers pin it until then. What is on the device is not read.
     fn start_loads(&self, plan: &LoadPlan, residency: &Residency) -> Result<LayerLoads> {
         let mut readers = Vec::new();
         for planned in &plan.segments {
-            let (Source::Load { key, .. } | Source::Blend { key, .. }) = planned.source else { continue };
+            let key = match planned.source {
+                Source::Load { tier: Tier::Device, .. } | Source::Compute => continue,
+                Source::Load { key, .. } | Source::Blend { key, .. } => key,
+            };
             let found = residency.found.get(&key).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, format!("entry {key} was planned without having been found"))
             })?;

@@ -169,16 +169,19 @@ impl Pipeline {
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
-        for late_misses in 0..=6 * segments.len() as u32 {
+        let mut on_device = true;
+        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries; the device can fail to
+        // have its blocks once.
+        for late_misses in 0..=6 * segments.len() as u32 + 1 {
             let options = self.plan_options(question.reuse);
-            let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options };
-            let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
+            let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options, on_device };
+            let Fused { plan, loads, device, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
             let (decode, output) = self.decode_spec(&question.sampling);
             let request = PrefillRequest {
                 tokens: tokens.clone(),
                 plan: plan.clone(),
                 loads,
+                device,
                 selection: question.selection,
                 decode: Some(decode),
                 urgency: Urgency::Answer,
@@ -189,6 +192,7 @@ impl Pipeline {
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
+                Err(PrefillError::DeviceMiss) => on_device = false,
                 Err(PrefillError::LateMiss(failed)) => self.background.late_miss(&self.store, failed).await,
             }
         }
@@ -265,6 +269,10 @@ fn record(report: &ReuseReport) {
         ("computed", tokens.computed),
     ] {
         metrics::counter!("ragstone_prompt_tokens_total", "source" => kind).increment(u64::from(count));
+    }
+    for (segment, tier) in report.segments.iter().filter_map(|segment| Some((segment, segment.tier?))) {
+        let count = u64::from(segment.tokens);
+        metrics::counter!("ragstone_reused_tokens_total", "tier" => tier.name()).increment(count);
     }
     metrics::histogram!("ragstone_ttft_seconds").record(report.ttft.total_ms / 1e3);
     metrics::counter!("ragstone_late_misses_total").increment(u64::from(report.late_misses));

@@ -3,7 +3,8 @@
 //! Selective recompute after CacheBlend (section 4): the first layer runs over every token of the blended passages; at
 //! the second one the fresh K and V are compared with the stored ones, and only the tokens that deviate most go on.
 //! (The first layer's K and V come from the embeddings alone, so they never deviate.) The question and whatever is not
-//! stored are computed on every layer and do not compete for that budget.
+//! stored are computed on every layer and do not compete for that budget. What the device has already is in its blocks: nothing
+//! is done about it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -70,7 +71,7 @@ pub struct Prompt<'a> {
     pub plan: &'a LoadPlan,
     /// The reused layers, as they arrive.
     pub loads: &'a LayerLoads,
-    /// Blocks with room for at least the prompt.
+    /// Blocks with room for at least the prompt, the KV of what the plan takes from the device in them.
     pub blocks: &'a [BlockId],
 }
 
@@ -80,6 +81,8 @@ pub struct Prefilled {
     pub logits: Vec<f32>,
     /// KV that was computed exactly and may be kept.
     pub fresh: Vec<FreshSegment>,
+    /// Whether all KV that was to be kept is finite; if not, nothing of the prompt may be kept anywhere.
+    pub is_finite: bool,
     /// Where each token's KV came from.
     pub account: TokenAccount,
     /// What was loaded.
@@ -110,6 +113,8 @@ pub struct FreshSegment {
 pub enum PrefillError {
     /// A load failed after it was planned: drop that entry and plan again.
     LateMiss(FailedLoad),
+    /// What the device had when it was planned was needed for another prompt: plan again without it.
+    DeviceMiss,
     /// Everything else.
     Failed(Error),
 }
@@ -167,6 +172,7 @@ pub fn prefill_selecting(
     Ok(Prefilled {
         logits,
         account: account(prompt.plan, fresh.rows_at_end),
+        is_finite: !fresh.not_finite,
         fresh: fresh.finish(prompt, compute_ms),
         loads: tally.loads,
         load_wait_ms: tally.load_wait_ms,

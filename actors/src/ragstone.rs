@@ -13,9 +13,11 @@ use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
 use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::key::Fingerprint;
+use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
-use ragstone_storage::tier::SharedTier;
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::ObjectTier;
+use ragstone_storage::tier::{SharedTier, TierStatus};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -117,8 +119,14 @@ pub struct Status {
 pub struct DeviceStatus {
     /// Blocks of 16 tokens.
     pub blocks: usize,
-    /// Blocks that no running sequence holds.
+    /// Blocks that nobody holds.
     pub free_blocks: usize,
+    /// Blocks that hold what ended sequences left, and that are given up when they are needed.
+    pub cached_blocks: usize,
+    /// What leaves first.
+    pub policy: PolicyKind,
+    /// What is kept behind the sequences that computed it.
+    pub cache: TierStatus,
 }
 
 /// What was read from the model's folder.
@@ -225,7 +233,6 @@ impl Ragstone {
     /// A snapshot.
     pub fn status(&self) -> Status {
         let inner = &self.inner;
-        let (blocks, free_blocks) = inner.engine.blocks();
         let pipeline = &inner.pipeline;
         let workers = vec![
             pipeline.retriever.status(),
@@ -236,11 +243,19 @@ impl Ragstone {
         Status {
             model: inner.model.clone(),
             store: pipeline.store.status(),
-            device: DeviceStatus { blocks, free_blocks },
+            device: inner.engine.status(),
             corpus: inner.corpus.counters(),
             workers,
             background: pipeline.background.pending(),
         }
+    }
+
+    /// For a backend whose device lost its memory while nothing ran (a driver's reset): forgets what was there, and brings the
+    /// hottest upper nodes back from the slower tiers when nobody waits.
+    pub fn device_lost(&self) {
+        let lost = self.inner.engine.device_lost();
+        tracing::warn!(paths = lost.len(), "the device's memory was lost; what was used most comes back first");
+        lost.into_iter().for_each(|path| self.inner.pipeline.background.restore(path));
     }
 
     /// Waits until fresh KV is filed in every tier and queued passages are computed.
@@ -285,13 +300,23 @@ impl Parts {
         let Self { settings, env, loaded, store, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
-        let blocks = (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize;
-        let engine = Engine::start(model.clone(), blocks, settings.max_queued, settings.max_batch, env.clone())?;
+        let device = DeviceTier::new(DeviceOptions {
+            blocks: (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize,
+            block_bytes: layout.block_bytes(),
+            policy: settings.device_policy,
+            cache: settings.device_cache,
+        })?;
+        let (max_queued, max_batch) = (settings.max_queued, settings.max_batch);
+        let engine = Engine::start(model.clone(), device.clone(), max_queued, max_batch, env.clone())?;
         let queued = settings.max_queued;
         let (c, r) = (corpus.clone(), runtime.clone());
         let retriever = Supervised::start(queued, move || Retriever { corpus: c.clone(), runtime: r.clone() });
         let (s, r) = (store.clone(), runtime.clone());
-        let fusor = Supervised::start(2 * queued, move || Fusor { store: s.clone(), runtime: r.clone() });
+        let fusor = Supervised::start(2 * queued, move || Fusor {
+            store: s.clone(),
+            device: device.clone(),
+            runtime: r.clone(),
+        });
         let e = engine.clone();
         let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
         let (s, r) = (store.clone(), runtime.clone());

@@ -95,7 +95,7 @@ pub struct Citation {
 pub struct ReuseReport {
     /// Where each prompt token's KV came from.
     pub tokens: TokenAccount,
-    /// What was loaded, by tier.
+    /// What was loaded, by tier. What was on the device was not: see the segments.
     pub loads: Vec<TierLoad>,
     /// Loads that failed and were recomputed.
     pub late_misses: u32,
@@ -110,7 +110,7 @@ pub struct ReuseReport {
 /// Where each prompt token's KV came from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct TokenAccount {
-    /// Loaded, computed earlier behind the same tokens: equal to computing them again.
+    /// Loaded or on the device already, computed earlier behind the same tokens: equal to computing them again.
     pub exact: u32,
     /// Loaded, computed earlier behind other tokens: approximate.
     pub blended: u32,
@@ -140,7 +140,7 @@ pub struct SegmentReport {
     pub tokens: u32,
     /// `exact`, `blend` or `compute`.
     pub source: &'static str,
-    /// Where it was loaded from.
+    /// Where it was loaded from, or where it was already: the device.
     pub tier: Option<Tier>,
 }
 

@@ -14,8 +14,12 @@ use crate::prompt::PromptFormat;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Bytes of the device tier: the paged KV pool of running sequences.
+    /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there.
     pub device_bytes: u64,
+    /// Whether the device tier keeps the KV of exact paths behind the sequences that computed them.
+    pub device_cache: bool,
+    /// What leaves the device tier first.
+    pub device_policy: PolicyKind,
     /// Bytes of stored KV kept in host memory.
     pub host_bytes: u64,
     /// Bytes of stored KV kept on disk.
@@ -65,6 +69,8 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             device_bytes: 512 << 20,
+            device_cache: true,
+            device_policy: PolicyKind::HitDensity,
             host_bytes: 1 << 30,
             disk_bytes: 16 << 30,
             host_policy: PolicyKind::HitDensity,

@@ -311,6 +311,25 @@ impl KvPool {
         Err(Error::invalid_input(format!("a KV write names {problem}")))
     }
 
+    /// Copies a block, every layer of it, bit for bit: before a sequence writes to what it shares with others.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a block does not exist; nothing is written then.
+    pub fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()> {
+        let len = self.layout.block_len();
+        let cells = |block: BlockId| block.0 as usize * len..(block.0 as usize + 1) * len;
+        if let Some(block) = [from, to].iter().find(|block| block.0 as usize >= self.blocks) {
+            return Err(Error::invalid_input(format!("a copy names block {} of {}", block.0, self.blocks)));
+        }
+        for arena in self.keys.iter_mut().chain(&mut self.values) {
+            match arena {
+                Arena::F32(values) => values.copy_within(cells(from), cells(to).start),
+                Arena::F16(values) | Arena::Bf16(values) => values.copy_within(cells(from), cells(to).start),
+            }
+        }
+        Ok(())
+    }
+
     /// One layer's K and V.
     pub(crate) fn arenas(&self, layer: usize) -> (&Arena, &Arena) {
         (&self.keys[layer], &self.values[layer])

@@ -1,7 +1,7 @@
 //! Time to first token of one prompt, by where its passages' KV comes from.
 //!
-//! The clock runs from the fused prompt's look-up to its first token, over the production fusor, store and prefill; no
-//! retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them.
+//! The clock runs from the fused prompt's look-up to its first token, over the production fusor, store, device tier and prefill;
+//! no retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
-use ragstone_storage::block::BlockAllocator;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
@@ -23,6 +22,7 @@ use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier, KeptSegment};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
@@ -78,8 +78,9 @@ enum Use {
 }
 
 /// `full` comes first: the others are divided by it.
-const MODES: [(&str, Use, Tier); 6] = [
+const MODES: [(&str, Use, Tier); 7] = [
     ("full", Use::Nothing, Tier::Host),
+    ("exact_device", Use::Exact, Tier::Device),
     ("exact_host", Use::Exact, Tier::Host),
     ("exact_disk", Use::Exact, Tier::Disk),
     ("reuse_host", Use::Reuse, Tier::Host),
@@ -89,6 +90,8 @@ const MODES: [(&str, Use, Tier); 6] = [
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tier {
+    /// Blocks that an earlier prompt left in the pool.
+    Device,
     Host,
     Disk,
 }
@@ -120,6 +123,7 @@ struct Bench {
     options: Options,
     model: Model,
     pool: KvPool,
+    device: DeviceTier,
     host: KvStore,
     disk: KvStore,
     root: Segment,
@@ -137,7 +141,11 @@ impl Bench {
         let vocabulary = config.vocab_size as u32;
         let model = Model::random(config, options.seed, load);
         let question_tokens = options.prompt_tokens - ROOT_TOKENS - options.passages * passage_tokens;
-        let pool = model.new_pool(options.prompt_tokens.div_ceil(BLOCK_TOKENS));
+        // What a prompt left on the device, and another prompt beside it.
+        let blocks = 3 * options.prompt_tokens.div_ceil(BLOCK_TOKENS);
+        let block_bytes = model.kv_layout().block_bytes();
+        let device = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
+        let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
         let env = Env::seeded(options.seed, 0);
         let host = open_store(&folder.path().join("host"), 4 << 30, &model, options.seed, &env)?;
@@ -150,7 +158,7 @@ impl Bench {
         let root = segment(SegmentKind::Root, ROOT_TOKENS);
         let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();
         let question = segment(SegmentKind::Question, question_tokens);
-        Ok(Self { options, model, pool, host, disk, root, passages, question, runtime, _folder: folder })
+        Ok(Self { options, model, pool, device, host, disk, root, passages, question, runtime, _folder: folder })
     }
 
     fn run(mut self) -> Result<Vec<ModeResult>> {
@@ -175,6 +183,8 @@ impl Bench {
         let progress = Progress::new("computing the passages' KV", Unit::Items);
         let total = self.passages.len() as u64 + 1;
         self.keep(&self.prompt(false))?;
+        let exact = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
+        self.prefill(&self.host.clone(), &self.prompt(false), exact, true)?;
         for (done, passage) in self.passages.clone().into_iter().enumerate() {
             progress.set(done as u64 + 1, total);
             self.keep(&[self.root.clone(), passage])?;
@@ -185,7 +195,7 @@ impl Bench {
     fn keep(&mut self, segments: &[Segment]) -> Result<()> {
         for store in [self.host.clone(), self.disk.clone()] {
             let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
-            let done = self.prefill(&store, segments, options)?;
+            let done = self.prefill(&store, segments, options, false)?;
             let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
             let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
             let keep = Keep { tenant: TENANT.into(), segments: done.fresh, planned_in: store.epoch() };
@@ -213,11 +223,11 @@ impl Bench {
         };
         let segments = self.prompt(matches!(using, Use::Reuse | Use::Blend));
         let store = match tier {
-            Tier::Host => self.host.clone(),
-            _ => self.disk.clone(),
+            Tier::Disk => self.disk.clone(),
+            Tier::Host | Tier::Device => self.host.clone(),
         };
         let started = Instant::now();
-        let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse })?;
+        let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse }, tier == Tier::Device)?;
         let first = argmax(&done.logits);
         let ttft_ms = started.elapsed().as_secs_f64() * 1e3;
         first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
@@ -229,20 +239,39 @@ impl Bench {
         })
     }
 
-    fn prefill(&mut self, store: &KvStore, segments: &[Segment], options: PlanOptions) -> Result<Prefilled> {
+    /// With `on_device` takes what is on the device, and leaves what is not there yet, as the engine does.
+    fn prefill(
+        &mut self,
+        store: &KvStore,
+        segments: &[Segment],
+        options: PlanOptions,
+        on_device: bool,
+    ) -> Result<Prefilled> {
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let fusor = Arc::new(Fusor { store: store.clone(), runtime: self.runtime.clone() });
-        let fuse = Fuse { segments, tenant: TENANT.into(), options };
+        let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
+        let fusor = Arc::new(Fusor { store, device, runtime });
+        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
-        let table = BlockAllocator::new(self.pool.blocks())?.allocate(tokens.len())?;
+        let prefix = fused.plan.device_tokens() as usize;
+        let begun = self.device.begin(fused.device.as_ref(), prefix, tokens.len(), true);
+        let (mut table, copy) = begun.map_err(|why| Error::internal(format!("the pool is too small: {why:?}")))?;
+        if let Some(copy) = copy {
+            self.pool.copy_block(copy.from(), copy.to())?;
+        }
         let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: table.blocks() };
-        prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
+        let done = prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
             PrefillError::Failed(error) => error.into(),
             PrefillError::LateMiss(failed) => {
                 Error::internal(format!("an entry could not be loaded: {}", failed.error))
             }
-        })
+            PrefillError::DeviceMiss => Error::internal("the device lost what it had"),
+        })?;
+        if let Some(seen) = &fused.device {
+            let path = KeptSegment::path_of(&fused.plan, &tokens);
+            drop(self.device.keep(seen, &path, &mut table, 1.0));
+        }
+        Ok(done)
     }
 
     fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {

@@ -37,8 +37,8 @@ fn table(status: &Value) -> String {
     let fingerprint: String = text(&model["fingerprint"]).chars().take(12).collect();
     let _ = writeln!(out, "model   {} ({}, {fingerprint})", text(&model["id"]), text(&model["architecture"]));
     let _ = writeln!(out, "\ntier     entries        MiB     of MiB       hits     misses  corrupt  evicted");
-    for name in ["host", "disk"] {
-        let tier = &store[name];
+    let device = &status["device"];
+    for (name, tier) in [("device", &device["cache"]), ("host", &store["host"]), ("disk", &store["disk"])] {
         let number = |key: &str| tier[key].as_u64().unwrap_or(0);
         let _ = writeln!(
             out,
@@ -52,8 +52,9 @@ fn table(status: &Value) -> String {
             number("evicted"),
         );
     }
-    let device = &status["device"];
-    let _ = writeln!(out, "\ndevice  {} of {} blocks of 16 tokens free", device["free_blocks"], device["blocks"]);
+    let count = |key: &str| device[key].as_u64().unwrap_or(0);
+    let (blocks, free, cached) = (count("blocks"), count("free_blocks"), count("cached_blocks"));
+    let _ = writeln!(out, "\ndevice  {free} of {blocks} blocks of 16 tokens free, {cached} given up when needed");
     out
 }
 
@@ -67,10 +68,11 @@ mod tests {
         let text = table(&json!({
             "model": { "id": "m", "architecture": "Llama", "fingerprint": "0123456789abcdef" },
             "store": { "host": { "entries": 3, "bytes": 1_048_576 }, "disk": { "entries": 4 } },
-            "device": { "blocks": 10, "free_blocks": 9 },
+            "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
         }));
         assert!(text.contains("m (Llama, 0123456789ab)"));
         assert!(text.contains("host           3        1.0"), "{text}");
-        assert!(text.contains("9 of 10 blocks"));
+        assert!(text.contains("device         5        0.0        0.0          6"), "{text}");
+        assert!(text.contains("7 of 10 blocks of 16 tokens free, 2 given up"), "{text}");
     }
 }

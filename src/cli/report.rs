@@ -34,6 +34,11 @@ pub fn reuse(report: &Value) -> String {
     }
     let share = if total == 0 { 0.0 } else { 100.0 * loaded as f64 / total as f64 };
     let _ = writeln!(out, "of {total}: {share:.0} % not computed");
+    let segments = report["segments"].as_array().into_iter().flatten();
+    let on_device: u64 = segments.filter(|it| it["tier"] == "device").filter_map(|it| it["tokens"].as_u64()).sum();
+    if on_device > 0 {
+        let _ = writeln!(out, "  from device  {on_device} tokens, in place already");
+    }
     let loads = report["loads"].as_array().map_or(&[][..], Vec::as_slice);
     for load in loads {
         let (bytes, ms) = (load["bytes"].as_u64().unwrap_or(0), load["ms"].as_f64().unwrap_or(0.0));
@@ -76,10 +81,12 @@ mod tests {
             "tokens": { "exact": 60, "blended": 20, "recomputed": 10, "computed": 10 },
             "loads": [{ "tier": "host", "bytes": 3_145_728, "ms": 1.25 }],
             "late_misses": 1,
+            "segments": [{ "tokens": 40, "tier": "device" }, { "tokens": 20, "tier": "host" }, { "tokens": 10 }],
             "ttft": { "total_ms": 12.5, "compute_ms": 10.0 },
         }));
         assert!(text.contains("of 100: 80 % not computed"), "{text}");
         assert!(text.contains("from host    3.00 MiB in 1.2 ms"), "{text}");
+        assert!(text.contains("from device  40 tokens, in place already"), "{text}");
         assert!(text.contains("late misses  1"), "{text}");
         assert!(text.contains("12.5 ms: retrieve 0.0") && text.contains("compute 10.0"), "{text}");
     }

@@ -57,7 +57,8 @@ pub async fn metrics(state: web::Data<State>) -> HttpResponse {
 
 /// Copies a snapshot into the metrics that are states rather than events.
 fn publish(status: &Status) {
-    for (name, tier) in [("host", &status.store.host), ("disk", &status.store.disk)] {
+    let (device, store) = (&status.device, &status.store);
+    for (name, tier) in [("device", &device.cache), ("host", &store.host), ("disk", &store.disk)] {
         metrics::gauge!("ragstone_tier_bytes", "tier" => name).set(tier.bytes as f64);
         metrics::gauge!("ragstone_tier_capacity_bytes", "tier" => name).set(tier.capacity_bytes as f64);
         metrics::gauge!("ragstone_tier_entries", "tier" => name).set(tier.entries as f64);
@@ -68,6 +69,7 @@ fn publish(status: &Status) {
     }
     metrics::gauge!("ragstone_device_blocks").set(status.device.blocks as f64);
     metrics::gauge!("ragstone_device_free_blocks").set(status.device.free_blocks as f64);
+    metrics::gauge!("ragstone_device_cached_blocks").set(status.device.cached_blocks as f64);
     for worker in &status.workers {
         metrics::gauge!("ragstone_worker_in_flight", "worker" => worker.name).set(worker.in_flight as f64);
         metrics::counter!("ragstone_worker_restarts_total", "worker" => worker.name).absolute(worker.restarts);

@@ -41,7 +41,7 @@ pub enum Source {
     Load {
         /// The entry.
         key: KvKey,
-        /// Where it was found.
+        /// Where it was found. On the device it is in place already.
         tier: Tier,
     },
     /// Loaded from behind the root, then partly recomputed: an approximation, never filed.
@@ -98,6 +98,25 @@ pub struct LoadPlan {
     pub missing_behind_root: Vec<usize>,
 }
 
+impl LoadPlan {
+    /// The segments, empty ones aside, that are exact from the start of the prompt on, with the keys of their KV.
+    pub fn exact_path(&self) -> impl Iterator<Item = (&SegmentPlan, KvKey)> {
+        let key = |segment: &SegmentPlan| match segment.source {
+            Source::Load { key, .. } => Some(key),
+            Source::Blend { .. } => None,
+            Source::Compute => segment.file_under,
+        };
+        let with_tokens = self.segments.iter().filter(|segment| !segment.range.is_empty());
+        with_tokens.map_while(move |segment| Some((segment, key(segment)?)))
+    }
+
+    /// Tokens whose KV is on the device already: they begin the prompt.
+    pub fn device_tokens(&self) -> u32 {
+        let on_device = |segment: &&SegmentPlan| matches!(segment.source, Source::Load { tier: Tier::Device, .. });
+        self.segments.iter().filter(on_device).map(|segment| segment.range.len() as u32).sum()
+    }
+}
+
 /// Plans a prompt.
 ///
 /// - [`SegmentState::Exact`] segments are loaded, [`SegmentState::BehindRoot`] ones blended, the rest computed.
@@ -130,7 +149,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
             kind: at.kind,
             range: position..end,
             source,
-            file_under: at.chain_key.filter(|_| may_file && !matches!(at.state, SegmentState::Exact { .. })),
+            file_under: at.chain_key.filter(|_| may_file && !is_stored(at)),
             parent: at.parent,
         });
         position = end;
@@ -149,6 +168,11 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
         missing_behind_root: missing_behind_root(found, &segments, options.reuse),
         segments,
     })
+}
+
+/// Whether a tier that outlives the device has what would be filed.
+fn is_stored(at: &SegmentResidency) -> bool {
+    matches!(at.state, SegmentState::Exact { tier, .. } if tier != Tier::Device)
 }
 
 fn source_of(at: &SegmentResidency, reuse: ReuseMode) -> Source {

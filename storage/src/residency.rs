@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::{Fingerprint, KvKey};
 use crate::store::{Found, KvStore};
 use crate::tier::Tier;
+use crate::tier::device::{DevicePath, DeviceTier};
 use crate::{Error, Result};
 
 /// What part of a prompt a segment is.
@@ -42,6 +43,8 @@ pub struct Residency {
     pub segments: Vec<SegmentResidency>,
     /// What was found, open and pinned.
     pub found: HashMap<KvKey, Found>,
+    /// The leading segments that are on the device; `None` if it was not asked.
+    pub device: Option<DevicePath>,
     /// The store's epoch before the look-up: what is computed for this prompt was planned in it.
     pub epoch: u64,
 }
@@ -91,21 +94,40 @@ pub enum SegmentState {
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
 /// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
+/// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
+/// blend, as their K is rotated to its place.
+///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
-pub fn look_up_prompt(store: &KvStore, salt: &str, segments: &[Segment]) -> Result<Residency> {
+pub fn look_up_prompt(
+    store: &KvStore,
+    device: Option<&DeviceTier>,
+    salt: &str,
+    segments: &[Segment],
+) -> Result<Residency> {
     let epoch = store.epoch();
     let keys = prompt_keys(store.fingerprint(), salt, segments)?;
-    let wanted = segments.iter().zip(&keys).flat_map(|(segment, at)| {
+    let path = || segments.iter().zip(&keys).filter(|(_, at)| at.chain_key.is_some());
+    let on_path = path().filter_map(|(segment, at)| Some((at.chain_key?, segment)));
+    let device = device.map(|device| device.find(salt, on_path));
+    let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
+    // Nothing is asked of the network for what is on the device.
+    let wanted = path().skip(on_device).flat_map(|(segment, at)| {
         let behind_root_key = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
         [at.chain_key, behind_root_key].into_iter().flatten().map(|key| (key, &*segment.tokens))
     });
     let wanted: Vec<(KvKey, &[u32])> = wanted.collect();
     let objects = store.find_objects(wanted.iter().map(|(key, tokens)| (key, *tokens)));
-    let mut residency = Residency { segments: keys, found: HashMap::new(), epoch };
+    let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
     let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
         let Some(chain_key) = at.chain_key else { continue };
+        if on_device > 0 {
+            on_device -= 1;
+            at.behind_root = at.behind_root_key.and_then(|key| store.contains(&key));
+            at.state = SegmentState::Exact { key: chain_key, tier: Tier::Device };
+            continue;
+        }
         let mut look_up = |key: &KvKey| {
             let found = store.look_up_with(&objects, key, &segment.tokens)?;
             let tier = found.tier;

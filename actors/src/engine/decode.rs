@@ -7,6 +7,7 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::{KvData, KvPool};
 use ragstone_storage::block::BlockTable;
+use ragstone_storage::tier::device::DevicePath;
 
 use super::{DecodeSpec, Decoded, engine_panicked};
 use crate::error::Result;
@@ -16,6 +17,8 @@ use crate::report::FinishReason;
 pub(super) struct Running {
     spec: DecodeSpec,
     table: BlockTable,
+    /// Spare what the table shares with the device tier: evicting it would free nothing.
+    _paths: Vec<DevicePath>,
     /// The token generated last: its K and V are not in the blocks yet.
     token: u32,
     /// Position of `token`.
@@ -27,9 +30,15 @@ pub(super) struct Running {
 
 impl Running {
     /// Draws the first token. `None`: the answer is complete already, or nobody wants it.
-    pub(super) fn begin(spec: DecodeSpec, table: BlockTable, position: u32, logits: &[f32]) -> Option<Self> {
+    pub(super) fn begin(
+        spec: DecodeSpec,
+        table: BlockTable,
+        paths: Vec<DevicePath>,
+        position: u32,
+        logits: &[f32],
+    ) -> Option<Self> {
         let key_positions = (0..=position).collect();
-        let mut running = Self { spec, table, token: 0, position, key_positions, generated: 0 };
+        let mut running = Self { spec, table, _paths: paths, token: 0, position, key_positions, generated: 0 };
         running.take(logits).then_some(running)
     }
 
@@ -112,6 +121,7 @@ fn logits(batch: &[&mut Running], model: &Model, pool: &mut KvPool) -> Result<Ma
         let kv = model.project_kv(layer, &hidden);
         for (row, sequence) in batch.iter().enumerate() {
             let place = std::slice::from_ref(&sequence.position);
+            debug_assert!(sequence.table.is_writable(sequence.position as usize), "nobody else reads what is written");
             let (k, v) = (KvData::F32(kv.k.row(row)), KvData::F32(kv.v.row(row)));
             pool.write(layer, model.rope(), sequence.table.blocks(), place, place, k, v)?;
         }

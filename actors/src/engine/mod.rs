@@ -18,16 +18,18 @@ use std::time::Instant;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::KvPool;
 use ragstone_kernels::sampling::{Sampled, Sampler};
-use ragstone_storage::block::{BlockAllocator, BlockTable};
+use ragstone_storage::block::{BlockCopy, BlockTable};
 use ragstone_storage::env::Env;
 use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment, LostPath, Refused};
 use tokio::sync::{mpsc, oneshot};
 
 use self::decode::Running;
 use self::queue::JobQueue;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
-use crate::prefill::{FreshSegment, PrefillError, Prompt, Selection, prefill_selecting};
+use crate::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill_selecting};
+use crate::ragstone::DeviceStatus;
 use crate::report::{FinishReason, TierLoad, TokenAccount};
 use crate::worker::panic_text;
 
@@ -39,7 +41,7 @@ pub struct Engine {
 
 struct Shared {
     queue: Arc<JobQueue>,
-    allocator: BlockAllocator,
+    device: DeviceTier,
     model: Arc<Model>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -52,6 +54,8 @@ pub struct Job {
     pub plan: LoadPlan,
     /// The reused layers.
     pub loads: LayerLoads,
+    /// What is on the device already; `None` takes nothing from there and leaves nothing.
+    pub device: Option<DevicePath>,
     /// Which tokens of blended passages are recomputed.
     pub selection: Selection,
     /// What to do behind the prompt; `None` computes the prompt's KV only.
@@ -112,15 +116,14 @@ pub enum Urgency {
 }
 
 impl Engine {
-    /// Starts the thread. `blocks` is the size of the device tier, `max_queued` bounds each of the two queues,
-    /// `max_batch` the sequences that decode together.
-    pub fn start(model: Arc<Model>, blocks: usize, max_queued: usize, max_batch: usize, env: Env) -> Result<Self> {
-        let allocator = BlockAllocator::new(blocks)?;
+    /// Starts the thread. `tier` has the blocks, `max_queued` bounds each of the two queues, `max_batch` the sequences that
+    /// decode together.
+    pub fn start(model: Arc<Model>, tier: DeviceTier, max_queued: usize, max_batch: usize, env: Env) -> Result<Self> {
         let queue = Arc::new(JobQueue::new(max_queued));
         let mut device = Device {
-            pool: model.new_pool(blocks),
+            pool: model.new_pool(tier.options().blocks),
             model: model.clone(),
-            allocator: allocator.clone(),
+            tier: tier.clone(),
             queue: queue.clone(),
             running: Vec::new(),
             max_batch,
@@ -131,7 +134,7 @@ impl Engine {
             .spawn(move || device.run())
             .map_err(|error| Error::new(ErrorKind::Internal, format!("the engine thread did not start: {error}")))?;
         let thread = Mutex::new(Some(thread));
-        Ok(Self { shared: Arc::new(Shared { queue, allocator, model, thread }) })
+        Ok(Self { shared: Arc::new(Shared { queue, device: tier, model, thread }) })
     }
 
     /// Queues a job.
@@ -157,7 +160,7 @@ impl Engine {
                 ),
             ));
         }
-        if wanted.div_ceil(ragstone_kernels::pool::BLOCK_TOKENS) > self.shared.allocator.total_blocks() {
+        if wanted.div_ceil(ragstone_kernels::pool::BLOCK_TOKENS) > self.shared.device.allocator().usable_blocks() {
             return Err(Error::new(
                 ErrorKind::ContextLength,
                 format!(
@@ -169,9 +172,24 @@ impl Engine {
         Ok(())
     }
 
-    /// `(blocks, free blocks)` of the device tier.
-    pub fn blocks(&self) -> (usize, usize) {
-        (self.shared.allocator.total_blocks(), self.shared.allocator.free_blocks())
+    /// The device's memory was lost: forgets what was in it, and says what to bring back first, half of what fits.
+    pub fn device_lost(&self) -> Vec<LostPath> {
+        let device = &self.shared.device;
+        let lost = device.hottest(device.status().capacity_bytes / 2);
+        device.clear();
+        lost
+    }
+
+    /// The device tier.
+    pub fn status(&self) -> DeviceStatus {
+        let device = &self.shared.device;
+        DeviceStatus {
+            blocks: device.allocator().total_blocks(),
+            free_blocks: device.allocator().free_blocks(),
+            cached_blocks: device.evictable_blocks(),
+            policy: device.options().policy,
+            cache: device.status(),
+        }
     }
 }
 
@@ -189,7 +207,7 @@ impl Drop for Shared {
 struct Device {
     model: Arc<Model>,
     pool: KvPool,
-    allocator: BlockAllocator,
+    tier: DeviceTier,
     queue: Arc<JobQueue>,
     running: Vec<Running>,
     max_batch: usize,
@@ -220,16 +238,18 @@ impl Device {
             return None;
         }
         let tokens = job.tokens.len() + job.decode.as_ref().map_or(0, |decode| decode.max_tokens);
-        match self.allocator.allocate(tokens) {
-            Ok(table) => self.prefill(job, table),
+        let (is_alone, prefix) = (self.running.is_empty(), job.plan.device_tokens() as usize);
+        match self.tier.begin(job.device.as_ref(), prefix, tokens, is_alone) {
+            Ok((table, copy)) => self.prefill(job, table, copy),
+            Err(Refused::Gone) => reply(job.reply, Err(PrefillError::DeviceMiss)),
             // `submit` made sure that it fits an empty pool, so running sequences hold the rest: wait for them.
-            Err(_) if !self.running.is_empty() => return Some(job),
-            Err(error) => reply(job.reply, Err(PrefillError::Failed(error.into()))),
+            Err(Refused::Full(_)) if !is_alone => return Some(job),
+            Err(Refused::Full(error)) => reply(job.reply, Err(PrefillError::Failed(error.into()))),
         }
         None
     }
 
-    fn prefill(&mut self, job: Job, table: BlockTable) {
+    fn prefill(&mut self, mut job: Job, mut table: BlockTable, copy: Option<BlockCopy>) {
         let queue_ms = job.queued.elapsed().as_secs_f64() * 1e3;
         let started = Instant::now();
         let prompt = Prompt { tokens: &job.tokens, plan: &job.plan, loads: &job.loads, blocks: table.blocks() };
@@ -237,6 +257,7 @@ impl Device {
         let outcome = span.in_scope(|| {
             catch_unwind(AssertUnwindSafe(|| {
                 self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
+                copy_block(&mut self.pool, copy)?;
                 prefill_selecting(&self.model, &mut self.pool, &prompt, job.selection)
             }))
         });
@@ -245,17 +266,53 @@ impl Device {
             Ok(Err(error)) => return reply(job.reply, Err(error)),
             Err(panic) => return reply(job.reply, Err(PrefillError::Failed(engine_panicked(panic.as_ref())))),
         };
+        let paths = match self.keep(&mut job, &done, &mut table, started) {
+            Ok(paths) => paths,
+            Err(error) => return reply(job.reply, Err(PrefillError::Failed(error))),
+        };
         if let Some(decode) = job.decode {
             let position = job.tokens.len() as u32;
-            if let Some(running) = Running::begin(decode, table, position, &done.logits) {
+            if let Some(running) = Running::begin(decode, table, paths, position, &done.logits) {
                 self.running.push(running);
             }
+        } else {
+            // Before the reply: who has it finds the blocks free.
+            drop((table, paths));
         }
         let compute_ms = started.elapsed().as_secs_f64() * 1e3 - done.load_wait_ms;
         let (fresh, account, loads) = (done.fresh, done.account, done.loads);
         let load_wait_ms = done.load_wait_ms;
         reply(job.reply, Ok(Prefill { fresh, account, loads, queue_ms, load_wait_ms, compute_ms }));
     }
+
+    /// Leaves the prompt's exact path on the device for later prompts, and makes the sequence's next slot its own. The result
+    /// is to be held for as long as the sequence runs.
+    fn keep(
+        &mut self,
+        job: &mut Job,
+        done: &Prefilled,
+        table: &mut BlockTable,
+        started: Instant,
+    ) -> Result<Vec<DevicePath>> {
+        let Some(seen) = job.device.take() else { return Ok(Vec::new()) };
+        if !done.is_finite {
+            return Ok(vec![seen]);
+        }
+        let path = KeptSegment::path_of(&job.plan, &job.tokens);
+        let new_tokens = job.plan.total_tokens.saturating_sub(job.plan.device_tokens()).max(1);
+        let us_per_token = started.elapsed().as_secs_f64() * 1e6 / f64::from(new_tokens);
+        let kept = self.tier.keep(&seen, &path, table, us_per_token);
+        if job.decode.is_some() {
+            let copy = self.tier.own_slot(&kept, table, job.tokens.len())?;
+            copy_block(&mut self.pool, copy)?;
+        }
+        Ok(vec![seen, kept])
+    }
+}
+
+/// Gives a sequence its own block in the place of a shared one.
+fn copy_block(pool: &mut KvPool, copy: Option<BlockCopy>) -> Result<(), ragstone_kernels::Error> {
+    copy.map_or(Ok(()), |copy| pool.copy_block(copy.from(), copy.to()))
 }
 
 /// A caller that went away meanwhile is no error.
@@ -272,5 +329,7 @@ fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     Error::new(ErrorKind::Internal, format!("the engine failed on this request ({what}); the service goes on"))
 }
 
+#[cfg(test)]
+mod device_tests;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,7 @@ use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
 use crate::worker::Service;
 use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::tier::device::DevicePath;
 
 /// The worker between the pipeline and the engine thread.
 pub struct Prefiller {
@@ -26,6 +27,8 @@ pub struct PrefillRequest {
     pub plan: LoadPlan,
     /// The reused layers.
     pub loads: LayerLoads,
+    /// What is on the device already; `None` takes nothing from there and leaves nothing.
+    pub device: Option<DevicePath>,
     /// Which tokens of blended passages are recomputed.
     pub selection: Selection,
     /// How to go on behind the prompt.
@@ -41,8 +44,9 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, selection, decode, urgency } = request;
-        self.engine.submit(Job { tokens, plan, loads, selection, decode, reply, queued: Instant::now() }, urgency)?;
+        let PrefillRequest { tokens, plan, loads, device, selection, decode, urgency } = request;
+        let queued = Instant::now();
+        self.engine.submit(Job { tokens, plan, loads, device, selection, decode, reply, queued }, urgency)?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }
 }

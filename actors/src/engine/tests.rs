@@ -5,7 +5,9 @@ use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::plan::{SegmentPlan, Source};
+use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::SegmentKind;
+use ragstone_storage::tier::device::DeviceOptions;
 
 use super::*;
 
@@ -18,7 +20,11 @@ fn model() -> Arc<Model> {
 }
 
 fn start(blocks: usize, env: &Env) -> Engine {
-    Engine::start(model(), blocks, 4, 4, env.clone()).expect("started")
+    let model = model();
+    let block_bytes = model.kv_layout().block_bytes();
+    let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
+    let tier = DeviceTier::new(options).expect("a tier");
+    Engine::start(model, tier, 4, 4, env.clone()).expect("started")
 }
 
 fn env() -> Env {
@@ -58,7 +64,7 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::Deviation);
-    let job = Job { tokens, plan, loads, selection, decode, reply, queued: Instant::now() };
+    let job = Job { tokens, plan, loads, device: None, selection, decode, reply, queued: Instant::now() };
     (job, prefilled, decoded)
 }
 
@@ -99,7 +105,7 @@ fn a_batch_gives_every_sequence_the_tokens_it_gets_alone() {
         assert_eq!(reason, Some(FinishReason::Length));
         assert_eq!(ids, alone(seed, length, max_tokens));
     }
-    assert_eq!(engine.blocks(), (32, 32), "every block came back");
+    assert_eq!(engine.status().free_blocks, 32, "every block came back");
 }
 
 #[test]
@@ -115,7 +121,7 @@ fn a_panic_costs_its_request_only() {
     engine.submit(second, Urgency::Answer).expect("queued");
     assert!(reply.blocking_recv().expect("answered").is_ok());
     assert_eq!(drain(decoded).0, alone(1, 9, 4));
-    assert_eq!(engine.blocks(), (32, 32));
+    assert_eq!(engine.status().free_blocks, 32);
 }
 
 #[test]

@@ -12,6 +12,7 @@ use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use tokio::runtime::{Handle, Runtime};
 
 use super::*;
@@ -60,9 +61,9 @@ impl Bench {
     ) -> (Prefilled, LoadPlan) {
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let fuse = Fuse { segments, tenant: TENANT.into(), options };
+        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false };
         let handle: Handle = self.runtime.handle().clone();
-        let fusor = Arc::new(Fusor { store: self.store.clone(), runtime: handle.clone() });
+        let fusor = Arc::new(Fusor { store: self.store.clone(), device: no_device(), runtime: handle.clone() });
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
@@ -100,6 +101,12 @@ impl Bench {
         self.store = open(elsewhere.path());
         self.store = open(self.folder.path());
     }
+}
+
+/// These tests are about the store: each prompt has blocks of its own.
+fn no_device() -> DeviceTier {
+    let options = DeviceOptions { blocks: 0, block_bytes: 1, policy: PolicyKind::Lru, cache: false };
+    DeviceTier::new(options).expect("a tier")
 }
 
 fn open(folder: &std::path::Path) -> KvStore {
@@ -294,9 +301,9 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     bench.reopen();
     bench.store.env().set_fail_point("disk.read_frame", FailMode::Error(ragstone_storage::ErrorKind::Corrupt), 1);
     let handle = bench.runtime.handle().clone();
-    let fusor = Arc::new(Fusor { store: bench.store.clone(), runtime: handle });
+    let fusor = Arc::new(Fusor { store: bench.store.clone(), device: no_device(), runtime: handle });
     let options = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
-    let fuse = Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options };
+    let fuse = Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options, on_device: false };
     let fused = bench.runtime.block_on(fusor.handle(fuse)).expect("planned");
     let tokens = tokens_of(&segments);
     let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));

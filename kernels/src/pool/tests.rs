@@ -131,3 +131,29 @@ fn writes_outside_the_pool_are_refused() {
     refused(0, 0, 0, &[0], KvData::F32(&[0.0; 11]), "11 values of K");
     refused(0, 0, 0, &[0], KvData::Bytes(KvDtype::F16, &[0; 22]), "11 values of K");
 }
+
+#[test]
+fn a_copied_block_has_every_bit_of_every_layer_and_touches_no_other() {
+    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+        let layout = KvLayout { dtype, ..LAYOUT };
+        let mut pool = KvPool::new(layout, 4);
+        let slots: Vec<u32> = (0..16).collect();
+        for layer in 0..2 {
+            let (k, v) = (rows(3 + layer, 16), rows(7 + layer, 16));
+            let (k, v) = (KvData::F32(&k), KvData::F32(&v));
+            pool.write(layer as usize, &rope(), &[BlockId(1)], &slots, &slots, k, v).unwrap();
+        }
+        pool.copy_block(BlockId(1), BlockId(3)).unwrap();
+        let len = layout.block_len();
+        for (keys, values) in (0..2).map(|layer| pool.arenas(layer)) {
+            for arena in [keys, values] {
+                let block = |block: usize| (0..len).map(|at| cell(arena, block * len + at)).collect::<Vec<_>>();
+                assert_eq!(block(3), block(1), "{dtype}");
+                assert!(block(1).iter().any(|value| *value != 0.0));
+                assert!([0, 2].map(block).concat().iter().all(|value| *value == 0.0), "{dtype}");
+            }
+        }
+        assert!(pool.copy_block(BlockId(1), BlockId(4)).is_err());
+        assert!(pool.copy_block(BlockId(4), BlockId(1)).is_err());
+    }
+}

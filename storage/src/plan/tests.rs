@@ -73,6 +73,34 @@ fn plans_by_table() {
 }
 
 #[test]
+fn the_last_token_is_never_taken_from_anywhere() {
+    // Everything is there, on the device even: the last segment with tokens is computed all the same.
+    for last in [(PASSAGE, 40, 3), (PASSAGE, 1, 3), (QUESTION, 5, 4)] {
+        let prompt = [(ROOT, 10, 0), (PASSAGE, 20, 1), last, (PASSAGE, 0, 9)];
+        let prompt = &prompt[..if last.0 == QUESTION { 3 } else { 4 }];
+        let mut residency = residency(prompt, 4, &[]);
+        for at in &mut residency.segments {
+            if let SegmentState::Exact { key, .. } = at.state {
+                at.state = SegmentState::Exact { key, tier: Tier::Device };
+            }
+        }
+        let plan = plan(&residency, &AUTO).unwrap();
+        assert_eq!((plan.device_tokens(), plan.total_tokens), (30, 30 + last.1));
+        // No entry tells whether it was filed: computed anew, it is offered again.
+        assert_eq!(plan.segments[2].file_under.is_some(), last.0 == PASSAGE);
+        let path: Vec<usize> = plan.exact_path().map(|(segment, _)| segment.segment).collect();
+        assert_eq!(path, if last.0 == PASSAGE { vec![0, 1, 2] } else { vec![0, 1] });
+    }
+}
+
+#[test]
+fn the_exact_path_ends_where_blending_begins() {
+    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &AUTO).unwrap();
+    let path: Vec<usize> = plan.exact_path().map(|(segment, _)| segment.segment).collect();
+    assert_eq!((letters(&plan).as_str(), path, plan.device_tokens()), ("LLBCC", vec![0, 1], 0));
+}
+
+#[test]
 fn ranges_and_counts() {
     let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &AUTO).unwrap();
     let ranges: Vec<_> = plan.segments.iter().map(|plan| plan.range.clone()).collect();

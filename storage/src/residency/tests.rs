@@ -3,8 +3,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::ErrorKind;
 use crate::entry::tests::{MODEL, entry_behind};
+use crate::policy::PolicyKind;
 use crate::store::tests::{Folder, put};
 use crate::tier::Put;
+use crate::tier::device::{DeviceOptions, KeptSegment};
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
     Segment { kind, tokens: tokens.into() }
@@ -48,7 +50,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let a = file(Some(root_key), &[2, 2]);
     file(Some(a), &[3, 3]);
     file(Some(root_key), &[4]);
-    let look_up = |segments: &[Segment]| look_up_prompt(&store, "", segments).unwrap();
+    let look_up = |segments: &[Segment]| look_up_prompt(&store, None, "", segments).unwrap();
 
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
@@ -65,12 +67,62 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     // Another root, another tenant, no root: nothing.
     assert_eq!(letters(&look_up(&[root(&[7]), passage(&[2, 2])])), "--");
     assert_eq!(letters(&look_up(&[passage(&[2, 2]), question(&[1])])), "--");
-    let other = look_up_prompt(&store, "tenant", &[root(&[1]), passage(&[2, 2])]).unwrap();
+    let other = look_up_prompt(&store, None, "tenant", &[root(&[1]), passage(&[2, 2])]).unwrap();
     assert_eq!(letters(&other), "--");
     // A question is never looked up, even if a passage of its tokens is there.
     assert_eq!(letters(&look_up(&[root(&[1]), question(&[2, 2])])), "E-");
     // An empty segment is no link of the chain.
     assert_eq!(letters(&look_up(&[root(&[1]), passage(&[]), passage(&[2, 2]), passage(&[3, 3])])), "E-EE");
+}
+
+#[test]
+fn the_device_comes_first_and_serves_the_exact_path_only() {
+    let folder = Folder::new();
+    let store = folder.open(1 << 20, 1 << 20);
+    let options = DeviceOptions { blocks: 8, block_bytes: 10, policy: PolicyKind::Lru, cache: true };
+    let device = DeviceTier::new(options).unwrap();
+    let prompt = [root(&[1; 9]), passage(&[]), passage(&[2; 20]), passage(&[3; 4]), question(&[9])];
+    let residency = look_up_prompt(&store, Some(&device), "", &prompt).unwrap();
+    let keys: Vec<_> = residency.segments.iter().filter_map(|at| at.chain_key).collect();
+    let path: Vec<KeptSegment> = [(0, 9), (2, 29)]
+        .iter()
+        .map(|&(index, end)| {
+            let at = &residency.segments[index];
+            KeptSegment { key: at.chain_key.unwrap(), segment: prompt[index].clone(), end }
+        })
+        .collect();
+    let seen = residency.device.unwrap();
+    let (mut table, _) = device.begin(Some(&seen), 0, 34, true).unwrap();
+    drop(device.keep(&seen, &path, &mut table, 1.0));
+    put(&store, Tier::Host, entry_behind(Some(keys[1]), &[3; 4]));
+    put(&store, Tier::Host, entry_behind(Some(keys[0]), &[3; 4]));
+
+    let found = look_up_prompt(&store, Some(&device), "", &prompt).unwrap();
+    let tiers = found.segments.iter().map(|at| match at.state {
+        SegmentState::Exact { tier, .. } => Some(tier),
+        _ => None,
+    });
+    assert_eq!(tiers.collect::<Vec<_>>(), [Some(Tier::Device), None, Some(Tier::Device), Some(Tier::Host), None]);
+    assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
+    assert_eq!(found.segments[2].behind_root, None, "only an entry can be blended");
+    assert_eq!(found.found.len(), 1);
+    // In another place the passage has no blocks.
+    let other = [root(&[1; 9]), passage(&[3; 4]), passage(&[2; 20])];
+    let found = look_up_prompt(&store, Some(&device), "", &other).unwrap();
+    assert_eq!(letters(&found), "EE-");
+    // Without a device nothing of it is seen.
+    assert_eq!(letters(&look_up_prompt(&store, None, "", &prompt).unwrap()), "---B-");
+}
+
+#[test]
+fn a_tenant_has_keys_of_its_own_for_every_segment() {
+    let prompt = [root(&[1]), passage(&[2]), passage(&[3]), passage(&[2]), question(&[4])];
+    let keys = |salt: &str| prompt_keys(&MODEL, salt, &prompt).unwrap();
+    for (mine, other) in keys("a").iter().zip(&keys("b")) {
+        assert_eq!(mine.chain_key.is_some(), other.chain_key.is_some());
+        assert!(mine.chain_key.is_none() || mine.chain_key != other.chain_key);
+        assert!(mine.behind_root_key.is_none() || mine.behind_root_key != other.behind_root_key);
+    }
 }
 
 #[test]
@@ -80,7 +132,7 @@ fn what_is_found_is_pinned() {
     let bytes = entry.header().total_bytes();
     let store = folder.open(bytes, 0);
     put(&store, Tier::Host, entry);
-    let residency = look_up_prompt(&store, "", &[root(&[1])]).unwrap();
+    let residency = look_up_prompt(&store, None, "", &[root(&[1])]).unwrap();
     let newcomer = Arc::new(entry_behind(None, &[2]));
     assert_eq!(store.write(Tier::Host, &newcomer).unwrap(), Some(Put::Refused));
     assert!(store.contains(&key(None, &[1])).is_some(), "pinned: the newcomer is refused");
@@ -93,11 +145,12 @@ fn what_is_found_is_pinned() {
 fn keys_are_asked_for_once() {
     let folder = Folder::new();
     let store = folder.open(1 << 20, 1 << 20);
-    look_up_prompt(&store, "", &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])]).unwrap();
+    look_up_prompt(&store, None, "", &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])])
+        .unwrap();
     // Root and both passages behind the root: the path ended at the root, so no chain key is asked for behind it.
     assert_eq!(store.status().host.misses, 3);
     put(&store, Tier::Host, entry_behind(None, &[1]));
-    look_up_prompt(&store, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
+    look_up_prompt(&store, None, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
     assert_eq!((store.status().host.misses, store.status().host.hits), (4, 1), "chain and behind-root key are one");
 }
 

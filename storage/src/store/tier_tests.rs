@@ -282,7 +282,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     ];
     let uses = |id: &EntryId| store.0.uses.get(&id.key).uses;
     let before = [root, a, b].map(|id| uses(&id));
-    let residency = look_up_prompt(&store, "", &prompt).unwrap();
+    let residency = look_up_prompt(&store, None, "", &prompt).unwrap();
     let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto }).unwrap();
     assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
     store.record_use(&plan).unwrap();

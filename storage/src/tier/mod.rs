@@ -6,6 +6,7 @@
 
 #[cfg(test)]
 pub(crate) mod conformance;
+pub mod device;
 pub mod disk;
 pub mod host;
 pub mod object;

@@ -1,0 +1,379 @@
+//! The device tier under the real engine, on a small random model: what is taken from there has the bits of a cold prefill.
+
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::key::{Fingerprint, KvKey};
+use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
+use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
+use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_storage::tier::device::DeviceOptions;
+use ragstone_storage::tier::{Tier, TierStatus};
+use tokio::runtime::Runtime;
+
+use super::*;
+use crate::background::{Background, Workers};
+use crate::eviction::{Evictor, Keep};
+use crate::fusion::{Fuse, Fused, Fusor};
+use crate::worker::{Service, Supervised};
+
+const TENANT: &str = "tests";
+const MODEL: Fingerprint = Fingerprint([3; 32]);
+
+/// What an answer is to the last bit: every token, its log-probability and the 20 greatest beside it.
+type Bits = Vec<Sampled>;
+
+struct Bench {
+    runtime: Runtime,
+    model: Arc<Model>,
+    store: KvStore,
+    tier: DeviceTier,
+    engine: Engine,
+    _folder: tempfile::TempDir,
+}
+
+/// An answer under way.
+struct Asked {
+    plan: LoadPlan,
+    prefill: Prefill,
+    decoded: mpsc::Receiver<Decoded>,
+}
+
+fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
+    let tokens: Vec<u32> = (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect();
+    Segment { kind, tokens: tokens.into() }
+}
+
+fn root(length: u32) -> Segment {
+    segment(SegmentKind::Root, 1, length)
+}
+
+fn passage(seed: u32, length: u32) -> Segment {
+    segment(SegmentKind::Passage, seed, length)
+}
+
+fn question(length: u32) -> Segment {
+    segment(SegmentKind::Question, 5, length)
+}
+
+impl Bench {
+    fn new(blocks: usize) -> Self {
+        Self::with(blocks, true)
+    }
+
+    fn with(blocks: usize, cache: bool) -> Self {
+        let config = r#"{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 96, "hidden_size": 48,
+            "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 512, "tie_word_embeddings": true,
+            "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
+        let config = ModelConfig::from_json(config).expect("a valid config");
+        let model = Arc::new(Model::random(config, 7, LoadOptions::default()));
+        let folder = tempfile::tempdir().expect("a folder");
+        let env = Env::seeded(1, 1_700_000_000_000);
+        let catalog = Arc::new(Catalog::open(&folder.path().join("catalog"), &env).expect("a catalog"));
+        let slower = TierOptions { capacity_bytes: 64 << 20, policy: PolicyKind::Lru };
+        let options = StoreOptions { host: slower, disk: slower, object: None, admission: AdmissionRule::Always };
+        let store = KvStore::open(&folder.path().join("kv"), options, MODEL, env.clone(), catalog).expect("a store");
+        let block_bytes = model.kv_layout().block_bytes();
+        let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };
+        let tier = DeviceTier::new(options).expect("a tier");
+        let engine = Engine::start(model.clone(), tier.clone(), 8, 4, env).expect("started");
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        Self { runtime, model, store, tier, engine, _folder: folder }
+    }
+
+    fn fuse(&self, segments: &[Segment], reuse: ReuseMode) -> Fused {
+        let (store, device) = (self.store.clone(), self.tier.clone());
+        let fusor = Arc::new(Fusor { store, device, runtime: self.runtime.handle().clone() });
+        let options = PlanOptions { ratio: 0.15, reuse };
+        let fuse = Fuse { segments: segments.into(), tenant: TENANT.into(), options, on_device: true };
+        self.runtime.block_on(fusor.handle(fuse)).expect("planned")
+    }
+
+    /// Queues a planned prompt; `more` tokens are generated, or with 0 its KV is computed only.
+    fn submit(&self, segments: &[Segment], fused: Fused, more: usize) -> (Reply, mpsc::Receiver<Decoded>) {
+        let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        let (output, decoded) = mpsc::channel(more + 1);
+        let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
+        let sampler = Sampler::new(params);
+        let decode = (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), output });
+        let (reply, prefilled) = oneshot::channel();
+        let Fused { plan, loads, device, .. } = fused;
+        let (selection, queued) = (Selection::Deviation, Instant::now());
+        let job = Job { tokens, plan, loads, device, selection, decode, reply, queued };
+        self.engine.submit(job, Urgency::Answer).expect("queued");
+        (prefilled, decoded)
+    }
+
+    /// Asks and files what is fresh; the answer goes on.
+    fn start(&self, segments: &[Segment], reuse: ReuseMode, more: usize) -> Asked {
+        let fused = self.fuse(segments, reuse);
+        let plan = fused.plan.clone();
+        let (reply, decoded) = self.submit(segments, fused, more);
+        let Ok(Ok(mut prefill)) = reply.blocking_recv() else { panic!("not prefilled") };
+        let fresh = std::mem::take(&mut prefill.fresh);
+        let (store, layout) = (self.store.clone(), self.model.kv_layout());
+        let evictor = Arc::new(Evictor { store, layout, runtime: self.runtime.handle().clone() });
+        let keep = Keep { tenant: TENANT.into(), segments: fresh, planned_in: plan.epoch };
+        self.runtime.block_on(evictor.handle(keep)).expect("kept");
+        Asked { plan, prefill, decoded }
+    }
+
+    /// The whole answer.
+    fn ask(&self, segments: &[Segment], reuse: ReuseMode) -> (Bits, Asked) {
+        let mut asked = self.start(segments, reuse, 6);
+        (drain(&mut asked.decoded), asked)
+    }
+
+    /// The answer of a cold prefill.
+    fn cold(&self, segments: &[Segment]) -> Bits {
+        let (bits, asked) = self.ask(segments, ReuseMode::Off);
+        assert_eq!(asked.prefill.account.exact, 0);
+        bits
+    }
+
+    /// Waits until the engine has let go of what ended: it takes the next prompt behind that.
+    fn settle(&self) {
+        let nothing = [question(1)];
+        let (reply, _decoded) = self.submit(&nothing, self.fuse(&nothing, ReuseMode::Off), 0);
+        assert!(matches!(reply.blocking_recv(), Ok(Ok(_))));
+    }
+
+    fn status(&self) -> DeviceStatus {
+        self.settle();
+        self.engine.status()
+    }
+
+    fn key(&self, segments: &[Segment], index: usize) -> KvKey {
+        prompt_keys(&MODEL, TENANT, segments).expect("keys")[index].chain_key.expect("a key")
+    }
+}
+
+type Reply = oneshot::Receiver<Result<Prefill, PrefillError>>;
+
+fn drain(decoded: &mut mpsc::Receiver<Decoded>) -> Bits {
+    let mut bits = Vec::new();
+    while let Some(item) = decoded.blocking_recv() {
+        match item {
+            Decoded::Token(sampled) => bits.push(sampled),
+            Decoded::End(_) => break,
+            Decoded::Failed(error) => panic!("{error}"),
+        }
+    }
+    bits
+}
+
+/// Where each segment came from, one letter: D(evice), H(ost), B(lend), C(ompute).
+fn letters(plan: &LoadPlan) -> String {
+    let letter = |source: Source| match source {
+        Source::Load { tier: Tier::Device, .. } => 'D',
+        Source::Load { .. } => 'H',
+        Source::Blend { .. } => 'B',
+        Source::Compute => 'C',
+    };
+    plan.segments.iter().map(|segment| letter(segment.source)).collect()
+}
+
+#[test]
+fn a_question_asked_again_loads_nothing_and_has_the_same_bits() {
+    let bench = Bench::new(64);
+    let segments = [root(9), passage(2, 33), passage(3, 20), question(11)];
+    let cold = bench.cold(&segments);
+    assert_eq!(bench.tier.status().entries, 0, "without reuse nothing is kept");
+    let (first, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), &first), ("CCCC", &cold));
+    let (second, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), &second), ("DDDC", &cold));
+    assert!(asked.prefill.loads.is_empty());
+    let expected = TokenAccount { exact: 62, computed: 11, ..TokenAccount::default() };
+    assert_eq!(asked.prefill.account, expected);
+    let status = bench.status();
+    // 62 tokens are 4 blocks, and both sequences are gone.
+    assert_eq!((status.cache.entries, status.cache.hits, status.cache.misses), (3, 3, 1));
+    assert_eq!((status.free_blocks, status.cached_blocks), (60, 4));
+}
+
+#[test]
+fn without_reuse_the_device_is_neither_asked_nor_filled() {
+    let bench = Bench::new(64);
+    let segments = [root(9), passage(2, 33), question(11)];
+    bench.ask(&segments, ReuseMode::ExactOnly);
+    let before = bench.tier.status();
+    assert_eq!(before.entries, 2);
+    let other = [root(12), passage(2, 33), question(11)];
+    for segments in [&segments, &other] {
+        let (_, asked) = bench.ask(segments, ReuseMode::Off);
+        assert_eq!(letters(&asked.plan), "CCC");
+    }
+    assert_eq!(bench.tier.status(), before);
+}
+
+#[test]
+fn the_border_may_fall_on_every_slot_of_a_block() {
+    for length in 1..=17 {
+        let bench = Bench::new(64);
+        // Questions of one token leave the border's block to the sequence that goes on in it.
+        for (tail, ask) in [(passage(2, 5), 1), (passage(3, 30), 1), (passage(4, 1), 20), (passage(2, 5), 3)] {
+            let segments = [root(length), tail.clone(), question(ask)];
+            let cold = bench.cold(&segments);
+            let (warm, _) = bench.ask(&segments, ReuseMode::ExactOnly);
+            assert_eq!(warm, cold, "root of {length}");
+            let (again, asked) = bench.ask(&segments, ReuseMode::ExactOnly);
+            assert_eq!((letters(&asked.plan).as_str(), again), ("DDC", cold), "root of {length}");
+            assert_eq!(asked.plan.device_tokens(), length + tail.tokens.len() as u32);
+        }
+        assert_eq!(bench.tier.status().entries, 4);
+    }
+}
+
+#[test]
+fn the_device_goes_before_the_host_and_the_host_goes_on_where_it_ends() {
+    let bench = Bench::new(64);
+    let segments = [root(9), passage(2, 33), passage(3, 20), passage(4, 7), question(11)];
+    let cold = bench.cold(&segments);
+    bench.ask(&segments, ReuseMode::Auto);
+    assert!(bench.tier.remove(&bench.key(&segments, 2)), "and what stands behind it");
+    let (mixed, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), &mixed), ("DDHHC", &cold));
+    assert!(asked.prefill.loads.iter().all(|load| load.tier == Tier::Host));
+    let (again, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), &again), ("DDDDC", &cold), "what was loaded is there, too");
+    // The device is lost: nothing is missed but time.
+    bench.tier.clear();
+    let (restored, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), &restored), ("HHHHC", &cold));
+}
+
+#[test]
+fn blended_kv_and_what_stands_behind_it_never_enters() {
+    let bench = Bench::new(64);
+    bench.ask(&[root(9), passage(4, 40), question(3)], ReuseMode::Auto);
+    bench.ask(&[root(9), passage(2, 33), question(3)], ReuseMode::Auto);
+    let segments = [root(9), passage(2, 33), passage(4, 40), passage(6, 20), question(11)];
+    for _ in 0..2 {
+        let (_, asked) = bench.ask(&segments, ReuseMode::Auto);
+        assert_eq!(letters(&asked.plan), "DDBCC");
+        let held = [0, 1, 2, 3].map(|index| bench.tier.contains(&bench.key(&segments, index)));
+        assert_eq!(held, [true, true, false, false]);
+    }
+    // The exact prefix of a blended prompt is kept like any other.
+    bench.tier.clear();
+    bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!(bench.tier.status().entries, 2);
+}
+
+#[test]
+fn eviction_under_pressure_costs_time_only() {
+    // Each prompt takes 6 blocks while it runs; 11 blocks hold one of them and half of another.
+    let bench = Bench::new(11);
+    let prompts: Vec<[Segment; 4]> =
+        (0..4).map(|seed| [root(9), passage(10 + seed, 33), passage(20 + seed, 30), question(10)]).collect();
+    let cold: Vec<Bits> = prompts.iter().map(|prompt| bench.cold(prompt)).collect();
+    for round in 0..3 {
+        for (prompt, cold) in prompts.iter().zip(&cold) {
+            assert_eq!(bench.ask(prompt, ReuseMode::ExactOnly).0, *cold, "round {round}");
+            let status = bench.status();
+            assert_eq!(status.free_blocks + status.cached_blocks, 11);
+            assert!(status.cache.bytes <= status.cache.capacity_bytes);
+        }
+    }
+    let status = bench.tier.status();
+    assert!(status.evicted > 6 && status.hits > 6, "{status:?}");
+}
+
+#[test]
+fn sequences_that_share_blocks_do_not_see_each_other() {
+    let bench = Bench::new(64);
+    let first = [root(9), passage(2, 33), question(2)];
+    let second = [root(9), passage(2, 33), question(4)];
+    let third = [root(9), passage(2, 33), passage(3, 30), question(2)];
+    let alone: Vec<Bits> = [&first[..], &second, &third]
+        .map(|segments| drain(&mut bench.start(segments, ReuseMode::Off, 60).decoded))
+        .into();
+    // The first decodes while the others come, take its path, and decode beside it.
+    let mut running: Vec<Asked> =
+        [&first[..], &second, &third].map(|segments| bench.start(segments, ReuseMode::ExactOnly, 60)).into();
+    assert_eq!(running.iter().map(|asked| letters(&asked.plan)).collect::<Vec<_>>(), ["CCC", "DDC", "DDCC"]);
+    for (asked, alone) in running.iter_mut().zip(&alone) {
+        assert_eq!(drain(&mut asked.decoded), *alone);
+    }
+}
+
+#[test]
+fn what_was_found_and_had_to_go_is_planned_again() {
+    let bench = Bench::new(12);
+    let segments = [root(9), passage(2, 33), question(11)];
+    let cold = bench.cold(&segments);
+    bench.ask(&segments, ReuseMode::Auto);
+    let found = bench.fuse(&segments, ReuseMode::Auto);
+    assert_eq!(letters(&found.plan), "DDC");
+    // It needs the whole pool, and no sequence runs whose end it could wait for.
+    bench.ask(&[root(186)], ReuseMode::Off);
+    let (reply, _decoded) = bench.submit(&segments, found, 6);
+    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::DeviceMiss)));
+    let (again, asked) = bench.ask(&segments, ReuseMode::Auto);
+    assert_eq!((letters(&asked.plan).as_str(), again), ("HHC", cold));
+}
+
+#[test]
+fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
+    // Half of 20 blocks: room for the path that was used most, not for both.
+    let bench = Bench::new(20);
+    let (hot, cold) = ([root(9), passage(2, 33), passage(3, 30), question(11)], [root(9), passage(4, 80), question(3)]);
+    for segments in [&hot[..], &hot, &hot, &cold] {
+        bench.ask(segments, ReuseMode::ExactOnly);
+    }
+    let bits = bench.cold(&hot);
+    let runtime = bench.runtime.handle().clone();
+    let (store, device, engine) = (bench.store.clone(), bench.tier.clone(), bench.engine.clone());
+    let (layout, to_evict, to_fuse) = (bench.model.kv_layout(), store.clone(), store.clone());
+    let (evicting, fusing) = (runtime.clone(), runtime.clone());
+    let workers = Workers {
+        fusor: Supervised::start(4, move || Fusor {
+            store: to_fuse.clone(),
+            device: device.clone(),
+            runtime: fusing.clone(),
+        }),
+        prefiller: Supervised::start(4, move || Prefiller { engine: engine.clone() }),
+        evictor: Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() }),
+        store,
+    };
+    let background = Background::start(workers, runtime);
+    let lost = bench.engine.device_lost();
+    assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));
+    lost.into_iter().for_each(|path| background.restore(path));
+    bench.runtime.block_on(background.settle());
+    assert_eq!(bench.status().cache.entries, 3);
+    let (again, asked) = bench.ask(&hot, ReuseMode::ExactOnly);
+    assert_eq!((letters(&asked.plan).as_str(), again), ("DDDC", bits));
+    assert_eq!(letters(&bench.ask(&cold, ReuseMode::ExactOnly).1.plan), "DHC");
+}
+
+#[test]
+fn switched_off_the_device_keeps_nothing() {
+    let bench = Bench::with(64, false);
+    let segments = [root(9), passage(2, 33), question(11)];
+    for expected in ["CCC", "HHC", "HHC"] {
+        assert_eq!(letters(&bench.ask(&segments, ReuseMode::Auto).1.plan), expected);
+    }
+    let capacity_bytes = bench.tier.status().capacity_bytes;
+    assert_eq!(bench.tier.status(), TierStatus { capacity_bytes, ..TierStatus::default() });
+    assert_eq!(bench.status().free_blocks, 64);
+}
+
+#[test]
+fn a_panic_in_a_prefill_leaves_nothing_behind() {
+    let bench = Bench::new(64);
+    let env = bench.store.env();
+    let segments = [root(9), passage(2, 33), question(11)];
+    let cold = bench.cold(&segments);
+    env.set_fail_point("engine.prefill", ragstone_storage::env::FailMode::Panic, 1);
+    let fused = bench.fuse(&segments, ReuseMode::Auto);
+    let (reply, _decoded) = bench.submit(&segments, fused, 6);
+    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Failed(_))));
+    env.set_fail_point("engine.prefill", ragstone_storage::env::FailMode::Off, 1);
+    assert_eq!((bench.tier.status().entries, bench.status().free_blocks), (0, 64));
+    assert_eq!(bench.ask(&segments, ReuseMode::Auto).0, cold);
+}

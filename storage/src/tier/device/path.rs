@@ -1,0 +1,170 @@
+//! What a prompt has of the device tier: found by its look-up, taken by its sequence, kept behind it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{DeviceTier, Node};
+use crate::block::{BLOCK_TOKENS, BlockCopy, BlockTable, SharedBlock, WeakBlock};
+use crate::key::KvKey;
+use crate::plan::{LoadPlan, SegmentPlan};
+use crate::residency::Segment;
+use crate::tree::{KnowledgeTree, NodeId};
+use crate::{Error, Result};
+
+/// The leading part of a path that the device tier has, spared from eviction while this lives and others can go.
+#[derive(Debug)]
+pub struct DevicePath {
+    tier: DeviceTier,
+    tenant: Arc<str>,
+    /// Counted when the path was looked for.
+    epoch: u64,
+    pinned: Option<NodeId>,
+    segments: usize,
+    tokens: usize,
+    blocks: Vec<WeakBlock>,
+}
+
+/// A segment of a prefilled sequence's exact path.
+#[derive(Debug, Clone)]
+pub struct KeptSegment {
+    /// Its key behind everything before it.
+    pub key: KvKey,
+    /// What it is; not empty.
+    pub segment: Segment,
+    /// Where it ends, in tokens from the start of the prompt.
+    pub end: usize,
+}
+
+/// Why a sequence cannot begin.
+#[derive(Debug)]
+pub enum Refused {
+    /// What had been found was needed for another sequence: plan again without it.
+    Gone,
+    /// Too few blocks are free or can be freed: wait for a sequence to end. Nothing has changed.
+    Full(Error),
+}
+
+impl KeptSegment {
+    /// The exact path of a prompt of these `tokens` that was prefilled as planned.
+    pub fn path_of(plan: &LoadPlan, tokens: &[u32]) -> Vec<Self> {
+        let segment = |(planned, key): (&SegmentPlan, KvKey)| {
+            let (begin, end) = (planned.range.start as usize, planned.range.end as usize);
+            Self { key, segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into() }, end }
+        };
+        plan.exact_path().map(segment).collect()
+    }
+
+    /// The blocks of a sequence that hold its tokens.
+    pub(super) fn blocks(&self) -> Range<usize> {
+        let begin = self.end - self.segment.tokens.len();
+        begin / BLOCK_TOKENS..self.end.div_ceil(BLOCK_TOKENS)
+    }
+
+    /// The node, of the blocks of the whole path.
+    pub(super) fn node(&self, tenant: Arc<str>, path: &[SharedBlock]) -> Node {
+        let range = self.blocks();
+        let (segment, end) = (self.segment.clone(), self.end);
+        Node { segment, tenant, end, first_block: range.start, blocks: path[range].to_vec() }
+    }
+}
+
+impl DevicePath {
+    pub(super) fn nothing(tier: &DeviceTier, tenant: &str, epoch: u64) -> Self {
+        let (tier, tenant) = (tier.clone(), tenant.into());
+        Self { tier, tenant, epoch, pinned: None, segments: 0, tokens: 0, blocks: Vec::new() }
+    }
+
+    /// Goes on with a node. Where it begins inside a block, its own block of that place has the tokens before it, too.
+    pub(super) fn add(&mut self, node: &Node) {
+        self.blocks.truncate(node.first_block);
+        self.blocks.extend(node.blocks.iter().map(SharedBlock::downgrade));
+        self.tokens = node.end;
+        self.segments += 1;
+    }
+
+    /// Spares `node` and what stands before it.
+    pub(super) fn pin(&mut self, tree: &mut KnowledgeTree<KvKey>, node: Option<NodeId>) {
+        if let Some(node) = node {
+            tree.pin(node);
+            self.pinned = Some(node);
+        }
+    }
+
+    /// Segments that were found, those that are not empty.
+    pub fn segments(&self) -> usize {
+        self.segments
+    }
+
+    /// Their tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Whose path it is.
+    pub fn tenant(&self) -> &Arc<str> {
+        &self.tenant
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+}
+
+impl Drop for DevicePath {
+    fn drop(&mut self) {
+        if let Some(node) = self.pinned {
+            self.tier.state().tree.unpin(node);
+        }
+    }
+}
+
+impl DeviceTier {
+    /// Blocks for a new sequence of `tokens` tokens, the first `prefix_tokens` of which are taken from `path`, all or nothing.
+    /// Nodes are evicted if too few blocks are free. With `is_alone`, where no sequence runs whose end could be waited for,
+    /// even those that waiting prompts found.
+    ///
+    /// Where a copy is returned, it has to be made in the pool before the sequence is written.
+    ///
+    /// # Errors
+    /// [`Refused`]; then nothing has changed, but for what had to leave without need in the end where `is_alone`.
+    pub fn begin(
+        &self,
+        path: Option<&DevicePath>,
+        prefix_tokens: usize,
+        tokens: usize,
+        is_alone: bool,
+    ) -> Result<(BlockTable, Option<BlockCopy>), Refused> {
+        let found = path.map_or(&[][..], |path| &path.blocks);
+        let wanted = found.get(..prefix_tokens.div_ceil(BLOCK_TOKENS)).ok_or(Refused::Gone)?;
+        let prefix = WeakBlock::upgrade_all(wanted).ok_or(Refused::Gone)?;
+        let added = tokens.max(prefix_tokens).div_ceil(BLOCK_TOKENS) - prefix_tokens / BLOCK_TOKENS;
+        if !self.make_room(added) && is_alone {
+            self.clear();
+        }
+        self.allocator().allocate_behind(prefix, prefix_tokens, tokens).map_err(Refused::Full)
+    }
+
+    /// Makes the block of slot `slot` the sequence's own, so that it may be written. If there is no room for a copy, what was
+    /// `kept` of the sequence's path leaves until the sequence is the block's only holder.
+    ///
+    /// # Errors
+    /// `Full` if others hold the block and no block is free.
+    pub fn own_slot(&self, kept: &DevicePath, table: &mut BlockTable, slot: usize) -> Result<Option<BlockCopy>> {
+        if table.is_writable(slot) || slot >= table.capacity_tokens() {
+            return Ok(None);
+        }
+        let mut done = table.own_slot(slot);
+        if done.is_err() && self.make_room(1) {
+            done = table.own_slot(slot);
+        }
+        let mut deepest = kept.pinned;
+        while let (Err(_), Some(node)) = (&done, deepest) {
+            let mut state = self.state();
+            deepest = state.tree.parent(node);
+            state.remove(node);
+            drop(state);
+            done = table.own_slot(slot);
+        }
+        done
+    }
+}
