@@ -29,6 +29,7 @@ pub(crate) struct Background {
     queue: mpsc::Sender<(Precompute, Pending)>,
     pending: Arc<watch::Sender<usize>>,
     runtime: Handle,
+    workers: Arc<Workers>,
 }
 
 /// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
@@ -37,6 +38,15 @@ pub(crate) struct Precompute {
     /// `None` where prompts have no root.
     pub root: Option<Segment>,
     pub passage: Segment,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precomputed {
+    /// It is in the store now, as far as a tier took it.
+    Computed,
+    /// It was there.
+    AlreadyThere,
 }
 
 /// The workers that background work uses.
@@ -67,14 +77,16 @@ impl Background {
     /// Starts the task that works through the queue, one passage after the other.
     pub(crate) fn start(workers: Workers, runtime: Handle) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(Precompute, Pending)>(MAX_WAITING);
+        let workers = Arc::new(workers);
+        let theirs = workers.clone();
         runtime.spawn(async move {
             while let Some((wanted, _pending)) = waiting.recv().await {
-                if let Err(error) = precompute(&workers, wanted).await {
+                if let Err(error) = precompute(&theirs, wanted).await {
                     tracing::warn!(%error, "a passage was not computed in the background");
                 }
             }
         });
-        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime }
+        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime, workers }
     }
 
     /// Queues a passage; drops it where the queue is full.
@@ -82,6 +94,11 @@ impl Background {
         if self.queue.try_send((wanted, Pending::new(&self.pending))).is_err() {
             metrics::counter!("ragstone_precompute_dropped_total").increment(1);
         }
+    }
+
+    /// Computes a passage now, before those in the queue, and says what became of it.
+    pub(crate) async fn compute(&self, wanted: Precompute) -> Result<Precomputed> {
+        precompute(&self.workers, wanted).await
     }
 
     /// Files fresh KV without making the answer wait. Where the eviction worker is overloaded it is not kept.
@@ -123,12 +140,12 @@ async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
 }
 
 /// Computes one passage behind its root and files it.
-async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
+async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
     let fingerprint = workers.store.fingerprint();
     let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
     let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
     if workers.store.contains(&key).is_some() {
-        return Ok(());
+        return Ok(Precomputed::AlreadyThere);
     }
     let segments: Arc<[Segment]> = wanted.root.into_iter().chain([wanted.passage]).collect();
     let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
@@ -148,7 +165,8 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
         match workers.prefiller.ask(request, DEADLINE).await? {
             Ok(prefill) => {
                 let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh };
-                return workers.evictor.ask(keep, DEADLINE).await;
+                workers.evictor.ask(keep, DEADLINE).await?;
+                return Ok(Precomputed::Computed);
             }
             Err(PrefillError::Failed(error)) => return Err(error),
             Err(PrefillError::LateMiss(failed)) => late_miss(&Handle::current(), &workers.store, failed).await,

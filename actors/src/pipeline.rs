@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ragstone_kernels::chat::{ChatTemplate, Date};
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
-use ragstone_storage::residency::Segment;
+use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -93,6 +93,14 @@ impl Pipeline {
         Ok(AnswerStream::new(opened, self.tokenizer.clone()))
     }
 
+    /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
+    pub(crate) fn root(&self) -> Result<Option<Segment>> {
+        let context = Some(Context { collection: None, top_k: None, documents: Vec::new() });
+        let message = ChatMessage { role: "user".into(), content: "?".into() };
+        let segments = self.assemble_input(&Input::Chat { messages: vec![message], context }, &[])?;
+        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
+    }
+
     fn admit(&self, question: &Question) -> Result<tokio::sync::OwnedSemaphorePermit> {
         question.sampling.validate()?;
         if let Reuse::Ratio(ratio) = question.reuse
@@ -149,7 +157,15 @@ impl Pipeline {
     }
 
     fn assemble(&self, question: &Question, passages: &[Passage]) -> Result<Arc<[Segment]>> {
-        let segments = match &question.input {
+        let segments = self.assemble_input(&question.input, passages)?;
+        if segments.iter().all(|segment| segment.tokens.is_empty()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
+        }
+        Ok(segments.into())
+    }
+
+    fn assemble_input(&self, input: &Input, passages: &[Passage]) -> Result<Vec<Segment>> {
+        Ok(match input {
             Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
             Input::Text(text) => assemble_tokens(self.tokenizer.encode(text, true)?),
             Input::Chat { messages, context } => {
@@ -159,11 +175,7 @@ impl Pipeline {
                 let passages = context.as_ref().map(|_| tokens.as_slice());
                 assemble_chat(messages, passages, &self.settings.prompt, template, &self.tokenizer)?
             }
-        };
-        if segments.iter().all(|segment| segment.tokens.is_empty()) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
-        }
-        Ok(segments.into())
+        })
     }
 
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.

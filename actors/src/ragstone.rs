@@ -24,11 +24,13 @@ use crate::engine::{Engine, Prefiller};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
 use crate::fusion::Fusor;
+use crate::library::Library;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
 use crate::retrieval::Retriever;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
+use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
 
 /// Where everything is.
@@ -65,12 +67,14 @@ pub struct Ragstone {
 }
 
 struct Inner {
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     engine: Engine,
     model: ModelStatus,
     corpus: Corpus,
     catalog: Arc<Catalog>,
     encoder: Arc<SentenceEncoder>,
+    library: Library,
+    warmer: Warmer,
 }
 
 /// The language model, for people.
@@ -168,7 +172,11 @@ impl Ragstone {
         let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
         let parts =
             Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
-        Ok(Self { inner: Arc::new(parts.start()?) })
+        let inner = parts.start()?;
+        if let Err(error) = inner.library.recover().await {
+            tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
+        }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Answers a question. Returns when its first token is there.
@@ -179,6 +187,21 @@ impl Ragstone {
     /// The corpus. Await its futures on a multi-thread runtime.
     pub fn corpus(&self) -> &Corpus {
         &self.inner.corpus
+    }
+
+    /// The corpus and its KV, changed together.
+    pub fn library(&self) -> &Library {
+        &self.inner.library
+    }
+
+    /// Computes entries ahead.
+    pub fn warmer(&self) -> &Warmer {
+        &self.inner.warmer
+    }
+
+    /// The store. Its calls may block.
+    pub fn store(&self) -> &KvStore {
+        &self.inner.pipeline.store
     }
 
     /// The catalog: settings, jobs.
@@ -295,7 +318,7 @@ impl Parts {
             weight_bytes: model.size_in_bytes(),
             kv_bytes_per_token: layout.token_bytes(),
         };
-        let pipeline = Pipeline {
+        let pipeline = Arc::new(Pipeline {
             admission: Arc::new(Semaphore::new(queued)),
             settings,
             env,
@@ -307,8 +330,10 @@ impl Parts {
             prefiller,
             evictor,
             background,
-        };
-        Ok(Inner { pipeline, engine, model: status, corpus, catalog, encoder })
+        });
+        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
+        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
+        Ok(Inner { pipeline, engine, model: status, corpus, catalog, encoder, library, warmer })
     }
 }
 
@@ -356,7 +381,7 @@ fn load_model(
     })
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -1,6 +1,9 @@
-//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, ingest jobs.
+//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
+//! ingest, warm-up and removal.
 //!
 //! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
+
+mod journal;
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
+pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
 use crate::{Error, ErrorKind, Result};
@@ -33,6 +37,12 @@ pub struct Catalog {
     accesses: Tree,
     /// id, u64 big-endian -> [`IngestJob`] as JSON
     jobs: Tree,
+    /// id, u64 big-endian -> [`WarmJob`] as JSON
+    warm_jobs: Tree,
+    /// id, u64 big-endian -> [`RemovalRow`] as JSON
+    removals: Tree,
+    /// KvKey [32] -> nothing
+    pins: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -216,8 +226,7 @@ impl Catalog {
     /// # Errors
     /// `InvalidInput` if a path is not UTF-8; else as sled says.
     pub fn add_job(&self, collection: &str, paths: &[PathBuf], now_unix_ms: u64) -> Result<IngestJob> {
-        // Ids are never used twice, so that a late update of a finished job cannot hit another one.
-        let id = self.db.generate_id().map_err(sled_error)? + 1;
+        let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let job = IngestJob { id, collection, paths, created_unix_ms: now_unix_ms, done: 0 };
         self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
@@ -262,11 +271,23 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    fn trees(&self) -> [&Tree; 8] {
+        let Self { db: _, settings, models, digests, accesses, jobs, warm_jobs, removals, pins } = self;
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, pins]
+    }
+
+    /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
+    fn fresh_id(&self) -> Result<u64> {
+        Ok(self.db.generate_id().map_err(sled_error)? + 1)
+    }
+}
+
 /// Opens the catalog and reads every row once: sled finds some damage only when it reads, and some by panicking.
 fn open_and_read(dir: &Path) -> Result<Catalog> {
     let attempt = AssertUnwindSafe(|| {
         let catalog = open_trees(dir)?;
-        for tree in [&catalog.settings, &catalog.models, &catalog.digests, &catalog.accesses, &catalog.jobs] {
+        for tree in catalog.trees() {
             for row in tree {
                 row.map_err(sled_error)?;
             }
@@ -286,6 +307,9 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         digests: tree("digests")?,
         accesses: tree("accesses")?,
         jobs: tree("jobs")?,
+        warm_jobs: tree("warm_jobs")?,
+        removals: tree("removals")?,
+        pins: tree("pins")?,
         db,
     })
 }

@@ -3,14 +3,18 @@
 
 mod bad_input;
 mod bad_models;
+mod cache;
 mod command_line;
 mod eval;
 mod harness;
 mod hub;
+mod invalidate;
 mod kill;
 mod limits;
+mod migrate;
 mod openai_client;
 mod openai_shape;
 mod restart;
 mod simulate;
 mod tree;
+mod warm;

@@ -1,4 +1,4 @@
-//! `ragstone cache`
+//! `ragstone cache status`
 
 use std::fmt::Write;
 
@@ -11,19 +11,15 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::progress::mebibytes;
 
-#[derive(Debug, clap::Subcommand)]
-pub enum Command {
-    /// Show what the tiers hold
-    Status {
-        /// Print one JSON object
-        #[arg(long)]
-        json: bool,
-    },
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
-/// Runs a subcommand.
-pub async fn run(config: &Config, command: Command) -> Result<()> {
-    let Command::Status { json } = command;
+/// Shows it.
+pub async fn run(config: &Config, Args { json }: Args) -> Result<()> {
     let status: Value =
         access::with(config, "cache status", async |client: &Client| client.get(&["v1", "cache", "status"]).await)
             .await?;
@@ -54,6 +50,10 @@ fn table(status: &Value) -> String {
     }
     let device = &status["device"];
     let _ = writeln!(out, "\ndevice  {} of {} blocks of 16 tokens free", device["free_blocks"], device["blocks"]);
+    let jobs = super::warm::jobs_table(&status["warm_jobs"]);
+    if !jobs.is_empty() {
+        let _ = write!(out, "\n{jobs}");
+    }
     out
 }
 

@@ -1,0 +1,41 @@
+//! `ragstone cache`
+
+mod entries;
+mod filter;
+mod invalidate;
+mod status;
+mod warm;
+
+use crate::config::Config;
+use crate::error::Result;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Show what every tier holds, what the start found, and what is on its way
+    Status(status::Args),
+    /// List entries, last used first
+    List(entries::ListArgs),
+    /// Compute a collection's entries before anybody asks
+    Warm(warm::Args),
+    /// Take entries out of the tiers; they are computed again when they are needed
+    Evict(entries::ChangeArgs),
+    /// Keep entries from being evicted
+    Pin(entries::ChangeArgs),
+    /// Let pinned entries be evicted again
+    Unpin(entries::ChangeArgs),
+    /// Remove a document, or a collection, from the corpus and from every tier
+    Invalidate(invalidate::Args),
+}
+
+/// Runs a subcommand.
+pub async fn run(config: &Config, command: Command) -> Result<()> {
+    match command {
+        Command::Status(args) => status::run(config, args).await,
+        Command::List(args) => entries::list(config, args).await,
+        Command::Warm(args) => warm::run(config, args).await,
+        Command::Evict(args) => entries::evict(config, args).await,
+        Command::Pin(args) => entries::pin(config, args).await,
+        Command::Unpin(args) => entries::unpin(config, args).await,
+        Command::Invalidate(args) => invalidate::run(config, args).await,
+    }
+}

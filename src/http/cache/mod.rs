@@ -1,0 +1,26 @@
+//! `/v1/cache…`: what the tiers hold, and what operators do about it. Everything but the status is for the data folder's
+//! owner.
+
+mod entries;
+mod filter;
+mod invalidate;
+mod status;
+mod warm;
+
+use actix_web::web::{self, ServiceConfig};
+
+use super::resource;
+
+/// All paths below `/v1/cache`.
+pub fn paths(config: &mut ServiceConfig) {
+    config
+        .service(resource("/v1/cache/status", "GET", vec![web::get().to(status::status)]))
+        .service(resource("/v1/cache/entries", "GET", vec![web::get().to(entries::list)]))
+        .service(resource("/v1/cache/evict", "POST", vec![web::post().to(entries::evict)]))
+        .service(resource("/v1/cache/pin", "POST", vec![web::post().to(entries::pin)]))
+        .service(resource("/v1/cache/unpin", "POST", vec![web::post().to(entries::unpin)]))
+        .service(resource("/v1/cache/invalidate", "POST", vec![web::post().to(invalidate::invalidate)]))
+        .service(resource("/v1/cache/warm", "POST", vec![web::post().to(warm::warm)]))
+        .service(resource("/v1/cache/jobs", "GET", vec![web::get().to(warm::jobs)]))
+        .service(resource("/v1/cache/jobs/{job}", "DELETE", vec![web::delete().to(warm::cancel)]));
+}
