@@ -33,11 +33,14 @@ pub(crate) struct Background {
 }
 
 /// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
+#[derive(Clone)]
 pub(crate) struct Precompute {
     pub tenant: Arc<str>,
     /// `None` where prompts have no root.
     pub root: Option<Segment>,
     pub passage: Segment,
+    /// The store's epoch before the passage was read from the corpus: what was invalidated since is not filed.
+    pub found_in: u64,
 }
 
 /// What became of it.
@@ -132,9 +135,11 @@ impl Background {
 }
 
 async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
-    tracing::warn!(key = %failed.key, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
+    tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
     let store = store.clone();
-    if let Err(error) = runtime.spawn_blocking(move || store.late_miss(&failed.key)).await {
+    if let Err(error) =
+        runtime.spawn_blocking(move || store.late_miss(&failed.id, failed.tier, failed.error.kind())).await
+    {
         tracing::error!(%error, "dropping a bad entry failed");
     }
 }
@@ -154,6 +159,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
     for _ in 0..2 {
         let fuse = Fuse { segments: segments.clone(), tenant: wanted.tenant.to_string(), options };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
+        let planned_in = fused.plan.epoch.min(wanted.found_in);
         let request = PrefillRequest {
             tokens: tokens.clone(),
             plan: fused.plan,
@@ -164,7 +170,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
         };
         match workers.prefiller.ask(request, DEADLINE).await? {
             Ok(prefill) => {
-                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh };
+                let keep = Keep { tenant: wanted.tenant, segments: prefill.fresh, planned_in };
                 workers.evictor.ask(keep, DEADLINE).await?;
                 return Ok(Precomputed::Computed);
             }

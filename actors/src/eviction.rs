@@ -1,9 +1,8 @@
-//! The eviction worker: files fresh KV, makes room for it, and writes it behind to disk.
+//! The eviction worker: files fresh KV, and makes room for it.
 
 use std::sync::Arc;
 
 use ragstone_kernels::pool::KvLayout;
-use ragstone_storage::ErrorKind as StorageErrorKind;
 use ragstone_storage::entry::{EntryBuilder, NewEntry};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
@@ -28,6 +27,8 @@ pub struct Keep {
     pub tenant: Arc<str>,
     /// Segments that were computed exactly, in prompt order.
     pub segments: Vec<FreshSegment>,
+    /// The store's epoch when they were planned.
+    pub planned_in: u64,
 }
 
 impl Service for Evictor {
@@ -46,9 +47,8 @@ impl Service for Evictor {
 }
 
 impl Evictor {
-    /// Everything into host memory first, so that the next question finds it; then to disk.
+    /// Into host memory, so that the next question finds it, and from there behind to the slower tiers.
     fn keep(&self, keep: Keep) -> Result<()> {
-        let mut inserted = Vec::with_capacity(keep.segments.len());
         for segment in keep.segments {
             let mut builder = EntryBuilder::new(NewEntry {
                 fingerprint: *self.store.fingerprint(),
@@ -67,17 +67,7 @@ impl Evictor {
                 builder.push_layer(k, v)?;
             }
             let entry = builder.finish(segment.compute_us, self.store.env().now_unix_ms())?;
-            inserted.push(self.store.insert(entry)?.entry);
-        }
-        for entry in inserted {
-            match self.store.persist_entry(&entry) {
-                Ok(_) => {}
-                // The answer does not depend on it, and the store counted it: the entry stays in host memory.
-                Err(error) if error.kind() == StorageErrorKind::Full => {
-                    tracing::warn!(%error, "disk tier is full; entry kept in host memory only");
-                }
-                Err(error) => return Err(error.into()),
-            }
+            self.store.keep(entry, keep.planned_in)?;
         }
         Ok(())
     }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Instant;
 
-use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
 use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
+use ragstone_storage::tier::{EntryId, Tier};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -62,7 +62,9 @@ pub struct LoadedLayer {
 #[derive(Debug)]
 pub struct FailedLoad {
     /// The entry that could not be read.
-    pub key: KvKey,
+    pub id: EntryId,
+    /// Where it was found.
+    pub tier: Tier,
     /// Why.
     pub error: ragstone_storage::Error,
 }
@@ -108,7 +110,7 @@ impl Fusor {
         let started = Instant::now();
         let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
         let plan_ms = milliseconds_since(started);
-        let loads = self.start_loads(&plan, &fuse.segments, residency);
+        let loads = self.start_loads(&plan, &residency)?;
         Ok(Fused { plan, loads, look_up_ms, plan_ms })
     }
 
@@ -120,27 +122,22 @@ impl Fusor {
         Ok(look_up_prompt(&self.store, &fuse.tenant, &fuse.segments)?)
     }
 
-    /// Opens what the plan reuses and reads it on a blocking thread. `residency` holds the pins until then.
-    fn start_loads(&self, plan: &LoadPlan, segments: &[Segment], residency: Residency) -> LayerLoads {
-        let wanted: Vec<(usize, KvKey)> = plan
-            .segments
-            .iter()
-            .filter_map(|planned| match planned.source {
-                Source::Load { key, .. } | Source::Blend { key, .. } => Some((planned.segment, key)),
-                Source::Compute => None,
-            })
-            .collect();
-        if wanted.is_empty() {
-            return LayerLoads::none();
+    /// Reads what the plan reuses on a blocking thread; the readers pin it until then.
+    fn start_loads(&self, plan: &LoadPlan, residency: &Residency) -> Result<LayerLoads> {
+        let mut readers = Vec::new();
+        for planned in &plan.segments {
+            let (Source::Load { key, .. } | Source::Blend { key, .. }) = planned.source else { continue };
+            let found = residency.found.get(&key).ok_or_else(|| {
+                Error::new(ErrorKind::Internal, format!("entry {key} was planned without having been found"))
+            })?;
+            readers.push((planned.segment, self.store.open_found(found)));
+        }
+        if readers.is_empty() {
+            return Ok(LayerLoads::none());
         }
         let (sender, receiver) = sync_channel(LAYERS_AHEAD);
-        let store = self.store.clone();
-        let tokens: Vec<Arc<[u32]>> = segments.iter().map(|segment| segment.tokens.clone()).collect();
-        self.runtime.spawn_blocking(move || {
-            load(&store, &wanted, &tokens, &sender);
-            drop(residency);
-        });
-        LayerLoads { receiver: Some(receiver) }
+        self.runtime.spawn_blocking(move || load(&readers, &sender));
+        Ok(LayerLoads { receiver: Some(receiver) })
     }
 }
 
@@ -155,34 +152,14 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         behind_root: None,
         state: SegmentState::Missing,
     };
-    Residency { segments: segments.iter().map(segment).collect(), pins: Vec::new() }
+    Residency { segments: segments.iter().map(segment).collect(), ..Residency::default() }
 }
 
 /// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
-fn load(
-    store: &KvStore,
-    wanted: &[(usize, KvKey)],
-    tokens: &[Arc<[u32]>],
-    sender: &SyncSender<Result<LoadedLayer, FailedLoad>>,
-) {
-    let mut readers = Vec::with_capacity(wanted.len());
-    for (segment, key) in wanted {
-        match store.open_entry(key, &tokens[*segment]) {
-            Some(reader) => readers.push((*segment, *key, reader)),
-            None => {
-                let error = ragstone_storage::Error::new(
-                    ragstone_storage::ErrorKind::NotFound,
-                    format!("entry {key} went away between look-up and load"),
-                );
-                // The prompt's owner may have gone; then nobody waits for this either.
-                drop(sender.send(Err(FailedLoad { key: *key, error })));
-                return;
-            }
-        }
-    }
-    let layers = readers.iter().map(|(_, _, reader)| reader.header().layers).max().unwrap_or(0);
+fn load(readers: &[(usize, EntryReader)], sender: &SyncSender<Result<LoadedLayer, FailedLoad>>) {
+    let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
     for layer in 0..layers {
-        let loaded = load_layer(&readers, layer);
+        let loaded = load_layer(readers, layer);
         let failed = loaded.is_err();
         if sender.send(loaded).is_err() || failed {
             return;
@@ -190,10 +167,11 @@ fn load(
     }
 }
 
-fn load_layer(readers: &[(usize, KvKey, EntryReader)], layer: u32) -> Result<LoadedLayer, FailedLoad> {
+fn load_layer(readers: &[(usize, EntryReader)], layer: u32) -> Result<LoadedLayer, FailedLoad> {
     let mut frames = Vec::with_capacity(readers.len());
-    for (segment, key, reader) in readers {
-        let frame = reader.layer(layer).map_err(|error| FailedLoad { key: *key, error })?;
+    for (segment, reader) in readers {
+        let frame = reader.layer(layer);
+        let frame = frame.map_err(|error| FailedLoad { id: reader.id(), tier: reader.tier(), error })?;
         frames.push((*segment, frame));
     }
     Ok(LoadedLayer { frames })

@@ -65,6 +65,8 @@ impl Pipeline {
         let deadline = Instant::now() + question.deadline;
         let admission = self.admit(&question)?;
 
+        // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
+        let found_in = self.store.epoch();
         let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
         let retrieve_ms = milliseconds_since(arrived);
 
@@ -77,7 +79,7 @@ impl Pipeline {
         let mut sequence = self.fuse(&question, &segments, deadline).instrument(fuse).await?;
         let total_ms = milliseconds_since(arrived);
 
-        self.keep(&question, &segments, &mut sequence);
+        self.keep(&question, &segments, &mut sequence, found_in);
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
         let report = report(&sequence, ttft);
         record(&report);
@@ -181,8 +183,8 @@ impl Pipeline {
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        // Every late miss removes an entry, and a segment has at most two.
-        for late_misses in 0..=2 * segments.len() as u32 {
+        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
+        for late_misses in 0..=6 * segments.len() as u32 {
             let options = self.plan_options(question.reuse);
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options };
             let Fused { plan, loads, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
@@ -197,6 +199,7 @@ impl Pipeline {
             };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
+                    self.store.record_use(&plan)?;
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
@@ -225,16 +228,17 @@ impl Pipeline {
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
-    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence) {
+    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         if !fresh.is_empty() {
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh });
+            let planned_in = sequence.plan.epoch.min(found_in);
+            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in });
         }
         let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
         for index in &sequence.plan.missing_behind_root {
             let passage = segments[*index].clone();
-            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage });
+            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
     }
 }

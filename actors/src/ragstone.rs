@@ -13,7 +13,7 @@ use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
 use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::key::Fingerprint;
-use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus};
+use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -32,6 +32,9 @@ use crate::settings::Settings;
 use crate::stream::AnswerStream;
 use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
+
+/// How long background work may take to end.
+const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where everything is.
 #[derive(Debug, Clone)]
@@ -154,7 +157,12 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = load_model(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
-            let options = StoreOptions { host_bytes: settings.host_bytes, disk_bytes: settings.disk_bytes };
+            let options = StoreOptions {
+                host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
+                disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
+                object: None,
+                admission: settings.kv_admission,
+            };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
@@ -255,14 +263,19 @@ impl Ragstone {
         }
     }
 
-    /// Waits until fresh KV is filed and queued passages are computed.
+    /// Waits until fresh KV is filed in every tier and queued passages are computed.
     pub async fn settle(&self) {
         self.inner.pipeline.background.settle().await;
+        let store = self.inner.pipeline.store.clone();
+        let drained = tokio::task::spawn_blocking(move || store.drain(SETTLE_LIMIT)).await;
+        if !matches!(drained, Ok(true)) {
+            tracing::warn!("fresh KV is still on its way to the slower tiers");
+        }
     }
 
     /// Finishes background work, for ten seconds at most, and makes everything durable.
     pub async fn close(&self) -> Result<()> {
-        if tokio::time::timeout(Duration::from_secs(10), self.settle()).await.is_err() {
+        if tokio::time::timeout(SETTLE_LIMIT, self.settle()).await.is_err() {
             tracing::warn!("background work was cut short; it is done again when it is needed");
         }
         let (store, catalog) = (self.inner.pipeline.store.clone(), self.inner.catalog.clone());

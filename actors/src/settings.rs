@@ -2,6 +2,8 @@
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::simd;
+use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::store::AdmissionRule;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +19,12 @@ pub struct Settings {
     pub host_bytes: u64,
     /// Bytes of stored KV kept on disk.
     pub disk_bytes: u64,
+    /// Who leaves host memory first: `hit-density`, `pgdsf`, `gdsf`, `lru`, `lfu` or `s3-fifo`.
+    pub host_policy: PolicyKind,
+    /// Who leaves the disk first.
+    pub disk_policy: PolicyKind,
+    /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
+    pub kv_admission: AdmissionRule,
     /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
     pub recompute_ratio: f32,
     /// Passages retrieved for a question.
@@ -52,6 +60,9 @@ impl Default for Settings {
             device_bytes: 512 << 20,
             host_bytes: 1 << 30,
             disk_bytes: 16 << 30,
+            host_policy: PolicyKind::HitDensity,
+            disk_policy: PolicyKind::HitDensity,
+            kv_admission: AdmissionRule::Cost,
             recompute_ratio: 0.15,
             top_k: 5,
             chunk_tokens: 256,

@@ -30,6 +30,8 @@ const PASSAGES_PER_NOTE: usize = 16;
 const MOST_JOBS: usize = 256;
 /// Finished jobs whose result is still told.
 const RECENT: usize = 64;
+/// How long it waits for what it computed to reach the disk.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a warm-up waits where answers keep every worker busy.
 const BACK_OFF: Duration = Duration::from_millis(250);
 
@@ -299,10 +301,14 @@ impl Warmer {
         (progress.passages_done, progress.passages_total) = (begin as u64, ids.len() as u64);
         for batch in ids[begin..].chunks(PASSAGES_PER_NOTE) {
             let root = self.0.pipeline.root()?;
+            let found_in = self.0.pipeline.store.epoch();
             for passage in self.0.corpus.passages_of(&job.collection, batch).await? {
                 self.state().running = Some((job.id, progress.clone()));
                 for tenant in &job.tenants {
-                    self.entry(tenant, root.clone(), &passage, &mut progress).await?;
+                    let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
+                    let wanted =
+                        Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
+                    self.entry(wanted, &passage.id, &mut progress).await?;
                 }
             }
             progress.passages_done += batch.len() as u64;
@@ -315,22 +321,14 @@ impl Warmer {
     }
 
     /// Computes one entry, if it is missing. Waits where answers take all there is.
-    async fn entry(
-        &self,
-        tenant: &str,
-        root: Option<Segment>,
-        passage: &PassageTokens,
-        progress: &mut WarmProgress,
-    ) -> Result<()> {
+    async fn entry(&self, wanted: Precompute, id: &str, progress: &mut WarmProgress) -> Result<()> {
         let pipeline = &self.0.pipeline;
         loop {
             if self.0.stopping.load(Ordering::Relaxed) {
                 let message = "the service stops; the warm-up goes on when it starts again";
                 return Err(Error::new(ErrorKind::Cancelled, message));
             }
-            let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
-            let wanted = Precompute { tenant: tenant.into(), root: root.clone(), passage: segment };
-            match pipeline.background.compute(wanted).await {
+            match pipeline.background.compute(wanted.clone()).await {
                 Ok(Precomputed::Computed) => progress.entries_computed += 1,
                 Ok(Precomputed::AlreadyThere) => progress.entries_skipped += 1,
                 Err(error) if error.kind() == ErrorKind::Overloaded => {
@@ -339,7 +337,7 @@ impl Warmer {
                 }
                 // This one will fail at every attempt; the others need not.
                 Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ContextLength) => {
-                    tracing::warn!(%error, passage = passage.id, "a passage cannot be computed ahead");
+                    tracing::warn!(%error, passage = id, "a passage cannot be computed ahead");
                     progress.entries_failed += 1;
                 }
                 Err(error) => return Err(error),
@@ -352,6 +350,9 @@ impl Warmer {
     async fn note(&self, id: u64, progress: &WarmProgress) -> Result<()> {
         let (store, catalog, progress) = (self.0.pipeline.store.clone(), self.0.catalog.clone(), progress.clone());
         blocking(move || {
+            if !store.drain(DRAIN_LIMIT) {
+                tracing::warn!("entries wait long to be written; those that a kill loses are not computed ahead again");
+            }
             store.flush()?;
             store.env().fail_point("warm.before_note")?;
             match catalog.update_warm_job(id, &progress) {

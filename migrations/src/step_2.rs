@@ -32,6 +32,7 @@ fn verify(data: &Path) -> Result<Vec<Check>> {
         return Ok(Vec::new());
     }
     let disk::IndexCheck { entries, missing, stale } = disk::check_index(&kv)?;
-    let found = format!("{entries} entries, {missing} of them without a true index row; {stale} index rows without an entry");
+    let found =
+        format!("{entries} entries, {missing} of them without a true index row; {stale} index rows without an entry");
     Ok(vec![Check { what: "every entry on disk has its row in the index".into(), ok: missing + stale == 0, found }])
 }

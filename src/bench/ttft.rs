@@ -20,8 +20,9 @@ use ragstone_storage::catalog::Catalog;
 use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
-use ragstone_storage::store::{KvStore, StoreOptions};
+use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
@@ -185,8 +186,11 @@ impl Bench {
         for store in [self.host.clone(), self.disk.clone()] {
             let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
             let done = self.prefill(&store, segments, options)?;
-            let evictor = Arc::new(Evictor { store, layout: self.model.kv_layout(), runtime: self.runtime.clone() });
-            self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments: done.fresh }))?;
+            let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
+            let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
+            let keep = Keep { tenant: TENANT.into(), segments: done.fresh, planned_in: store.epoch() };
+            self.runtime.block_on(evictor.handle(keep))?;
+            store.drain(std::time::Duration::from_secs(60));
         }
         Ok(())
     }
@@ -268,7 +272,9 @@ fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &En
         kv_dtype: model.kv_layout().dtype,
         positional: "rope",
     };
-    let options = StoreOptions { host_bytes, disk_bytes: 4 << 30 };
+    let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: PolicyKind::Lru };
+    let options =
+        StoreOptions { host: tier(host_bytes), disk: tier(4 << 30), object: None, admission: AdmissionRule::Always };
     let fingerprint = fingerprint(&identity, None, None)?;
     Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
 }

@@ -4,8 +4,8 @@
 //! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
 
 mod journal;
+mod uses;
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use sled::Tree;
 
 pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
+pub use self::uses::LastUse;
 use crate::env::Env;
-use crate::key::{Fingerprint, KvKey};
+use crate::key::Fingerprint;
 use crate::{Error, ErrorKind, Result};
 
 /// sled's page cache; its own default is 1 GiB.
@@ -33,16 +34,16 @@ pub struct Catalog {
     models: Tree,
     /// [`FileStamp`] as JSON -> digest [32]
     digests: Tree,
-    /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian
+    /// KvKey [32] -> last use, milliseconds since 1970, u64 big-endian, and the number of uses, u32 big-endian
     accesses: Tree,
+    /// KvKey [32] -> nothing: pinned by an operator
+    pins: Tree,
     /// id, u64 big-endian -> [`IngestJob`] as JSON
     jobs: Tree,
     /// id, u64 big-endian -> [`WarmJob`] as JSON
     warm_jobs: Tree,
     /// id, u64 big-endian -> [`RemovalRow`] as JSON
     removals: Tree,
-    /// KvKey [32] -> nothing
-    pins: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -186,41 +187,6 @@ impl Catalog {
         self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
     }
 
-    /// Last uses of entries, in milliseconds since 1970.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn accesses(&self) -> Result<HashMap<KvKey, u64>> {
-        let mut accesses = HashMap::new();
-        for row in &self.accesses {
-            let (key, value) = row.map_err(sled_error)?;
-            if let (Ok(key), Ok(value)) = (key[..].try_into(), value[..].try_into()) {
-                accesses.insert(KvKey(key), u64::from_be_bytes(value));
-            }
-        }
-        Ok(accesses)
-    }
-
-    /// Notes last uses of entries. They only order evictions after a restart, so they are not synced.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn note_accesses(&self, accesses: &HashMap<KvKey, u64>) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        accesses.iter().for_each(|(key, at)| batch.insert(key.as_bytes(), &at.to_be_bytes()));
-        self.accesses.apply_batch(batch).map_err(sled_error)
-    }
-
-    /// Forgets entries that are gone.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn forget_accesses(&self, keys: &[KvKey]) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        keys.iter().for_each(|key| batch.remove(key.as_bytes()));
-        self.accesses.apply_batch(batch).map_err(sled_error)
-    }
-
     /// Adds an ingest job to the journal; durable on return.
     ///
     /// # Errors
@@ -306,10 +272,10 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         models: tree("models")?,
         digests: tree("digests")?,
         accesses: tree("accesses")?,
+        pins: tree("pins")?,
         jobs: tree("jobs")?,
         warm_jobs: tree("warm_jobs")?,
         removals: tree("removals")?,
-        pins: tree("pins")?,
         db,
     })
 }

@@ -88,6 +88,9 @@ pub struct LoadPlan {
     pub blended_tokens: u32,
     /// Tokens of `Compute` segments.
     pub computed_tokens: u32,
+    /// The store's epoch in which the plan was made: what it computes is filed as planned in it.
+    #[serde(skip)]
+    pub epoch: u64,
     /// Key of the root, the parent of entries behind the root; `None` without a root.
     pub root_key: Option<KvKey>,
     /// Passages (indices of segments) without an entry behind the root that this plan will not file either: worth
@@ -137,6 +140,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
     };
     Ok(LoadPlan {
         ratio: options.ratio,
+        epoch: residency.epoch,
         total_tokens: position,
         exact_tokens: tokens_of(|source| matches!(source, Source::Load { .. })),
         blended_tokens: tokens_of(|source| matches!(source, Source::Blend { .. })),

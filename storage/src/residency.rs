@@ -4,12 +4,13 @@
 //! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
 //! alone are candidates for blending, wherever those stand.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Fingerprint, KvKey};
-use crate::store::{Found, KvStore, Pin};
+use crate::store::{Found, KvStore};
 use crate::tier::Tier;
 use crate::{Error, Result};
 
@@ -39,8 +40,10 @@ pub struct Segment {
 pub struct Residency {
     /// One for each segment of the prompt, in order.
     pub segments: Vec<SegmentResidency>,
-    /// Keep what was found from being evicted.
-    pub pins: Vec<Pin>,
+    /// What was found, open and pinned.
+    pub found: HashMap<KvKey, Found>,
+    /// The store's epoch before the look-up: what is computed for this prompt was planned in it.
+    pub epoch: u64,
 }
 
 /// What is known of one segment.
@@ -86,18 +89,27 @@ pub enum SegmentState {
 }
 
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
-/// finds. BLOCKS on the disk for entries that are not in host memory.
+/// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
 pub fn look_up_prompt(store: &KvStore, salt: &str, segments: &[Segment]) -> Result<Residency> {
-    let mut residency = Residency { segments: prompt_keys(store.fingerprint(), salt, segments)?, pins: Vec::new() };
+    let epoch = store.epoch();
+    let keys = prompt_keys(store.fingerprint(), salt, segments)?;
+    let wanted = segments.iter().zip(&keys).flat_map(|(segment, at)| {
+        let behind_root_key = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
+        [at.chain_key, behind_root_key].into_iter().flatten().map(|key| (key, &*segment.tokens))
+    });
+    let wanted: Vec<(KvKey, &[u32])> = wanted.collect();
+    let objects = store.find_objects(wanted.iter().map(|(key, tokens)| (key, *tokens)));
+    let mut residency = Residency { segments: keys, found: HashMap::new(), epoch };
     let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
         let Some(chain_key) = at.chain_key else { continue };
         let mut look_up = |key: &KvKey| {
-            let Found { tier, pin, .. } = store.look_up(key, &segment.tokens)?;
-            residency.pins.push(pin);
+            let found = store.look_up_with(&objects, key, &segment.tokens)?;
+            let tier = found.tier;
+            residency.found.insert(*key, found);
             Some(tier)
         };
         let tried = on_exact_path;
@@ -106,7 +118,9 @@ pub fn look_up_prompt(store: &KvStore, salt: &str, segments: &[Segment]) -> Resu
         at.behind_root = match at.behind_root_key {
             None => None,
             Some(key) if tried && key == chain_key => exact,
-            Some(key) if exact.is_some() => store.contains(&key),
+            Some(key) if exact.is_some() => {
+                store.contains(&key).or_else(|| objects.contains(&key).then_some(Tier::Object))
+            }
             Some(key) => look_up(&key),
         };
         at.state = match (exact, at.behind_root_key, at.behind_root) {

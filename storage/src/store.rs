@@ -1,106 +1,87 @@
-//! The KV store: host memory in front of disk, behind one handle that any thread may use.
+//! The KV store: host memory in front of disk in front of object storage, behind one handle that any thread may use.
 //!
 //! A cache of derived data: a miss is always legal, a wrong byte never. Token ids are compared on every hit, and every
 //! frame is verified each time it leaves a tier.
+//!
+//! - A fresh entry goes into host memory at once and is written behind to the slower tiers ([`KvStore::keep`]), so that each
+//!   copy is made once, and leaving a faster tier costs nothing (RAGCache's swap-out-only-once).
+//! - A look-up asks the tiers in turn, object storage for all segments at once (`find.rs`).
+//! - An entry that is being read from a slower tier is read once, whoever asks, and is then in host memory (`reader.rs`).
+//! - Each tier evicts by its own policy, told once a request which entries it used ([`KvStore::record_use`]).
 
+mod admin;
+mod find;
 mod reader;
+mod tiers;
+mod tombstones;
+mod transfer;
+mod uses;
+mod worth;
+mod write_behind;
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::admin::{DamagedEntry, EntryInfo, Invalidated, VerifyReport};
+pub use self::find::{Found, ObjectsFound};
+use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
+use self::tiers::{TierPins, Tiers};
+pub use self::transfer::Copied;
+use self::uses::Uses;
+pub use self::worth::AdmissionRule;
+pub use self::write_behind::WriteBehindStatus;
+use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
-use crate::entry::{Entry, EntryHeader};
+use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
-use crate::tier::disk::{DiskPin, DiskTier};
+use crate::tier::disk::{DiskTier, Recovery};
 use crate::tier::host::HostTier;
-use crate::tier::{Tier, TierStatus};
-pub use crate::tier::{disk::DiskOutcome, host::HostOutcome};
+use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus};
+pub use crate::tree::TierOptions;
 use crate::{Error, ErrorKind, Result};
 
-/// Access times held in memory until they are written to the catalog at the latest.
-const ACCESSES_IN_MEMORY: usize = 4096;
+/// Bytes that may wait to be written to the disk, and as many to object storage.
+const WRITE_BEHIND_BYTES: u64 = 256 << 20;
+/// Entries that are uploaded at once.
+const UPLOADS: usize = 4;
 
-/// Bounds of the store's tiers. Zero switches a tier off.
-#[derive(Debug, Clone, Copy)]
+/// What the store is made of. A capacity of zero switches a tier off.
+#[derive(Clone)]
 pub struct StoreOptions {
-    /// Entries in host memory, in bytes.
-    pub host_bytes: u64,
-    /// Entries on disk, in bytes. RocksDB's files take more, by what was evicted and not collected yet, and by its log:
-    /// up to a third and 350 MiB, as measured.
-    pub disk_bytes: u64,
+    /// Entries in host memory.
+    pub host: TierOptions,
+    /// Entries on disk. RocksDB's files take more, by what was evicted and not collected yet, and by its log: up to a
+    /// third and 350 MiB, as measured.
+    pub disk: TierOptions,
+    /// Object storage, where there is one.
+    pub object: Option<Arc<dyn SharedTier>>,
+    /// What the disk and object storage take.
+    pub admission: AdmissionRule,
 }
 
-/// Host memory in front of RocksDB. Cheap to clone; clones share the store. `Send + Sync`.
+/// The tiers behind one handle. Cheap to clone; clones share the store. `Send + Sync`.
 ///
-/// [`look_up`](Self::look_up), [`open_entry`](Self::open_entry), [`EntryReader::layer`], [`persist`](Self::persist),
-/// [`late_miss`](Self::late_miss) and [`flush`](Self::flush) BLOCK on the disk; no lock is held meanwhile.
+/// Calls that look up, read, write or remove BLOCK on the disk or on object storage; no lock is held meanwhile.
 #[derive(Clone)]
 pub struct KvStore(Arc<Inner>);
 
 struct Inner {
     fingerprint: Fingerprint,
-    env: Env,
-    catalog: Arc<Catalog>,
-    host: HostTier,
-    disk: DiskTier,
-    counts: Counts,
-    /// Last uses that the catalog does not know yet, in milliseconds since 1970.
-    accesses: Mutex<HashMap<KvKey, u64>>,
-}
-
-#[derive(Debug, Default)]
-struct Counts {
-    host: TierCounts,
-    disk: TierCounts,
-    late_misses: AtomicU64,
-    token_mismatches: AtomicU64,
-    promoted: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct TierCounts {
-    hits: AtomicU64,
-    misses: AtomicU64,
-    corrupt: AtomicU64,
-    failed: AtomicU64,
-}
-
-/// What [`KvStore::insert`] did.
-#[derive(Debug)]
-pub struct Inserted {
-    /// The entry, to be handed to whoever calls [`KvStore::persist_entry`]: held, it is pinned in host memory.
-    pub entry: Arc<Entry>,
-    /// Whether host memory took it.
-    pub host: HostOutcome,
-    /// What left host memory for it; lost if it was never persisted, which is legal.
-    pub evicted: Vec<Arc<Entry>>,
-}
-
-/// A hit; its token ids were compared.
-#[derive(Debug, Clone)]
-pub struct Found {
-    /// What the entry is.
-    pub header: Arc<EntryHeader>,
-    /// The fastest tier that has it.
-    pub tier: Tier,
-    /// Keeps it there.
-    pub pin: Pin,
-}
-
-/// Keeps an entry from being evicted while it lives. [`KvStore::late_miss`] removes it all the same.
-#[derive(Debug, Clone)]
-pub struct Pin(Pinned);
-
-#[derive(Debug, Clone)]
-enum Pinned {
-    Host(Arc<Entry>),
-    Disk(DiskPin),
+    tiers: Arc<Tiers>,
+    uses: Uses,
+    flights: Flights,
+    to_disk: WriteBehind,
+    to_object: Option<WriteBehind>,
+    find: Mutex<find::State>,
+    /// What an operator pinned.
+    pins: Mutex<HashMap<KvKey, TierPins>>,
 }
 
 /// What the store holds and did since it was opened.
@@ -110,14 +91,24 @@ pub struct StoreStatus {
     pub host: TierStatus,
     /// RocksDB.
     pub disk: TierStatus,
+    /// Object storage; `None` where there is none.
+    pub object: Option<TierStatus>,
     /// Size of RocksDB's table and blob files.
     pub disk_file_bytes: u64,
     /// Entries that were found and then could not be read.
     pub late_misses: u64,
     /// Keys found with other token ids: a collision, or a bug. Never a hit.
     pub token_mismatches: u64,
-    /// Entries copied from disk to host memory after they were read.
+    /// Entries copied to host memory after they were read from a slower tier.
     pub promoted: u64,
+    /// Reads of a layer that waited for, or found, another request's read of it.
+    pub shared_reads: u64,
+    /// Fresh entries that were not filed because their passage was invalidated meanwhile.
+    pub invalidated_in_flight: u64,
+    /// On their way to the disk.
+    pub to_disk: WriteBehindStatus,
+    /// On their way to object storage.
+    pub to_object: WriteBehindStatus,
 }
 
 impl KvStore {
@@ -133,23 +124,28 @@ impl KvStore {
         env: Env,
         catalog: Arc<Catalog>,
     ) -> Result<Self> {
-        let last_uses = catalog.accesses().unwrap_or_else(|error| {
-            tracing::warn!(%error, "the order of use is lost; entries count from their creation");
-            HashMap::new()
-        });
-        let disk = DiskTier::open(dir, options.disk_bytes, env.clone(), &last_uses)?;
-        let gone: Vec<KvKey> = last_uses.into_keys().filter(|key| !disk.contains(key)).collect();
-        if let Err(error) = catalog.forget_accesses(&gone) {
-            tracing::warn!(%error, "access times of entries that are gone stay in the catalog");
-        }
+        let uses = Uses::read(catalog);
+        let disk = DiskTier::open(dir, options.disk, env.clone(), &uses.all())?;
+        uses.forget_all_but(|key| disk.contains(key));
+        let host = HostTier::new(options.host);
+        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.admission));
+        let pins = uses.catalog.pins()?.into_iter().map(|key| (key, tiers.pin(&key))).collect();
+        let writer = |tier: Tier| {
+            let tiers = Arc::clone(&tiers);
+            move |job: &Job| drop(tiers.write(tier, &job.entry, job.planned_in))
+        };
+        let to_disk = WriteBehind::start("kv-to-disk", 1, WRITE_BEHIND_BYTES, writer(Tier::Disk))?;
+        let upload = |()| WriteBehind::start("kv-to-object", UPLOADS, WRITE_BEHIND_BYTES, writer(Tier::Object));
+        let to_object = tiers.object.is_some().then_some(()).map(upload).transpose()?;
         Ok(Self(Arc::new(Inner {
             fingerprint,
-            env,
-            catalog,
-            host: HostTier::new(options.host_bytes),
-            disk,
-            counts: Counts::default(),
-            accesses: Mutex::new(HashMap::new()),
+            tiers,
+            uses,
+            flights: Flights::default(),
+            to_disk,
+            to_object,
+            find: Mutex::default(),
+            pins: Mutex::new(pins),
         })))
     }
 
@@ -160,223 +156,103 @@ impl KvStore {
 
     /// The clock, randomness and failpoints it was opened with.
     pub fn env(&self) -> &Env {
-        &self.0.env
+        &self.0.tiers.env
     }
 
-    /// Puts an entry into host memory; no disk. A refusal is no error: [`Inserted::host`] tells.
+    /// What opening the disk tier found.
+    pub fn recovery(&self) -> &Recovery {
+        self.0.tiers.disk.recovery()
+    }
+
+    /// The present epoch, for [`keep`](Self::keep): to be asked before the prompt is planned.
+    pub fn epoch(&self) -> u64 {
+        self.0.tiers.tombstones.epoch()
+    }
+
+    /// Files a fresh entry that was planned in the epoch `planned_in`: into host memory now, to the slower tiers behind the
+    /// caller's back. A refusal is no error; `false` if its passage was invalidated since, so that it is kept nowhere.
     ///
     /// # Errors
     /// `Incompatible` if another model computed it.
-    pub fn insert(&self, entry: Entry) -> Result<Inserted> {
-        let header = entry.header();
-        if header.fingerprint != self.0.fingerprint {
-            let message = format!(
-                "entry {} was computed by model {}, but the store was opened for {}",
-                header.key, header.fingerprint, self.0.fingerprint
-            );
-            return Err(Error::new(ErrorKind::Incompatible, message));
-        }
+    pub fn keep(&self, entry: Entry, planned_in: u64) -> Result<bool> {
+        self.check_model(&entry)?;
         let entry = Arc::new(entry);
-        let (host, evicted) = self.0.host.insert(entry.clone());
-        Ok(Inserted { entry, host, evicted })
-    }
-
-    /// Writes an entry of host memory to disk, as write-behind. BLOCKS.
-    ///
-    /// # Errors
-    /// `NotFound` if it left host memory; else as [`KvStore::persist_entry`].
-    pub fn persist(&self, key: &KvKey) -> Result<DiskOutcome> {
-        let entry = self.0.host.get(key);
-        let gone = || Error::not_found(format!("entry {key} left host memory before it was written to disk"));
-        self.persist_entry(&*entry.ok_or_else(gone)?)
-    }
-
-    /// Writes an entry to disk as one batch. BLOCKS.
-    ///
-    /// # Errors
-    /// `Full` if the disk is full; `Unavailable` or `Internal` as RocksDB says. Counted; nothing is lost, and the
-    /// entry stays usable in host memory.
-    pub fn persist_entry(&self, entry: &Entry) -> Result<DiskOutcome> {
-        let outcome = self.0.disk.put(entry);
-        match &outcome {
-            Ok(_) => self.0.record_access(&entry.header().key),
-            Err(error) => {
-                self.0.counts.disk.failed.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(key = %entry.header().key, %error, "an entry was not written to disk");
-            }
+        let kept = self.0.tiers.write(Tier::Host, &entry, planned_in)?;
+        if kept.is_none() {
+            return Ok(false);
         }
-        self.0.write_accesses(ACCESSES_IN_MEMORY);
-        outcome
+        self.0.uses.record(&entry.header().key, self.env());
+        if let Some(queue) = &self.0.to_object {
+            queue.offer(Job { entry: Arc::clone(&entry), planned_in });
+        }
+        self.0.to_disk.offer(Job { entry, planned_in });
+        Ok(true)
     }
 
-    /// The fastest tier that has the key. Memory only: no token ids are compared, nothing is counted.
+    /// Writes an entry to one tier and waits for it; `None` if the tier declined it, or its passage was invalidated. BLOCKS.
+    ///
+    /// # Errors
+    /// `Incompatible` if another model computed it; else as the tier says. Counted; nothing is lost.
+    pub fn write(&self, tier: Tier, entry: &Arc<Entry>) -> Result<Option<Put>> {
+        self.check_model(entry)?;
+        self.0.tiers.write(tier, entry, self.epoch())
+    }
+
+    fn check_model(&self, entry: &Entry) -> Result<()> {
+        let header = entry.header();
+        if header.fingerprint == self.0.fingerprint {
+            return Ok(());
+        }
+        let message = format!(
+            "entry {} was computed by model {}, but the store was opened for {}",
+            header.key, header.fingerprint, self.0.fingerprint
+        );
+        Err(Error::new(ErrorKind::Incompatible, message))
+    }
+
+    /// The fastest tier of this machine that has the key. Memory only: no token ids are compared, nothing is counted.
     pub fn contains(&self, key: &KvKey) -> Option<Tier> {
-        if self.0.host.contains(key) {
+        let tiers = &self.0.tiers;
+        if tiers.host.contains(key) {
             return Some(Tier::Host);
         }
-        self.0.disk.contains(key).then_some(Tier::Disk)
+        tiers.disk.contains(key).then_some(Tier::Disk)
     }
 
-    /// Finds and pins an entry, compares its token ids, and counts a hit or a miss in every tier asked. BLOCKS if the
-    /// entry is on disk only: its row is read. What cannot be read is a miss, and what is damaged is removed.
-    pub fn look_up(&self, key: &KvKey, tokens: &[u32]) -> Option<Found> {
-        let found = self.find(key, tokens);
-        let counts = &self.0.counts;
-        let (host, disk) = match found.as_ref().map(|found| found.tier) {
-            Some(Tier::Host) => (&counts.host.hits, None),
-            Some(_) => (&counts.host.misses, Some(&counts.disk.hits)),
-            None => (&counts.host.misses, Some(&counts.disk.misses)),
-        };
-        host.fetch_add(1, Ordering::Relaxed);
-        if let Some(disk) = disk {
-            disk.fetch_add(1, Ordering::Relaxed);
-        }
-        found
+    /// Waits until what was kept has reached the slower tiers, for `limit` at most; whether it has. BLOCKS.
+    pub fn drain(&self, limit: Duration) -> bool {
+        let is_on_disk = self.0.to_disk.drain(limit);
+        let is_uploaded = self.0.to_object.as_ref().is_none_or(|queue| queue.drain(limit));
+        is_on_disk && is_uploaded
     }
 
-    /// Finds an entry and opens it for reading; `None` if it is gone. Counts neither hit nor miss. BLOCKS like
-    /// [`KvStore::look_up`].
-    pub fn open_entry(&self, key: &KvKey, tokens: &[u32]) -> Option<EntryReader> {
-        self.find(key, tokens).map(|found| self.open_found(&found))
-    }
-
-    /// Opens what [`KvStore::look_up`] found; no second look-up.
-    pub fn open_found(&self, found: &Found) -> EntryReader {
-        EntryReader::new(self.clone(), found)
-    }
-
-    fn find(&self, key: &KvKey, tokens: &[u32]) -> Option<Found> {
-        let found = self.find_in_host(key).or_else(|| self.find_on_disk(key))?;
-        if *found.header.tokens != *tokens || found.header.key != *key {
-            self.0.counts.token_mismatches.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%key, "an entry has other token ids than its key was asked for; not used");
-            return None;
-        }
-        self.0.record_access(key);
-        Some(found)
-    }
-
-    fn find_in_host(&self, key: &KvKey) -> Option<Found> {
-        let entry = self.0.host.get(key)?;
-        // What is hot in host memory must not grow old on disk.
-        self.0.disk.touch(key);
-        Some(Found { header: entry.header().clone(), tier: Tier::Host, pin: Pin(Pinned::Host(entry)) })
-    }
-
-    fn find_on_disk(&self, key: &KvKey) -> Option<Found> {
-        let pin = self.0.disk.find(key)?;
-        match self.0.disk.header(key) {
-            Ok(header) => Some(Found { header: Arc::new(header), tier: Tier::Disk, pin: Pin(Pinned::Disk(pin)) }),
-            Err(error) => {
-                self.0.count_failed_read(Tier::Disk, &error);
-                if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) {
-                    self.late_miss(key);
-                }
-                None
-            }
-        }
-    }
-
-    /// Removes an entry from every tier and counts: call it when [`EntryReader::layer`] failed. From then on nobody
-    /// finds the entry, pinned or not. BLOCKS.
-    pub fn late_miss(&self, key: &KvKey) {
-        self.0.counts.late_misses.fetch_add(1, Ordering::Relaxed);
-        self.0.host.remove(key);
-        self.0.accesses().remove(key);
-        if let Err(error) = self.0.disk.remove(key) {
-            self.0.counts.disk.failed.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%key, %error, "a bad entry is hidden, but could not be deleted from disk yet");
-        }
-    }
-
-    /// Syncs RocksDB's log and writes access times to the catalog: what came before survives a power cut. BLOCKS.
+    /// Syncs RocksDB's log and writes times of use to the catalog: what is on disk survives a power cut. BLOCKS.
     ///
     /// # Errors
     /// As the disk says.
     pub fn flush(&self) -> Result<()> {
-        self.0.write_accesses(0);
-        self.0.catalog.flush()?;
-        self.0.disk.flush()
+        self.0.uses.write();
+        self.0.uses.flush()?;
+        self.0.tiers.disk.flush()
     }
 
     /// What the store holds and did.
     pub fn status(&self) -> StoreStatus {
-        let (host, disk, counts) = (self.0.host.usage(), self.0.disk.usage(), &self.0.counts);
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let with = |counts: &TierCounts, tier: TierStatus| TierStatus {
-            hits: read(&counts.hits),
-            misses: read(&counts.misses),
-            corrupt: read(&counts.corrupt),
-            failed: read(&counts.failed),
-            ..tier
-        };
-        let host = TierStatus {
-            entries: host.entries,
-            bytes: host.bytes,
-            capacity_bytes: host.capacity_bytes,
-            evicted: host.evicted,
-            refused: host.refused,
-            ..TierStatus::default()
-        };
-        let disk_file_bytes = disk.file_bytes;
-        let disk = TierStatus {
-            entries: disk.entries,
-            bytes: disk.bytes,
-            capacity_bytes: disk.capacity_bytes,
-            evicted: disk.evicted,
-            refused: disk.refused,
-            ..TierStatus::default()
-        };
+        let tiers = &self.0.tiers;
+        let read = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
         StoreStatus {
-            host: with(&counts.host, host),
-            disk: with(&counts.disk, disk),
-            disk_file_bytes,
-            late_misses: read(&counts.late_misses),
-            token_mismatches: read(&counts.token_mismatches),
-            promoted: read(&counts.promoted),
+            host: tiers.status(Tier::Host),
+            disk: tiers.status(Tier::Disk),
+            object: tiers.object.is_some().then(|| tiers.status(Tier::Object)),
+            disk_file_bytes: tiers.disk.file_bytes(),
+            late_misses: read(&tiers.counts.late_misses),
+            token_mismatches: read(&tiers.counts.token_mismatches),
+            promoted: read(&tiers.counts.promoted),
+            shared_reads: read(&tiers.counts.shared_reads),
+            invalidated_in_flight: read(&tiers.counts.invalidated_in_flight),
+            to_disk: self.0.to_disk.status(),
+            to_object: self.0.to_object.as_ref().map(WriteBehind::status).unwrap_or_default(),
         }
-    }
-}
-
-impl Inner {
-    fn count_failed_read(&self, tier: Tier, error: &Error) {
-        let counts = match tier {
-            Tier::Host => &self.counts.host,
-            _ => &self.counts.disk,
-        };
-        let damaged = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound);
-        let count = if damaged { &counts.corrupt } else { &counts.failed };
-        count.fetch_add(1, Ordering::Relaxed);
-        tracing::warn!(%tier, %error, "an entry could not be read");
-    }
-
-    fn record_access(&self, key: &KvKey) {
-        self.accesses().insert(*key, self.env.now_unix_ms());
-    }
-
-    /// Hands access times to the catalog if there are more than `beyond`. They only order evictions after a restart,
-    /// so that a failure is worth a warning and no more.
-    fn write_accesses(&self, beyond: usize) {
-        let batch = {
-            let mut accesses = self.accesses();
-            if accesses.len() <= beyond {
-                return;
-            }
-            std::mem::take(&mut *accesses)
-        };
-        if let Err(error) = self.catalog.note_accesses(&batch) {
-            tracing::warn!(%error, "access times were not written");
-        }
-    }
-
-    fn accesses(&self) -> MutexGuard<'_, HashMap<KvKey, u64>> {
-        self.accesses.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.write_accesses(0);
     }
 }
 
@@ -385,3 +261,6 @@ pub(crate) mod tests;
 
 #[cfg(test)]
 mod kill_tests;
+
+#[cfg(test)]
+mod tier_tests;

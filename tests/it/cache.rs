@@ -25,8 +25,9 @@ pub async fn settle(service: &Service) {
     let begun = Instant::now();
     loop {
         let (_, status) = service.get("/v1/cache/status").await;
-        let waiting = status["store"]["write_behind"]["waiting"].as_u64().unwrap_or(0);
-        if status["background"] == 0 && waiting == 0 {
+        let waiting =
+            [&status["background"], &status["store"]["to_disk"]["entries"], &status["store"]["to_object"]["entries"]];
+        if waiting.iter().all(|waiting| **waiting == 0) {
             return;
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "{status}");

@@ -4,6 +4,7 @@ mod entries;
 mod filter;
 mod invalidate;
 mod status;
+mod upkeep;
 mod warm;
 
 use crate::config::Config;
@@ -25,6 +26,10 @@ pub enum Command {
     Unpin(entries::ChangeArgs),
     /// Remove a document, or a collection, from the corpus and from every tier
     Invalidate(invalidate::Args),
+    /// Read every frame and compare it with its checksum; remove what is damaged
+    Verify(upkeep::VerifyArgs),
+    /// Free what deleted entries still take on disk
+    Gc(upkeep::GcArgs),
 }
 
 /// Runs a subcommand.
@@ -37,5 +42,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         Command::Pin(args) => entries::pin(config, args).await,
         Command::Unpin(args) => entries::unpin(config, args).await,
         Command::Invalidate(args) => invalidate::run(config, args).await,
+        Command::Verify(args) => upkeep::verify(config, args).await,
+        Command::Gc(args) => upkeep::gc(config, args).await,
     }
 }

@@ -1,16 +1,15 @@
-//! Entries one by one: list, evict, pin, unpin. For the data folder's owner.
+//! Entries one by one: list, pin, unpin. For the data folder's owner.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_storage::store::EntryInfo;
-use ragstone_storage::tier::{EntryId, Tier};
+use ragstone_storage::tier::Tier;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::filter::{Filter, Matcher};
+use super::filter::Filter;
 use crate::error::{Error, Result};
 use crate::http::fields::Fields;
 use crate::service::State;
@@ -52,56 +51,8 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
     let found = matching(&state, filter, limit).await?;
     Ok(HttpResponse::Ok().json(json!({
         "object": "list", "entries": found.count, "bytes": found.bytes,
-        "data": found.entries.iter().map(shown).collect::<Vec<_>>(), "has_more": found.count > found.entries.len() as u64,
+        "has_more": found.count > found.entries.len() as u64, "data": found.entries,
     })))
-}
-
-fn shown(entry: &EntryInfo) -> Value {
-    let mut value = json!(entry.summary);
-    value["tiers"] = json!(entry.tiers);
-    value["pinned"] = json!(entry.pinned);
-    value["last_use_unix_ms"] = json!(entry.last_use_unix_ms);
-    value["uses"] = json!(entry.uses);
-    value
-}
-
-/// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. Pinned
-/// ones stay.
-pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    let (ragstone, filter, dry_run) = wanted(&state, &request, payload).await?;
-    let now = state.env.now_unix_ms();
-    let answer = state.on_runtime(async move {
-        let matcher = filter.look_up(&ragstone, now).await?;
-        blocking(move || evicted(&ragstone, &matcher, dry_run)).await
-    });
-    Ok(HttpResponse::Ok().json(answer.await??))
-}
-
-fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
-    let mut found = Vec::new();
-    let mut pinned = 0_u64;
-    ragstone.store().entries(&mut |entry| {
-        if matcher.matches(&entry) {
-            if entry.pinned {
-                pinned += 1;
-            } else {
-                found.push((id(&entry), entry.summary.bytes, entry.tiers));
-            }
-        }
-    })?;
-    let mut removed: BTreeMap<Tier, (u64, u64)> = BTreeMap::new();
-    for (id, bytes, tiers) in &found {
-        for tier in matcher.tiers().into_iter().filter(|tier| tiers.contains(tier)) {
-            if dry_run || ragstone.store().evict(id, tier)? {
-                let sum = removed.entry(tier).or_default();
-                *sum = (sum.0 + 1, sum.1 + bytes);
-            }
-        }
-    }
-    let tier =
-        |(tier, (entries, bytes)): (&Tier, &(u64, u64))| json!({ "tier": tier, "entries": entries, "bytes": bytes });
-    let tiers: Vec<Value> = removed.iter().map(tier).collect();
-    Ok(json!({ "entries": found.len(), "removed": tiers, "pinned": pinned, "dry_run": dry_run }))
 }
 
 /// Keeps entries from being evicted, also after a restart: `{…filter, "all"?, "dry_run"?}`.
@@ -132,13 +83,13 @@ async fn set_pinned(
                     found += 1;
                     if entry.pinned != pinned {
                         bytes += entry.summary.bytes;
-                        changing.push(id(&entry));
+                        changing.push(entry.summary.key);
                     }
                 }
             })?;
             let mut changed = 0_u64;
-            for id in &changing {
-                changed += u64::from(dry_run || ragstone.store().set_pinned(id, pinned)?);
+            for key in &changing {
+                changed += u64::from(dry_run || ragstone.store().set_pinned(key, pinned)?);
             }
             Ok(json!({ "entries": found, "changed": changed, "bytes": bytes, "dry_run": dry_run }))
         })
@@ -148,7 +99,7 @@ async fn set_pinned(
 }
 
 /// Who asks for what. A verb that changes things does not take a forgotten filter for "all".
-async fn wanted(
+pub(super) async fn wanted(
     state: &web::Data<State>,
     request: &HttpRequest,
     payload: web::Payload,
@@ -199,10 +150,6 @@ impl Matching {
         self.entries.sort_by_key(|entry| (Reverse(entry.last_use_unix_ms), entry.summary.key));
         self.entries.truncate(limit);
     }
-}
-
-fn id(entry: &EntryInfo) -> EntryId {
-    EntryId { key: entry.summary.key, segment: entry.summary.segment }
 }
 
 /// The store's calls wait for disks.

@@ -2,9 +2,11 @@
 //! owner.
 
 mod entries;
+mod evict;
 mod filter;
 mod invalidate;
 mod status;
+mod upkeep;
 mod warm;
 
 use actix_web::web::{self, ServiceConfig};
@@ -16,10 +18,12 @@ pub fn paths(config: &mut ServiceConfig) {
     config
         .service(resource("/v1/cache/status", "GET", vec![web::get().to(status::status)]))
         .service(resource("/v1/cache/entries", "GET", vec![web::get().to(entries::list)]))
-        .service(resource("/v1/cache/evict", "POST", vec![web::post().to(entries::evict)]))
+        .service(resource("/v1/cache/evict", "POST", vec![web::post().to(evict::evict)]))
         .service(resource("/v1/cache/pin", "POST", vec![web::post().to(entries::pin)]))
         .service(resource("/v1/cache/unpin", "POST", vec![web::post().to(entries::unpin)]))
         .service(resource("/v1/cache/invalidate", "POST", vec![web::post().to(invalidate::invalidate)]))
+        .service(resource("/v1/cache/verify", "POST", vec![web::post().to(upkeep::verify)]))
+        .service(resource("/v1/cache/gc", "POST", vec![web::post().to(upkeep::collect)]))
         .service(resource("/v1/cache/warm", "POST", vec![web::post().to(warm::warm)]))
         .service(resource("/v1/cache/jobs", "GET", vec![web::get().to(warm::jobs)]))
         .service(resource("/v1/cache/jobs/{job}", "DELETE", vec![web::delete().to(warm::cancel)]));

@@ -1,6 +1,9 @@
+use std::collections::HashMap;
+
 use tempfile::TempDir;
 
 use super::*;
+use crate::key::KvKey;
 
 fn open(dir: &TempDir) -> Catalog {
     Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 77)).unwrap()
@@ -58,19 +61,34 @@ fn jobs_are_resumed_where_they_were() {
 }
 
 #[test]
-fn accesses_are_noted_and_forgotten() {
+fn uses_are_noted_and_forgotten() {
+    let dir = TempDir::new().unwrap();
+    let (a, b, c) = (KvKey([1; 32]), KvKey([2; 32]), KvKey([3; 32]));
+    let used = |unix_ms, uses| LastUse { unix_ms, uses };
+    {
+        let catalog = open(&dir);
+        catalog.note_last_uses(&HashMap::from([(a, used(1, 1)), (b, used(2, 7))])).unwrap();
+        catalog.note_last_uses(&HashMap::from([(a, used(3, 2))])).unwrap();
+        catalog.accesses.insert(c.as_bytes(), &9u64.to_be_bytes()).unwrap(); // as it was before uses were counted
+        catalog.flush().unwrap();
+    }
+    let catalog = open(&dir);
+    let all = HashMap::from([(a, used(3, 2)), (b, used(2, 7)), (c, used(9, 1))]);
+    assert_eq!(catalog.last_uses().unwrap(), all);
+    catalog.forget_last_uses(&[a, c]).unwrap();
+    assert_eq!(catalog.last_uses().unwrap(), HashMap::from([(b, used(2, 7))]));
+}
+
+#[test]
+fn pins_survive_a_restart() {
     let dir = TempDir::new().unwrap();
     let (a, b) = (KvKey([1; 32]), KvKey([2; 32]));
     {
         let catalog = open(&dir);
-        catalog.note_accesses(&HashMap::from([(a, 1), (b, 2)])).unwrap();
-        catalog.note_accesses(&HashMap::from([(a, 3)])).unwrap();
-        catalog.flush().unwrap();
+        [a, b].iter().for_each(|key| catalog.set_pinned(key, true).unwrap());
+        catalog.set_pinned(&a, false).unwrap();
     }
-    let catalog = open(&dir);
-    assert_eq!(catalog.accesses().unwrap(), HashMap::from([(a, 3), (b, 2)]));
-    catalog.forget_accesses(&[a]).unwrap();
-    assert_eq!(catalog.accesses().unwrap(), HashMap::from([(b, 2)]));
+    assert_eq!(open(&dir).pins().unwrap(), [b]);
 }
 
 #[test]
@@ -92,7 +110,7 @@ fn rows_of_another_form_are_skipped() {
     catalog.accesses.insert("short", "x").unwrap();
     let job = catalog.add_job("c", &[], 0).unwrap();
     assert_eq!(catalog.unfinished_jobs().unwrap(), [job]);
-    assert!(catalog.accesses().unwrap().is_empty());
+    assert!(catalog.last_uses().unwrap().is_empty());
 }
 
 /// Damage anywhere: the catalog opens, with what was in it or anew, and works.

@@ -24,7 +24,7 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[us
             _ => SegmentState::Missing,
         };
     }
-    Residency { segments: found, pins: Vec::new() }
+    Residency { segments: found, ..Residency::default() }
 }
 
 const ROOT: SegmentKind = SegmentKind::Root;

@@ -3,7 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::ErrorKind;
 use crate::entry::tests::{MODEL, entry_behind};
-use crate::store::tests::Folder;
+use crate::store::tests::{Folder, put};
+use crate::tier::Put;
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
     Segment { kind, tokens: tokens.into() }
@@ -40,7 +41,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let folder = Folder::new();
     let store = folder.open(1 << 20, 1 << 20);
     let file = |parent: Option<KvKey>, tokens: &[u32]| {
-        store.insert(entry_behind(parent, tokens)).unwrap();
+        put(&store, Tier::Host, entry_behind(parent, tokens));
         key(parent, tokens)
     };
     let root_key = file(None, &[1]);
@@ -51,7 +52,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
 
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
-    assert_eq!(found.pins.len(), 4);
+    assert_eq!(found.found.len(), 4);
     assert_eq!(found.segments[1].behind_root, Some(Tier::Host), "one entry with two uses");
     assert_eq!(found.segments[2].behind_root, None, "filed behind its passage only");
     assert_eq!(found.segments[3].state, SegmentState::BehindRoot { key: key(Some(root_key), &[4]), tier: Tier::Host });
@@ -78,12 +79,13 @@ fn what_is_found_is_pinned() {
     let entry = entry_behind(None, &[1]);
     let bytes = entry.header().total_bytes();
     let store = folder.open(bytes, 0);
-    store.insert(entry).unwrap();
+    put(&store, Tier::Host, entry);
     let residency = look_up_prompt(&store, "", &[root(&[1])]).unwrap();
-    store.insert(entry_behind(None, &[2])).unwrap();
+    let newcomer = Arc::new(entry_behind(None, &[2]));
+    assert_eq!(store.write(Tier::Host, &newcomer).unwrap(), Some(Put::Refused));
     assert!(store.contains(&key(None, &[1])).is_some(), "pinned: the newcomer is refused");
     drop(residency);
-    store.insert(entry_behind(None, &[2])).unwrap();
+    put(&store, Tier::Host, entry_behind(None, &[2]));
     assert!(store.contains(&key(None, &[1])).is_none());
 }
 
@@ -94,7 +96,7 @@ fn keys_are_asked_for_once() {
     look_up_prompt(&store, "", &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])]).unwrap();
     // Root and both passages behind the root: the path ended at the root, so no chain key is asked for behind it.
     assert_eq!(store.status().host.misses, 3);
-    store.insert(entry_behind(None, &[1])).unwrap();
+    put(&store, Tier::Host, entry_behind(None, &[1]));
     look_up_prompt(&store, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
     assert_eq!((store.status().host.misses, store.status().host.hits), (4, 1), "chain and behind-root key are one");
 }

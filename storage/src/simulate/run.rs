@@ -201,7 +201,7 @@ impl<'a> Simulation<'a> {
             behind_root: None,
             state: SegmentState::Missing,
         });
-        Residency { segments, pins: Vec::new() }
+        Residency { segments, ..Residency::default() }
     }
 
     fn count(&mut self, request: &Request, cached: usize) {

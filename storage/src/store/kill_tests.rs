@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use tempfile::TempDir;
 
-use super::tests::{assert_right, open_at};
+use super::tests::{assert_right, open_at, put};
 use super::*;
 use crate::entry::tests::{MODEL, entry_of_width};
 use crate::env::FAILPOINTS_VARIABLE;
@@ -41,11 +41,12 @@ fn writer() {
     let env = Env::from_environment().unwrap();
     let store = open_at(Path::new(&folder), env, PLENTY, number(CAPACITY_VARIABLE)).unwrap();
     for id in first..first + ENTRIES {
-        let inserted = store.insert(entry_of(id)).unwrap();
-        store.persist_entry(&inserted.entry).unwrap();
+        put(&store, Tier::Host, entry_of(id));
+        put(&store, Tier::Disk, entry_of(id));
         println!("\nwritten {id}");
         if id % 7 == 6 {
-            store.late_miss(&key_of(id - 3));
+            let removed = store.id(&key_of(id - 3), &tokens_of(id - 3));
+            store.late_miss(&removed, Tier::Disk, ErrorKind::NotFound);
             println!("\nremoved {}", id - 3);
         }
         if id % 10 == 9 {

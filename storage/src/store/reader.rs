@@ -1,41 +1,44 @@
 //! Reading one entry layer by layer.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use ragstone_kernels::dtype::KvDtype;
 
-use super::{Found, KvStore, Ordering, Pinned};
+use super::tiers::count;
+use super::write_behind::Job;
+use super::{Found, KvStore};
 use crate::Result;
 use crate::entry::{Entry, EntryHeader};
 use crate::frame;
-use crate::tier::Tier;
-use crate::tier::disk::DiskPin;
-use crate::tier::host::HostOutcome;
+use crate::key::KvKey;
+use crate::tier::resident::locked;
+use crate::tier::{EntryId, Put, Tier, TierEntry};
 
-/// Reads one entry layer by layer, in any order, from any thread; pins it meanwhile. Once every layer of an entry on
-/// disk was read and verified, the entry is copied to host memory.
+/// Reads one entry layer by layer, in any order, from any thread; pins it meanwhile. Once every layer of an entry of a
+/// slower tier was read and verified, by whomever, the entry is in host memory.
 pub struct EntryReader {
     store: KvStore,
+    flight: Arc<Flight>,
+}
+
+/// One entry that is being read, shared by all its readers: each layer leaves its tier once.
+pub(super) struct Flight {
     header: Arc<EntryHeader>,
-    source: Source,
+    tier: Tier,
+    entry: Arc<dyn TierEntry>,
+    planned_in: u64,
+    /// Verified frames, until the entry is promoted; none where it will not be.
+    layers: Vec<Mutex<Option<Bytes>>>,
+    missing: AtomicU32,
 }
 
-enum Source {
-    Host(Arc<Entry>),
-    Disk { _pin: DiskPin, verified: Mutex<Verified> },
-}
-
-/// The frames of a disk entry that were verified so far.
-enum Verified {
-    Collecting {
-        frames: Vec<Option<Bytes>>,
-        missing: u32,
-    },
-    /// Promoted already, or too large for host memory.
-    Done,
-}
+/// What is being read just now.
+#[derive(Default)]
+pub(super) struct Flights(Mutex<HashMap<(KvKey, Tier), Weak<Flight>>>);
 
 /// One verified layer of an entry.
 #[derive(Clone)]
@@ -62,91 +65,116 @@ impl std::fmt::Debug for LayerFrame {
 
 impl EntryReader {
     pub(super) fn new(store: KvStore, found: &Found) -> Self {
-        let header = found.header.clone();
-        let source = match &found.pin.0 {
-            Pinned::Host(entry) => Source::Host(entry.clone()),
-            Pinned::Disk(pin) => {
-                let promotable = header.total_bytes() <= store.0.host.capacity_bytes();
-                let verified = if promotable {
-                    Verified::Collecting { frames: vec![None; header.layers as usize], missing: header.layers }
-                } else {
-                    Verified::Done
-                };
-                Source::Disk { _pin: pin.clone(), verified: Mutex::new(verified) }
-            }
-        };
-        Self { store, header, source }
+        let flight = store.0.flights.join(found, store.epoch(), store.0.tiers.host.capacity_bytes());
+        Self { store, flight }
     }
 
     /// What the entry is.
     pub fn header(&self) -> &Arc<EntryHeader> {
-        &self.header
+        &self.flight.header
+    }
+
+    /// Its address.
+    pub fn id(&self) -> EntryId {
+        self.flight.header.id()
     }
 
     /// Where the layers come from.
     pub fn tier(&self) -> Tier {
-        match self.source {
-            Source::Host(_) => Tier::Host,
-            Source::Disk { .. } => Tier::Disk,
-        }
+        self.flight.tier
     }
 
-    /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is on disk.
+    /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is not.
     ///
     /// # Errors
-    /// `Corrupt` or `NotFound` if the bytes are damaged or gone, `Unavailable` if the disk fails: each a late miss, so
+    /// `Corrupt` or `NotFound` if the bytes are damaged or gone, `Unavailable` if the medium fails: each a late miss, so
     /// call [`KvStore::late_miss`] and recompute the segment.
     pub fn layer(&self, layer: u32) -> Result<LayerFrame> {
         let started = Instant::now();
-        let read = match &self.source {
-            Source::Host(entry) => entry.layer(layer),
-            Source::Disk { verified, .. } => self.disk_layer(layer, verified),
+        let flight = &self.flight;
+        let read = match flight.layers.get(layer as usize) {
+            None => self.read(layer).map(|(_, frame)| frame),
+            Some(slot) => self.read_once(layer, slot),
         };
-        let frame = read.inspect_err(|error| self.store.0.count_failed_read(self.tier(), error))?;
+        let frame = read.inspect_err(|error| self.store.0.tiers.count_failed_read(flight.tier, error))?;
         Ok(LayerFrame {
             k: frame.k,
             v: frame.v,
-            dtype: self.header.dtype,
-            tier: self.tier(),
-            bytes: self.header.frame_shape().frame_bytes().unwrap_or(u64::MAX),
+            dtype: flight.header.dtype,
+            tier: flight.tier,
+            bytes: flight.header.frame_shape().frame_bytes().unwrap_or(u64::MAX),
             elapsed: started.elapsed(),
         })
     }
 
-    fn disk_layer(&self, layer: u32, verified: &Mutex<Verified>) -> Result<frame::Frame> {
-        let key = &self.header.key;
-        let bytes = self.store.0.disk.frame(key, layer)?;
-        let frame = frame::decode(&bytes, key, layer, &self.header.frame_shape())?;
-        let whole = verified.lock().unwrap_or_else(PoisonError::into_inner).add(layer, bytes);
-        if let Some(frames) = whole {
-            self.promote(frames);
+    /// Reads a layer, unless another reader has: who comes second waits for the first.
+    fn read_once(&self, layer: u32, slot: &Mutex<Option<Bytes>>) -> Result<frame::Frame> {
+        let mut slot = locked(slot);
+        if let Some(bytes) = &*slot {
+            count(&self.store.0.tiers.counts.shared_reads);
+            return self.decode(layer, bytes);
+        }
+        let (bytes, frame) = self.read(layer)?;
+        *slot = Some(bytes);
+        drop(slot);
+        if self.flight.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.promote();
         }
         Ok(frame)
     }
 
-    fn promote(&self, frames: Vec<Bytes>) {
-        let entry = Entry::from_verified_frames(self.header.clone(), frames);
-        let (outcome, _evicted) = self.store.0.host.insert(Arc::new(entry));
-        if outcome == HostOutcome::Stored {
-            self.store.0.counts.promoted.fetch_add(1, Ordering::Relaxed);
+    fn read(&self, layer: u32) -> Result<(Bytes, frame::Frame)> {
+        let started = Instant::now();
+        let bytes = self.flight.entry.frame(layer)?;
+        let frame = self.decode(layer, &bytes)?;
+        self.store.0.tiers.worth.observe(self.flight.tier, bytes.len() as u64, started.elapsed());
+        Ok((bytes, frame))
+    }
+
+    fn decode(&self, layer: u32, bytes: &Bytes) -> Result<frame::Frame> {
+        let header = &self.flight.header;
+        frame::decode(bytes, &header.key, layer, &header.frame_shape())
+    }
+
+    /// Every layer was read and verified: the entry goes to host memory, and from object storage to the disk as well.
+    fn promote(&self) {
+        let Flight { header, layers, planned_in, tier, .. } = &*self.flight;
+        let frames: Option<Vec<Bytes>> = layers.iter().map(|slot| locked(slot).clone()).collect();
+        let Some(frames) = frames else { return };
+        let entry = Arc::new(Entry::from_verified_frames(Arc::clone(header), frames));
+        let inner = &self.store.0;
+        if let Ok(Some(Put::Stored { .. })) = inner.tiers.write(Tier::Host, &entry, *planned_in) {
+            count(&inner.tiers.counts.promoted);
+        }
+        if *tier == Tier::Object {
+            inner.to_disk.offer(Job { entry, planned_in: *planned_in });
         }
     }
 }
 
-impl Verified {
-    /// Takes a verified frame; gives all of them when this was the last.
-    fn add(&mut self, layer: u32, bytes: Bytes) -> Option<Vec<Bytes>> {
-        let Self::Collecting { frames, missing } = self else { return None };
-        let slot = frames.get_mut(layer as usize)?;
-        if slot.is_none() {
-            *slot = Some(bytes);
-            *missing -= 1;
+impl Flights {
+    /// The flight of an entry, begun if there is none.
+    fn join(&self, found: &Found, planned_in: u64, host_bytes: u64) -> Arc<Flight> {
+        let mut flights = locked(&self.0);
+        let name = (found.header.key, found.tier);
+        if let Some(flight) = flights.get(&name).and_then(Weak::upgrade) {
+            return flight;
         }
-        if *missing > 0 {
-            return None;
+        let layers = found.header.layers;
+        // Nothing is collected of what is in host memory already, or has no room there.
+        let is_collected = found.tier != Tier::Host && found.header.total_bytes() <= host_bytes;
+        let flight = Arc::new(Flight {
+            header: Arc::clone(&found.header),
+            tier: found.tier,
+            entry: Arc::clone(&found.entry),
+            planned_in,
+            layers: if is_collected { (0..layers).map(|_| Mutex::default()).collect() } else { Vec::new() },
+            missing: AtomicU32::new(layers),
+        });
+        if is_collected {
+            flights.retain(|_, flight| flight.strong_count() > 0);
+            flights.insert(name, Arc::downgrade(&flight));
         }
-        let whole = std::mem::take(frames);
-        *self = Self::Done;
-        Some(whole.into_iter().flatten().collect())
+        flight
     }
 }

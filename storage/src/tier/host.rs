@@ -1,163 +1,149 @@
-//! Host memory: whole entries, bounded by bytes, the least recently used one evicted first.
+//! Host memory: whole entries, bounded by bytes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
-use lru::LruCache;
+use bytes::Bytes;
 
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryHeader};
 use crate::key::KvKey;
+use crate::tier::resident::{Pin, Residents, Use, locked};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
+use crate::tree::TierOptions;
+use crate::{Error, Result};
 
-/// What became of an entry that was offered to host memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HostOutcome {
-    /// It is there now.
-    Stored,
-    /// An entry of that key was there; entries are immutable, so it stays.
-    AlreadyThere,
-    /// It is larger than the tier, or everything that would have to go is pinned. Counted; nothing was evicted for it.
-    Refused,
-}
-
-/// Entries in host memory. An entry whose [`Arc`] somebody else holds is pinned and never evicted.
+/// Entries in host memory. No call does I/O.
 #[derive(Debug)]
 pub struct HostTier {
-    capacity_bytes: u64,
-    state: Mutex<State>,
+    state: Arc<Mutex<HostState>>,
 }
 
+/// What the tier's lock guards.
 #[derive(Debug)]
-struct State {
-    entries: LruCache<KvKey, Arc<Entry>>,
-    bytes: u64,
-    evicted: u64,
-    refused: u64,
+pub(crate) struct HostState {
+    residents: Residents,
+    entries: HashMap<KvKey, Arc<Entry>>,
 }
 
-/// Sizes and counts of host memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HostUse {
-    /// Entries held.
-    pub entries: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// The bound on `bytes`.
-    pub capacity_bytes: u64,
-    /// Entries removed to make room.
-    pub evicted: u64,
-    /// Entries not taken.
-    pub refused: u64,
+/// An entry that stays in host memory while this lives.
+struct Held {
+    entry: Arc<Entry>,
+    _pin: Pin<HostState>,
+}
+
+impl AsMut<Residents> for HostState {
+    fn as_mut(&mut self) -> &mut Residents {
+        &mut self.residents
+    }
 }
 
 impl HostTier {
-    /// An empty tier of at most `capacity_bytes`.
-    pub fn new(capacity_bytes: u64) -> Self {
-        let state = State { entries: LruCache::unbounded(), bytes: 0, evicted: 0, refused: 0 };
-        Self { capacity_bytes, state: Mutex::new(state) }
+    /// An empty tier.
+    pub fn new(options: TierOptions) -> Self {
+        let state = HostState { residents: Residents::new(options), entries: HashMap::new() };
+        Self { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Takes an entry. Those that left for it are handed back, so that their memory is freed outside of the lock.
+    pub fn insert(&self, entry: Arc<Entry>) -> (Put, Vec<Arc<Entry>>) {
+        let summary = entry.header().summary();
+        let mut state = locked(&self.state);
+        if state.entries.contains_key(&summary.key) {
+            return (Put::AlreadyThere, Vec::new());
+        }
+        let Some(victims) = state.residents.admit(&summary) else { return (Put::Refused, Vec::new()) };
+        let left = victims.iter().filter_map(|victim| state.entries.remove(victim)).collect();
+        state.entries.insert(summary.key, entry);
+        (Put::Stored { bytes: summary.bytes }, left)
+    }
+
+    /// The entry itself, not pinned: its memory lives as long as the result.
+    pub fn get(&self, key: &KvKey) -> Option<Arc<Entry>> {
+        locked(&self.state).entries.get(key).cloned()
+    }
+
+    /// Whether the key is held.
+    pub fn contains(&self, key: &KvKey) -> bool {
+        locked(&self.state).entries.contains_key(key)
     }
 
     /// The bound in bytes.
     pub fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        locked(&self.state).residents.usage().capacity_bytes
     }
 
-    /// Takes an entry, evicting what was not used for longest. The evicted entries are handed back, so that their
-    /// memory is freed outside the lock, or they are written elsewhere.
-    pub fn insert(&self, entry: Arc<Entry>) -> (HostOutcome, Vec<Arc<Entry>>) {
-        let header = entry.header();
-        let (key, bytes) = (header.key, header.total_bytes());
-        let mut state = self.state();
-        if state.touch(&key) {
-            return (HostOutcome::AlreadyThere, Vec::new());
-        }
-        // Ancestors first: an entry must not push out the parents it is reached through.
-        if let Some(parent) = header.parent {
-            state.touch(&parent);
-        }
-        let Some(victims) = state.victims_for(bytes, self.capacity_bytes) else {
-            state.refused += 1;
-            return (HostOutcome::Refused, Vec::new());
-        };
-        let evicted: Vec<_> = victims.iter().filter_map(|victim| state.remove(victim)).collect();
-        state.evicted += evicted.len() as u64;
-        state.bytes += bytes;
-        state.entries.put(key, entry);
-        state.touch(&key);
-        debug_assert!(state.bytes <= self.capacity_bytes);
-        (HostOutcome::Stored, evicted)
+    /// Counts one request's use of a path.
+    pub fn record(&self, used: &Use) {
+        locked(&self.state).residents.record(used);
     }
 
-    /// The entry, which is pinned as long as the result lives. Counts as a use of it and of its ancestors.
-    pub fn get(&self, key: &KvKey) -> Option<Arc<Entry>> {
-        let mut state = self.state();
-        state.touch(key);
-        state.entries.peek(key).cloned()
+    /// Keys of entries here that stand behind `key`, the farthest first.
+    pub fn behind(&self, key: &KvKey) -> Vec<KvKey> {
+        locked(&self.state).residents.behind(key)
     }
 
-    /// Whether the key is held; not a use.
-    pub fn contains(&self, key: &KvKey) -> bool {
-        self.state().entries.contains(key)
-    }
-
-    /// Removes an entry, pinned or not: who holds it keeps its memory until done. Says whether it was there.
-    pub fn remove(&self, key: &KvKey) -> bool {
-        let removed = self.state().remove(key);
-        removed.is_some()
-    }
-
-    /// Sizes and counts.
-    pub fn usage(&self) -> HostUse {
-        let state = self.state();
-        HostUse {
-            entries: state.entries.len() as u64,
-            bytes: state.bytes,
-            capacity_bytes: self.capacity_bytes,
-            evicted: state.evicted,
-            refused: state.refused,
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Keeps a key in this tier while the result lives, if it is or comes there.
+    pub(crate) fn pin(&self, key: &KvKey) -> Pin<HostState> {
+        Pin::new(&self.state, &mut locked(&self.state), key)
     }
 }
 
-impl State {
-    /// Marks `key` as used, then its ancestors in turn, so that parents are always used later than their children
-    /// and leave after them. Says whether `key` was there.
-    fn touch(&mut self, key: &KvKey) -> bool {
-        let there = self.entries.promote(key);
-        let mut next = self.entries.peek(key).and_then(|entry| entry.header().parent);
-        while let Some(ancestor) = next {
-            self.entries.promote(&ancestor);
-            next = self.entries.peek(&ancestor).and_then(|entry| entry.header().parent);
-        }
-        there
+impl EntryTier for HostTier {
+    fn tier(&self) -> Tier {
+        Tier::Host
     }
 
-    /// The unpinned entries that have to go for `bytes` more, least recently used first; `None` if they do not suffice.
-    fn victims_for(&self, bytes: u64, capacity_bytes: u64) -> Option<Vec<KvKey>> {
-        if bytes > capacity_bytes {
-            return None;
-        }
-        let mut excess = (self.bytes + bytes).saturating_sub(capacity_bytes);
-        let mut victims = Vec::new();
-        for (key, entry) in self.entries.iter().rev() {
-            if excess == 0 {
-                break;
-            }
-            // Clones are made under this lock only, so that a count of one cannot rise meanwhile.
-            if Arc::strong_count(entry) == 1 {
-                excess = excess.saturating_sub(entry.header().total_bytes());
-                victims.push(*key);
-            }
-        }
-        (excess == 0).then_some(victims)
+    fn put(&self, entry: &Arc<Entry>) -> Result<Put> {
+        Ok(self.insert(Arc::clone(entry)).0)
     }
 
-    fn remove(&mut self, key: &KvKey) -> Option<Arc<Entry>> {
-        let entry = self.entries.pop(key)?;
-        self.bytes -= entry.header().total_bytes();
-        Some(entry)
+    fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
+        let mut state = locked(&self.state);
+        let Some(entry) = state.entries.get(&id.key).cloned() else { return Ok(None) };
+        let pin = Pin::new(&self.state, &mut state, &id.key);
+        Ok(Some(Arc::new(Held { entry, _pin: pin })))
+    }
+
+    fn remove(&self, id: &EntryId) -> Result<bool> {
+        let mut state = locked(&self.state);
+        state.residents.remove(&id.key);
+        let removed = state.entries.remove(&id.key);
+        drop(state);
+        Ok(removed.is_some())
+    }
+
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
+        let headers: Vec<Arc<EntryHeader>> =
+            locked(&self.state).entries.values().map(|entry| Arc::clone(entry.header())).collect();
+        headers.iter().for_each(|header| each(header.summary()));
+        Ok(())
+    }
+
+    fn usage(&self) -> TierUsage {
+        let state = locked(&self.state);
+        let usage = state.residents.usage();
+        TierUsage {
+            entries: state.entries.len() as u64,
+            bytes: usage.bytes,
+            capacity_bytes: usage.capacity_bytes,
+            evicted: usage.evicted,
+            refused: state.residents.refused,
+        }
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl TierEntry for Held {
+    fn header(&self) -> &Arc<EntryHeader> {
+        self.entry.header()
+    }
+
+    fn frame(&self, layer: u32) -> Result<Bytes> {
+        let frame = self.entry.frames().get(layer as usize).cloned();
+        frame.ok_or_else(|| Error::not_found(format!("entry {} has no layer {layer}", self.entry.header().key)))
     }
 }
 

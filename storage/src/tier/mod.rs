@@ -4,8 +4,11 @@
 //! the suite that each of them, and a model in memory, passes. What enters which tier, and when, is
 //! [`KvStore`](crate::store::KvStore)'s business.
 
+#[cfg(test)]
+pub(crate) mod conformance;
 pub mod disk;
 pub mod host;
+pub(crate) mod resident;
 
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
+pub use crate::tier::resident::Use;
 
 /// A place that KV can be loaded from, fastest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -100,6 +104,18 @@ pub struct EntrySummary {
     pub created_unix_ms: u64,
 }
 
+impl EntrySummary {
+    /// Its address.
+    pub fn id(&self) -> EntryId {
+        EntryId { key: self.key, segment: self.segment }
+    }
+
+    /// What computing it took, in microseconds a token.
+    pub fn cost_per_token(&self) -> f64 {
+        self.compute_us as f64 / f64::from(self.tokens.max(1))
+    }
+}
+
 /// One tier of entries. Calls BLOCK on whatever the tier is made of; no lock is held meanwhile.
 pub trait EntryTier: Send + Sync {
     /// Which tier it is.
@@ -138,6 +154,21 @@ pub trait EntryTier: Send + Sync {
     /// # Errors
     /// As the medium says.
     fn flush(&self) -> Result<()>;
+}
+
+/// A tier that nodes share, where a look-up costs a round trip.
+pub trait SharedTier: EntryTier {
+    /// As [`EntryTier::open`], for many entries at once; as many answers, in the same order.
+    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>>;
+
+    /// Removes every entry of a segment, whatever stood before it and whoever computed it; how many there were.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64>;
+
+    /// This tier as any other.
+    fn as_tier(&self) -> &dyn EntryTier;
 }
 
 /// An entry of a tier, open for reading, pinned while this lives.

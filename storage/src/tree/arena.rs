@@ -141,6 +141,17 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         std::iter::successors(self.node(node).first_child, |child| self.node(*child).next_sibling)
     }
 
+    /// All nodes behind a node, each after what it stands behind.
+    pub fn behind(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        let mut found: Vec<NodeId> = self.children(node).collect();
+        let mut next = 0;
+        while let Some(&node) = found.get(next) {
+            next += 1;
+            found.extend(self.children(node));
+        }
+        found.into_iter()
+    }
+
     /// Notes whether a node may be forgotten: it is free, nothing stands behind it, and nobody holds it.
     pub(super) fn refresh_forgettable(&mut self, node: NodeId) {
         let at = self.node(node);

@@ -1,31 +1,33 @@
-//! The disk tier's memory of what is on disk: sizes, recency, and who is being written or removed just now.
+//! The disk tier's memory of what is on disk: what each entry is, who leaves first, and who is being written or removed
+//! just now.
 //!
-//! A slot's life; only `Ready` can be found, and every slot counts towards the bound until its bytes are gone:
+//! A slot's life; only `Ready` can be found:
 //!
 //! ```text
 //!            commit            begin_removal / chosen as victim          end_removal(true)
 //! Writing ------------> Ready ----------------------------------> Leaving ------------> gone
 //!    | begin_removal      ^             victims of an aborted write  |
 //!    v                    +------------------------------------------+  end_removal(false)
-//! Doomed -- commit --> Leaving                                       +------------------> Dead, the next victim
+//! Doomed -- commit --> Leaving                                       +------------------> Dead, leaves with the next write
 //! ```
-//! A slot that was once to be removed never becomes `Ready` again.
+//! A slot that was once to be removed never becomes `Ready` again. Bytes count towards the bound from the reservation on;
+//! those of what is being removed are on disk a moment longer.
 
-use std::sync::Arc;
-
-use lru::LruCache;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use crate::key::KvKey;
+use crate::tier::EntrySummary;
+use crate::tier::resident::{Pin, Residents, Use};
+use crate::tree::TierOptions;
 
 /// Keeps an entry on disk from being evicted while it lives.
-#[derive(Debug, Clone, Default)]
-pub struct DiskPin(Arc<()>);
+pub(crate) type DiskPin = Pin<DiskIndex>;
 
-/// What the index knows about an entry.
+/// What deleting an entry takes to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub key: KvKey,
-    pub parent: Option<KvKey>,
     pub bytes: u64,
     pub layers: u32,
 }
@@ -54,75 +56,91 @@ enum SlotState {
 
 #[derive(Debug)]
 struct Slot {
-    extent: Extent,
+    summary: EntrySummary,
     state: SlotState,
     /// Somebody wants it removed: if it cannot leave now, it is dead.
     unwanted: bool,
-    pin: DiskPin,
 }
 
 #[derive(Debug)]
 pub(crate) struct DiskIndex {
-    slots: LruCache<KvKey, Slot>,
-    capacity_bytes: u64,
-    /// Bytes of all slots but those of victims that are being replaced.
-    bytes: u64,
-    pub evicted: u64,
-    pub refused: u64,
+    slots: HashMap<KvKey, Slot>,
+    residents: Residents,
+    /// Slots in the state `Dead`.
+    dead: Vec<KvKey>,
+    /// Bytes of entries that are being removed, or could not be.
+    leaving_bytes: u64,
+    ready: u64,
+    evicted: u64,
 }
 
-impl Slot {
-    fn is_evictable(&self) -> bool {
-        // Pins are cloned under the index's lock only, so that a count of one cannot rise meanwhile.
-        self.state == SlotState::Dead || (self.state == SlotState::Ready && Arc::strong_count(&self.pin.0) == 1)
+impl AsMut<Residents> for DiskIndex {
+    fn as_mut(&mut self) -> &mut Residents {
+        &mut self.residents
     }
 }
 
 impl DiskIndex {
-    pub fn new(capacity_bytes: u64) -> Self {
-        Self { slots: LruCache::unbounded(), capacity_bytes, bytes: 0, evicted: 0, refused: 0 }
-    }
-
-    /// Adds what was found on disk at open, least recently used first.
-    pub fn add_existing(&mut self, extent: Extent) {
-        self.add(extent, SlotState::Ready);
-        self.touch(&extent.key);
-    }
-
-    /// What has to go so that what was found on disk fits a bound that was lowered. Ends with `end_removal` each.
-    pub fn take_excess(&mut self) -> Vec<Extent> {
-        let victims = self.victims_for(0).unwrap_or_default();
-        for victim in &victims {
-            self.set_state(&victim.key, SlotState::Leaving);
+    pub fn new(options: TierOptions) -> Self {
+        Self {
+            slots: HashMap::new(),
+            residents: Residents::new(options),
+            dead: Vec::new(),
+            leaving_bytes: 0,
+            ready: 0,
+            evicted: 0,
         }
-        self.evicted += victims.len() as u64;
-        victims
+    }
+
+    /// Adds what was found on disk at open, to be called in the order of last use. What has no room any more (the bound was
+    /// lowered) is to be deleted; each ends with `end_removal`.
+    pub fn add_existing(&mut self, summary: EntrySummary, uses: u32) -> Vec<Extent> {
+        self.residents.restore(&summary, uses);
+        let refused = self.residents.refused;
+        let victims = self.residents.admit(&summary);
+        // Nobody offered it.
+        self.residents.refused = refused;
+        let mut excess: Vec<Extent> = victims.iter().flatten().filter_map(|victim| self.leave(victim)).collect();
+        let extent = Extent::of(&summary);
+        let state = if victims.is_some() { SlotState::Ready } else { SlotState::Leaving };
+        if state == SlotState::Ready {
+            self.ready += 1;
+        } else {
+            self.leaving_bytes += extent.bytes;
+            excess.push(extent);
+        }
+        self.slots.insert(extent.key, Slot { summary, state, unwanted: false });
+        self.evicted += excess.len() as u64;
+        excess
+    }
+
+    /// Marks a readable entry, which left the tree, as leaving.
+    fn leave(&mut self, key: &KvKey) -> Option<Extent> {
+        let slot = self.slots.get_mut(key)?;
+        slot.state = SlotState::Leaving;
+        self.ready -= 1;
+        let extent = Extent::of(&slot.summary);
+        self.leaving_bytes += extent.bytes;
+        Some(extent)
     }
 
     /// Asks for room for an entry.
-    pub fn reserve(&mut self, extent: Extent) -> Reservation {
-        match self.slots.peek(&extent.key).map(|slot| slot.state) {
+    pub fn reserve(&mut self, summary: EntrySummary) -> Reservation {
+        match self.slots.get(&summary.key).map(|slot| slot.state) {
             None => {}
-            Some(SlotState::Ready | SlotState::Writing) => {
-                self.touch(&extent.key);
-                return Reservation::AlreadyThere;
-            }
+            Some(SlotState::Ready | SlotState::Writing) => return Reservation::AlreadyThere,
             Some(SlotState::Doomed | SlotState::Leaving | SlotState::Dead) => return Reservation::Busy,
         }
-        if let Some(parent) = extent.parent {
-            self.touch(&parent);
+        let Some(victims) = self.residents.admit(&summary) else { return Reservation::Refused };
+        self.residents.hold(&summary.key);
+        let mut victims: Vec<Extent> = victims.iter().filter_map(|victim| self.leave(victim)).collect();
+        for key in std::mem::take(&mut self.dead) {
+            if let Some(slot) = self.slots.get_mut(&key) {
+                slot.state = SlotState::Leaving;
+                victims.push(Extent::of(&slot.summary));
+            }
         }
-        let fits = extent.bytes <= self.capacity_bytes;
-        let Some(victims) = fits.then(|| self.victims_for(extent.bytes)).flatten() else {
-            self.refused += 1;
-            return Reservation::Refused;
-        };
-        for victim in &victims {
-            self.set_state(&victim.key, SlotState::Leaving);
-            self.bytes -= victim.bytes;
-        }
-        self.add(extent, SlotState::Writing);
-        self.touch(&extent.key);
+        self.slots.insert(summary.key, Slot { summary, state: SlotState::Writing, unwanted: false });
         Reservation::Granted { victims }
     }
 
@@ -131,67 +149,64 @@ impl DiskIndex {
     #[must_use]
     pub fn commit(&mut self, key: &KvKey, victims: &[Extent]) -> bool {
         for victim in victims {
-            self.slots.pop(&victim.key);
+            self.forget(&victim.key);
         }
         self.evicted += victims.len() as u64;
-        match self.slots.peek_mut(key) {
-            Some(slot) if slot.state == SlotState::Writing => {
-                slot.state = SlotState::Ready;
-                true
-            }
-            Some(slot) => {
-                slot.state = SlotState::Leaving;
-                false
-            }
-            None => false,
+        self.residents.let_go(key);
+        let Some(slot) = self.slots.get_mut(key) else { return false };
+        if slot.state == SlotState::Writing {
+            slot.state = SlotState::Ready;
+            self.ready += 1;
+            return true;
         }
+        slot.state = SlotState::Leaving;
+        self.leaving_bytes += slot.summary.bytes;
+        self.residents.remove(key);
+        false
     }
 
-    /// The write failed: nothing of it is on disk, and the victims still are. They come back as the first to go.
-    /// The bound may be exceeded by them until the next write, if another write took their room meanwhile.
+    /// The write failed: nothing of it is on disk, and the victims still are. They come back, but for those whose room
+    /// another write took meanwhile: they are hidden, and deleted with the next write.
     pub fn abort(&mut self, key: &KvKey, victims: &[Extent]) {
-        if let Some(slot) = self.slots.pop(key) {
-            self.bytes -= slot.extent.bytes;
-        }
+        self.residents.let_go(key);
+        self.residents.remove(key);
+        self.slots.remove(key);
         for victim in victims.iter().rev() {
-            if let Some(slot) = self.slots.peek_mut(&victim.key) {
-                slot.state = if slot.unwanted { SlotState::Dead } else { SlotState::Ready };
+            let Some(slot) = self.slots.get_mut(&victim.key) else { continue };
+            if !slot.unwanted && self.residents.admit_into_free_room(&slot.summary) {
+                slot.state = SlotState::Ready;
+                self.ready += 1;
+                self.leaving_bytes -= victim.bytes;
+            } else {
+                slot.state = SlotState::Dead;
+                self.dead.push(victim.key);
             }
-            self.bytes += victim.bytes;
-            self.slots.demote(&victim.key);
         }
     }
 
-    /// Finds a readable entry and pins it. Counts as a use of it and of its ancestors.
-    pub fn find(&mut self, key: &KvKey) -> Option<DiskPin> {
-        let slot = self.slots.peek(key).filter(|slot| slot.state == SlotState::Ready)?;
-        let pin = slot.pin.clone();
-        self.touch(key);
-        Some(pin)
+    /// Finds a readable entry and pins it. `owner` is what guards this index.
+    pub fn find(&mut self, owner: &Arc<Mutex<Self>>, key: &KvKey) -> Option<DiskPin> {
+        self.contains(key).then(|| Pin::new(owner, self, key))
     }
 
     pub fn contains(&self, key: &KvKey) -> bool {
-        self.slots.peek(key).is_some_and(|slot| slot.state == SlotState::Ready)
-    }
-
-    /// Marks `key` as used, then its ancestors in turn: parents are used later than their children, and leave later.
-    pub fn touch(&mut self, key: &KvKey) {
-        let mut next = Some(*key);
-        while let Some(key) = next {
-            self.slots.promote(&key);
-            next = self.slots.peek(&key).and_then(|slot| slot.extent.parent);
-        }
+        self.slots.get(key).is_some_and(|slot| slot.state == SlotState::Ready)
     }
 
     /// Hides an entry from now on, pinned or not. `Some`: delete its bytes, then `end_removal`. `None`: nothing there,
     /// or its writer or another remover will delete it.
     pub fn begin_removal(&mut self, key: &KvKey) -> Option<Extent> {
-        let slot = self.slots.peek_mut(key)?;
+        let slot = self.slots.get_mut(key)?;
         slot.unwanted = true;
         match slot.state {
-            SlotState::Ready | SlotState::Dead => {
+            SlotState::Ready => {
+                self.residents.remove(key);
+                self.leave(key)
+            }
+            SlotState::Dead => {
                 slot.state = SlotState::Leaving;
-                Some(slot.extent)
+                self.dead.retain(|dead| dead != key);
+                Some(Extent::of(&slot.summary))
             }
             SlotState::Writing => {
                 slot.state = SlotState::Doomed;
@@ -201,60 +216,65 @@ impl DiskIndex {
         }
     }
 
-    /// The deletion of a `Leaving` entry came through, or failed: then it stays hidden and is the next to be evicted.
+    /// The deletion of a `Leaving` entry came through, or failed: then it stays hidden and leaves with the next write.
     pub fn end_removal(&mut self, key: &KvKey, deleted: bool) {
-        if !deleted {
-            self.set_state(key, SlotState::Dead);
-            self.slots.demote(key);
-        } else if let Some(slot) = self.slots.pop(key) {
-            self.bytes -= slot.extent.bytes;
+        if deleted {
+            self.forget(key);
+        } else if let Some(slot) = self.slots.get_mut(key) {
+            slot.state = SlotState::Dead;
+            self.dead.push(*key);
         }
     }
 
+    fn forget(&mut self, key: &KvKey) {
+        if let Some(slot) = self.slots.remove(key) {
+            self.leaving_bytes -= slot.summary.bytes;
+        }
+    }
+
+    pub fn record(&mut self, used: &Use) {
+        self.residents.record(used);
+    }
+
+    /// Keys of entries here that stand behind `key`, the farthest first.
+    pub fn behind(&self, key: &KvKey) -> Vec<KvKey> {
+        self.residents.behind(key)
+    }
+
+    /// Bytes on disk that belong to an entry, those that are being removed among them.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.residents.usage().bytes + self.leaving_bytes
     }
 
     pub fn capacity_bytes(&self) -> u64 {
-        self.capacity_bytes
+        self.residents.usage().capacity_bytes
     }
 
     /// Entries that can be found.
     pub fn ready_entries(&self) -> u64 {
-        self.slots.iter().filter(|(_, slot)| slot.state == SlotState::Ready).count() as u64
+        self.ready
     }
 
-    /// Readable entries, least recently used first.
-    pub fn ready_keys(&self) -> Vec<KvKey> {
-        let ready = self.slots.iter().rev().filter(|(_, slot)| slot.state == SlotState::Ready);
-        ready.map(|(key, _)| *key).collect()
+    pub fn evicted(&self) -> u64 {
+        self.evicted
     }
 
-    fn add(&mut self, extent: Extent, state: SlotState) {
-        self.bytes += extent.bytes;
-        self.slots.put(extent.key, Slot { extent, state, unwanted: false, pin: DiskPin::default() });
+    pub fn refused(&self) -> u64 {
+        self.residents.refused
     }
 
-    fn set_state(&mut self, key: &KvKey, state: SlotState) {
-        if let Some(slot) = self.slots.peek_mut(key) {
-            slot.state = state;
-        }
+    /// Readable entries, by key.
+    pub fn summaries(&self) -> Vec<EntrySummary> {
+        let ready = self.slots.values().filter(|slot| slot.state == SlotState::Ready);
+        let mut summaries: Vec<_> = ready.map(|slot| slot.summary.clone()).collect();
+        summaries.sort_unstable_by_key(|summary| summary.key);
+        summaries
     }
+}
 
-    /// What has to go for `bytes` more, least recently used first; `None` if everything evictable does not suffice.
-    fn victims_for(&self, bytes: u64) -> Option<Vec<Extent>> {
-        let mut excess = self.bytes.saturating_add(bytes).saturating_sub(self.capacity_bytes);
-        let mut victims = Vec::new();
-        for (_, slot) in self.slots.iter().rev() {
-            if excess == 0 {
-                break;
-            }
-            if slot.is_evictable() {
-                excess = excess.saturating_sub(slot.extent.bytes);
-                victims.push(slot.extent);
-            }
-        }
-        (excess == 0).then_some(victims)
+impl Extent {
+    pub fn of(summary: &EntrySummary) -> Self {
+        Self { key: summary.key, bytes: summary.bytes, layers: summary.layers }
     }
 }
 

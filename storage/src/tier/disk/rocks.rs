@@ -11,6 +11,7 @@ use crate::{Error, ErrorKind, Result};
 
 const FRAMES: &str = "frames";
 const ENTRIES: &str = "entries";
+const INDEX: &str = "index";
 
 /// Frames from here on go to blob files, so that compaction moves references and not the data.
 const MIN_BLOB_BYTES: u64 = 4 << 10;
@@ -21,6 +22,8 @@ const FRAMES_BUFFER_BYTES: usize = 32 << 20;
 const ENTRIES_BUFFER_BYTES: usize = 4 << 20;
 const BLOCK_CACHE_BYTES: usize = 16 << 20;
 const LOG_BYTES: u64 = 64 << 20;
+/// Share of the blob files, the oldest ones, that a compaction moves live blobs out of.
+const OLDEST_BLOBS: f64 = 0.3;
 
 /// Opens or creates the database; one that is damaged as a whole is emptied, since it holds derived data only.
 pub(super) fn open(dir: &Path) -> Result<DB> {
@@ -40,6 +43,7 @@ fn open_once(dir: &Path) -> Result<DB, rocksdb::Error> {
     let families = [
         ColumnFamilyDescriptor::new(FRAMES, frames_options(&cache)),
         ColumnFamilyDescriptor::new(ENTRIES, entries_options(&cache)),
+        ColumnFamilyDescriptor::new(INDEX, entries_options(&cache)),
     ];
     DB::open_cf_descriptors(&database_options(), dir, families)
 }
@@ -73,7 +77,7 @@ fn frames_options(cache: &Cache) -> Options {
     // Switched on by [`set_blob_collection`] only while there is much garbage: when on, every compaction rewrites the
     // oldest blob files, whether they hold garbage or not.
     options.set_enable_blob_gc(false);
-    options.set_blob_gc_age_cutoff(0.3);
+    options.set_blob_gc_age_cutoff(OLDEST_BLOBS);
     // Tables hold references only, so that compactions are cheap; the sooner one comes, the sooner a blob file without
     // live blobs is deleted.
     options.set_level_zero_file_num_compaction_trigger(2);
@@ -107,6 +111,10 @@ pub(super) fn entries(db: &DB) -> Result<&ColumnFamily> {
     family(db, ENTRIES)
 }
 
+pub(super) fn index(db: &DB) -> Result<&ColumnFamily> {
+    family(db, INDEX)
+}
+
 fn family<'a>(db: &'a DB, name: &str) -> Result<&'a ColumnFamily> {
     let missing =
         || Error::new(ErrorKind::Internal, format!("the KV store was opened without its column family {name}"));
@@ -120,6 +128,30 @@ pub(super) fn set_blob_collection(db: &DB, on: bool) -> Result<()> {
     set.map_err(|failed| error("switch blob collection", failed))
 }
 
+/// Rewrites all files without what was deleted.
+pub(super) fn compact(db: &DB) -> Result<()> {
+    let set_cutoff = |cutoff: f64| {
+        let cutoff = cutoff.to_string();
+        let set = db.set_options_cf(frames(db)?, &[("blob_garbage_collection_age_cutoff", cutoff.as_str())]);
+        set.map_err(|failed| error("set how much is collected", failed))
+    };
+    set_cutoff(1.0)?;
+    let compacted = compact_families(db);
+    set_cutoff(OLDEST_BLOBS)?;
+    compacted
+}
+
+fn compact_families(db: &DB) -> Result<()> {
+    for family in [frames(db)?, entries(db)?, index(db)?] {
+        db.flush_cf(family).map_err(|failed| error("write its files", failed))?;
+        let mut options = rocksdb::CompactOptions::default();
+        // Tables are rewritten even where they look compact: that is what moves live blobs out of old files.
+        options.set_bottommost_level_compaction(rocksdb::BottommostLevelCompaction::Force);
+        db.compact_range_cf_opt(family, None::<&[u8]>, None::<&[u8]>, &options);
+    }
+    Ok(())
+}
+
 /// Size of table and blob files; zero for what RocksDB does not tell.
 pub(super) fn file_bytes(db: &DB) -> u64 {
     let of = |family: Result<&ColumnFamily>| {
@@ -127,7 +159,7 @@ pub(super) fn file_bytes(db: &DB) -> u64 {
         let read = |name| db.property_int_value_cf(family, name).ok().flatten().unwrap_or(0);
         read(properties::TOTAL_SST_FILES_SIZE.as_c_str()) + read(c"rocksdb.total-blob-file-size")
     };
-    of(frames(db)) + of(entries(db))
+    of(frames(db)) + of(entries(db)) + of(index(db))
 }
 
 /// What a failed operation means to the caller.

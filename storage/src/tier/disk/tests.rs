@@ -1,41 +1,49 @@
+use rocksdb::IteratorMode;
 use tempfile::TempDir;
 
 use super::*;
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width};
 use crate::env::FailMode;
 use crate::frame;
+use crate::policy::PolicyKind;
+use crate::tier::conformance::conforms;
+
+fn lru(capacity_bytes: u64) -> TierOptions {
+    TierOptions { capacity_bytes, policy: PolicyKind::Lru }
+}
 
 /// Rewrites a stored frame behind the tier's back; `None` deletes it.
 pub(crate) fn tamper_frame(tier: &DiskTier, key: &KvKey, layer: u32, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) {
-    let frames = rocks::frames(&tier.db).unwrap();
+    let frames = rocks::frames(&tier.0.db).unwrap();
     tamper(tier, frames, &frame_key(key, layer), change);
 }
 
 /// Rewrites a stored row behind the tier's back; `None` deletes it.
 pub(crate) fn tamper_row(tier: &DiskTier, key: &KvKey, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) {
-    tamper(tier, rocks::entries(&tier.db).unwrap(), key.as_bytes(), change);
+    tamper(tier, rocks::entries(&tier.0.db).unwrap(), key.as_bytes(), change);
 }
 
 fn tamper(tier: &DiskTier, family: &rocksdb::ColumnFamily, key: &[u8], change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) {
-    match change(tier.db.get_cf(family, key).unwrap().unwrap()) {
-        Some(value) => tier.db.put_cf(family, key, value).unwrap(),
-        None => tier.db.delete_cf(family, key).unwrap(),
+    match change(tier.0.db.get_cf(family, key).unwrap().unwrap()) {
+        Some(value) => tier.0.db.put_cf(family, key, value).unwrap(),
+        None => tier.0.db.delete_cf(family, key).unwrap(),
     }
 }
 
 /// Moves everything from memory and log to tables and blob files.
 pub(crate) fn flush_to_files(tier: &DiskTier) {
-    let families = [rocks::frames(&tier.db).unwrap(), rocks::entries(&tier.db).unwrap()];
-    tier.db.flush_cfs_opt(&families, &rocksdb::FlushOptions::default()).unwrap();
+    let db = &tier.0.db;
+    let families = [rocks::frames(db).unwrap(), rocks::entries(db).unwrap(), rocks::index(db).unwrap()];
+    tier.0.db.flush_cfs_opt(&families, &rocksdb::FlushOptions::default()).unwrap();
 }
 
 /// Frames stored, whether or not a row refers to them.
 fn stored_frames(tier: &DiskTier) -> usize {
-    tier.db.iterator_cf(rocks::frames(&tier.db).unwrap(), IteratorMode::Start).count()
+    tier.0.db.iterator_cf(rocks::frames(&tier.0.db).unwrap(), IteratorMode::Start).count()
 }
 
-fn open_with(dir: &TempDir, capacity_bytes: u64, env: &Env, last_use: &HashMap<KvKey, u64>) -> DiskTier {
-    DiskTier::open(&dir.path().join("kv"), capacity_bytes, env.clone(), last_use).unwrap()
+fn open_with(dir: &TempDir, capacity_bytes: u64, env: &Env, last_uses: &HashMap<KvKey, LastUse>) -> DiskTier {
+    DiskTier::open(&dir.path().join("kv"), lru(capacity_bytes), env.clone(), last_uses).unwrap()
 }
 
 fn open(dir: &TempDir, capacity_bytes: u64) -> DiskTier {
@@ -64,13 +72,13 @@ fn entries_survive_a_restart() {
     {
         let tier = open(&dir, 1 << 30);
         let bytes = small.header().total_bytes();
-        assert_eq!(tier.put(&small).unwrap(), DiskOutcome::Written { bytes });
-        assert_eq!(tier.put(&small).unwrap(), DiskOutcome::AlreadyThere);
-        tier.put(&large).unwrap();
+        assert_eq!(tier.write(&small).unwrap(), Put::Stored { bytes });
+        assert_eq!(tier.write(&small).unwrap(), Put::AlreadyThere);
+        tier.write(&large).unwrap();
         assert_whole(&tier, &small);
         flush_to_files(&tier);
         assert_whole(&tier, &large);
-        assert!(tier.usage().file_bytes > large.header().total_bytes());
+        assert!(tier.file_bytes() > large.header().total_bytes());
         let blobs = std::fs::read_dir(dir.path().join("kv")).unwrap();
         assert!(blobs.flatten().any(|file| file.path().extension().is_some_and(|ending| ending == "blob")));
     }
@@ -88,17 +96,17 @@ fn the_bound_holds_and_removal_frees_frames_and_rows() {
     let bytes = entries[0].header().total_bytes();
     let tier = open(&dir, bytes * 4);
     for (count, entry) in (1u64..).zip(&entries) {
-        tier.put(entry).unwrap();
+        tier.write(entry).unwrap();
         assert_eq!(tier.usage().bytes, bytes * count.min(4));
     }
     assert_eq!((tier.usage().entries, tier.usage().evicted), (4, 6));
     assert_eq!(stored_frames(&tier), 4 * LAYERS as usize, "evicted frames are deleted with their rows");
-    tier.remove(&key(&entries[9])).unwrap();
-    tier.remove(&key(&entries[9])).unwrap();
-    tier.remove(&key(&entries[0])).unwrap();
+    tier.delete_entry(&key(&entries[9])).unwrap();
+    tier.delete_entry(&key(&entries[9])).unwrap();
+    tier.delete_entry(&key(&entries[0])).unwrap();
     assert_eq!((tier.usage().entries, tier.usage().bytes), (3, bytes * 3));
     assert_eq!(stored_frames(&tier), 3 * LAYERS as usize);
-    assert_eq!(tier.put(&entry_of_width(None, &[1], 4000)).unwrap(), DiskOutcome::Refused);
+    assert_eq!(tier.write(&entry_of_width(None, &[1], 4000)).unwrap(), Put::Refused);
     assert_eq!(tier.usage().refused, 1);
     drop(tier);
     let tier = open(&dir, bytes * 2);
@@ -115,14 +123,17 @@ fn a_restart_keeps_the_order_of_use() {
     {
         let tier = open(&dir, bytes * 3);
         for entry in &entries {
-            tier.put(entry).unwrap();
+            tier.write(entry).unwrap();
         }
     }
-    let order = [(key(&entries[0]), 9_000), (key(&entries[1]), 7_000), (key(&entries[2]), 8_000)];
+    let used = |at: usize, unix_ms| (key(&entries[at]), LastUse { unix_ms, uses: 1 });
+    let order = [used(0, 9_000), used(1, 7_000), used(2, 8_000)];
     let tier = open_with(&dir, bytes * 3, &env, &HashMap::from(order));
-    assert_eq!(tier.keys(), [key(&entries[1]), key(&entries[2]), key(&entries[0])]);
-    tier.put(&entry_behind(None, &[77])).unwrap();
-    assert!(!tier.contains(&key(&entries[1])));
+    for (newcomer, leaves) in [(77, 1), (78, 2), (79, 0)] {
+        assert!(tier.contains(&key(&entries[leaves])));
+        tier.write(&entry_behind(None, &[newcomer])).unwrap();
+        assert!(!tier.contains(&key(&entries[leaves])));
+    }
 }
 
 #[test]
@@ -131,17 +142,17 @@ fn a_failed_write_changes_nothing_and_the_next_one_works() {
     let env = Env::seeded(0, 0);
     let (old, new) = (entry_behind(None, &[1]), entry_behind(None, &[2]));
     let tier = open_with(&dir, old.header().total_bytes(), &env, &HashMap::new());
-    tier.put(&old).unwrap();
+    tier.write(&old).unwrap();
     let before = tier.usage();
     env.arm("disk.before_write=error:full").unwrap();
-    assert_eq!(tier.put(&new).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(tier.write(&new).unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(tier.usage(), before, "no reservation leaks, and nothing was evicted");
     assert_whole(&tier, &old);
     env.set_fail_point("disk.before_write", FailMode::Panic, 1);
-    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tier.put(&new))).is_err());
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tier.write(&new))).is_err());
     assert_eq!(tier.usage(), before, "not even by a panic");
     env.set_fail_point("disk.before_write", FailMode::Off, 1);
-    tier.put(&new).unwrap();
+    tier.write(&new).unwrap();
     assert_whole(&tier, &new);
     assert!(!tier.contains(&key(&old)));
 }
@@ -152,44 +163,119 @@ fn a_failed_deletion_hides_the_entry_and_room_comes_back_later() {
     let env = Env::seeded(0, 0);
     let (bad, new) = (entry_behind(None, &[1]), entry_behind(None, &[2]));
     let tier = open_with(&dir, bad.header().total_bytes(), &env, &HashMap::new());
-    tier.put(&bad).unwrap();
+    tier.write(&bad).unwrap();
     env.arm("disk.delete=error").unwrap();
-    assert!(tier.remove(&key(&bad)).is_err());
-    assert!(tier.find(&key(&bad)).is_none());
-    assert_eq!(tier.put(&bad).unwrap_err().kind(), ErrorKind::Unavailable);
-    tier.put(&new).unwrap();
+    assert!(tier.delete_entry(&key(&bad)).is_err());
+    assert!(!tier.contains(&key(&bad)));
+    assert_eq!(tier.write(&bad).unwrap_err().kind(), ErrorKind::Unavailable);
+    tier.write(&new).unwrap();
     assert_eq!(stored_frames(&tier), LAYERS as usize, "deleted together with the write that took its room");
 }
 
+fn rows(tier: &DiskTier) -> usize {
+    tier.0.db.iterator_cf(rocks::entries(&tier.0.db).unwrap(), IteratorMode::Start).count()
+}
+
+fn tamper_index(tier: &DiskTier, entry: &Entry, change: impl Fn(Vec<u8>) -> Option<Vec<u8>>) {
+    tamper(tier, rocks::index(&tier.0.db).unwrap(), key(entry).as_bytes(), change);
+}
+
+fn flip(mut row: Vec<u8>) -> Option<Vec<u8>> {
+    row[50] ^= 1;
+    Some(row)
+}
+
+/// A damaged index row is made again from the entry row; where that is damaged too, what is left goes into quarantine.
 #[test]
-fn damaged_rows_are_removed_at_open_with_their_frames() {
+fn damaged_rows_are_repaired_or_put_aside_at_open() {
     let dir = TempDir::new().unwrap();
-    let entries: Vec<Entry> = (0..4).map(|id| entry_behind(None, &[id])).collect();
+    let entries: Vec<Entry> = (0..5).map(|id| entry_behind(None, &[id])).collect();
     {
         let tier = open(&dir, 1 << 30);
         for entry in &entries {
-            tier.put(entry).unwrap();
+            tier.write(entry).unwrap();
         }
-        tamper_row(&tier, &key(&entries[0]), |mut row| {
-            row[50] ^= 1;
-            Some(row)
-        });
-        tamper_row(&tier, &key(&entries[1]), |row| Some(row[..row.len() / 2].to_vec()));
-        tamper_row(&tier, &key(&entries[2]), |_| Some(entries[3].header().encode().to_vec()));
-        tier.db.put_cf(rocks::entries(&tier.db).unwrap(), b"odd key", b"odd").unwrap();
+        tamper_index(&tier, &entries[0], flip);
+        tamper_index(&tier, &entries[1], |row| Some(row[..20].to_vec()));
+        tamper_index(&tier, &entries[2], flip);
+        tamper_row(&tier, &key(&entries[2]), flip);
+        tamper_index(&tier, &entries[3], flip);
+        tamper_row(&tier, &key(&entries[3]), |_| None);
+        tier.0.db.put_cf(rocks::index(&tier.0.db).unwrap(), b"odd key", b"odd").unwrap();
     }
     let tier = open(&dir, 1 << 30);
-    assert_eq!(tier.keys(), [key(&entries[3])]);
-    assert_whole(&tier, &entries[3]);
-    assert_eq!(stored_frames(&tier), LAYERS as usize);
-    assert_eq!(tier.db.iterator_cf(rocks::entries(&tier.db).unwrap(), IteratorMode::Start).count(), 1);
+    for found in [0, 1, 4] {
+        assert_whole(&tier, &entries[found]);
+    }
+    assert!(!tier.contains(&key(&entries[2])) && !tier.contains(&key(&entries[3])));
+    let Recovery { entries: found, bytes, repaired, damaged, evicted, .. } = *tier.recovery();
+    assert_eq!((found, repaired, damaged, evicted), (3, 2, 3, 0));
+    assert_eq!(bytes, 3 * entries[0].header().total_bytes());
+    assert_eq!((stored_frames(&tier), rows(&tier)), (3 * LAYERS as usize, 3));
+    let aside = dir.path().join("kv-quarantine").join(key(&entries[2]).to_string());
+    let mut row = entries[2].header().encode().to_vec();
+    row[50] ^= 1;
+    assert_eq!(std::fs::read(aside.join("row")).unwrap(), row);
+    assert_eq!(std::fs::read(aside.join("frame-0001")).unwrap(), entries[2].frames()[1]);
+    drop(tier);
+    let again = open(&dir, 1 << 30);
+    assert_eq!((again.recovery().entries, again.recovery().repaired, again.recovery().damaged), (3, 0, 0));
+}
+
+/// A store as it was before there was an index.
+#[test]
+fn a_store_without_an_index_gets_one() {
+    let dir = TempDir::new().unwrap();
+    let entries: Vec<Entry> = (0..3).map(|id| entry_behind(None, &[id])).collect();
+    {
+        let tier = open(&dir, 1 << 30);
+        for entry in &entries {
+            tier.write(entry).unwrap();
+            tamper_index(&tier, entry, |_| None);
+        }
+        tamper_row(&tier, &key(&entries[2]), flip);
+    }
+    let kv = dir.path().join("kv");
+    assert_eq!((add_index(&kv).unwrap(), add_index(&kv).unwrap()), (2, 2), "twice is as good as once");
+    let tier = open(&dir, 1 << 30);
+    assert_eq!((tier.recovery().entries, tier.recovery().damaged), (2, 1));
+    entries[..2].iter().for_each(|entry| assert_whole(&tier, entry));
+}
+
+#[test]
+fn conforms_under_every_policy() {
+    for policy in PolicyKind::ALL {
+        let dir = TempDir::new().unwrap();
+        let made = std::cell::Cell::new(0);
+        conforms(&|capacity_bytes| {
+            made.set(made.get() + 1);
+            let folder = dir.path().join(made.get().to_string());
+            let options = TierOptions { capacity_bytes, policy };
+            Box::new(DiskTier::open(&folder, options, Env::seeded(0, 0), &HashMap::new()).unwrap())
+        });
+    }
+}
+
+#[test]
+fn compaction_gives_back_what_was_deleted() {
+    let dir = TempDir::new().unwrap();
+    let tier = open(&dir, 1 << 30);
+    let entries: Vec<Entry> = (0..8).map(|id| entry_of_width(None, &[id], 20_000)).collect(); // about 480 KB each
+    for entry in &entries {
+        tier.write(entry).unwrap();
+    }
+    flush_to_files(&tier);
+    entries[..7].iter().for_each(|entry| assert!(tier.delete_entry(&key(entry)).unwrap()));
+    assert!(tier.compact().unwrap() > 2 << 20);
+    assert!(tier.file_bytes() < 1 << 20, "{} bytes", tier.file_bytes());
+    assert_whole(&tier, &entries[7]);
 }
 
 #[test]
 fn a_held_folder_says_so() {
     let dir = TempDir::new().unwrap();
     let _held = open(&dir, 0);
-    let error = DiskTier::open(&dir.path().join("kv"), 0, Env::seeded(0, 0), &HashMap::new()).err().unwrap();
+    let error = DiskTier::open(&dir.path().join("kv"), lru(0), Env::seeded(0, 0), &HashMap::new()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("in use by another process"), "{error}");
 }
@@ -203,10 +289,10 @@ fn a_damaged_database_is_emptied() {
             let entries: Vec<Entry> = (0..3).map(|id| entry_of_width(None, &[id], 2048)).collect();
             {
                 let tier = open(&dir, 1 << 30);
-                tier.put(&entries[0]).unwrap();
-                tier.put(&entries[1]).unwrap();
+                tier.write(&entries[0]).unwrap();
+                tier.write(&entries[1]).unwrap();
                 flush_to_files(&tier);
-                tier.put(&entries[2]).unwrap();
+                tier.write(&entries[2]).unwrap();
             }
             for file in std::fs::read_dir(dir.path().join("kv")).unwrap().flatten() {
                 if file.file_name().to_string_lossy().contains(ending) {
@@ -214,7 +300,7 @@ fn a_damaged_database_is_emptied() {
                 }
             }
             let case = format!("{damage} {ending}");
-            let tier = DiskTier::open(&dir.path().join("kv"), 1 << 30, Env::seeded(0, 0), &HashMap::new());
+            let tier = DiskTier::open(&dir.path().join("kv"), lru(1 << 30), Env::seeded(0, 0), &HashMap::new());
             let tier = tier.unwrap_or_else(|error| panic!("{case}: {error}"));
             for entry in &entries {
                 if tier.contains(&key(entry)) {
@@ -228,9 +314,9 @@ fn a_damaged_database_is_emptied() {
                                 || tier.frame(&key(entry), layer).unwrap() == entry.frames()[layer as usize]
                         );
                     }
-                    tier.remove(&key(entry)).unwrap();
+                    tier.delete_entry(&key(entry)).unwrap();
                 }
-                tier.put(entry).unwrap_or_else(|error| panic!("{case}: {error}"));
+                tier.write(entry).unwrap_or_else(|error| panic!("{case}: {error}"));
                 assert_whole(&tier, entry);
             }
         }
@@ -255,6 +341,6 @@ fn errors_say_what_to_do() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("kv");
     std::fs::write(&file, "a file where the folder should be").unwrap();
-    let error = DiskTier::open(&file, 0, Env::seeded(0, 0), &HashMap::new()).err().unwrap();
+    let error = DiskTier::open(&file, lru(0), Env::seeded(0, 0), &HashMap::new()).err().unwrap();
     assert!(error.to_string().contains("create the KV folder"), "{error}");
 }

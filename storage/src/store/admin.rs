@@ -1,0 +1,282 @@
+//! What an operator does to the store: list, pin, evict, invalidate, verify.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::KvStore;
+use super::tiers::count;
+use crate::catalog::LastUse;
+use crate::entry::Entry;
+use crate::frame;
+use crate::key::{KvKey, SegmentDigest};
+use crate::tier::resident::locked;
+use crate::tier::{EntryId, EntrySummary, EntryTier, Tier, TierEntry};
+use crate::{Error, ErrorKind, Result};
+
+/// The tiers that hold whole entries, fastest first.
+const ENTRY_TIERS: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::Object];
+
+/// One entry, wherever it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct EntryInfo {
+    /// What it is.
+    #[serde(flatten)]
+    pub summary: EntrySummary,
+    /// Where it is, fastest first.
+    pub tiers: Vec<Tier>,
+    /// Whether an operator pinned it.
+    pub pinned: bool,
+    /// Its last use that this node knows of, in milliseconds since 1970; 0: none.
+    pub last_use_unix_ms: u64,
+    /// Requests of this node that used it.
+    pub uses: u32,
+}
+
+/// What an invalidation removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invalidated {
+    /// Entries, each counted once for every tier it was in.
+    pub entries: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a verification found.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// Entries read, each counted once for every tier it is in.
+    pub entries: u64,
+    /// Frames read and compared with their checksums.
+    pub frames: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Entries that are damaged or incomplete, and the tier in which they are.
+    pub damaged: Vec<DamagedEntry>,
+    /// Entries that could not be read for another reason (a time-out, a permission).
+    pub unreadable: u64,
+}
+
+/// A damaged entry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DamagedEntry {
+    /// Which entry.
+    pub key: KvKey,
+    /// Where.
+    pub tier: Tier,
+    /// What is wrong with it.
+    pub error: String,
+}
+
+impl KvStore {
+    /// Calls `each` for every entry of every tier, those of object storage among them. BLOCKS.
+    ///
+    /// # Errors
+    /// As a tier says.
+    pub fn entries(&self, each: &mut dyn FnMut(EntryInfo)) -> Result<()> {
+        let mut found: HashMap<KvKey, (EntrySummary, Vec<Tier>)> = HashMap::new();
+        for (tier, entries) in self.entry_tiers() {
+            entries.list(&mut |summary| {
+                found.entry(summary.key).or_insert_with(|| (summary, Vec::new())).1.push(tier);
+            })?;
+        }
+        let mut found: Vec<_> = found.into_values().collect();
+        found.sort_unstable_by_key(|(summary, _)| summary.key);
+        for (summary, tiers) in found {
+            let LastUse { unix_ms, uses } = self.0.uses.get(&summary.key);
+            let pinned = locked(&self.0.pins).contains_key(&summary.key);
+            each(EntryInfo { summary, tiers, pinned, last_use_unix_ms: unix_ms, uses });
+        }
+        Ok(())
+    }
+
+    fn entry_tiers(&self) -> impl Iterator<Item = (Tier, &dyn EntryTier)> {
+        ENTRY_TIERS.into_iter().filter_map(|tier| Some((tier, self.0.tiers.get(tier)?)))
+    }
+
+    /// Takes an entry out of one tier, what stands behind it in that tier first: a parent outlives its children. Gives the
+    /// number of entries that left. BLOCKS.
+    ///
+    /// # Errors
+    /// As the tier says.
+    pub fn evict(&self, id: &EntryId, tier: Tier) -> Result<u64> {
+        let tiers = &self.0.tiers;
+        let behind = match tier {
+            Tier::Host => tiers.host.behind(&id.key),
+            Tier::Disk => tiers.disk.behind(&id.key),
+            Tier::Device | Tier::Object => Vec::new(),
+        };
+        let Some(entries) = tiers.get(tier) else { return Ok(0) };
+        let mut left = 0;
+        for key in behind {
+            // Tiers of this machine go by the key alone.
+            left += u64::from(entries.remove(&EntryId { key, segment: SegmentDigest([0; 16]) })?);
+        }
+        left += u64::from(entries.remove(id)?);
+        Ok(left)
+    }
+
+    /// Keeps an entry, and what stands before it, in every tier of this machine that it is in or comes to, or no longer;
+    /// survives restarts. Whether that changed anything.
+    ///
+    /// # Errors
+    /// As the catalog says.
+    pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<bool> {
+        let mut pins = locked(&self.0.pins);
+        if pins.contains_key(key) == pinned {
+            return Ok(false);
+        }
+        self.0.uses.catalog.set_pinned(key, pinned)?;
+        let pin = if pinned { pins.insert(*key, self.0.tiers.pin(key)) } else { pins.remove(key) };
+        drop(pins);
+        drop(pin);
+        Ok(true)
+    }
+
+    /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
+    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment; those
+    /// behind them, which other nodes computed and this one never held, are left to the bucket's collector: no key leads to
+    /// them any more. BLOCKS.
+    ///
+    /// # Errors
+    /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments
+    /// that this machine holds is found.
+    pub fn invalidate(&self, segments: &[SegmentDigest]) -> Result<Invalidated> {
+        let tiers = &self.0.tiers;
+        tiers.tombstones.bury(segments, &[]);
+        let doomed = self.local_entries_of(segments)?;
+        let keys: Vec<KvKey> = doomed.iter().map(|(_, summary)| summary.key).collect();
+        tiers.tombstones.bury(&[], &keys);
+        let mut done = Invalidated::default();
+        for (tier, summary) in &doomed {
+            let id = summary.id();
+            if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&id))? {
+                done.entries += 1;
+                done.bytes += summary.bytes;
+            }
+        }
+        if let Some(object) = &tiers.object {
+            let ids: HashSet<EntryId> = doomed.iter().map(|(_, summary)| summary.id()).collect();
+            for id in ids.iter().filter(|id| !segments.contains(&id.segment)) {
+                done.entries += u64::from(object.remove(id)?);
+            }
+            for segment in segments {
+                done.entries += object.remove_segment(segment)?;
+            }
+        }
+        self.0.uses.forget(&keys);
+        Ok(done)
+    }
+
+    /// Entries of the segments and what stands behind them in the tiers of this machine, the farthest first.
+    fn local_entries_of(&self, segments: &[SegmentDigest]) -> Result<Vec<(Tier, EntrySummary)>> {
+        let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
+        let mut found = Vec::new();
+        for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
+            let mut all: HashMap<KvKey, EntrySummary> = HashMap::new();
+            entries.list(&mut |summary| drop(all.insert(summary.key, summary)))?;
+            let own: Vec<KvKey> = all.values().filter(|at| wanted.contains(&at.segment)).map(|at| at.key).collect();
+            let mut keys: HashSet<KvKey> = HashSet::new();
+            for key in own {
+                let behind =
+                    if tier == Tier::Host { self.0.tiers.host.behind(&key) } else { self.0.tiers.disk.behind(&key) };
+                for key in behind.into_iter().chain([key]) {
+                    if keys.insert(key) {
+                        found.extend(all.get(&key).map(|summary| (tier, summary.clone())));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Reads every frame of the given tiers and compares it with its checksum. Damaged entries are removed unless
+    /// `dry_run`; on disk, a copy goes into quarantine. `progress` hears of every entry and says whether to go on. BLOCKS.
+    ///
+    /// # Errors
+    /// As a tier says when it lists its entries. What it says of one entry is in the report.
+    pub fn verify(
+        &self,
+        tiers: &[Tier],
+        dry_run: bool,
+        progress: &mut dyn FnMut(&VerifyReport) -> bool,
+    ) -> Result<VerifyReport> {
+        let mut report = VerifyReport::default();
+        for (tier, entries) in self.entry_tiers().filter(|(tier, _)| tiers.contains(tier)) {
+            let mut ids = Vec::new();
+            entries.list(&mut |summary| ids.push(summary.id()))?;
+            for id in ids {
+                match verify_entry(entries, &id, &mut report) {
+                    Ok(()) => {}
+                    // It left while we read.
+                    Err(error)
+                        if error.kind() == ErrorKind::NotFound && entries.open(&id).is_ok_and(|at| at.is_none()) => {}
+                    Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                        count(&self.0.tiers.counts.of(tier).corrupt);
+                        report.damaged.push(DamagedEntry { key: id.key, tier, error: error.to_string() });
+                        if !dry_run {
+                            self.remove_damaged(&id, tier)?;
+                        }
+                    }
+                    Err(error) => {
+                        report.unreadable += 1;
+                        tracing::warn!(key = %id.key, %tier, %error, "an entry could not be verified");
+                    }
+                }
+                if !progress(&report) {
+                    return Ok(report);
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    fn remove_damaged(&self, id: &EntryId, tier: Tier) -> Result<()> {
+        let tiers = &self.0.tiers;
+        match tier {
+            Tier::Disk => tiers.disk.quarantine(&id.key).map(drop),
+            _ => tiers.get(tier).map_or(Ok(false), |entries| entries.remove(id)).map(drop),
+        }
+    }
+
+    /// Reads a whole entry from the fastest tier that has it, every frame verified; `None` if none has. BLOCKS.
+    ///
+    /// # Errors
+    /// As the tier says.
+    pub fn read(&self, id: &EntryId) -> Result<Option<Arc<Entry>>> {
+        for (_, entries) in self.entry_tiers() {
+            if let Some(entry) = entries.open(id)? {
+                return read_entry(&*entry).map(|entry| Some(Arc::new(entry)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Has RocksDB rewrite its files without what was deleted; the bytes that became free. BLOCKS.
+    ///
+    /// # Errors
+    /// As RocksDB says.
+    pub fn compact_disk(&self) -> Result<u64> {
+        self.0.tiers.disk.compact()
+    }
+}
+
+fn verify_entry(entries: &dyn EntryTier, id: &EntryId, report: &mut VerifyReport) -> Result<()> {
+    let Some(entry) = entries.open(id)? else { return Err(Error::not_found(format!("entry {} left", id.key))) };
+    let header = entry.header();
+    report.entries += 1;
+    for layer in 0..header.layers {
+        let bytes = entry.frame(layer)?;
+        frame::decode(&bytes, &header.key, layer, &header.frame_shape())?;
+        report.frames += 1;
+        report.bytes += bytes.len() as u64;
+    }
+    Ok(())
+}
+
+fn read_entry(entry: &dyn TierEntry) -> Result<Entry> {
+    let header = entry.header();
+    let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
+    Entry::from_frames(Arc::clone(header), frames)
+}

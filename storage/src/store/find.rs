@@ -1,0 +1,232 @@
+//! Look-up: from the fastest tier to the slowest, and what follows if a hit turns out not to be one.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::KvStore;
+use super::reader::EntryReader;
+use super::tiers::count;
+use crate::cost::CostGrid;
+use crate::entry::EntryHeader;
+use crate::key::{KvKey, SegmentDigest};
+use crate::plan::{LoadPlan, Source};
+use crate::tier::resident::locked;
+use crate::tier::{EntryId, EntryTier, Tier, TierEntry, Use};
+use crate::{Error, ErrorKind, Result};
+
+/// How long an entry of object storage that could not be read is left alone, in milliseconds.
+const AVOIDED_MS: u64 = 30_000;
+/// Entries that are left alone, at the most.
+const MOST_AVOIDED: usize = 1024;
+
+/// A hit; its token ids were compared.
+#[derive(Clone)]
+pub struct Found {
+    /// What the entry is.
+    pub header: Arc<EntryHeader>,
+    /// The fastest tier that has it.
+    pub tier: Tier,
+    /// Open, and pinned there while this lives. [`KvStore::late_miss`] removes it all the same.
+    pub entry: Arc<dyn TierEntry>,
+}
+
+impl std::fmt::Debug for Found {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Found({} in {})", self.header.key, self.tier)
+    }
+}
+
+/// What object storage has of a prompt's entries.
+#[derive(Default)]
+pub struct ObjectsFound(HashMap<KvKey, Arc<dyn TierEntry>>);
+
+impl ObjectsFound {
+    /// Whether object storage has the key.
+    pub fn contains(&self, key: &KvKey) -> bool {
+        self.0.contains_key(key)
+    }
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    /// Entries of object storage that could not be read lately, and until when they are left alone.
+    avoided: HashMap<KvKey, u64>,
+}
+
+impl KvStore {
+    /// The address of the entry of `tokens` under `key`.
+    pub fn id(&self, key: &KvKey, tokens: &[u32]) -> EntryId {
+        EntryId { key: *key, segment: SegmentDigest::of(self.fingerprint(), tokens) }
+    }
+
+    /// Finds and pins an entry, compares its token ids, and counts a hit or a miss in every tier asked. BLOCKS if the
+    /// entry is not in host memory. What cannot be read is a miss, and what is damaged is removed.
+    pub fn look_up(&self, key: &KvKey, tokens: &[u32]) -> Option<Found> {
+        self.look_up_with(&self.find_objects([(key, tokens)]), key, tokens)
+    }
+
+    /// As [`look_up`](Self::look_up), with what [`find_objects`](Self::find_objects) found in place of asking object storage.
+    pub fn look_up_with(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
+        let found = self.find(objects, key, tokens);
+        let tiers = &self.0.tiers;
+        let asked = [Tier::Host, Tier::Disk, Tier::Object].into_iter().filter(|tier| tiers.get(*tier).is_some());
+        for tier in asked {
+            if found.as_ref().is_some_and(|found| found.tier == tier) {
+                count(&tiers.counts.of(tier).hits);
+                break;
+            }
+            count(&tiers.counts.of(tier).misses);
+        }
+        found
+    }
+
+    /// Finds an entry and opens it for reading; `None` if it is gone. Counts neither hit nor miss. BLOCKS like
+    /// [`look_up`](Self::look_up).
+    pub fn open_entry(&self, key: &KvKey, tokens: &[u32]) -> Option<EntryReader> {
+        let found = self.find(&self.find_objects([(key, tokens)]), key, tokens);
+        found.map(|found| self.open_found(&found))
+    }
+
+    /// Opens what [`look_up`](Self::look_up) found; no second look-up.
+    pub fn open_found(&self, found: &Found) -> EntryReader {
+        EntryReader::new(self.clone(), found)
+    }
+
+    /// Asks object storage for the entries that no faster tier has, all at once. Empty where there is none. BLOCKS.
+    pub fn find_objects<'a>(&self, wanted: impl IntoIterator<Item = (&'a KvKey, &'a [u32])>) -> ObjectsFound {
+        let Some(object) = &self.0.tiers.object else { return ObjectsFound::default() };
+        let now = self.env().now_unix_ms();
+        let missing = wanted.into_iter().filter(|(key, _)| {
+            let is_avoided = locked(&self.0.find).avoided.get(key).is_some_and(|until| *until > now);
+            !is_avoided && self.contains(key).is_none()
+        });
+        let ids: Vec<EntryId> = missing.map(|(key, tokens)| self.id(key, tokens)).collect();
+        if ids.is_empty() {
+            return ObjectsFound::default();
+        }
+        let mut found = HashMap::with_capacity(ids.len());
+        for (id, opened) in ids.iter().zip(object.open_many(&ids)) {
+            match opened {
+                Ok(Some(entry)) => drop(found.insert(id.key, entry)),
+                Ok(None) => {}
+                Err(error) => self.note_unreadable(id, Tier::Object, &error),
+            }
+        }
+        ObjectsFound(found)
+    }
+
+    fn find(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
+        let id = EntryId { key: *key, segment: SegmentDigest([0; 16]) };
+        let local = self.find_in(Tier::Host, &id).or_else(|| self.find_in(Tier::Disk, &id));
+        let (tier, entry) = local.or_else(|| self.find_among(objects, key))?;
+        let header = Arc::clone(entry.header());
+        if *header.tokens != *tokens || header.key != *key {
+            count(&self.0.tiers.counts.token_mismatches);
+            tracing::error!(%key, "an entry has other token ids than its key was asked for; not used");
+            return None;
+        }
+        Some(Found { header, tier, entry })
+    }
+
+    /// In a tier of this machine, which goes by the key alone.
+    fn find_in(&self, tier: Tier, id: &EntryId) -> Option<(Tier, Arc<dyn TierEntry>)> {
+        let opened = self.0.tiers.get(tier)?.open(id);
+        match opened {
+            Ok(entry) => entry.map(|entry| (tier, entry)),
+            Err(error) => {
+                self.note_unreadable(id, tier, &error);
+                None
+            }
+        }
+    }
+
+    fn find_among(&self, objects: &ObjectsFound, key: &KvKey) -> Option<(Tier, Arc<dyn TierEntry>)> {
+        let entry = objects.0.get(key)?;
+        let tiers = &self.0.tiers;
+        if tiers.worth.is_worth_loading(Tier::Object, &entry.header().summary()) {
+            return Some((Tier::Object, Arc::clone(entry)));
+        }
+        count(&tiers.counts.of(Tier::Object).declined);
+        None
+    }
+
+    fn note_unreadable(&self, id: &EntryId, tier: Tier, error: &Error) {
+        self.0.tiers.count_failed_read(tier, error);
+        let is_damaged = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound);
+        if tier != Tier::Object && is_damaged {
+            self.late_miss(id, tier, error.kind());
+        } else if tier == Tier::Object {
+            self.remove_bad_object(id, error.kind());
+        }
+    }
+
+    /// Counts an entry that was found and then could not be read from `tier`, and sees to it that it is not found there
+    /// again, pinned or not: call it when [`EntryReader::layer`] failed. BLOCKS.
+    ///
+    /// A damaged entry is removed; on disk, a copy of what is left goes into quarantine. An object that only could not be
+    /// reached is left alone for half a minute: other nodes may be able to read it.
+    pub fn late_miss(&self, id: &EntryId, tier: Tier, kind: ErrorKind) {
+        let tiers = &self.0.tiers;
+        count(&tiers.counts.late_misses);
+        let removed = match (tier, kind) {
+            (Tier::Object, kind) => return self.remove_bad_object(id, kind),
+            (Tier::Disk, ErrorKind::Corrupt) => tiers.disk.quarantine(&id.key),
+            (Tier::Disk, _) => tiers.disk.delete_entry(&id.key),
+            (Tier::Host | Tier::Device, _) => tiers.host.remove(id),
+        };
+        if let Err(error) = removed {
+            count(&tiers.counts.of(tier).failed);
+            tracing::warn!(key = %id.key, %tier, %error, "a bad entry is hidden, but could not be deleted yet");
+        }
+    }
+
+    fn remove_bad_object(&self, id: &EntryId, kind: ErrorKind) {
+        if kind == ErrorKind::Corrupt
+            && let Some(object) = &self.0.tiers.object
+        {
+            match object.remove(id) {
+                Ok(_) => return,
+                Err(error) => tracing::warn!(key = %id.key, %error, "a damaged object could not be removed"),
+            }
+        }
+        let now = self.env().now_unix_ms();
+        let avoided = &mut locked(&self.0.find).avoided;
+        if avoided.len() >= MOST_AVOIDED {
+            avoided.retain(|_, until| *until > now);
+        }
+        if avoided.len() < MOST_AVOIDED {
+            avoided.insert(id.key, now + AVOIDED_MS);
+        }
+    }
+
+    /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept. Memory only.
+    pub fn record_use(&self, plan: &LoadPlan) -> Result<()> {
+        for used in uses_of(plan, &CostGrid::measured_default()?) {
+            used.path[..used.cached].iter().for_each(|key| self.0.uses.record(key, self.env()));
+            self.0.tiers.record(&used);
+        }
+        Ok(())
+    }
+}
+
+/// The paths that a plan used: its exact one, and each blended passage behind the root. Pure.
+fn uses_of(plan: &LoadPlan, grid: &CostGrid) -> Vec<Use> {
+    let cost_per_token = grid.cost_per_token(plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
+    let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };
+    let mut uses = Vec::new();
+    for segment in &plan.segments {
+        match (segment.source, segment.file_under) {
+            (Source::Load { key, .. }, _) => {
+                exact.path.push(key);
+                exact.cached = exact.path.len();
+            }
+            (Source::Blend { key, .. }, _) => uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 }),
+            (Source::Compute, Some(key)) => exact.path.push(key),
+            (Source::Compute, None) => {}
+        }
+    }
+    if !exact.path.is_empty() {
+        uses.push(exact);
+    }
+    uses
+}

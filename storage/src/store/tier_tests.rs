@@ -1,0 +1,305 @@
+//! The tiers together: what goes where, what comes back, and what an operator does to them.
+
+use std::sync::Barrier;
+
+use tempfile::TempDir;
+
+use super::tests::{assert_right, options, put};
+use super::*;
+use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
+use crate::key::SegmentDigest;
+use crate::plan::{PlanOptions, ReuseMode, plan};
+use crate::residency::{Segment, SegmentKind, look_up_prompt};
+use crate::tier::EntryId;
+use crate::tier::conformance::ModelTier;
+use crate::tier::disk::tests::{tamper_frame, tamper_row};
+use crate::tier::resident::locked;
+
+const PLENTY: u64 = 1 << 30;
+const SOON: Duration = Duration::from_secs(60);
+
+/// A node with a disk of its own and a bucket that it may share.
+struct Node {
+    _dir: TempDir,
+    store: KvStore,
+}
+
+fn node(bucket: &Arc<ModelTier>, host_bytes: u64, disk_bytes: u64) -> Node {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, Some(bucket.clone()), host_bytes, disk_bytes);
+    Node { _dir: dir, store }
+}
+
+fn open(dir: &TempDir, bucket: Option<Arc<ModelTier>>, host_bytes: u64, disk_bytes: u64) -> KvStore {
+    let env = Env::seeded(1, 1_000_000);
+    let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
+    let object = bucket.map(|bucket| bucket as Arc<dyn SharedTier>);
+    let options = StoreOptions { object, ..options(host_bytes, disk_bytes) };
+    KvStore::open(&dir.path().join("kv"), options, MODEL, env, catalog).unwrap()
+}
+
+fn keep(store: &KvStore, entry: Entry) -> EntryId {
+    let id = entry.header().id();
+    assert!(store.keep(entry, store.epoch()).unwrap());
+    assert!(store.drain(SOON));
+    id
+}
+
+fn tiers_of(store: &KvStore, id: &EntryId) -> Vec<Tier> {
+    let mut tiers = Vec::new();
+    store
+        .entries(&mut |info| {
+            if info.summary.key == id.key {
+                tiers = info.tiers
+            }
+        })
+        .unwrap();
+    tiers
+}
+
+fn is_found(store: &KvStore, id: &EntryId, tokens: &[u32]) -> Option<Tier> {
+    store.open_entry(&id.key, tokens).map(|reader| reader.tier())
+}
+
+#[test]
+fn a_kept_entry_reaches_every_tier_and_another_node_finds_it_in_the_bucket() {
+    let bucket = Arc::new(ModelTier::default());
+    let a = node(&bucket, PLENTY, PLENTY);
+    let id = keep(&a.store, entry_behind(None, &[1, 2]));
+    assert_eq!(tiers_of(&a.store, &id), [Tier::Host, Tier::Disk, Tier::Object]);
+    let b = node(&bucket, PLENTY, PLENTY);
+    let found = b.store.look_up(&id.key, &[1, 2]).unwrap();
+    assert_eq!(found.tier, Tier::Object);
+    assert_right(&b.store.open_found(&found));
+    assert!(b.store.drain(SOON));
+    assert_eq!(
+        tiers_of(&b.store, &id),
+        [Tier::Host, Tier::Disk, Tier::Object],
+        "promoted to host memory and to the disk"
+    );
+    let status = b.store.status();
+    let object = status.object.unwrap();
+    assert_eq!((object.hits, status.host.misses, status.disk.misses, status.promoted), (1, 1, 1, 1));
+    assert_eq!(is_found(&b.store, &id, &[1, 2]), Some(Tier::Host));
+}
+
+#[test]
+fn the_bucket_is_asked_once_for_what_no_faster_tier_has() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let id = keep(&store, entry_behind(None, &[1]));
+    assert!(store.look_up(&id.key, &[1]).is_some());
+    assert_eq!(*locked(&bucket.opened), 0);
+    assert!(store.look_up(&KvKey::derive(&MODEL, "", None, &[7]), &[7]).is_none());
+    assert_eq!(*locked(&bucket.opened), 1);
+}
+
+#[test]
+fn a_bucket_that_fails_is_a_miss_counted_and_left_alone_for_a_while() {
+    let bucket = Arc::new(ModelTier::default());
+    let writer = node(&bucket, PLENTY, PLENTY).store;
+    let id = keep(&writer, entry_behind(None, &[1]));
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    *locked(&bucket.fails) = Some(ErrorKind::Unavailable);
+    assert!(store.look_up(&id.key, &[1]).is_none());
+    assert_eq!(store.status().object.unwrap().failed, 1);
+    assert!(store.keep(entry_behind(None, &[2]), store.epoch()).unwrap() && store.drain(SOON));
+    assert_eq!(store.status().object.unwrap().failed, 2, "the upload failed, and nobody waited for it");
+    *locked(&bucket.fails) = None;
+    assert!(store.look_up(&id.key, &[1]).is_none(), "still left alone");
+    store.env().advance(Duration::from_secs(31));
+    assert_eq!(is_found(&store, &id, &[1]), Some(Tier::Object));
+}
+
+#[test]
+fn readers_of_one_entry_share_its_reads() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, PLENTY, PLENTY);
+    put(&store, Tier::Disk, entry_of_width(None, &[1, 2], 4096));
+    let key = KvKey::derive(&MODEL, "", None, &[1, 2]);
+    let readers: Vec<EntryReader> = (0..8).map(|_| store.open_entry(&key, &[1, 2]).unwrap()).collect();
+    let start = Barrier::new(readers.len());
+    std::thread::scope(|scope| {
+        for reader in &readers {
+            let start = &start;
+            scope.spawn(move || {
+                start.wait();
+                assert_right(reader);
+            });
+        }
+    });
+    let status = store.status();
+    assert_eq!(status.promoted, 1);
+    assert_eq!(status.shared_reads, 7 * u64::from(LAYERS), "each layer left the disk once");
+}
+
+#[test]
+fn what_loads_slower_than_it_computes_is_not_kept_there() {
+    let dir = TempDir::new().unwrap();
+    let mut slow = options(0, PLENTY);
+    slow.admission = AdmissionRule::Cost;
+    let env = Env::seeded(1, 0);
+    let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
+    let store = KvStore::open(&dir.path().join("kv"), slow, MODEL, env, catalog).unwrap();
+    let entry = Arc::new(entry_behind(None, &[1])); // computed in 1.5 ms
+    assert!(store.write(Tier::Disk, &entry).unwrap().is_some());
+    for _ in 0..8 {
+        store.0.tiers.worth.observe(Tier::Disk, entry.header().total_bytes(), Duration::from_millis(9));
+    }
+    assert_eq!(store.write(Tier::Disk, &Arc::new(entry_behind(None, &[2]))).unwrap(), None);
+    assert_eq!(store.status().disk.declined, 1);
+}
+
+#[test]
+fn invalidation_removes_a_passage_and_all_behind_it_from_every_tier_and_nothing_else() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let root = keep(&store, entry_behind(None, &[1]));
+    let doomed = keep(&store, entry_behind(Some(root.key), &[2]));
+    let behind = keep(&store, entry_behind(Some(doomed.key), &[3]));
+    let same_text = keep(&store, entry_behind(None, &[2]));
+    let other = keep(&store, entry_behind(Some(root.key), &[3]));
+    assert_eq!(doomed.segment, same_text.segment);
+    // A node without a disk copy: the bucket's is found by the segment alone.
+    for tier in [Tier::Host, Tier::Disk] {
+        assert_eq!(store.evict(&same_text, tier).unwrap(), 1);
+    }
+    let done = store.invalidate(&[doomed.segment]).unwrap();
+    assert_eq!(done.entries, 2 * 3 + 1);
+    for gone in [doomed, behind, same_text] {
+        assert_eq!(tiers_of(&store, &gone), [], "{}", gone.key);
+    }
+    for stays in [root, other] {
+        assert_eq!(tiers_of(&store, &stays), [Tier::Host, Tier::Disk, Tier::Object]);
+    }
+    assert_eq!(store.invalidate(&[doomed.segment]).unwrap(), Invalidated::default());
+}
+
+#[test]
+fn what_was_planned_before_an_invalidation_is_not_filed_after_it() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, PLENTY, PLENTY);
+    let (passage, behind) = (entry_behind(None, &[2]), entry_behind(Some(entry_behind(None, &[2]).header().key), &[3]));
+    let ids = [passage.header().id(), behind.header().id()];
+    let planned_in = store.epoch();
+    // One that is being read meanwhile, and would be promoted.
+    put(&store, Tier::Disk, entry_behind(None, &[2]));
+    let reader = store.open_entry(&ids[0].key, &[2]).unwrap();
+    reader.layer(0).unwrap();
+    reader.layer(1).unwrap();
+    let held = store.look_up(&ids[0].key, &[2]).unwrap();
+    let last = held.entry.frame(2).unwrap();
+    store.invalidate(&[ids[0].segment]).unwrap();
+    assert!(reader.layer(2).is_err() && !last.is_empty());
+    assert!(!store.keep(passage, planned_in).unwrap());
+    assert!(!store.keep(behind, planned_in).unwrap(), "nor what was computed behind it");
+    assert!(store.drain(SOON));
+    ids.iter().for_each(|id| assert_eq!(tiers_of(&store, id), []));
+    assert_eq!(store.status().invalidated_in_flight, 2);
+    keep(&store, entry_behind(None, &[2]));
+    assert_eq!(tiers_of(&store, &ids[0]), [Tier::Host, Tier::Disk], "asked for anew, it may come back");
+}
+
+#[test]
+fn pins_hold_over_restarts_and_can_be_taken_back() {
+    let dir = TempDir::new().unwrap();
+    let bytes = entry_behind(None, &[0]).header().total_bytes();
+    let pinned = entry_behind(None, &[1]).header().id();
+    {
+        let store = open(&dir, None, bytes, bytes);
+        assert!(store.set_pinned(&pinned.key, true).unwrap());
+        assert!(!store.set_pinned(&pinned.key, true).unwrap(), "once is enough");
+        keep(&store, entry_behind(None, &[1]));
+    }
+    let store = open(&dir, None, bytes, bytes);
+    store.keep(entry_behind(None, &[2]), store.epoch()).unwrap();
+    assert!(store.drain(SOON));
+    assert_eq!(tiers_of(&store, &pinned), [Tier::Disk]);
+    assert_eq!(store.status().disk.refused, 1);
+    let mut infos = Vec::new();
+    store.entries(&mut |info| infos.push((info.summary.key, info.pinned))).unwrap();
+    assert!(infos.contains(&(pinned.key, true)));
+    assert!(store.set_pinned(&pinned.key, false).unwrap());
+    keep(&store, entry_behind(None, &[3]));
+    assert_eq!(tiers_of(&store, &pinned), []);
+}
+
+#[test]
+fn verification_finds_damage_and_removes_it_unless_told_not_to() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, 0, PLENTY);
+    let ids: Vec<EntryId> = (0..4).map(|id| keep(&store, entry_behind(None, &[id]))).collect();
+    let disk = &store.0.tiers.disk;
+    tamper_frame(disk, &ids[1].key, 2, |mut frame| {
+        frame[90] ^= 4;
+        Some(frame)
+    });
+    tamper_row(disk, &ids[2].key, |_| None);
+    let mut steps = 0;
+    let mut count = |_: &VerifyReport| {
+        steps += 1;
+        true
+    };
+    let dry = store.verify(&Tier::ALL, true, &mut count).unwrap();
+    let mut damaged: Vec<KvKey> = dry.damaged.iter().map(|damaged| damaged.key).collect();
+    damaged.sort_unstable();
+    let mut expected = [ids[1].key, ids[2].key];
+    expected.sort_unstable();
+    assert_eq!((damaged.as_slice(), steps, store.status().disk.entries), (expected.as_slice(), 4, 4));
+    assert_eq!(store.verify(&Tier::ALL, false, &mut |_| true).unwrap().damaged.len(), 2);
+    assert_eq!(store.status().disk.entries, 2);
+    let clean = store.verify(&Tier::ALL, false, &mut |_| true).unwrap();
+    assert_eq!((clean.entries, clean.frames, clean.damaged.len()), (2, 2 * u64::from(LAYERS), 0));
+    assert!(dir.path().join("kv-quarantine").join(ids[1].key.to_string()).join("frame-0002").exists());
+    assert_eq!(store.verify(&Tier::ALL, false, &mut |_| false).unwrap().entries, 1, "told to stop");
+}
+
+#[test]
+fn eviction_takes_what_stands_behind_first() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, PLENTY, PLENTY);
+    let root = keep(&store, entry_behind(None, &[1]));
+    let passage = keep(&store, entry_behind(Some(root.key), &[2]));
+    assert_eq!(store.evict(&root, Tier::Host).unwrap(), 2);
+    assert_eq!([&root, &passage].map(|id| tiers_of(&store, id)), [[Tier::Disk], [Tier::Disk]]);
+    assert_eq!(store.evict(&root, Tier::Host).unwrap(), 0);
+}
+
+/// A policy sees a request once: its exact path, and each blended passage.
+#[test]
+fn a_request_counts_once_for_each_entry_it_used() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, PLENTY, PLENTY);
+    let root = keep(&store, entry_behind(None, &[1]));
+    let a = keep(&store, entry_behind(Some(root.key), &[2]));
+    let b = keep(&store, entry_behind(Some(root.key), &[3]));
+    let segment = |kind, tokens: &[u32]| Segment { kind, tokens: tokens.into() };
+    let prompt = [
+        segment(SegmentKind::Root, &[1]),
+        segment(SegmentKind::Passage, &[2]),
+        segment(SegmentKind::Passage, &[3]),
+        segment(SegmentKind::Question, &[9]),
+    ];
+    let uses = |id: &EntryId| store.0.uses.get(&id.key).uses;
+    let before = [root, a, b].map(|id| uses(&id));
+    let residency = look_up_prompt(&store, "", &prompt).unwrap();
+    let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto }).unwrap();
+    assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
+    store.record_use(&plan).unwrap();
+    assert_eq!([root, a, b].map(|id| uses(&id)), before.map(|uses| uses + 1));
+}
+
+#[test]
+fn a_whole_entry_can_be_read_from_whichever_tier_has_it() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let id = keep(&store, entry_behind(None, &[5, 6]));
+    for tier in [Tier::Host, Tier::Disk] {
+        let entry = store.read(&id).unwrap().unwrap();
+        assert_eq!(entry.frames(), entry_behind(None, &[5, 6]).frames());
+        store.evict(&id, tier).unwrap();
+    }
+    assert_eq!(store.read(&id).unwrap().unwrap().header().key, id.key);
+    let missing = EntryId { key: KvKey([9; 32]), segment: SegmentDigest([9; 16]) };
+    assert!(store.read(&missing).unwrap().is_none());
+}

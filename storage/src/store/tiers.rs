@@ -1,0 +1,145 @@
+//! The tiers, what they answered, and the one way in which an entry enters any of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::tombstones::Tombstones;
+use super::worth::{AdmissionRule, Worth};
+use crate::entry::Entry;
+use crate::env::Env;
+use crate::key::KvKey;
+use crate::tier::disk::{DiskIndex, DiskTier};
+use crate::tier::host::{HostState, HostTier};
+use crate::tier::resident::Pin;
+use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus, Use};
+use crate::{Error, ErrorKind, Result};
+
+pub(super) struct Tiers {
+    pub env: Env,
+    pub host: HostTier,
+    pub disk: DiskTier,
+    pub object: Option<Arc<dyn SharedTier>>,
+    pub worth: Worth,
+    pub tombstones: Tombstones,
+    pub counts: Counts,
+}
+
+/// Keeps an entry in host memory and on disk.
+pub(super) struct TierPins {
+    _host: Pin<HostState>,
+    _disk: Pin<DiskIndex>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    tiers: [TierCounts; Tier::ALL.len()],
+    pub late_misses: AtomicU64,
+    pub token_mismatches: AtomicU64,
+    pub promoted: AtomicU64,
+    pub shared_reads: AtomicU64,
+    pub invalidated_in_flight: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct TierCounts {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub corrupt: AtomicU64,
+    pub failed: AtomicU64,
+    pub declined: AtomicU64,
+}
+
+impl Counts {
+    pub fn of(&self, tier: Tier) -> &TierCounts {
+        &self.tiers[tier as usize]
+    }
+}
+
+pub(super) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Tiers {
+    pub fn new(
+        env: Env,
+        host: HostTier,
+        disk: DiskTier,
+        object: Option<Arc<dyn SharedTier>>,
+        admission: AdmissionRule,
+    ) -> Self {
+        let (worth, tombstones, counts) = (Worth::new(admission), Tombstones::default(), Counts::default());
+        Self { env, host, disk, object, worth, tombstones, counts }
+    }
+
+    /// A tier of entries; `None` for the device, and for object storage where there is none.
+    pub fn get(&self, tier: Tier) -> Option<&dyn EntryTier> {
+        match tier {
+            Tier::Device => None,
+            Tier::Host => Some(&self.host),
+            Tier::Disk => Some(&self.disk),
+            Tier::Object => self.object.as_ref().map(|object| object.as_tier()),
+        }
+    }
+
+    /// Puts an entry into a tier. `None`: the tier declines it, since computing it again is faster, or the entry's passage
+    /// was invalidated after it was planned.
+    pub fn write(&self, tier: Tier, entry: &Arc<Entry>, planned_in: u64) -> Result<Option<Put>> {
+        let Some(into) = self.get(tier) else { return Ok(None) };
+        let summary = entry.header().summary();
+        if self.tombstones.forbids(&summary, planned_in) {
+            count(&self.counts.invalidated_in_flight);
+            return Ok(None);
+        }
+        if !self.worth.is_worth_keeping(tier, &summary) {
+            count(&self.counts.of(tier).declined);
+            return Ok(None);
+        }
+        let put = into.put(entry).inspect_err(|error| {
+            count(&self.counts.of(tier).failed);
+            tracing::warn!(%tier, key = %summary.key, %error, "an entry was not written");
+        })?;
+        // Who invalidates marks first and removes then: one of the two sees the other.
+        if self.tombstones.forbids(&summary, planned_in) {
+            count(&self.counts.invalidated_in_flight);
+            into.remove(&summary.id())?;
+            return Ok(None);
+        }
+        Ok(Some(put))
+    }
+
+    /// Tells every policy what a request used.
+    pub fn record(&self, used: &Use) {
+        self.host.record(used);
+        self.disk.record(used);
+    }
+
+    /// Keeps a key in the tiers of this machine while the result lives.
+    pub fn pin(&self, key: &KvKey) -> TierPins {
+        TierPins { _host: self.host.pin(key), _disk: self.disk.pin(key) }
+    }
+
+    pub fn count_failed_read(&self, tier: Tier, error: &Error) {
+        let counts = self.counts.of(tier);
+        let damaged = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound);
+        count(if damaged { &counts.corrupt } else { &counts.failed });
+        tracing::warn!(%tier, %error, "an entry could not be read");
+    }
+
+    pub fn status(&self, tier: Tier) -> TierStatus {
+        let usage = self.get(tier).map(EntryTier::usage).unwrap_or_default();
+        let counts = self.counts.of(tier);
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        TierStatus {
+            entries: usage.entries,
+            bytes: usage.bytes,
+            capacity_bytes: usage.capacity_bytes,
+            hits: read(&counts.hits),
+            misses: read(&counts.misses),
+            corrupt: read(&counts.corrupt),
+            evicted: usage.evicted,
+            refused: usage.refused,
+            failed: read(&counts.failed),
+            declined: read(&counts.declined),
+        }
+    }
+}

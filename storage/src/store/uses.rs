@@ -1,0 +1,103 @@
+//! When entries were used, and how often: it orders evictions after a restart.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use crate::Result;
+use crate::catalog::{Catalog, LastUse};
+use crate::env::Env;
+use crate::key::KvKey;
+use crate::tier::resident::locked;
+
+/// Uses that the catalog does not know yet, at the most.
+const MOST_UNWRITTEN: usize = 4096;
+
+pub(super) struct Uses {
+    pub catalog: Arc<Catalog>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: HashMap<KvKey, LastUse>,
+    unwritten: HashSet<KvKey>,
+}
+
+impl Uses {
+    /// What the catalog knows. That it cannot be read is worth a warning and no more.
+    pub fn read(catalog: Arc<Catalog>) -> Self {
+        let known = catalog.last_uses().unwrap_or_else(|error| {
+            tracing::warn!(%error, "the order of use is lost; entries count from their creation");
+            HashMap::new()
+        });
+        Self { catalog, state: Mutex::new(State { known, unwritten: HashSet::new() }) }
+    }
+
+    pub fn all(&self) -> HashMap<KvKey, LastUse> {
+        locked(&self.state).known.clone()
+    }
+
+    pub fn get(&self, key: &KvKey) -> LastUse {
+        locked(&self.state).known.get(key).copied().unwrap_or_default()
+    }
+
+    pub fn record(&self, key: &KvKey, env: &Env) {
+        let now = env.now_unix_ms();
+        let is_much = {
+            let mut state = locked(&self.state);
+            let used = state.known.entry(*key).or_default();
+            used.unix_ms = now;
+            used.uses = used.uses.saturating_add(1);
+            state.unwritten.insert(*key);
+            state.unwritten.len() > MOST_UNWRITTEN
+        };
+        if is_much {
+            self.write();
+        }
+    }
+
+    pub fn forget_all_but(&self, is_there: impl Fn(&KvKey) -> bool) {
+        let mut state = locked(&self.state);
+        let gone: Vec<KvKey> = state.known.keys().filter(|key| !is_there(key)).copied().collect();
+        state.known.retain(|key, _| is_there(key));
+        drop(state);
+        if let Err(error) = self.catalog.forget_last_uses(&gone) {
+            tracing::warn!(%error, "times of use of entries that are gone stay in the catalog");
+        }
+    }
+
+    /// Forgets entries that are gone for good.
+    pub fn forget(&self, keys: &[KvKey]) {
+        let mut state = locked(&self.state);
+        for key in keys {
+            state.known.remove(key);
+            state.unwritten.remove(key);
+        }
+        drop(state);
+        if let Err(error) = self.catalog.forget_last_uses(keys) {
+            tracing::warn!(%error, "times of use of entries that are gone stay in the catalog");
+        }
+    }
+
+    /// Hands what is new to the catalog.
+    pub fn write(&self) {
+        let batch: HashMap<KvKey, LastUse> = {
+            let mut state = locked(&self.state);
+            let unwritten = std::mem::take(&mut state.unwritten);
+            unwritten.into_iter().filter_map(|key| Some((key, *state.known.get(&key)?))).collect()
+        };
+        if let Err(error) = self.catalog.note_last_uses(&batch) {
+            tracing::warn!(%error, "times of use were not written");
+        }
+    }
+
+    pub fn flush(&self) -> Result<()> {
+        self.catalog.flush()
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        self.write();
+    }
+}

@@ -1,0 +1,159 @@
+//! Which entries a tier of this machine holds, and who leaves first: a knowledge tree of one tier, under the lock of its
+//! owner, with pins that give themselves back.
+//!
+//! A parent may be in another tier ([`TreeOptions::allow_orphans`]), so every node hangs on its parent from the start,
+//! whether that is here or not: when the parent comes later, it outlives the child all the same.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::key::KvKey;
+use crate::tier::EntrySummary;
+use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TierUse, TreeOptions};
+
+/// The only tier of the tree.
+const HERE: usize = 0;
+
+/// Nodes that are remembered, those of entries that left among them: about 40 MB.
+const MAX_NODES: usize = 1 << 17;
+
+/// One request's use of the entries of one path.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Use {
+    /// Keys of the path, each behind the one before it; the first behind nothing, or behind what the request did not use.
+    pub path: Vec<KvKey>,
+    /// How many of them, from the first on, had their KV.
+    pub cached: usize,
+    /// What computing the others took, in microseconds a token.
+    pub cost_per_token: f64,
+}
+
+/// The entries of one tier.
+#[derive(Debug)]
+pub(crate) struct Residents {
+    tree: KnowledgeTree<KvKey>,
+    pub refused: u64,
+}
+
+impl Residents {
+    pub fn new(options: TierOptions) -> Self {
+        let tree = KnowledgeTree::new(&TreeOptions { tiers: vec![options], max_nodes: MAX_NODES, allow_orphans: true });
+        Self { tree, refused: 0 }
+    }
+
+    /// Takes an entry in. `Some`: these leave for it, children first. `None`: there is no room; nothing has changed, and the
+    /// refusal was counted.
+    pub fn admit(&mut self, entry: &EntrySummary) -> Option<Vec<KvKey>> {
+        let node = self.enter(entry);
+        if self.tree.uses(node) == 0 {
+            // Computed for nobody yet, and worth what that took.
+            self.tree.access(&[node], 0, entry.cost_per_token());
+        }
+        match self.tree.admit(node, HERE) {
+            Admission::Admitted(left) => Some(left.iter().map(|eviction| self.tree.key(eviction.node)).collect()),
+            Admission::AlreadyThere => Some(Vec::new()),
+            Admission::NoRoom | Admission::Orphan => {
+                self.refused += 1;
+                None
+            }
+        }
+    }
+
+    /// As [`admit`](Self::admit), but lets nobody leave. Whether it is there now.
+    pub fn admit_into_free_room(&mut self, entry: &EntrySummary) -> bool {
+        let usage = self.usage();
+        usage.bytes.saturating_add(entry.bytes) <= usage.capacity_bytes && self.admit(entry).is_some()
+    }
+
+    fn enter(&mut self, entry: &EntrySummary) -> NodeId {
+        let parent = entry.parent.map(|parent| self.tree.enter(None, parent, 0));
+        self.tree.enter(parent, entry.key, entry.bytes)
+    }
+
+    /// Takes an entry out, pinned or not.
+    pub fn remove(&mut self, key: &KvKey) {
+        if let Some(node) = self.tree.find(key) {
+            self.tree.remove(node, HERE);
+        }
+    }
+
+    /// Counts one request's use of a path.
+    pub fn record(&mut self, used: &Use) {
+        let mut parent = None;
+        let mut nodes = Vec::with_capacity(used.path.len());
+        for key in &used.path {
+            let node = self.tree.enter(parent, *key, 0);
+            nodes.push(node);
+            parent = Some(node);
+        }
+        self.tree.access(&nodes, used.cached, used.cost_per_token);
+    }
+
+    /// As if `uses` requests had used an entry before the process began.
+    pub fn restore(&mut self, entry: &EntrySummary, uses: u32) {
+        /// Beyond it, policies do not tell entries apart by much.
+        const MOST_RESTORED: u32 = 8;
+        let node = self.enter(entry);
+        self.tree.access(&[node], 0, entry.cost_per_token());
+        (1..uses.min(MOST_RESTORED)).for_each(|_| self.tree.access(&[node], 1, 0.0));
+    }
+
+    pub fn usage(&self) -> TierUse {
+        self.tree.usage(HERE)
+    }
+
+    /// Keys of entries here that stand behind `key`, the farthest first.
+    pub fn behind(&self, key: &KvKey) -> Vec<KvKey> {
+        let Some(node) = self.tree.find(key) else { return Vec::new() };
+        let mut found: Vec<KvKey> = self
+            .tree
+            .behind(node)
+            .filter(|node| self.tree.is_in(*node, HERE))
+            .map(|node| self.tree.key(node))
+            .collect();
+        found.reverse();
+        found
+    }
+
+    /// Keeps an entry of this tier here until [`let_go`](Self::let_go).
+    pub fn hold(&mut self, key: &KvKey) {
+        self.pin(key);
+    }
+
+    pub fn let_go(&mut self, key: &KvKey) {
+        if let Some(node) = self.tree.find(key) {
+            self.tree.unpin(node);
+        }
+    }
+
+    fn pin(&mut self, key: &KvKey) -> NodeId {
+        let node = self.tree.find(key).unwrap_or_else(|| self.tree.enter(None, *key, 0));
+        self.tree.pin(node);
+        node
+    }
+}
+
+/// Keeps an entry, and what stands before it, in its tier while it lives.
+#[derive(Debug)]
+pub(crate) struct Pin<S: AsMut<Residents>> {
+    owner: Arc<Mutex<S>>,
+    node: NodeId,
+}
+
+impl<S: AsMut<Residents>> Pin<S> {
+    /// Pins `key`, which need not be there yet. `state` is what `owner` guards, locked by the caller.
+    pub fn new(owner: &Arc<Mutex<S>>, state: &mut S, key: &KvKey) -> Self {
+        let node = state.as_mut().pin(key);
+        Self { owner: Arc::clone(owner), node }
+    }
+}
+
+impl<S: AsMut<Residents>> Drop for Pin<S> {
+    fn drop(&mut self) {
+        locked(&self.owner).as_mut().tree.unpin(self.node);
+    }
+}
+
+/// The lock of data that stays whole whoever panics: every step under it is complete in itself.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
