@@ -2,6 +2,7 @@
 
 pub mod kernels;
 pub mod model;
+pub mod tiers;
 pub mod ttft;
 
 use ragstone_kernels::simd::Path;

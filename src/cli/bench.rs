@@ -3,7 +3,7 @@
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};
-use crate::bench::{Spread, kernels, model, ttft};
+use crate::bench::{Spread, kernels, model, tiers, ttft};
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -47,6 +47,21 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// How fast KV leaves each tier, beside a plain copy and plain reads of the same bytes
+    Tiers {
+        /// Tokens of an entry, of Qwen2.5-0.5B's shape: 12 KiB each
+        #[arg(long, value_name = "N", default_value_t = 256)]
+        tokens: usize,
+        /// Entries read in a round
+        #[arg(long, value_name = "N", default_value_t = 64)]
+        entries: usize,
+        /// Rounds; each measures everything once
+        #[arg(long, value_name = "N", default_value_t = 7)]
+        runs: usize,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Prefill and decode of a whole model: that of --model, or one of Qwen2.5-0.5B's shape with random weights
     Model {
         /// Lengths of prompts
@@ -83,6 +98,13 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let options = kernels::Options { only, shapes, all_paths, runs: at_least_one(runs)? };
             let report = blocking(move || kernels::measure(&options)).await?;
             print_kernels(&report, json)
+        }
+        Command::Tiers { tokens, entries, runs, json } => {
+            if tokens == 0 || entries == 0 {
+                return Err(Error::invalid("--tokens and --entries must be at least 1"));
+            }
+            let options = tiers::Options { tokens, entries, runs: at_least_one(runs)? };
+            print_tiers(&blocking(move || tiers::measure(&options)).await?, json)
         }
         Command::Model { prefill, context, runs, json } => {
             if prefill.contains(&0) {
@@ -165,6 +187,32 @@ fn print_kernels(report: &kernels::Report, json: bool) -> Result<()> {
             if result.gflops.median > 0.0 { format!("{:.0}", result.gflops.median) } else { "-".into() },
             result.gbps.median,
             result.of_ceiling,
+        ))?;
+    }
+    Ok(())
+}
+
+fn print_tiers(report: &tiers::Report, json: bool) -> Result<()> {
+    if json {
+        return output::json(report);
+    }
+    output::line(&format!("{} entries of {} tokens\n", report.entries, report.tokens))?;
+    output::line(
+        "path                                  GB/s (min .. max)      beside               GB/s   ratio (min .. max)",
+    )?;
+    for pair in &report.pairs {
+        let (ours, raw, ratio) = (pair.ours_gbps, pair.raw_gbps, pair.ratio);
+        output::line(&format!(
+            "{:<37} {:>5.2} ({:>5.2} .. {:>5.2})  {:<18} {:>6.2}   {:.2} ({:.2} .. {:.2})",
+            pair.path,
+            ours.median,
+            ours.least,
+            ours.greatest,
+            pair.raw,
+            raw.median,
+            ratio.median,
+            ratio.least,
+            ratio.greatest,
         ))?;
     }
     Ok(())

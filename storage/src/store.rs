@@ -263,4 +263,7 @@ pub(crate) mod tests;
 mod kill_tests;
 
 #[cfg(test)]
+mod random_tests;
+
+#[cfg(test)]
 mod tier_tests;

@@ -37,6 +37,7 @@ fn compute(tokens: u32) -> LoadPlan {
     };
     LoadPlan {
         segments: vec![segment],
+        epoch: 0,
         ratio: 0.15,
         total_tokens: tokens,
         exact_tokens: 0,

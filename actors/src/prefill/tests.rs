@@ -9,8 +9,9 @@ use ragstone_storage::catalog::Catalog;
 use ragstone_storage::env::{Env, FailMode};
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
-use ragstone_storage::store::{KvStore, StoreOptions};
+use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use tokio::runtime::{Handle, Runtime};
 
 use super::*;
@@ -71,8 +72,9 @@ impl Bench {
             let segments = std::mem::take(&mut done.fresh);
             let evictor =
                 Arc::new(Evictor { store: self.store.clone(), layout: self.model.kv_layout(), runtime: handle });
-            let kept = self.runtime.block_on(evictor.handle(Keep { tenant: TENANT.into(), segments }));
-            kept.expect("kept");
+            let keep = Keep { tenant: TENANT.into(), segments, planned_in: plan.epoch };
+            self.runtime.block_on(evictor.handle(keep)).expect("kept");
+            assert!(self.store.drain(std::time::Duration::from_secs(60)));
         }
         let sum = done.account.exact + done.account.blended + done.account.recomputed + done.account.computed;
         assert_eq!(sum as usize, tokens.len(), "the account adds up");
@@ -103,7 +105,8 @@ impl Bench {
 fn open(folder: &std::path::Path) -> KvStore {
     let env = Env::seeded(1, 1_700_000_000_000);
     let catalog = Arc::new(Catalog::open(&folder.join("catalog"), &env).expect("a catalog"));
-    let options = StoreOptions { host_bytes: 64 << 20, disk_bytes: 64 << 20 };
+    let tier = TierOptions { capacity_bytes: 64 << 20, policy: PolicyKind::Lru };
+    let options = StoreOptions { host: tier, disk: tier, object: None, admission: AdmissionRule::Always };
     KvStore::open(&folder.join("kv"), options, Fingerprint([3; 32]), env, catalog).expect("a store")
 }
 
@@ -300,11 +303,13 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
     let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: &blocks };
     match prefill(&bench.model, &mut pool, &prompt) {
-        Err(PrefillError::LateMiss(failed)) => assert_eq!(failed.key, key),
+        Err(PrefillError::LateMiss(failed)) => {
+            assert_eq!((failed.id.key, failed.tier), (key, Tier::Disk));
+            bench.store.late_miss(&failed.id, failed.tier, failed.error.kind());
+        }
         _ => panic!("the load must fail"),
     }
     bench.store.env().set_fail_point("disk.read_frame", FailMode::Off, 1);
-    bench.store.late_miss(&key);
     let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
     let expected = TokenAccount { exact: 0, blended: 28, recomputed: 5, computed: 9 + 16 + 40 + 11 };
     assert_eq!(again.account, expected, "only the passage directly behind the root can stand in without it");

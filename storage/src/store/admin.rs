@@ -169,26 +169,15 @@ impl KvStore {
         Ok(done)
     }
 
-    /// Entries of the segments and what stands behind them in the tiers of this machine, the farthest first.
+    /// Entries of the segments, and what stands behind them, in the tiers of this machine.
     fn local_entries_of(&self, segments: &[SegmentDigest]) -> Result<Vec<(Tier, EntrySummary)>> {
-        let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
-        let mut found = Vec::new();
+        let mut all = Vec::new();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
-            let mut all: HashMap<KvKey, EntrySummary> = HashMap::new();
-            entries.list(&mut |summary| drop(all.insert(summary.key, summary)))?;
-            let own: Vec<KvKey> = all.values().filter(|at| wanted.contains(&at.segment)).map(|at| at.key).collect();
-            let mut keys: HashSet<KvKey> = HashSet::new();
-            for key in own {
-                let behind =
-                    if tier == Tier::Host { self.0.tiers.host.behind(&key) } else { self.0.tiers.disk.behind(&key) };
-                for key in behind.into_iter().chain([key]) {
-                    if keys.insert(key) {
-                        found.extend(all.get(&key).map(|summary| (tier, summary.clone())));
-                    }
-                }
-            }
+            entries.list(&mut |summary| all.push((tier, summary)))?;
         }
-        Ok(found)
+        let doomed = behind_any(segments, all.iter().map(|(_, summary)| summary));
+        all.retain(|(_, summary)| doomed.contains(&summary.key));
+        Ok(all)
     }
 
     /// Reads every frame of the given tiers and compares it with its checksum. Damaged entries are removed unless
@@ -260,6 +249,28 @@ impl KvStore {
     pub fn compact_disk(&self) -> Result<u64> {
         self.0.tiers.disk.compact()
     }
+}
+
+/// The entries of some segments, and those that stand behind them. One whose ancestors are not all known may stand behind
+/// them too, and counts: nothing is lost but time.
+fn behind_any<'a>(
+    segments: &[SegmentDigest],
+    entries: impl Iterator<Item = &'a EntrySummary> + Clone,
+) -> HashSet<KvKey> {
+    let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
+    let known: HashMap<&KvKey, &EntrySummary> = entries.clone().map(|entry| (&entry.key, entry)).collect();
+    let is_doomed = |entry: &EntrySummary| {
+        let mut at = entry;
+        loop {
+            if wanted.contains(&at.segment) {
+                return true;
+            }
+            let Some(parent) = &at.parent else { return false };
+            let Some(above) = known.get(parent) else { return true };
+            at = above;
+        }
+    };
+    entries.filter(|entry| is_doomed(entry)).map(|entry| entry.key).collect()
 }
 
 fn verify_entry(entries: &dyn EntryTier, id: &EntryId, report: &mut VerifyReport) -> Result<()> {

@@ -1,0 +1,276 @@
+//! How fast KV leaves each tier, beside the raw medium: a copy in memory, positioned reads of a file.
+//!
+//! Each pair is measured in turn within every round, over the same number of bytes in pieces of the same size, so that their
+//! ratio is of one machine at one time. What the tiers do besides (checksums, rotation, placing) counts against them.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
+use ragstone_kernels::rope::Rope;
+use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
+use ragstone_storage::env::Env;
+use ragstone_storage::frame;
+use ragstone_storage::key::Fingerprint;
+use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::tier::disk::DiskTier;
+use ragstone_storage::tier::{EntryTier, TierEntry};
+use ragstone_storage::tree::TierOptions;
+use serde::Serialize;
+
+use super::{QWEN_05B, Spread};
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Unit};
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Length of an entry.
+    pub tokens: usize,
+    /// Entries read in a round.
+    pub entries: usize,
+    /// Rounds; each measures everything once.
+    pub runs: usize,
+}
+
+/// One way out of a tier, beside the raw medium.
+#[derive(Debug, Clone, Serialize)]
+pub struct Pair {
+    /// What was measured.
+    pub path: &'static str,
+    /// What it is compared with.
+    pub raw: &'static str,
+    /// Bytes of K and V that each moved in a round.
+    pub bytes: u64,
+    /// Ours, in GB/s.
+    pub ours_gbps: Spread,
+    /// The raw medium's, in GB/s.
+    pub raw_gbps: Spread,
+    /// Ours by the raw medium's, round by round.
+    pub ratio: Spread,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// Tokens of an entry.
+    pub tokens: usize,
+    /// Entries read in a round.
+    pub entries: usize,
+    /// The pairs.
+    pub pairs: Vec<Pair>,
+}
+
+/// Times of one pair, in seconds, a round each.
+struct Times {
+    path: &'static str,
+    raw: &'static str,
+    rounds: Vec<(f64, f64)>,
+}
+
+/// Measures on a temporary folder of the system's (`TMPDIR`).
+pub fn measure(options: &Options) -> Result<Report> {
+    let entries = make_entries(options)?;
+    let folder = tempfile::tempdir().map_err(|error| Error::internal(format!("no temporary folder: {error}")))?;
+    let disk = fill_disk(folder.path(), &entries)?;
+    let raw = raw_file(folder.path(), &entries)?;
+    let mut device = Device::new(options.tokens)?;
+    let bytes: u64 = entries.iter().map(|entry| entry.header().frames_bytes()).sum();
+
+    let progress = Progress::new("measuring tiers", Unit::Items);
+    let mut times = [
+        Times { path: "host to device, verified and rotated", raw: "memcpy", rounds: Vec::new() },
+        Times { path: "disk to host, verified", raw: "positioned reads", rounds: Vec::new() },
+    ];
+    for round in 0..options.runs {
+        progress.set(round as u64, options.runs as u64);
+        times[0].rounds.push((device.place(&entries)?, device.copy(&entries)));
+        times[1].rounds.push((read_disk(&disk, folder.path(), &entries)?, read_raw(&raw, &entries)?));
+    }
+    let pairs = times.into_iter().map(|times| times.pair(bytes)).collect();
+    Ok(Report { tokens: options.tokens, entries: options.entries, pairs })
+}
+
+impl Times {
+    fn pair(self, bytes: u64) -> Pair {
+        let gb = bytes as f64 / 1e9;
+        Pair {
+            path: self.path,
+            raw: self.raw,
+            bytes,
+            ours_gbps: Spread::of(self.rounds.iter().map(|(ours, _)| gb / ours)),
+            raw_gbps: Spread::of(self.rounds.iter().map(|(_, raw)| gb / raw)),
+            ratio: Spread::of(self.rounds.iter().map(|(ours, raw)| raw / ours)),
+        }
+    }
+}
+
+fn layout() -> Result<(KvLayout, Rope)> {
+    let config = ModelConfig::from_json(QWEN_05B)?;
+    let layout =
+        KvLayout { layers: config.layers, kv_heads: config.kv_heads, head_dim: config.head_dim, dtype: KvDtype::Bf16 };
+    Ok((layout, Rope::new(&config)))
+}
+
+/// Entries of Qwen2.5-0.5B's shape whose values are noise: nothing on the way can compress them.
+fn make_entries(options: &Options) -> Result<Vec<Arc<Entry>>> {
+    let (layout, _) = layout()?;
+    let random = Env::seeded(1, 0);
+    let side = options.tokens * layout.kv_dim();
+    let noise = |_| {
+        // Any sixteen bits but those of an infinity or of no number.
+        let bits = random.random_u64();
+        [bits, bits >> 16, bits >> 32, bits >> 48].map(|bits| ((bits as u16) & 0xbf7f).to_le_bytes()).concat()
+    };
+    let make = |id: usize| {
+        let new = NewEntry {
+            fingerprint: Fingerprint([7; 32]),
+            salt: "bench".into(),
+            parent: None,
+            tokens: (0..options.tokens).map(|token| (id * options.tokens + token) as u32).collect(),
+            layers: layout.layers as u32,
+            kv_dim: layout.kv_dim() as u32,
+            dtype: layout.dtype,
+        };
+        let mut builder = EntryBuilder::new(new)?;
+        for _ in 0..layout.layers {
+            let mut both = (0..side.div_ceil(2)).flat_map(noise).collect::<Vec<u8>>();
+            let v = both.split_off(side * 2);
+            builder.push_layer(&both, &v[..side * 2])?;
+        }
+        Ok(Arc::new(builder.finish(0, 0)?))
+    };
+    (0..options.entries).map(make).collect()
+}
+
+/// The device's pool, and a buffer as large for plain copies.
+struct Device {
+    pool: KvPool,
+    rope: Rope,
+    blocks: Vec<BlockId>,
+    slots: Vec<u32>,
+    buffer: Vec<u8>,
+}
+
+impl Device {
+    fn new(tokens: usize) -> Result<Self> {
+        let (layout, rope) = layout()?;
+        let blocks = tokens.div_ceil(BLOCK_TOKENS);
+        Ok(Self {
+            pool: KvPool::new(layout, blocks),
+            rope,
+            blocks: (0..blocks as u32).map(BlockId).collect(),
+            slots: (0..tokens as u32).collect(),
+            buffer: vec![0; tokens * layout.token_bytes()],
+        })
+    }
+
+    /// Verifies every frame and writes it into the blocks, rotated to its place. Seconds.
+    fn place(&mut self, entries: &[Arc<Entry>]) -> Result<f64> {
+        let started = Instant::now();
+        for entry in entries {
+            let dtype = entry.header().dtype;
+            for layer in 0..entry.header().layers {
+                let frame = entry.layer(layer)?;
+                let (k, v) = (KvData::Bytes(dtype, &frame.k), KvData::Bytes(dtype, &frame.v));
+                self.pool.write(layer as usize, &self.rope, &self.blocks, &self.slots, &self.slots, k, v)?;
+            }
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    /// Copies the same bytes. Seconds.
+    fn copy(&mut self, entries: &[Arc<Entry>]) -> f64 {
+        let started = Instant::now();
+        for entry in entries {
+            let mut at = 0;
+            for frame in entry.frames() {
+                let end = (at + frame.len()).min(self.buffer.len());
+                self.buffer[at..end].copy_from_slice(&frame[..end - at]);
+                at = end;
+            }
+            std::hint::black_box(&self.buffer);
+        }
+        started.elapsed().as_secs_f64()
+    }
+}
+
+fn fill_disk(folder: &Path, entries: &[Arc<Entry>]) -> Result<DiskTier> {
+    let options = TierOptions { capacity_bytes: 1 << 40, policy: PolicyKind::Lru };
+    let tier = DiskTier::open(&folder.join("kv"), options, Env::system(), &std::collections::HashMap::new())?;
+    for entry in entries {
+        tier.put(entry)?;
+    }
+    tier.compact()?;
+    Ok(tier)
+}
+
+fn raw_file(folder: &Path, entries: &[Arc<Entry>]) -> Result<File> {
+    let path = folder.join("raw");
+    let write = || {
+        let mut file = File::options().create_new(true).read(true).write(true).open(&path)?;
+        for frame in entries.iter().flat_map(|entry| entry.frames()) {
+            file.write_all(frame)?;
+        }
+        file.sync_all()?;
+        Ok(file)
+    };
+    write().map_err(|error: std::io::Error| Error::io("cannot write", &path, &error))
+}
+
+/// Reads and verifies every frame through the disk tier, from a cold page cache. Seconds.
+fn read_disk(tier: &DiskTier, folder: &Path, entries: &[Arc<Entry>]) -> Result<f64> {
+    let dir = folder.join("kv");
+    let failed = |error: std::io::Error| Error::io("cannot read", &dir, &error);
+    for file in std::fs::read_dir(&dir).map_err(failed)? {
+        let path = file.map_err(failed)?.path();
+        if path.is_file() {
+            forget_pages(&File::open(&path).map_err(failed)?)?;
+        }
+    }
+    let started = Instant::now();
+    for entry in entries {
+        let held: Arc<dyn TierEntry> = tier
+            .open(&entry.header().id())?
+            .ok_or_else(|| Error::internal("an entry left a tier that has room for all of them"))?;
+        let header = held.header();
+        for layer in 0..header.layers {
+            let bytes = held.frame(layer)?;
+            std::hint::black_box(frame::decode(&bytes, &header.key, layer, &header.frame_shape())?);
+        }
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Reads the same bytes in the same pieces from a plain file, from a cold page cache. Seconds.
+fn read_raw(file: &File, entries: &[Arc<Entry>]) -> Result<f64> {
+    forget_pages(file)?;
+    let started = Instant::now();
+    let mut at = 0;
+    for frame in entries.iter().flat_map(|entry| entry.frames()) {
+        let mut buffer = vec![0; frame.len()];
+        file.read_exact_at(&mut buffer, at)
+            .map_err(|error| Error::internal(format!("the raw file could not be read: {error}")))?;
+        std::hint::black_box(&buffer);
+        at += frame.len() as u64;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Has the system drop a file's pages from its cache.
+fn forget_pages(file: &File) -> Result<()> {
+    // SAFETY: it takes numbers only, and the descriptor is open for as long as `file` is borrowed.
+    let failed = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    if failed == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::from_raw_os_error(failed);
+    Err(Error::internal(format!("the page cache could not be emptied: {error}")))
+}
