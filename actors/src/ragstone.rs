@@ -14,6 +14,8 @@ use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
+use ragstone_storage::tier::SharedTier;
+use ragstone_storage::tier::object::ObjectTier;
 use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
@@ -157,10 +159,11 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = load_model(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
+            let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let options = StoreOptions {
                 host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
                 disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
-                object: None,
+                object: object.transpose()?.map(|tier| Arc::new(tier) as Arc<dyn SharedTier>),
                 admission: settings.kv_admission,
             };
             let directory = folders.data.join("kv");

@@ -4,6 +4,7 @@ use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::simd;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::AdmissionRule;
+use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -23,6 +24,12 @@ pub struct Settings {
     pub host_policy: PolicyKind,
     /// Who leaves the disk first.
     pub disk_policy: PolicyKind,
+    /// The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`; none given: no object tier.
+    pub object_url: Option<String>,
+    /// How to reach it, such as `endpoint`, `region` or `allow_http`; the cloud's environment variables count, too.
+    pub object_options: ConnectionOptions,
+    /// How KV is written into the bucket: `plain`, or `zstd`, compressed without loss.
+    pub object_codec: Codec,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
     /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
@@ -62,6 +69,9 @@ impl Default for Settings {
             disk_bytes: 16 << 30,
             host_policy: PolicyKind::HitDensity,
             disk_policy: PolicyKind::HitDensity,
+            object_url: None,
+            object_options: ConnectionOptions::default(),
+            object_codec: Codec::Plain,
             kv_admission: AdmissionRule::Cost,
             recompute_ratio: 0.15,
             top_k: 5,
@@ -111,7 +121,23 @@ impl Settings {
         if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
             return bad("kernels", &format!("has a wrong value: {error}"));
         }
+        if !self.object_codec.is_exact() {
+            return bad(
+                "object_codec",
+                "must be plain or zstd: the service reuses KV from the bucket only where it is exact",
+            );
+        }
+        if self.object_url.is_none() && self.object_options != ConnectionOptions::default() {
+            return bad("object_options", "has no meaning without `object_url`");
+        }
         self.prompt.validate()
+    }
+
+    /// The bucket, if there is one.
+    pub fn object(&self) -> Option<ObjectOptions> {
+        let url = self.object_url.as_ref()?;
+        let (options, codec) = (self.object_options.clone(), self.object_codec);
+        Some(ObjectOptions { options, codec, ..ObjectOptions::new(url) })
     }
 
     /// Sizes the compute threads and chooses the kernels, for the whole process: only the first call can.

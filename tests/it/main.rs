@@ -15,6 +15,7 @@ mod migrate;
 mod openai_client;
 mod openai_shape;
 mod restart;
+mod s3;
 mod simulate;
 mod tree;
 mod warm;

@@ -8,6 +8,7 @@
 pub(crate) mod conformance;
 pub mod disk;
 pub mod host;
+pub mod object;
 pub(crate) mod resident;
 
 use std::sync::Arc;
@@ -175,6 +176,12 @@ pub trait SharedTier: EntryTier {
 pub trait TierEntry: Send + Sync {
     /// What it is.
     fn header(&self) -> &Arc<EntryHeader>;
+
+    /// Whether what is read is what was computed. An entry that is not exact must never be filed as an exact hit, nor copied
+    /// into another tier; [`EntryTier::open`] gives exact ones only.
+    fn is_exact(&self) -> bool {
+        true
+    }
 
     /// One encoded frame, unverified: [`crate::frame::decode`] does that. BLOCKS.
     ///

@@ -1,0 +1,374 @@
+//! Object storage: entries in a bucket that any number of nodes share without knowing of each other.
+//!
+//! One object is one entry (`object/layout.rs` draws names and bytes): a header with the entry row and the place of every
+//! frame, then the frames. Entries are immutable and their names follow from their content, so nodes need no coordination:
+//! an object is created or it is there already; it is whole or it is not there; whatever it holds is verified by whoever
+//! reads it.
+//!
+//! ```text
+//! put      encode (codec.rs) -> create-only PUT; an error that left the object there counts as stored
+//! open     one ranged GET of the first 64 KiB: the header, and the whole object if it is small
+//! frame    ranged GETs of about 4 MiB, the next ones while the last is used (reader.rs)
+//! collect  TTL, size bound, orphans, damage (collect.rs); nothing young, so that writers elsewhere are safe
+//! ```
+//! Every operation passes `client.rs`: a bounded number at once, a deadline, a breaker (`breaker.rs`) that answers
+//! `Unavailable` at once while the bucket is dead, and counts. Clouds' requests are retried with jitter below that.
+//! The bucket is a cache's last tier: an entry may be gone at any time, and then it is computed again.
+
+mod breaker;
+mod client;
+mod codec;
+mod collect;
+mod layout;
+mod listing;
+mod measure;
+mod options;
+mod q8;
+mod reader;
+mod requests;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+pub use self::breaker::BreakerOptions;
+pub use self::client::ObjectCounts;
+use self::client::{Client, Operation};
+pub use self::codec::Codec;
+pub use self::collect::{CollectOptions, Collected};
+use self::layout::{Name, Names, Space};
+pub use self::measure::LoadTimes;
+pub use self::options::{ConnectionOptions, ObjectOptions};
+use self::reader::ObjectEntry;
+use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
+use crate::entry::Entry;
+use crate::env::Env;
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
+use crate::{Error, ErrorKind, Result};
+
+/// No single request may write more (S3's bound).
+const MOST_OBJECT_BYTES: u64 = 5 << 30;
+/// Names whose deletion failed that are remembered, and so not found by this node.
+const MOST_HIDDEN: usize = 1 << 16;
+/// Entries that are known; beyond, all are forgotten and learnt again.
+const MOST_KNOWN: usize = 1 << 20;
+
+/// Entries in a bucket, for one model. Cheap to share; calls BLOCK, on any thread, and no lock is held meanwhile.
+pub struct ObjectTier {
+    client: Arc<Client>,
+    names: Names,
+    fingerprint: Fingerprint,
+    codec: Codec,
+    capacity_bytes: u64,
+    /// Entries whose deletion failed: this node does not find them any more.
+    hidden: Mutex<HashSet<Name>>,
+    /// Entries that this node wrote, or whose header it read for the collector; what is known of one never changes.
+    known: Mutex<HashMap<KvKey, Known>>,
+    seen: Mutex<Seen>,
+    evicted: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// What this node last saw of the bucket, and did to it since.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    entries: u64,
+    bytes: u64,
+}
+
+/// What the collector and the counts want to know of an entry.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    parent: Option<KvKey>,
+    /// Frames and row.
+    bytes: u64,
+}
+
+impl std::fmt::Debug for ObjectTier {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ObjectTier({}, {:?})", self.client.bucket.store, self.codec)
+    }
+}
+
+impl ObjectTier {
+    /// The tier of a model's entries in the bucket that the options name. Asks nothing of the bucket: a node starts
+    /// without it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a URL or an option that cannot be used; `Unavailable` if no thread can be started.
+    pub fn open(options: &ObjectOptions, fingerprint: Fingerprint, env: Env) -> Result<Self> {
+        let (store, prefix) = options::connect(options)?;
+        Self::over(store, prefix, options, fingerprint, env)
+    }
+
+    /// The same over a store that is there already; the options' URL is not used.
+    ///
+    /// # Errors
+    /// `Unavailable` if no thread can be started.
+    pub fn over(
+        store: Arc<dyn ObjectStore>,
+        prefix: Path,
+        options: &ObjectOptions,
+        fingerprint: Fingerprint,
+        env: Env,
+    ) -> Result<Self> {
+        Ok(Self {
+            client: Arc::new(Client::new(store, options, env)?),
+            names: Names::new(prefix),
+            fingerprint,
+            codec: options.codec,
+            capacity_bytes: options.capacity_bytes,
+            hidden: Mutex::default(),
+            known: Mutex::default(),
+            seen: Mutex::default(),
+            evicted: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// Opens an entry that was kept with [`Codec::Q8`]: close to what was computed, and not the same
+    /// ([`TierEntry::is_exact`] says so). For blending only.
+    ///
+    /// # Errors
+    /// As [`EntryTier::open`].
+    pub fn open_lossy(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
+        self.open_in(Space::Lossy, id)
+    }
+
+    /// What was asked of the bucket.
+    pub fn counts(&self) -> ObjectCounts {
+        self.client.bucket.counts()
+    }
+
+    /// Whether the bucket is used as usual: false while it is taken for dead.
+    pub fn is_up(&self) -> bool {
+        self.client.bucket.is_up()
+    }
+
+    fn name(&self, space: Space, id: &EntryId) -> Name {
+        Name { space, fingerprint: self.fingerprint, id: *id }
+    }
+
+    fn open_in(&self, space: Space, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
+        let pending = self.start_open(&self.name(space, id));
+        self.opened(pending.map_or(Ok(None), client::Pending::wait))
+    }
+
+    /// Starts reading a header; `None` for one that this node removed.
+    fn start_open(&self, name: &Name) -> Option<client::Pending<Option<Opened>>> {
+        if self.hidden().contains(name) {
+            return None;
+        }
+        let (bucket, path, name) = (self.client.bucket.clone(), self.names.object(name), *name);
+        let operation =
+            Operation { doing: "read an entry's header", failpoint: "object.get_header", bytes: FIRST_READ_BYTES };
+        Some(self.client.start(async move { bucket.operate(operation, read_header(&bucket, path, &name)).await }))
+    }
+
+    fn opened(&self, opened: Result<Option<Opened>>) -> Result<Option<Arc<dyn TierEntry>>> {
+        let Some(Opened { path, etag, layout, whole }) = opened? else { return Ok(None) };
+        let entry = ObjectEntry::new(self.client.clone(), path, etag, layout, whole.as_ref());
+        Ok(Some(Arc::new(entry)))
+    }
+
+    /// Starts deleting an object; the bytes it had, `None` if it was not there.
+    fn start_removal(&self, name: Name) -> client::Pending<Option<u64>> {
+        let (bucket, path) = (self.client.bucket.clone(), self.names.object(&name));
+        self.client.start(async move {
+            let removal = async {
+                let Some(meta) = bucket.head(&path).await? else { return Ok(None) };
+                delete(&bucket, &path).await?;
+                Ok(Some(meta.size))
+            };
+            bucket.operate(Operation { doing: "remove an entry", failpoint: "object.delete", bytes: 0 }, removal).await
+        })
+    }
+
+    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<bool> {
+        match removal.wait() {
+            Ok(bytes) => {
+                self.hidden().remove(name);
+                if let Some(bytes) = bytes {
+                    let known = self.known().remove(&name.id.key);
+                    self.seen().remove(known.map_or(bytes, |known| known.bytes));
+                }
+                Ok(bytes.is_some())
+            }
+            Err(error) => {
+                self.hide(*name);
+                Err(error)
+            }
+        }
+    }
+
+    fn hide(&self, name: Name) {
+        let mut hidden = self.hidden();
+        if hidden.len() >= MOST_HIDDEN {
+            tracing::warn!("more removals failed in object storage than can be remembered; one may be found again");
+            let any = hidden.iter().next().copied();
+            any.map(|any| hidden.remove(&any));
+        }
+        hidden.insert(name);
+    }
+
+    fn learn(&self, key: KvKey, known: Known) {
+        let mut all = self.known();
+        if all.len() >= MOST_KNOWN {
+            all.clear();
+        }
+        all.insert(key, known);
+    }
+
+    fn hidden(&self) -> MutexGuard<'_, HashSet<Name>> {
+        self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<KvKey, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse(&self) -> Put {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Put::Refused
+    }
+}
+
+impl Seen {
+    fn add(&mut self, bytes: u64) {
+        self.entries += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn remove(&mut self, bytes: u64) {
+        self.entries = self.entries.saturating_sub(1);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+impl EntryTier for ObjectTier {
+    fn tier(&self) -> Tier {
+        Tier::Object
+    }
+
+    /// Creates the entry's object. With [`Codec::Q8`] it is found by [`ObjectTier::open_lossy`] only.
+    fn put(&self, entry: &Arc<Entry>) -> Result<Put> {
+        let header = entry.header();
+        if header.fingerprint != self.fingerprint {
+            return Err(Error::invalid_input(format!("entry {} is another model's", header.key)));
+        }
+        let pieces = match layout::encode(entry, self.codec) {
+            Ok(pieces) => pieces,
+            Err(error) if error.kind() == ErrorKind::InvalidInput => return Ok(self.refuse()),
+            Err(error) => return Err(error),
+        };
+        let bytes = pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+        if bytes > MOST_OBJECT_BYTES || (self.capacity_bytes > 0 && bytes > self.capacity_bytes) {
+            return Ok(self.refuse());
+        }
+        let name = self.name(Space::of(self.codec), &header.id());
+        if self.hidden().contains(&name) {
+            // What could not be deleted before may be damaged: it makes room first.
+            self.removed(&name, self.start_removal(name))?;
+        }
+        let (bucket, path) = (self.client.bucket.clone(), self.names.object(&name));
+        let operation = Operation { doing: "write an entry", failpoint: "object.before_put", bytes };
+        let is_new =
+            self.client.wait(async move { bucket.operate(operation, create(&bucket, &path, pieces, bytes)).await })?;
+        if !is_new {
+            return Ok(Put::AlreadyThere);
+        }
+        self.client.bucket.count_written(bytes);
+        let known = Known { parent: header.parent, bytes: header.total_bytes() };
+        self.learn(header.key, known);
+        self.seen().add(known.bytes);
+        Ok(Put::Stored { bytes: known.bytes })
+    }
+
+    fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
+        self.open_in(Space::Exact, id)
+    }
+
+    /// Removes the entry, exact and lossy. If the deletion fails it is this node that does not find it any more.
+    fn remove(&self, id: &EntryId) -> Result<bool> {
+        let names = Space::ALL.map(|space| self.name(space, id));
+        let [exact, lossy] = names.map(|name| self.start_removal(name));
+        let (exact, lossy) = (self.removed(&names[0], exact), self.removed(&names[1], lossy));
+        Ok(exact? | lossy?)
+    }
+
+    /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
+        let mut listing = self.listing(self.names.model(Space::Exact, &self.fingerprint));
+        let mut seen = Seen::default();
+        while let Some(objects) = listing.next()? {
+            for (object, opened) in self.open_objects(&objects) {
+                match opened {
+                    Ok(Some(opened)) => {
+                        let summary = opened.layout.header.summary();
+                        seen.add(summary.bytes);
+                        each(summary);
+                    }
+                    Ok(None) => {}
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        tracing::warn!(object = %object.location, %error, "leaving out a damaged object");
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        *self.seen() = seen;
+        Ok(())
+    }
+
+    fn usage(&self) -> TierUsage {
+        let seen = *self.seen();
+        TierUsage {
+            entries: seen.entries,
+            bytes: seen.bytes,
+            capacity_bytes: self.capacity_bytes,
+            evicted: self.evicted.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Nothing to do: a put that returned is as durable as the bucket makes it.
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl SharedTier for ObjectTier {
+    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
+        let started: Vec<_> = ids.iter().map(|id| self.start_open(&self.name(Space::Exact, id))).collect();
+        started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), client::Pending::wait))).collect()
+    }
+
+    /// Exact ones and lossy ones. Those that were found and not deleted, this node does not find any more.
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
+        let mut found = Vec::new();
+        for space in Space::ALL {
+            let mut listing = self.listing(self.names.segment(space, &self.fingerprint, segment));
+            while let Some(objects) = listing.next()? {
+                found.extend(objects.iter().filter_map(|object| self.names.parse(&object.location)));
+            }
+        }
+        let removed: Vec<_> = found.iter().map(|name| self.start_removal(*name)).collect();
+        let removed: Vec<_> = found.iter().zip(removed).map(|(name, removal)| self.removed(name, removal)).collect();
+        removed.into_iter().try_fold(0, |count, removed| Ok(count + u64::from(removed?)))
+    }
+
+    fn as_tier(&self) -> &dyn EntryTier {
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,347 @@
+//! The collector: what leaves the bucket, and why. Safe beside writers on other nodes: nothing younger than the grace
+//! period leaves, and an object is looked at once more just before it is deleted.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use object_store::ObjectMeta;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+use super::client::{Operation, Pending};
+use super::layout::{Name, Space};
+use super::requests::delete;
+use super::{Known, ObjectTier, Seen};
+use crate::key::KvKey;
+use crate::{ErrorKind, Result};
+
+/// Deletions under way at once.
+const DELETIONS: usize = 64;
+
+/// What may leave the bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CollectOptions {
+    /// Entries that are older leave. An entry is as young as the youngest behind it. `None`: none leaves for its age.
+    pub ttl: Option<Duration>,
+    /// The oldest leave until no more bytes are there, of all models together. `None`: the tier's capacity, if it has one.
+    pub max_bytes: Option<u64>,
+    /// What is younger never leaves: it may be a part of what another node is writing. Must be longer than clocks of nodes
+    /// and bucket differ, and than a chain of entries takes to be written.
+    pub grace: Duration,
+    /// Says what would leave, and deletes nothing.
+    pub dry_run: bool,
+}
+
+impl Default for CollectOptions {
+    fn default() -> Self {
+        Self { ttl: None, max_bytes: None, grace: Duration::from_secs(3_600), dry_run: false }
+    }
+}
+
+/// What the collector found, and what left or, in a dry run, would leave. Reasons are counted in objects, each once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Collected {
+    /// Objects under the prefix that are entries by their names.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of the objects, those of other models. They leave for age and size only.
+    pub other_models: u64,
+    /// Objects whose names are not ours, beside the entries: never touched.
+    pub foreign: u64,
+    /// Entries that cannot be read, whether or not they are old enough to leave.
+    pub damaged: u64,
+    /// Left because they could not be read.
+    pub left_damaged: u64,
+    /// Left because what stood before them is gone: nothing can find them.
+    pub left_orphaned: u64,
+    /// Left for their age.
+    pub left_expired: u64,
+    /// Left for the bound on bytes.
+    pub left_for_size: u64,
+    /// Bytes that left.
+    pub freed_bytes: u64,
+    /// Objects that were to leave and did not: written anew meanwhile, or their deletion failed.
+    pub kept: u64,
+}
+
+/// An object as the listing and its header describe it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Found {
+    name: Name,
+    bytes: u64,
+    modified_ms: u64,
+    content: Content,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    /// Behind this parent.
+    Behind(Option<KvKey>),
+    Damaged,
+    /// Another model's: its parents are that model's business.
+    Foreign,
+    /// It vanished between listing and reading.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Damaged,
+    Orphaned,
+    Expired,
+    Size,
+}
+
+impl ObjectTier {
+    /// Lists the bucket, decides what leaves, and deletes it. Reads the header of each of this model's entries once in the
+    /// tier's life, and of those that it wrote itself never. Also tries again what [`EntryTier::remove`](crate::tier::EntryTier::remove) could not delete.
+    ///
+    /// # Errors
+    /// `Unavailable` if listing or reading fails: then nothing was deleted. Deletions that fail are counted.
+    pub fn collect(&self, options: &CollectOptions) -> Result<Collected> {
+        let mut collected = Collected::default();
+        if !options.dry_run {
+            let hidden: Vec<_> = self.hidden().iter().copied().collect();
+            hidden.into_iter().try_for_each(|name| self.removed(&name, self.start_removal(name)).map(drop))?;
+        }
+        let found = self.find(&mut collected)?;
+        let now_ms = self.client.bucket.env.now_unix_ms();
+        let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
+        let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
+        let leaving = plan(&found, &options, now_ms);
+        let mut gone = HashSet::new();
+        for some in leaving.chunks(DELETIONS) {
+            let start = |index| (!options.dry_run).then(|| self.start_collecting(&found[index]));
+            let started: Vec<_> = some.iter().map(|&(index, why)| (index, why, start(index))).collect();
+            for (index, why, deletion) in started {
+                if deletion.is_none_or(|deletion| matches!(deletion.wait(), Ok(true))) {
+                    collected.count(&found[index], why);
+                    gone.insert(index);
+                } else {
+                    collected.kept += 1;
+                }
+            }
+        }
+        if options.dry_run {
+            gone.clear();
+        }
+        self.remember(found.iter().enumerate().filter(|(index, _)| !gone.contains(index)).map(|(_, object)| object));
+        if !options.dry_run {
+            self.evicted.fetch_add(collected.left_for_size, Ordering::Relaxed);
+        }
+        Ok(collected)
+    }
+
+    /// What is there now, of this model.
+    fn remember<'a>(&self, there: impl Iterator<Item = &'a Found>) {
+        let mut seen = Seen::default();
+        let mut known = self.known();
+        let mut keys = HashSet::new();
+        for object in there.filter(|object| object.name.fingerprint == self.fingerprint) {
+            seen.add(known.get(&object.name.id.key).map_or(object.bytes, |known| known.bytes));
+            keys.insert(object.name.id.key);
+        }
+        known.retain(|key, _| keys.contains(key));
+        *self.seen() = seen;
+    }
+
+    fn find(&self, collected: &mut Collected) -> Result<Vec<Found>> {
+        let mut found = Vec::new();
+        for space in Space::ALL {
+            let mut listing = self.listing(self.names.space(space));
+            while let Some(objects) = listing.next()? {
+                for object in &objects {
+                    match self.names.parse(&object.location) {
+                        Some(name) => found.push(self.listed(name, object)),
+                        None => collected.foreign += 1,
+                    }
+                }
+            }
+        }
+        self.read_parents(&mut found)?;
+        found.retain(|object| object.content != Content::Gone);
+        collected.objects = found.len() as u64;
+        collected.bytes = found.iter().map(|object| object.bytes).sum();
+        collected.other_models = found.iter().filter(|object| object.content == Content::Foreign).count() as u64;
+        collected.damaged = found.iter().filter(|object| object.content == Content::Damaged).count() as u64;
+        Ok(found)
+    }
+
+    /// An object whose header is known, another model's, or `Gone` until its header was read.
+    fn listed(&self, name: Name, object: &ObjectMeta) -> Found {
+        let content = if name.fingerprint != self.fingerprint {
+            Content::Foreign
+        } else {
+            self.known().get(&name.id.key).map_or(Content::Gone, |known| Content::Behind(known.parent))
+        };
+        Found { name, bytes: object.size, modified_ms: modified_ms(object), content }
+    }
+
+    fn read_parents(&self, found: &mut [Found]) -> Result<()> {
+        let unread: Vec<_> = (0..found.len()).filter(|&index| found[index].content == Content::Gone).collect();
+        for some in unread.chunks(DELETIONS) {
+            let started: Vec<_> = some.iter().map(|&index| (index, self.start_open(&found[index].name))).collect();
+            for (index, pending) in started {
+                let opened = pending.map_or(Ok(None), Pending::wait);
+                found[index].content = match opened {
+                    Ok(Some(opened)) => {
+                        let header = &opened.layout.header;
+                        let known = Known { parent: header.parent, bytes: header.total_bytes() };
+                        self.learn(header.key, known);
+                        Content::Behind(header.parent)
+                    }
+                    Ok(None) => Content::Gone,
+                    Err(error) if error.kind() == ErrorKind::Corrupt => Content::Damaged,
+                    Err(error) => return Err(error),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts deleting an object if it still is the one that was listed; whether it was.
+    fn start_collecting(&self, object: &Found) -> Pending<bool> {
+        let (bucket, listed) = (self.client.bucket.clone(), *object);
+        let path: Path = self.names.object(&object.name);
+        let operation = Operation { doing: "collect an entry", failpoint: "object.delete", bytes: 0 };
+        self.client.start(async move {
+            let deletion = async {
+                match bucket.head(&path).await? {
+                    Some(meta) if modified_ms(&meta) == listed.modified_ms => {
+                        delete(&bucket, &path).await?;
+                        Ok(true)
+                    }
+                    _ => Ok(false),
+                }
+            };
+            bucket.operate(operation, deletion).await
+        })
+    }
+}
+
+impl Collected {
+    fn count(&mut self, object: &Found, why: Why) {
+        let reason = match why {
+            Why::Damaged => &mut self.left_damaged,
+            Why::Orphaned => &mut self.left_orphaned,
+            Why::Expired => &mut self.left_expired,
+            Why::Size => &mut self.left_for_size,
+        };
+        *reason += 1;
+        self.freed_bytes += object.bytes;
+    }
+}
+
+/// The clouds tell seconds where a listing tells milliseconds.
+fn modified_ms(object: &ObjectMeta) -> u64 {
+    u64::try_from(object.last_modified.timestamp()).unwrap_or(0).saturating_mul(1_000)
+}
+
+/// Who leaves, and why; indices into `found`. Pure. Children leave before their parents.
+fn plan(found: &[Found], options: &CollectOptions, now_ms: u64) -> Vec<(usize, Why)> {
+    let family = Family::of(found);
+    let age = |ms: u64| Duration::from_millis(now_ms.saturating_sub(ms));
+    let mut leaving = Vec::new();
+    let mut staying = Vec::new();
+    for (index, object) in found.iter().enumerate() {
+        let youngest_ms = family.youngest_ms[index];
+        if object.content == Content::Damaged {
+            // Nobody can read it, so what stands behind it is no reason to stay.
+            if age(object.modified_ms) >= options.grace {
+                leaving.push((index, Why::Damaged));
+                continue;
+            }
+        } else if age(youngest_ms) >= options.grace {
+            if family.is_orphan(found, index) {
+                leaving.push((index, Why::Orphaned));
+                continue;
+            }
+            if options.ttl.is_some_and(|ttl| age(youngest_ms) > ttl) {
+                leaving.push((index, Why::Expired));
+                continue;
+            }
+        }
+        staying.push(index);
+    }
+    let Some(max_bytes) = options.max_bytes else { return leaving };
+    let mut bytes: u64 = staying.iter().map(|&index| found[index].bytes).sum();
+    staying.retain(|&index| age(family.youngest_ms[index]) >= options.grace);
+    staying.sort_by_key(|&index| {
+        (family.youngest_ms[index], std::cmp::Reverse(family.depth(found, index)), found[index].name.id.key)
+    });
+    for index in staying {
+        if bytes <= max_bytes {
+            break;
+        }
+        bytes -= found[index].bytes;
+        leaving.push((index, Why::Size));
+    }
+    leaving
+}
+
+/// Who stands behind whom.
+struct Family {
+    /// The readable objects of a key: one of each name space at most.
+    of_key: HashMap<KvKey, Vec<usize>>,
+    /// When an object, or anything behind it, was written last.
+    youngest_ms: Vec<u64>,
+}
+
+impl Family {
+    fn of(found: &[Found]) -> Self {
+        let mut of_key: HashMap<KvKey, Vec<usize>> = HashMap::new();
+        for (index, object) in found.iter().enumerate() {
+            if matches!(object.content, Content::Behind(_)) {
+                of_key.entry(object.name.id.key).or_default().push(index);
+            }
+        }
+        let mut family = Self { of_key, youngest_ms: found.iter().map(|object| object.modified_ms).collect() };
+        for (index, object) in found.iter().enumerate() {
+            family.rejuvenate(found, index, object.modified_ms);
+        }
+        family
+    }
+
+    /// Makes an object's ancestors no older than it. Ends even where parents stood in a circle.
+    fn rejuvenate(&mut self, found: &[Found], index: usize, modified_ms: u64) {
+        let mut at = index;
+        while let Some(parents) = self.parents(found, at).map(<[usize]>::to_vec) {
+            let older: Vec<_> = parents.into_iter().filter(|&parent| self.youngest_ms[parent] < modified_ms).collect();
+            older.iter().for_each(|&parent| self.youngest_ms[parent] = modified_ms);
+            let Some(&next) = older.first() else { return };
+            at = next;
+        }
+    }
+
+    fn parents(&self, found: &[Found], index: usize) -> Option<&[usize]> {
+        let Content::Behind(Some(parent)) = found[index].content else { return None };
+        self.of_key.get(&parent).map(Vec::as_slice)
+    }
+
+    /// Whether one of the object's ancestors is not there.
+    fn is_orphan(&self, found: &[Found], index: usize) -> bool {
+        let mut at = index;
+        for _ in 0..found.len() {
+            match (found[at].content, self.parents(found, at)) {
+                (Content::Behind(Some(_)), None) => return true,
+                (_, Some([next, ..])) => at = *next,
+                _ => return false,
+            }
+        }
+        false
+    }
+
+    fn depth(&self, found: &[Found], index: usize) -> usize {
+        let mut at = index;
+        for depth in 0..found.len() {
+            let Some([next, ..]) = self.parents(found, at) else { return depth };
+            at = *next;
+        }
+        found.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

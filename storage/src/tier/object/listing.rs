@@ -1,0 +1,69 @@
+//! Listing a bucket piece by piece, and reading the headers of a piece.
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use object_store::ObjectMeta;
+use object_store::path::Path;
+
+use super::ObjectTier;
+use super::client::{Client, Operation, fault};
+use super::requests::Opened;
+use crate::Result;
+
+/// Objects a piece: a page of the clouds.
+const PIECE: usize = 1_000;
+
+/// Objects below a name. A piece is one operation, with its deadline.
+pub(super) struct Listing<'a> {
+    client: &'a Client,
+    below: Path,
+    rest: Option<BoxStream<'static, object_store::Result<ObjectMeta>>>,
+}
+
+impl Listing<'_> {
+    /// The next piece; `None` at the end. BLOCKS.
+    ///
+    /// # Errors
+    /// As the bucket says; then the listing is at its end.
+    pub fn next(&mut self) -> Result<Option<Vec<ObjectMeta>>> {
+        let Some(mut rest) = self.rest.take() else { return Ok(None) };
+        let (bucket, below) = (self.client.bucket.clone(), self.below.clone());
+        let operation = Operation { doing: "list entries", failpoint: "object.list", bytes: 0 };
+        let (piece, rest) = self.client.wait(async move {
+            let piece = async move {
+                let mut piece = Vec::new();
+                while piece.len() < PIECE {
+                    match rest.next().await {
+                        Some(Ok(object)) => piece.push(object),
+                        Some(Err(error)) => return Err(fault("list", &below, error)),
+                        None => return Ok((piece, None)),
+                    }
+                }
+                Ok((piece, Some(rest)))
+            };
+            bucket.operate(operation, piece).await
+        })?;
+        self.rest = rest;
+        Ok((!piece.is_empty()).then_some(piece))
+    }
+}
+
+impl ObjectTier {
+    pub(super) fn listing(&self, below: Path) -> Listing<'_> {
+        let rest = self.client.bucket.store.list(Some(&below));
+        Listing { client: &self.client, below, rest: Some(rest) }
+    }
+
+    /// Reads the headers of listed objects, many at once; objects whose names are not ours are left out.
+    pub(super) fn open_objects<'a>(
+        &'a self,
+        objects: &'a [ObjectMeta],
+    ) -> impl Iterator<Item = (&'a ObjectMeta, Result<Option<Opened>>)> {
+        // As many as can be under way, and not a page: each may hold the first bytes of its object.
+        objects.chunks(64).flat_map(|some| {
+            let named = some.iter().filter_map(|object| Some((object, self.names.parse(&object.location)?)));
+            let started: Vec<_> = named.map(|(object, name)| (object, self.start_open(&name))).collect();
+            started.into_iter().map(|(object, pending)| (object, pending.map_or(Ok(None), |pending| pending.wait())))
+        })
+    }
+}

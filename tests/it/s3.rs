@@ -1,0 +1,124 @@
+//! Nodes that share a bucket. The server is moto on loopback; `ops/test` installs it and names its interpreter.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Service, WORLD};
+
+/// An S3 server with an empty bucket; ends with the test.
+struct Bucket {
+    server: Child,
+    endpoint: String,
+}
+
+impl Bucket {
+    fn start() -> Option<Self> {
+        let Some(python) = std::env::var_os("S3_TEST_PYTHON") else {
+            println!("skipped: S3_TEST_PYTHON names no interpreter that has moto[server]; ops/test installs one");
+            return None;
+        };
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_server.py");
+        let mut command = Command::new(python);
+        let mut server = command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("http://"), "{line:?}");
+        Some(Self { endpoint: line.trim().to_owned(), server })
+    }
+
+    /// A node on a folder of its own, with the sample documents.
+    async fn node(&self, folder: &Folder) -> Service {
+        let endpoint = format!("object_options.endpoint={}", self.endpoint);
+        let arguments = ["--set", "object_url=s3://bucket/kv", "--set", &endpoint, "--set", "kv_admission=always"];
+        let variables = [
+            ("AWS_ACCESS_KEY_ID", "test"),
+            ("AWS_SECRET_ACCESS_KEY", "hunter2"),
+            ("AWS_REGION", "us-east-1"),
+            ("AWS_ALLOW_HTTP", "true"),
+        ];
+        let service = folder.serve_with(&arguments, &variables).await;
+        service.add("world", WORLD).await;
+        service
+    }
+}
+
+impl Drop for Bucket {
+    fn drop(&mut self) {
+        drop(self.server.stdin.take());
+        let _ = self.server.wait();
+    }
+}
+
+async fn ask(service: &Service) -> (Value, Value) {
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What does Calbet Works make?" }], "temperature": 0, "max_tokens": 16,
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": "exact" },
+    });
+    let answer = service.ask("/v1/chat/completions", &body).await;
+    (answer["choices"][0]["message"]["content"].clone(), answer["ragstone"]["report"].clone())
+}
+
+/// The tier of every load; there must be some.
+fn tiers(report: &Value) -> Vec<&str> {
+    let loads = report["loads"].as_array().unwrap();
+    assert!(!loads.is_empty(), "{report}");
+    loads.iter().map(|load| load["tier"].as_str().unwrap()).collect()
+}
+
+async fn store_status(service: &Service) -> Value {
+    service.get("/v1/cache/status").await.1["store"].clone()
+}
+
+/// Waits until everything that is to go to the bucket is there.
+async fn uploaded(service: &Service) {
+    let begun = Instant::now();
+    loop {
+        let status = store_status(service).await;
+        let waiting = &status["to_object"]["entries"];
+        if status["object"]["entries"].as_u64().unwrap() > 0 && waiting == &json!(0) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{status}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_node_with_an_empty_disk_answers_from_the_bucket() {
+    let Some(bucket) = Bucket::start() else { return };
+    let (a, b, again) = (Folder::new(), Folder::new(), Folder::new());
+    let first = bucket.node(&a).await;
+    let (answer, report) = ask(&first).await;
+    assert_eq!(report["tokens"]["exact"], 0, "{report}");
+    uploaded(&first).await;
+    for folder in [&b, &again] {
+        let node = bucket.node(folder).await;
+        let (same, report) = ask(&node).await;
+        assert_eq!(same, answer);
+        assert!(tiers(&report).iter().all(|tier| *tier == "object"), "{report}");
+        assert!(report["tokens"]["exact"].as_u64().unwrap() > 50, "{report}");
+        let (same, report) = ask(&node).await;
+        assert_eq!(same, answer);
+        assert!(tiers(&report).iter().all(|tier| *tier == "host"), "promoted: {report}");
+        node.kill();
+    }
+    let status = first.get("/v1/cache/status").await.1.to_string();
+    assert!(!status.contains("hunter2"), "{status}");
+}
+
+#[tokio::test]
+async fn a_bucket_that_goes_away_costs_reuse_and_nothing_else() {
+    let Some(bucket) = Bucket::start() else { return };
+    let (a, b) = (Folder::new(), Folder::new());
+    let first = bucket.node(&a).await;
+    let (answer, _) = ask(&first).await;
+    uploaded(&first).await;
+    let second = bucket.node(&b).await;
+    drop(bucket);
+    let (same, report) = ask(&second).await;
+    assert_eq!((same, &report["tokens"]["exact"]), (answer, &json!(0)), "{report}");
+    assert!(store_status(&second).await["object"]["failed"].as_u64().unwrap() > 0);
+}
