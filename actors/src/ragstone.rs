@@ -75,6 +75,7 @@ struct Inner {
     pipeline: Arc<Pipeline>,
     engine: Engine,
     model: ModelStatus,
+    object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
     encoder: Arc<SentenceEncoder>,
@@ -160,19 +161,20 @@ impl Ragstone {
             let loaded = load_model(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
+            let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {
                 host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
                 disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
-                object: object.transpose()?.map(|tier| Arc::new(tier) as Arc<dyn SharedTier>),
+                object: object.clone().map(|tier| tier as Arc<dyn SharedTier>),
                 admission: settings.kv_admission,
             };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
-            Ok(((catalog, loaded, store, encoder), settings, folders, env))
+            Ok(((catalog, loaded, store, object, encoder), settings, folders, env))
         })
         .await?;
-        let (catalog, loaded, store, encoder) = opened;
+        let (catalog, loaded, store, object, encoder) = opened;
         let passages = ModelEncoder::new(
             encoder.clone(),
             loaded.tokenizer.clone(),
@@ -181,8 +183,18 @@ impl Ragstone {
         );
         let options = CorpusOptions { chunk_tokens: settings.chunk_tokens, ..CorpusOptions::default() };
         let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
-        let parts =
-            Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
+        let parts = Parts {
+            settings,
+            env,
+            loaded,
+            store,
+            object,
+            corpus,
+            catalog,
+            encoder,
+            model_id: folders.model_id,
+            runtime,
+        };
         let inner = parts.start()?;
         if let Err(error) = inner.library.recover().await {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
@@ -213,6 +225,11 @@ impl Ragstone {
     /// The store. Its calls may block.
     pub fn store(&self) -> &KvStore {
         &self.inner.pipeline.store
+    }
+
+    /// The bucket that nodes share, where there is one. Its calls block.
+    pub fn object(&self) -> Option<&Arc<ObjectTier>> {
+        self.inner.object.as_ref()
     }
 
     /// The catalog: settings, jobs.
@@ -296,6 +313,7 @@ struct Parts {
     env: Env,
     loaded: LoadedModel,
     store: KvStore,
+    object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
     encoder: Arc<SentenceEncoder>,
@@ -305,7 +323,7 @@ struct Parts {
 
 impl Parts {
     fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, store, corpus, catalog, encoder, model_id, runtime } = self;
+        let Self { settings, env, loaded, store, object, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let blocks = (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize;
@@ -349,7 +367,7 @@ impl Parts {
         });
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
-        Ok(Inner { pipeline, engine, model: status, corpus, catalog, encoder, library, warmer })
+        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, encoder, library, warmer })
     }
 }
 

@@ -32,7 +32,7 @@ pub use self::find::{Found, ObjectsFound};
 use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
 use self::tiers::{TierPins, Tiers};
-pub use self::transfer::Copied;
+pub use self::transfer::{Copied, Copying};
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
 pub use self::write_behind::WriteBehindStatus;

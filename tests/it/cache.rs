@@ -121,8 +121,8 @@ async fn entries_are_evicted_by_tier_and_by_filter_and_pinned_ones_stay() {
     let service = folder.serve(&[]).await;
     let pinned = keys(&list(&folder, &["--document", &id]));
     let done = cache(&folder, &["evict", "--all"]);
-    assert_eq!(done["pinned"], pinned.len(), "{done}");
     let left = keys(&list(&folder, &[]));
+    assert_eq!(done["pinned"], left.len(), "what stands before a pinned entry stays, too: {done}");
     assert!(pinned.is_subset(&left), "{pinned:?} {left:?}");
     assert!(left.len() < all.len());
     cache(&folder, &["unpin", "--all"]);
@@ -164,4 +164,66 @@ async fn what_is_not_clear_is_refused_with_advice() {
     assert_eq!(answer.json::<Value>().await.unwrap()["error"]["param"], "colection");
     let listing = client.get(service.url("/v1/cache/entries?limit=x")).header("x-ragstone-token", token);
     assert_eq!(listing.send().await.unwrap().status(), 400);
+}
+
+#[tokio::test]
+async fn entries_are_verified_and_damaged_ones_are_named_and_removed() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "kv_admission=always"]).await;
+    service.add("world", WORLD).await;
+    let before = cited(&service, "world", "What does Calbet Works make?", "").await;
+    settle(&service).await;
+    let report = cache(&folder, &["verify"]);
+    assert!(report["entries"].as_u64().unwrap() > 0 && report["damaged"] == json!([]), "{report}");
+    assert_eq!(cache(&folder, &["verify", "--tier", "object"])["entries"], 0);
+    assert!(cache(&folder, &["gc", "--dry-run"])["disk_freed_bytes"].is_u64());
+    assert!(cache(&folder, &["gc"])["disk_freed_bytes"].is_u64());
+    folder.run(&["cache", "gc", "--ttl", "1d"]).failed_with(&["no object tier"]);
+    assert_eq!(service.stop(), 0);
+    assert!(crate::restart::flip(&folder.data().join("kv")) > 0);
+    let all = list(&folder, &[]).len();
+    let ran = folder.run(&["cache", "verify", "--dry-run", "--json"]).failed_with(&["--dry-run"]);
+    let damaged = serde_json::from_str::<Value>(&ran.stdout).unwrap()["damaged"].as_array().unwrap().len();
+    assert!(damaged > 0, "{ran:?}");
+    assert_eq!(list(&folder, &[]).len(), all, "a dry run removes nothing");
+    folder.run(&["cache", "verify"]).failed_with(&["were removed"]);
+    assert_eq!(cache(&folder, &["verify"])["damaged"], json!([]));
+    assert!(list(&folder, &[]).len() < all);
+    let service = folder.serve(&[]).await;
+    assert_eq!(cited(&service, "world", "What does Calbet Works make?", "").await, before);
+}
+
+#[tokio::test]
+async fn entries_are_carried_to_another_folder_and_answer_there() {
+    let (folder, other) = (Folder::new(), Folder::new());
+    let always = ["--set", "kv_admission=always"];
+    let service = folder.serve(&always).await;
+    service.add("world", WORLD).await;
+    cited(&service, "world", "What does Calbet Works make?", "").await;
+    settle(&service).await;
+    let place = folder.path().join("carried over");
+    let place = place.to_str().unwrap();
+    let said = cache(&folder, &["export", place, "--collection", "world", "--dry-run"]);
+    assert!(said["wanted"].as_u64().unwrap() > 0 && said["entries"] == 0, "{said}");
+    let done = cache(&folder, &["export", place, "--collection", "world"]);
+    assert_eq!((&done["entries"], &done["wanted"]), (&said["wanted"], &said["wanted"]), "{done}");
+    let again = cache(&folder, &["export", place]);
+    assert_eq!(again["already_there"], said["wanted"], "{again}");
+
+    let service = other.serve(&always).await;
+    service.add("world", WORLD).await;
+    let before = cache(&other, &["import", place, "--dry-run"]);
+    assert_eq!((&before["entries"], list(&other, &[]).len()), (&json!(0), 0), "{before}");
+    let done = cache(&other, &["import", place]);
+    assert_eq!(done["entries"], again["wanted"], "{done}");
+    assert_eq!(keys(&list(&other, &[])), keys(&list(&folder, &[])));
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What does Calbet Works make?" }], "temperature": 0, "max_tokens": 4,
+        "ragstone": { "collection": "world", "top_k": 4 },
+    });
+    let report = service.ask(CHAT, &body).await["ragstone"]["report"].clone();
+    assert!(report["tokens"]["exact"].as_u64().unwrap() > 50, "{report}");
+    other.run(&["cache", "import", "/nowhere/at/all"]).failed_with(&["/nowhere/at/all"]);
+    other.run(&["cache", "import", place, "--tier", "disk"]).failed_with(&["tier and age"]);
+    other.run(&["cache", "export", "ftp://somewhere"]).failed_with(&["s3://"]);
 }

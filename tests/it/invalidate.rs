@@ -96,7 +96,7 @@ async fn a_question_that_was_in_flight_leaves_nothing_behind() {
     // Long enough that its prefill takes a while.
     let texts: Vec<(String, String)> = (0..12)
         .map(|number| {
-            (format!("Report {number}"), format!("Boat {number} carries salt and copper to Tarn. ").repeat(20))
+            (format!("Report {number}"), format!("Boat {number} carries salt and copper to Tarn. ").repeat(14))
         })
         .collect();
     let texts: Vec<(&str, &str)> = texts.iter().map(|(title, text)| (title.as_str(), text.as_str())).collect();
@@ -197,13 +197,15 @@ async fn a_deleted_collection_takes_its_kv_along() {
 async fn a_killed_removal_is_finished_by_the_next_start() {
     for point in ["removal.journaled", "removal.left_corpus", "removal.left_store"] {
         let folder = Folder::new();
-        let kill = format!("{point}=kill");
-        let service = folder.serve_with(&[], &[("RAGSTONE_FAILPOINTS", &kill)]).await;
+        let service = folder.serve(&[]).await;
         service.add("world", WORLD).await;
         cited(&service, "world", QUESTION, "").await;
         settle(&service).await;
         let id = document(&service, "world", WORLD[0].0).await;
         let traces = Traces::of(&folder, &id);
+        assert_eq!(service.stop(), 0);
+        let kill = format!("{point}=kill");
+        let service = folder.serve_with(&[], &[("RAGSTONE_FAILPOINTS", &kill)]).await;
         folder.run(&["cache", "invalidate", "--collection", "world", "--document", &id]).failed_with(&["again"]);
         service.wait();
         let service = folder.serve(&[]).await;

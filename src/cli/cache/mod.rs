@@ -4,6 +4,7 @@ mod entries;
 mod filter;
 mod invalidate;
 mod status;
+mod transfer;
 mod upkeep;
 mod warm;
 
@@ -28,7 +29,11 @@ pub enum Command {
     Invalidate(invalidate::Args),
     /// Read every frame and compare it with its checksum; remove what is damaged
     Verify(upkeep::VerifyArgs),
-    /// Free what deleted entries still take on disk
+    /// Copy entries into a folder or bucket
+    Export(transfer::Args),
+    /// Copy entries from a folder or bucket to this machine's disk
+    Import(transfer::Args),
+    /// Free what deleted entries still take on disk, and clear the bucket of what is old, broken or lost
     Gc(upkeep::GcArgs),
 }
 
@@ -43,6 +48,8 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         Command::Unpin(args) => entries::unpin(config, args).await,
         Command::Invalidate(args) => invalidate::run(config, args).await,
         Command::Verify(args) => upkeep::verify(config, args).await,
+        Command::Export(args) => transfer::export(config, args).await,
+        Command::Import(args) => transfer::import(config, args).await,
         Command::Gc(args) => upkeep::gc(config, args).await,
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use futures::StreamExt;
 use serde_json::{Value, json};
 
+use super::filter::Age;
 use crate::access;
 use crate::cli::output;
 use crate::client::Client;
@@ -29,6 +30,12 @@ pub struct VerifyArgs {
 
 #[derive(Debug, clap::Args)]
 pub struct GcArgs {
+    /// Entries of the bucket that are older leave: 12h, 30d
+    #[arg(long, value_name = "TIME")]
+    ttl: Option<Age>,
+    /// The oldest entries leave until the bucket holds no more bytes than this
+    #[arg(long, value_name = "BYTES")]
+    max_bytes: Option<u64>,
     /// Say what would be freed, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -76,7 +83,7 @@ fn verified(report: &Value) -> String {
 
 /// Collects garbage.
 pub async fn gc(config: &Config, args: GcArgs) -> Result<()> {
-    let body = json!({ "dry_run": args.dry_run });
+    let body = json!({ "ttl_s": args.ttl.map(|age| age.0), "max_bytes": args.max_bytes, "dry_run": args.dry_run });
     let done: Value = access::with(config, "cache gc", async |client: &Client| {
         let bar = Progress::new("collecting garbage", Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "gc"], &body)).await
@@ -85,9 +92,27 @@ pub async fn gc(config: &Config, args: GcArgs) -> Result<()> {
     if args.json {
         return output::json(&done);
     }
-    let megabytes = mebibytes(done["disk_freed_bytes"].as_u64().unwrap_or(0));
-    let verb = if args.dry_run { "would be" } else { "were" };
-    output::line(&format!("{megabytes:.1} MiB of files {verb} freed on disk"))
+    output::text(&collected(&done))
+}
+
+fn collected(done: &Value) -> String {
+    let megabytes = |value: &Value| mebibytes(value.as_u64().unwrap_or(0));
+    let verb = if done["dry_run"] == true { "would be" } else { "were" };
+    let mut out = format!("{:.1} MiB of files {verb} freed on disk\n", megabytes(&done["disk_freed_bytes"]));
+    let object = &done["object"];
+    if !object.is_null() {
+        let _ = writeln!(
+            out,
+            "{:.1} of {:.1} MiB {verb} freed in the bucket: {} entries expired, {} too many, {} orphaned, {} damaged",
+            megabytes(&object["freed_bytes"]),
+            megabytes(&object["bytes"]),
+            object["left_expired"],
+            object["left_for_size"],
+            object["left_orphaned"],
+            object["left_damaged"],
+        );
+    }
+    out
 }
 
 /// Posts, shows how far it is, and gives what comes in the end.
@@ -107,6 +132,15 @@ pub(super) async fn watch(client: &Client, verb: &str, body: &Value, doing: &str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_freed_is_said() {
+        let done = json!({ "disk_freed_bytes": 1_048_576, "object": null, "dry_run": true });
+        assert_eq!(collected(&done), "1.0 MiB of files would be freed on disk\n");
+        let object = json!({ "freed_bytes": 0, "bytes": 2_097_152, "left_expired": 0, "left_for_size": 0 });
+        let text = collected(&json!({ "disk_freed_bytes": 0, "object": object, "dry_run": false }));
+        assert!(text.contains("0.0 of 2.0 MiB were freed in the bucket"), "{text}");
+    }
 
     #[test]
     fn damage_is_named() {

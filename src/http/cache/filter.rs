@@ -7,7 +7,7 @@ use ragstone_storage::catalog::ModelRecord;
 use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::EntryInfo;
-use ragstone_storage::tier::Tier;
+use ragstone_storage::tier::{EntrySummary, Tier};
 use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -118,13 +118,17 @@ fn fingerprints(wanted: &str, known: &[ModelRecord]) -> Result<Vec<Fingerprint>>
 impl Matcher {
     /// Whether the filter lets an entry pass.
     pub fn matches(&self, entry: &EntryInfo) -> bool {
-        let summary = &entry.summary;
-        self.segments.as_ref().is_none_or(|segments| segments.contains(&summary.segment))
-            && self.fingerprints.as_ref().is_none_or(|models| models.contains(&summary.fingerprint))
-            && self.tenant.as_ref().is_none_or(|tenant| **tenant == *summary.tenant)
+        self.matches_summary(&entry.summary)
             && self.tier.is_none_or(|tier| entry.tiers.contains(&tier))
             && entry.last_use_unix_ms <= self.used_before_unix_ms
             && entry.last_use_unix_ms >= self.used_after_unix_ms
+    }
+
+    /// The same without what only this node knows: where it is, and when it was used.
+    pub fn matches_summary(&self, summary: &EntrySummary) -> bool {
+        self.segments.as_ref().is_none_or(|segments| segments.contains(&summary.segment))
+            && self.fingerprints.as_ref().is_none_or(|models| models.contains(&summary.fingerprint))
+            && self.tenant.as_ref().is_none_or(|tenant| **tenant == *summary.tenant)
     }
 
     /// The tiers that it is about.
@@ -136,7 +140,6 @@ impl Matcher {
 #[cfg(test)]
 mod tests {
     use ragstone_storage::key::KvKey;
-    use ragstone_storage::tier::EntrySummary;
 
     use super::*;
 

@@ -6,6 +6,7 @@ mod evict;
 mod filter;
 mod invalidate;
 mod status;
+mod transfer;
 mod upkeep;
 mod warm;
 
@@ -24,6 +25,8 @@ pub fn paths(config: &mut ServiceConfig) {
         .service(resource("/v1/cache/invalidate", "POST", vec![web::post().to(invalidate::invalidate)]))
         .service(resource("/v1/cache/verify", "POST", vec![web::post().to(upkeep::verify)]))
         .service(resource("/v1/cache/gc", "POST", vec![web::post().to(upkeep::collect)]))
+        .service(resource("/v1/cache/export", "POST", vec![web::post().to(transfer::export)]))
+        .service(resource("/v1/cache/import", "POST", vec![web::post().to(transfer::import)]))
         .service(resource("/v1/cache/warm", "POST", vec![web::post().to(warm::warm)]))
         .service(resource("/v1/cache/jobs", "GET", vec![web::get().to(warm::jobs)]))
         .service(resource("/v1/cache/jobs/{job}", "DELETE", vec![web::delete().to(warm::cancel)]));

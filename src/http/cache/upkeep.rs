@@ -1,14 +1,17 @@
 //! What takes a while and tells how far it is: verification and garbage collection. For the data folder's owner.
 
+use std::time::Duration;
+
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_storage::tier::Tier;
+use ragstone_storage::tier::object::CollectOptions;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::entries::blocking;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::http::answer::event;
 use crate::http::error::body;
 use crate::http::fields::Fields;
@@ -36,18 +39,30 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, payload: web:
     }))
 }
 
-/// Frees what deleted entries still take on disk: `{"dry_run"?}`.
+/// Frees what deleted entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
+/// no key leads to: `{"ttl_s"?, "max_bytes"?, "dry_run"?}`. Nothing of the last hour leaves the bucket, so that other
+/// nodes' writing is safe.
 pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
     state.check_owner(&request)?;
-    let store = state.opened()?.ragstone.store().clone();
+    let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let ttl = fields.take("ttl_s")?.map(Duration::from_secs);
+    let max_bytes: Option<u64> = fields.take("max_bytes")?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
+    if ragstone.object().is_none() && (ttl.is_some() || max_bytes.is_some()) {
+        let message =
+            "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
+        return Err(Error::invalid(message));
+    }
     let collected = blocking(move || {
+        let store = ragstone.store();
         let status = store.status();
         let garbage = status.disk_file_bytes.saturating_sub(status.disk.bytes);
         let freed = if dry_run { garbage } else { store.compact_disk()? };
-        Ok(json!({ "disk_freed_bytes": freed, "dry_run": dry_run }))
+        let options = CollectOptions { ttl, max_bytes, dry_run, ..CollectOptions::default() };
+        let object = ragstone.object().map(|object| object.collect(&options)).transpose()?;
+        Ok(json!({ "disk_freed_bytes": freed, "object": object, "dry_run": dry_run }))
     });
     Ok(HttpResponse::Ok().json(collected.await?))
 }

@@ -11,6 +11,15 @@ use crate::key::KvKey;
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier};
 use crate::{ErrorKind, Result};
 
+/// Whether to copy, or only to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Copying {
+    /// Copies.
+    Really,
+    /// Counts what is wanted, and its bytes.
+    DryRun,
+}
+
 /// What a copy did so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
@@ -18,7 +27,7 @@ pub struct Copied {
     pub wanted: u64,
     /// Copied.
     pub entries: u64,
-    /// Their bytes.
+    /// Their bytes; in a dry run, those of what is wanted.
     pub bytes: u64,
     /// There already.
     pub already_there: u64,
@@ -40,6 +49,7 @@ impl KvStore {
         &self,
         target: &dyn EntryTier,
         wants: &dyn Fn(&EntryInfo) -> bool,
+        copying: Copying,
         progress: &mut dyn FnMut(&Copied) -> bool,
     ) -> Result<Copied> {
         let mut copied = Copied::default();
@@ -57,6 +67,10 @@ impl KvStore {
         })?;
         let ids = parents_first(&all, picked);
         copied.wanted = ids.len() as u64;
+        if copying == Copying::DryRun {
+            copied.bytes = ids.iter().filter_map(|id| all.get(&id.key)).map(|summary| summary.bytes).sum();
+            return Ok(copied);
+        }
         for id in ids {
             let bytes = all.get(&id.key).map_or(0, |summary| summary.bytes);
             match self.read_anywhere(&id)? {
@@ -80,6 +94,7 @@ impl KvStore {
         &self,
         source: &dyn EntryTier,
         wants: &dyn Fn(&EntrySummary) -> bool,
+        copying: Copying,
         progress: &mut dyn FnMut(&Copied) -> bool,
     ) -> Result<Copied> {
         let mut copied = Copied::default();
@@ -96,6 +111,10 @@ impl KvStore {
         })?;
         let ids = parents_first(&all, picked);
         copied.wanted = ids.len() as u64;
+        if copying == Copying::DryRun {
+            copied.bytes = ids.iter().filter_map(|id| all.get(&id.key)).map(|summary| summary.bytes).sum();
+            return Ok(copied);
+        }
         for id in ids {
             match read(source, &id) {
                 Ok(Some(entry)) => copied.count(self.write(Tier::Disk, &entry)?, entry.header().total_bytes()),
