@@ -15,6 +15,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{FailedLoad, Fuse, Fusor};
 use crate::prefill::{PrefillError, Selection};
+use crate::ragstone::blocking;
 use crate::worker::Supervised;
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
@@ -144,12 +145,21 @@ async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
     }
 }
 
+/// Whether any tier has it; object storage is asked last.
+async fn is_there(store: &KvStore, key: KvKey, tokens: Arc<[u32]>) -> Result<bool> {
+    if store.contains(&key).is_some() {
+        return Ok(true);
+    }
+    let store = store.clone();
+    blocking(move || Ok(store.find_objects([(&key, &tokens[..])]).contains(&key))).await
+}
+
 /// Computes one passage behind its root and files it.
 async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
     let fingerprint = workers.store.fingerprint();
     let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
     let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
-    if workers.store.contains(&key).is_some() {
+    if is_there(&workers.store, key, wanted.passage.tokens.clone()).await? {
         return Ok(Precomputed::AlreadyThere);
     }
     let segments: Arc<[Segment]> = wanted.root.into_iter().chain([wanted.passage]).collect();

@@ -108,20 +108,21 @@ impl Library {
     pub(crate) async fn recover(&self) -> Result<()> {
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || Ok(catalog.removals()?)).await?;
-        let mut passages = Vec::new();
-        for RemovalRow { id, removal } in rows {
-            tracing::info!(row = id, "going on with an unfinished removal");
-            match removal {
-                Removal::Passages(_) => passages.push(id),
-                Removal::Document { collection, document } => {
-                    found(self.remove(id, &collection, Some(&document)).await)?;
-                }
-                Removal::Collection { collection } => {
-                    found(self.remove(id, &collection, None).await)?;
-                }
-            }
+        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_));
+        let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
+        lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
+        let mut failed = None;
+        for RemovalRow { id, removal } in wanted {
+            tracing::info!(?removal, "going on with an unfinished removal");
+            let removed = match &removal {
+                Removal::Document { collection, document } => self.remove(id, collection, Some(document)).await,
+                Removal::Collection { collection } => self.remove(id, collection, None).await,
+                Removal::Passages(_) => continue,
+            };
+            failed = failed.or(found(removed).err());
         }
-        self.settle(passages).await.map(drop)
+        let settled = self.settle(Vec::new()).await.map(drop);
+        failed.map_or(settled, Err)
     }
 
     /// As [`Corpus::upsert`]; KV of passages that no document has any more leaves the store. Goes on if the caller goes
@@ -268,7 +269,13 @@ impl Library {
 impl Change {
     async fn finish(&self) -> Result<Withdrawn> {
         let rows = std::mem::take(&mut *lock(&self.rows));
-        self.library.settle(rows).await
+        self.library.settle(rows).await.map_err(|error| {
+            let message = format!(
+                "the text left the corpus, but not all of its KV could be removed: {error}; nothing finds it, and the next \
+                 removal or start tries again"
+            );
+            Error::new(error.kind(), message)
+        })
     }
 }
 

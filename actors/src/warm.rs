@@ -53,6 +53,8 @@ struct Inner {
 struct State {
     /// The job that computes now.
     running: Option<(u64, WarmProgress)>,
+    /// It was cancelled meanwhile.
+    cancelled: bool,
     /// Jobs that finished since the start, for who waits for the same.
     recent: BTreeMap<u64, WarmProgress>,
 }
@@ -247,9 +249,13 @@ impl Warmer {
         Ok(jobs.into_iter().map(status).collect())
     }
 
-    /// Takes a job out of the journal; if it computes, it ends with the entry at hand. What it computed stays. Whether
+    /// Takes a job out of the journal; if it computes, it ends with the passage at hand. What it computed stays. Whether
     /// there was such a job.
     pub async fn cancel(&self, id: u64) -> Result<bool> {
+        {
+            let mut state = self.state();
+            state.cancelled |= state.running.as_ref().is_some_and(|(running, _)| *running == id);
+        }
         let catalog = self.0.catalog.clone();
         blocking(move || Ok(catalog.finish_warm_job(id)?)).await
     }
@@ -271,8 +277,12 @@ impl Warmer {
             let recent = self.state().recent.get(&id).cloned();
             return recent.ok_or_else(|| cancelled(id));
         };
+        self.state().running = Some((id, job.progress.clone()));
         let done = self.work(&job, events).await;
-        self.state().running = None;
+        {
+            let mut state = self.state();
+            (state.running, state.cancelled) = (None, false);
+        }
         // A collection that is gone will not come back by itself; anything else may work at the next start.
         let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
         if over {
@@ -303,7 +313,7 @@ impl Warmer {
             let root = self.0.pipeline.root()?;
             let found_in = self.0.pipeline.store.epoch();
             for passage in self.0.corpus.passages_of(&job.collection, batch).await? {
-                self.state().running = Some((job.id, progress.clone()));
+                self.show(job.id, &progress)?;
                 for tenant in &job.tenants {
                     let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
                     let wanted =
@@ -362,6 +372,16 @@ impl Warmer {
             Ok(store.env().fail_point("warm.after_note")?)
         })
         .await
+    }
+
+    /// Shows how far the running job is, unless it was cancelled meanwhile.
+    fn show(&self, id: u64, progress: &WarmProgress) -> Result<()> {
+        let mut state = self.state();
+        if state.cancelled {
+            return Err(cancelled(id));
+        }
+        state.running = Some((id, progress.clone()));
+        Ok(())
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,7 +7,7 @@ use ragstone_actors::Ragstone;
 use ragstone_storage::store::EntryInfo;
 use ragstone_storage::tier::Tier;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::filter::Filter;
 use crate::error::{Error, Result};
