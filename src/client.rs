@@ -47,6 +47,11 @@ impl Client {
         self.read(self.request(Method::DELETE, path)?).await
     }
 
+    /// POST of JSON.
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<T> {
+        self.read(self.request(Method::POST, path)?.json(body)).await
+    }
+
     /// POST whose answer comes as server-sent events.
     pub async fn events(&self, path: &[&str], body: &Value) -> Result<impl Stream<Item = Result<Value>> + use<>> {
         let response = self.send(self.request(Method::POST, path)?.json(body)).await?;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures::Stream;
+use ragstone_actors::library::Library;
 use ragstone_storage::catalog::{Catalog, IngestJob};
-use ragstone_storage::corpus::{Corpus, Document, UpsertReport};
+use ragstone_storage::corpus::{Document, UpsertReport};
 use ragstone_storage::env::Env;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -46,7 +47,7 @@ pub struct IngestReport {
 /// Runs ingest jobs one after another. Clones share the queue.
 #[derive(Clone)]
 pub struct Ingestor {
-    corpus: Corpus,
+    library: Library,
     catalog: Arc<Catalog>,
     env: Env,
     /// Jobs wait here in order: they compete for the same processors.
@@ -58,8 +59,8 @@ pub struct Ingestor {
 
 impl Ingestor {
     /// For one data folder. Jobs run on the runtime that this is called on.
-    pub fn new(corpus: Corpus, catalog: Arc<Catalog>, env: Env) -> Self {
-        Self { corpus, catalog, env, turn: Arc::default(), stopping: Arc::default(), runtime: Handle::current() }
+    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env) -> Self {
+        Self { library, catalog, env, turn: Arc::default(), stopping: Arc::default(), runtime: Handle::current() }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead.
@@ -207,7 +208,7 @@ impl Run<'_> {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         if !documents.is_empty() {
-            let changes = self.ingestor.corpus.upsert(&self.job.collection, documents, &|_| {}).await?;
+            let (changes, _) = self.ingestor.library.upsert(&self.job.collection, documents).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -1,6 +1,7 @@
 //! Progress on standard error: bars on a terminal, a plain line now and then elsewhere. What takes under two seconds
 //! shows nothing.
 
+use std::future::Future;
 use std::io::IsTerminal;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -77,6 +78,17 @@ impl Progress {
     /// Shows that the work goes on, where its end is not known.
     pub fn tick(&self) {
         self.set(0, 0);
+    }
+
+    /// Ticks for as long as `work` runs.
+    pub async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        loop {
+            match tokio::time::timeout(Duration::from_millis(250), &mut work).await {
+                Ok(done) => return done,
+                Err(_) => self.tick(),
+            }
+        }
     }
 
     /// Ticks from a thread of its own for as long as `work` runs.

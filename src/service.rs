@@ -173,11 +173,12 @@ pub struct Service {
 impl Service {
     /// Answers on `listener` from now on, with 503 until [`open`](Self::open) has loaded the models.
     pub fn start(config: &Config, held: HeldFolder, listener: TcpListener, audience: Audience) -> Result<Self> {
-        ragstone_migrations::check(held.path())?;
+        let env = Env::from_environment()?;
+        ragstone_migrations::prepare(held.path(), &env)?;
         let failed = |error: std::io::Error| Error::internal(format!("the service cannot start: {error}"));
         let address = format!("http://{}", listener.local_addr().map_err(failed)?);
         let state = Arc::new(State {
-            env: Env::from_environment()?,
+            env,
             settings: config.settings.clone(),
             body_bytes: config.surface.body_bytes,
             metrics: telemetry::metrics()?,
@@ -213,7 +214,7 @@ impl Service {
         &self.state.token
     }
 
-    /// Finds and loads the models, opens the store. A public service then goes on with unfinished ingest jobs.
+    /// Finds and loads the models, opens the store. A public service then goes on with unfinished ingests and warm-ups.
     pub async fn open(&self) -> Result<()> {
         let surface = &self.config.surface;
         let models = self.held.path().join("models");
@@ -231,14 +232,15 @@ impl Service {
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
-        let ingestor = Ingestor::new(ragstone.corpus().clone(), ragstone.catalog().clone(), env);
-        let resume = (self.state.audience == Audience::Public).then(|| ingestor.clone());
+        let ingestor = Ingestor::new(ragstone.library().clone(), ragstone.catalog().clone(), env);
+        let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
         if self.state.opened.set(opened).is_err() {
             return Err(Error::internal("the service was opened twice"));
         }
-        if let Some(ingestor) = resume {
+        if let Some((ingestor, warmer)) = resume {
             ingestor.resume(None).await?;
+            warmer.resume(None).await?;
         }
         Ok(())
     }
@@ -254,6 +256,7 @@ impl Service {
         let opened = self.state.opened.get();
         if let Some(opened) = opened {
             opened.ingestor.stop();
+            opened.ragstone.warmer().stop();
         }
         let mut in_flight = self.state.in_flight.subscribe();
         if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
@@ -263,6 +266,7 @@ impl Service {
         let closed = match opened {
             Some(opened) => {
                 opened.ingestor.stopped().await;
+                opened.ragstone.warmer().stopped().await;
                 opened.ragstone.close().await
             }
             None => Ok(()),

@@ -17,6 +17,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{FailedLoad, Fuse, Fusor};
 use crate::prefill::{PrefillError, Selection};
+use crate::ragstone::blocking;
 use crate::worker::Supervised;
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
@@ -31,14 +32,27 @@ pub(crate) struct Background {
     queue: mpsc::Sender<(Work, Pending)>,
     pending: Arc<watch::Sender<usize>>,
     runtime: Handle,
+    workers: Arc<Workers>,
 }
 
 /// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
+#[derive(Clone)]
 pub(crate) struct Precompute {
     pub tenant: Arc<str>,
     /// `None` where prompts have no root.
     pub root: Option<Segment>,
     pub passage: Segment,
+    /// The store's epoch before the passage was read from the corpus: what was invalidated since is not filed.
+    pub found_in: u64,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Precomputed {
+    /// It is in the store now, as far as a tier took it.
+    Computed,
+    /// It was there.
+    AlreadyThere,
 }
 
 /// One piece of work for the engine.
@@ -75,18 +89,20 @@ impl Background {
     /// Starts the task that works through the queue, one passage after the other.
     pub(crate) fn start(workers: Workers, runtime: Handle) -> Self {
         let (queue, mut waiting) = mpsc::channel::<(Work, Pending)>(MAX_WAITING);
+        let workers = Arc::new(workers);
+        let theirs = workers.clone();
         runtime.spawn(async move {
             while let Some((wanted, _pending)) = waiting.recv().await {
                 let done = match wanted {
-                    Work::BehindRoot(wanted) => precompute(&workers, wanted).await,
-                    Work::Restore(path) => restore(&workers, path).await,
+                    Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
+                    Work::Restore(path) => restore(&theirs, path).await,
                 };
                 if let Err(error) = done {
                     tracing::warn!(%error, "a passage was not computed in the background");
                 }
             }
         });
-        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime }
+        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime, workers }
     }
 
     /// Queues a passage; drops it where the queue is full.
@@ -103,6 +119,11 @@ impl Background {
         if self.queue.try_send((work, Pending::new(&self.pending))).is_err() {
             metrics::counter!("ragstone_precompute_dropped_total").increment(1);
         }
+    }
+
+    /// Computes a passage now, before those in the queue, and says what became of it.
+    pub(crate) async fn compute(&self, wanted: Precompute) -> Result<Precomputed> {
+        precompute(&self.workers, wanted).await
     }
 
     /// Files fresh KV without making the answer wait. Where the eviction worker is overloaded it is not kept.
@@ -145,26 +166,38 @@ async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
     }
 }
 
+/// Whether any tier has it; object storage is asked last.
+async fn is_there(store: &KvStore, key: KvKey, tokens: Arc<[u32]>) -> Result<bool> {
+    if store.contains(&key).is_some() {
+        return Ok(true);
+    }
+    let store = store.clone();
+    blocking(move || Ok(store.find_objects([(&key, &tokens[..])]).contains(&key))).await
+}
+
 /// Computes one passage behind its root and files it.
-async fn precompute(workers: &Workers, wanted: Precompute) -> Result<()> {
+async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
     let fingerprint = workers.store.fingerprint();
     let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
     let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
-    if workers.store.contains(&key).is_some() {
-        return Ok(());
+    if is_there(&workers.store, key, wanted.passage.tokens.clone()).await? {
+        return Ok(Precomputed::AlreadyThere);
     }
-    compute(workers, wanted.tenant, wanted.root.into_iter().chain([wanted.passage]).collect()).await
+    let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
+    compute(workers, wanted.tenant, segments, wanted.found_in).await?;
+    Ok(Precomputed::Computed)
 }
 
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.
 async fn restore(workers: &Workers, lost: LostPath) -> Result<()> {
     let last = lost.segments.iter().rev().find_map(|segment| segment.tokens.last().copied());
     let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect() };
-    compute(workers, lost.tenant, lost.segments.into_iter().chain([behind]).collect()).await
+    let segments = lost.segments.into_iter().chain([behind]).collect();
+    compute(workers, lost.tenant, segments, workers.store.epoch()).await
 }
 
-/// Prefills a prompt when nobody waits, and files what is fresh.
-async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>) -> Result<()> {
+/// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`.
+async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<()> {
     let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
     let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
     let mut on_device = true;
@@ -172,7 +205,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>) 
     for _ in 0..3 {
         let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
-        let planned_in = fused.plan.epoch;
+        let planned_in = fused.plan.epoch.min(found_in);
         let request = PrefillRequest {
             tokens: tokens.clone(),
             plan: fused.plan,

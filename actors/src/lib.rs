@@ -9,6 +9,7 @@ pub mod engine;
 pub mod error;
 pub mod eviction;
 pub mod fusion;
+pub mod library;
 mod pipeline;
 pub mod prefill;
 pub mod prompt;
@@ -18,6 +19,7 @@ pub mod report;
 pub mod retrieval;
 pub mod settings;
 pub mod stream;
+pub mod warm;
 pub mod worker;
 
 pub use error::{Error, ErrorKind, Result};

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use ragstone_kernels::chat::{ChatTemplate, Date};
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
-use ragstone_storage::residency::Segment;
+use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
@@ -65,6 +65,8 @@ impl Pipeline {
         let deadline = Instant::now() + question.deadline;
         let admission = self.admit(&question)?;
 
+        // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
+        let found_in = self.store.epoch();
         let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
         let retrieve_ms = milliseconds_since(arrived);
 
@@ -77,7 +79,7 @@ impl Pipeline {
         let mut sequence = self.fuse(&question, &segments, deadline).instrument(fuse).await?;
         let total_ms = milliseconds_since(arrived);
 
-        self.keep(&question, &segments, &mut sequence);
+        self.keep(&question, &segments, &mut sequence, found_in);
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
         let report = report(&sequence, ttft);
         record(&report);
@@ -91,6 +93,14 @@ impl Pipeline {
             admission,
         };
         Ok(AnswerStream::new(opened, self.tokenizer.clone()))
+    }
+
+    /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
+    pub(crate) fn root(&self) -> Result<Option<Segment>> {
+        let context = Some(Context { collection: None, top_k: None, documents: Vec::new() });
+        let message = ChatMessage { role: "user".into(), content: "?".into() };
+        let segments = self.assemble_input(&Input::Chat { messages: vec![message], context }, &[])?;
+        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
     }
 
     fn admit(&self, question: &Question) -> Result<tokio::sync::OwnedSemaphorePermit> {
@@ -149,7 +159,15 @@ impl Pipeline {
     }
 
     fn assemble(&self, question: &Question, passages: &[Passage]) -> Result<Arc<[Segment]>> {
-        let segments = match &question.input {
+        let segments = self.assemble_input(&question.input, passages)?;
+        if segments.iter().all(|segment| segment.tokens.is_empty()) {
+            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
+        }
+        Ok(segments.into())
+    }
+
+    fn assemble_input(&self, input: &Input, passages: &[Passage]) -> Result<Vec<Segment>> {
+        Ok(match input {
             Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
             Input::Text(text) => assemble_tokens(self.tokenizer.encode(text, true)?),
             Input::Chat { messages, context } => {
@@ -159,11 +177,7 @@ impl Pipeline {
                 let passages = context.as_ref().map(|_| tokens.as_slice());
                 assemble_chat(messages, passages, &self.settings.prompt, template, &self.tokenizer)?
             }
-        };
-        if segments.iter().all(|segment| segment.tokens.is_empty()) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
-        }
-        Ok(segments.into())
+        })
     }
 
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
@@ -218,17 +232,17 @@ impl Pipeline {
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
-    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence) {
+    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         if !fresh.is_empty() {
-            self.background
-                .keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in: sequence.plan.epoch });
+            let planned_in = sequence.plan.epoch.min(found_in);
+            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in });
         }
         let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
         for index in &sequence.plan.missing_behind_root {
             let passage = segments[*index].clone();
-            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage });
+            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
     }
 }

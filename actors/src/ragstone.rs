@@ -28,11 +28,13 @@ use crate::engine::{Engine, Prefiller};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
 use crate::fusion::Fusor;
+use crate::library::Library;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
 use crate::retrieval::Retriever;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
+use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
 
 /// How long background work may take to end.
@@ -72,12 +74,15 @@ pub struct Ragstone {
 }
 
 struct Inner {
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     engine: Engine,
     model: ModelStatus,
+    object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
     encoder: Arc<SentenceEncoder>,
+    library: Library,
+    warmer: Warmer,
 }
 
 /// The language model, for people.
@@ -164,19 +169,20 @@ impl Ragstone {
             let loaded = load_model(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
+            let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {
                 host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
                 disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
-                object: object.transpose()?.map(|tier| Arc::new(tier) as Arc<dyn SharedTier>),
+                object: object.clone().map(|tier| tier as Arc<dyn SharedTier>),
                 admission: settings.kv_admission,
             };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
-            Ok(((catalog, loaded, store, encoder), settings, folders, env))
+            Ok(((catalog, loaded, store, object, encoder), settings, folders, env))
         })
         .await?;
-        let (catalog, loaded, store, encoder) = opened;
+        let (catalog, loaded, store, object, encoder) = opened;
         let passages = ModelEncoder::new(
             encoder.clone(),
             loaded.tokenizer.clone(),
@@ -185,9 +191,23 @@ impl Ragstone {
         );
         let options = CorpusOptions { chunk_tokens: settings.chunk_tokens, ..CorpusOptions::default() };
         let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
-        let parts =
-            Parts { settings, env, loaded, store, corpus, catalog, encoder, model_id: folders.model_id, runtime };
-        Ok(Self { inner: Arc::new(parts.start()?) })
+        let parts = Parts {
+            settings,
+            env,
+            loaded,
+            store,
+            object,
+            corpus,
+            catalog,
+            encoder,
+            model_id: folders.model_id,
+            runtime,
+        };
+        let inner = parts.start()?;
+        if let Err(error) = inner.library.recover().await {
+            tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
+        }
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Answers a question. Returns when its first token is there.
@@ -198,6 +218,26 @@ impl Ragstone {
     /// The corpus. Await its futures on a multi-thread runtime.
     pub fn corpus(&self) -> &Corpus {
         &self.inner.corpus
+    }
+
+    /// The corpus and its KV, changed together.
+    pub fn library(&self) -> &Library {
+        &self.inner.library
+    }
+
+    /// Computes entries ahead.
+    pub fn warmer(&self) -> &Warmer {
+        &self.inner.warmer
+    }
+
+    /// The store. Its calls may block.
+    pub fn store(&self) -> &KvStore {
+        &self.inner.pipeline.store
+    }
+
+    /// The bucket that nodes share, where there is one. Its calls block.
+    pub fn object(&self) -> Option<&Arc<ObjectTier>> {
+        self.inner.object.as_ref()
     }
 
     /// The catalog: settings, jobs.
@@ -288,6 +328,7 @@ struct Parts {
     env: Env,
     loaded: LoadedModel,
     store: KvStore,
+    object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
     encoder: Arc<SentenceEncoder>,
@@ -297,7 +338,7 @@ struct Parts {
 
 impl Parts {
     fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, store, corpus, catalog, encoder, model_id, runtime } = self;
+        let Self { settings, env, loaded, store, object, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = DeviceTier::new(DeviceOptions {
@@ -307,6 +348,7 @@ impl Parts {
             cache: settings.device_cache,
         })?;
         let (max_queued, max_batch) = (settings.max_queued, settings.max_batch);
+        store.set_device(device.clone());
         let engine = Engine::start(model.clone(), device.clone(), max_queued, max_batch, env.clone())?;
         let queued = settings.max_queued;
         let (c, r) = (corpus.clone(), runtime.clone());
@@ -336,7 +378,7 @@ impl Parts {
             weight_bytes: model.size_in_bytes(),
             kv_bytes_per_token: layout.token_bytes(),
         };
-        let pipeline = Pipeline {
+        let pipeline = Arc::new(Pipeline {
             admission: Arc::new(Semaphore::new(queued)),
             settings,
             env,
@@ -348,8 +390,10 @@ impl Parts {
             prefiller,
             evictor,
             background,
-        };
-        Ok(Inner { pipeline, engine, model: status, corpus, catalog, encoder })
+        });
+        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
+        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
+        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, encoder, library, warmer })
     }
 }
 
@@ -397,7 +441,7 @@ fn load_model(
     })
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

@@ -1,155 +1,166 @@
-//! Upgrades what is on disk. One step a file; so far there is one format, and nothing to upgrade from.
+//! Upgrades what is on disk. A data folder carries the number of its format (`DATA/FORMAT`); each step leads from one
+//! format to the next, one file a step, and is safe to run again after a kill at any instant: the stamp is written last.
 //!
-//! `DATA/FORMAT` holds `{"format":1}`. It is written before anything else, so that a folder with data and without it is
-//! not ours, or damaged.
+//! | format | since | what changed |
+//! |---|---|---|
+//! | 1 | issue 2 | |
+//! | 2 | issue 4 | the disk tier has a column family `index`, a small row an entry ([`step_2`]) |
 
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+mod stamp;
+mod step_2;
 
+use std::path::Path;
+
+use ragstone_storage::env::Env;
 use ragstone_storage::{Error, ErrorKind, Result};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 /// The format of data folders that this version reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
-const FILE: &str = "FORMAT";
-/// What ragstone keeps in a data folder. Models may be put there before the first start.
-const OWN_FOLDERS: [&str; 3] = ["kv", "catalog", "corpus"];
+/// All steps, in order; the first leads from format 1.
+const STEPS: [Step; FORMAT_VERSION as usize - 1] = [step_2::STEP];
 
-/// What [`check`] found.
+/// One step from a format to the next.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Step {
+    /// The format before it.
+    pub from: u32,
+    /// The format after it.
+    pub to: u32,
+    /// What it does, for people.
+    pub what: &'static str,
+    /// Whether the next start takes it by itself, because it is quick and loses nothing.
+    pub automatic: bool,
+    /// Does it, also where a kill cut it off before; what it did, for people. BLOCKS.
+    #[serde(skip)]
+    run: fn(&Path) -> Result<String>,
+    /// Looks whether what it did is there and true. BLOCKS.
+    #[serde(skip)]
+    verify: fn(&Path) -> Result<Vec<Check>>,
+}
+
+/// What [`prepare`] found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// There was nothing; the folder is stamped with the current format now.
     Fresh,
     /// The data is of the current format.
     Current,
+    /// The data was of an older format, and is of the current one now.
+    Upgraded {
+        /// The older one.
+        from: u32,
+    },
 }
 
-#[derive(Serialize, Deserialize)]
-struct Stamp {
-    format: u32,
+/// What lies between a folder and this version.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The folder's format; `None` where there is no data yet.
+    pub found: Option<u32>,
+    /// [`FORMAT_VERSION`].
+    pub wanted: u32,
+    /// Steps to take, in order.
+    pub steps: Vec<Step>,
 }
 
-/// Says whether this version can use the data folder `data`, and stamps a fresh one. Call it first, under the folder's
-/// lock.
+/// A step that was taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Taken {
+    /// The format it led to.
+    pub to: u32,
+    /// What it did, for people.
+    pub done: String,
+}
+
+/// Something that the stamp promises, and whether it is so.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// What was looked at.
+    pub what: String,
+    /// Whether it is as promised.
+    pub ok: bool,
+    /// What was found.
+    pub found: String,
+}
+
+/// What lies between the data folder and this version. Reads the stamp only, so that it needs no lock.
 ///
 /// # Errors
-/// `Incompatible` if a newer version wrote the folder, or its stamp is missing or unreadable; `Full`, `InvalidInput` or
-/// `Unavailable` if the file system refuses.
-pub fn check(data: &Path) -> Result<State> {
-    let path = data.join(FILE);
-    match std::fs::read_to_string(&path) {
-        Ok(text) => check_stamp(&path, &text),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            if let Some(found) = OWN_FOLDERS.iter().map(|name| data.join(name)).find(|folder| folder.exists()) {
-                return Err(incompatible(format!(
-                    "{} is there, but {} is not: choose another data folder with --data, or, if you are sure that \
-                     this one is of format {FORMAT_VERSION}, write {{\"format\":{FORMAT_VERSION}}} to that file",
-                    found.display(),
-                    path.display()
-                )));
-            }
-            stamp(data, &path)?;
-            Ok(State::Fresh)
-        }
-        Err(error) => Err(Error::io("read", &path, error)),
-    }
+/// `Incompatible` if a newer version wrote the folder, or its stamp is missing or unreadable; `Unavailable` if it cannot
+/// be read.
+pub fn status(data: &Path) -> Result<Status> {
+    let found = stamp::read(data)?;
+    let steps = STEPS.into_iter().filter(|step| found.is_some_and(|found| step.from >= found)).collect();
+    Ok(Status { found, wanted: FORMAT_VERSION, steps })
 }
 
-fn check_stamp(path: &Path, text: &str) -> Result<State> {
-    let Ok(Stamp { format }) = serde_json::from_str(text) else {
-        return Err(incompatible(format!(
-            "{} cannot be read as {{\"format\":N}}: restore it, or choose another data folder with --data",
-            path.display()
-        )));
+/// Says whether this version can use the data folder, stamps a fresh one, and takes the steps that need nobody's leave.
+/// Call it first, under the folder's lock. BLOCKS.
+///
+/// # Errors
+/// As [`status`] and [`up`]; `Incompatible` if a step must be asked for.
+pub fn prepare(data: &Path, env: &Env) -> Result<State> {
+    let Status { found, steps, .. } = status(data)?;
+    let Some(from) = found else {
+        stamp::write(data, FORMAT_VERSION)?;
+        return Ok(State::Fresh);
     };
-    match format {
-        FORMAT_VERSION => Ok(State::Current),
-        newer if newer > FORMAT_VERSION => Err(incompatible(format!(
-            "{} says format {newer}, but this version of ragstone reads up to format {FORMAT_VERSION}: upgrade ragstone, \
-             or choose another data folder with --data",
-            path.display()
-        ))),
-        other => Err(incompatible(format!("{} says format {other}, which never was", path.display()))),
+    if steps.is_empty() {
+        return Ok(State::Current);
     }
+    if let Some(step) = steps.iter().find(|step| !step.automatic) {
+        let message = format!(
+            "{} is of format {from}, and {} is not done by itself: run `ragstone migrate up`",
+            data.display(),
+            step.what
+        );
+        return Err(Error::new(ErrorKind::Incompatible, message));
+    }
+    for Taken { to, done } in up(data, env, &mut |_| {})? {
+        tracing::info!(data = %data.display(), from = to - 1, to, done, "the data folder was upgraded");
+    }
+    Ok(State::Upgraded { from })
 }
 
-/// Written aside, synced and renamed: a kill leaves a whole stamp or none.
-fn stamp(data: &Path, path: &Path) -> Result<()> {
-    let aside: PathBuf = data.join("FORMAT.new");
-    let write = || {
-        std::fs::create_dir_all(data)?;
-        let mut file = File::create(&aside)?;
-        serde_json::to_writer(&mut file, &Stamp { format: FORMAT_VERSION })?;
-        file.write_all(b"\n")?;
-        file.sync_all()?;
-        std::fs::rename(&aside, path)?;
-        sync_folder(data)
-    };
-    write().map_err(|error| Error::io("write", path, error))
+/// Takes every step to the current format, and stamps a fresh folder. `begin` hears of each step before it is taken. Call
+/// it under the folder's lock. After an error or a kill the folder is of the format of the last step that was finished,
+/// and the next call goes on. BLOCKS.
+///
+/// # Errors
+/// As [`status`]; what a step meets, with the folder's name.
+pub fn up(data: &Path, env: &Env, begin: &mut dyn FnMut(&Step)) -> Result<Vec<Taken>> {
+    let Status { found, steps, .. } = status(data)?;
+    if found.is_none() {
+        stamp::write(data, FORMAT_VERSION)?;
+    }
+    let mut taken = Vec::with_capacity(steps.len());
+    for step in steps {
+        begin(&step);
+        env.fail_point("migrate.before_step")?;
+        let done = (step.run)(data)?;
+        env.fail_point("migrate.after_step")?;
+        env.fail_point("migrate.before_stamp")?;
+        stamp::write(data, step.to)?;
+        taken.push(Taken { to: step.to, done });
+    }
+    Ok(taken)
 }
 
-#[cfg(unix)]
-fn sync_folder(folder: &Path) -> std::io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
-#[cfg(not(unix))]
-fn sync_folder(_: &Path) -> std::io::Result<()> {
-    Ok(())
-}
-
-fn incompatible(message: String) -> Error {
-    Error::new(ErrorKind::Incompatible, message)
+/// Looks whether everything that the folder's stamp promises is so. Changes nothing. Call it under the folder's lock.
+/// BLOCKS.
+///
+/// # Errors
+/// As [`status`]; what cannot be read.
+pub fn verify(data: &Path) -> Result<Vec<Check>> {
+    let Some(found) = stamp::read(data)? else { return Ok(Vec::new()) };
+    let mut checks = Vec::new();
+    for step in STEPS.iter().filter(|step| step.to <= found) {
+        checks.extend((step.verify)(data)?);
+    }
+    Ok(checks)
 }
 
 #[cfg(test)]
-mod tests {
-    use tempfile::TempDir;
-
-    use super::*;
-
-    fn refusal(data: &Path) -> String {
-        let error = check(data).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Incompatible);
-        error.to_string()
-    }
-
-    #[test]
-    fn a_fresh_folder_is_stamped_once() {
-        let dir = TempDir::new().unwrap();
-        let data = dir.path().join("new/data");
-        assert_eq!(check(&data).unwrap(), State::Fresh);
-        // Golden bytes of the stamp.
-        assert_eq!(std::fs::read_to_string(data.join("FORMAT")).unwrap(), "{\"format\":1}\n");
-        assert_eq!(check(&data).unwrap(), State::Current);
-        std::fs::create_dir(data.join("kv")).unwrap();
-        assert_eq!(check(&data).unwrap(), State::Current);
-    }
-
-    #[test]
-    fn models_may_be_there_first_and_a_kill_while_stamping_is_fine() {
-        let dir = TempDir::new().unwrap();
-        std::fs::create_dir(dir.path().join("models")).unwrap();
-        std::fs::write(dir.path().join("FORMAT.new"), "{\"for").unwrap();
-        assert_eq!(check(dir.path()).unwrap(), State::Fresh);
-    }
-
-    #[test]
-    fn other_formats_are_refused_with_advice() {
-        let dir = TempDir::new().unwrap();
-        std::fs::create_dir(dir.path().join("corpus")).unwrap();
-        assert!(refusal(dir.path()).contains("is not: choose another data folder"));
-        let stamp = dir.path().join("FORMAT");
-        for (text, advice) in
-            [("{\"format\":2}", "upgrade ragstone"), ("{\"format\":0}", "never was"), ("x", "restore")]
-        {
-            std::fs::write(&stamp, text).unwrap();
-            assert!(refusal(dir.path()).contains(advice), "{text}");
-        }
-        // A later version may add to the stamp.
-        std::fs::write(&stamp, "{\"format\":1,\"more\":true}").unwrap();
-        assert_eq!(check(dir.path()).unwrap(), State::Current);
-    }
-}
+mod tests;

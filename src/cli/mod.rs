@@ -7,6 +7,7 @@ mod collections;
 mod eval;
 mod fetch;
 mod ingest;
+mod migrate;
 mod output;
 mod report;
 mod serve;
@@ -80,7 +81,7 @@ enum Command {
     Ingest(ingest::Args),
     /// Ask a question over a collection
     Ask(ask::Args),
-    /// Look at stored KV
+    /// Look at stored KV, warm it, evict it, invalidate documents
     #[command(subcommand)]
     Cache(cache::Command),
     /// List or remove collections
@@ -89,6 +90,9 @@ enum Command {
     /// List or remove documents of a collection
     #[command(subcommand)]
     Documents(collections::DocumentsCommand),
+    /// Bring what is on disk up to this version's format
+    #[command(subcommand)]
+    Migrate(migrate::Command),
     /// Measure this machine
     #[command(subcommand)]
     Bench(bench::Command),
@@ -150,6 +154,7 @@ impl Cli {
             Command::Cache(command) => cache::run(&config, command).await,
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
+            Command::Migrate(command) => migrate::run(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
             Command::Simulate(args) => simulate::run(args).await,

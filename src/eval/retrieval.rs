@@ -107,7 +107,7 @@ pub async fn retrieval(
     let ingesting = |upsert: ragstone_storage::corpus::UpsertProgress| {
         progress(EvalProgress::Ingesting { done: upsert.documents_done, total: upsert.documents_total });
     };
-    corpus.upsert(collection, documents, &ingesting).await?;
+    corpus.upsert(collection, documents, &(), &ingesting).await?;
     let modes = [SearchMode::Vector, SearchMode::FullText, SearchMode::Fused];
     let mut reports = Vec::with_capacity(modes.len());
     for (at, mode) in modes.into_iter().enumerate() {

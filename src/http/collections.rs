@@ -3,9 +3,10 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
+use ragstone_actors::library::Removed;
 use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::answer::event;
 use super::fields::Fields;
@@ -19,13 +20,20 @@ pub async fn list(state: web::Data<State>) -> Result<HttpResponse> {
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
-/// Removes a collection.
+/// Removes a collection, and its KV.
 pub async fn delete(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
-    let corpus = state.opened()?.ragstone.corpus().clone();
+    let library = state.opened()?.ragstone.library().clone();
     let name = path.into_inner();
     let wanted = name.clone();
-    let passages = state.on_runtime(async move { corpus.delete_collection(&wanted).await }).await??;
-    Ok(HttpResponse::Ok().json(json!({ "id": name, "deleted": true, "passages_removed": passages })))
+    let removed = state.on_runtime(async move { library.delete_collection(&wanted).await }).await??;
+    Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
+}
+
+fn deleted(id: &str, removed: &Removed) -> Value {
+    json!({
+        "id": id, "deleted": true, "passages_removed": removed.passages_removed,
+        "entries_removed": removed.kv.entries_removed, "bytes_removed": removed.kv.bytes_removed,
+    })
 }
 
 /// Which documents to list.
@@ -57,16 +65,18 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))
 }
 
-/// Adds or replaces documents: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
+/// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
 pub async fn upsert(state: web::Data<State>, path: web::Path<String>, payload: web::Payload) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(payload, state.body_bytes).await?;
     let documents: Vec<Document> = fields.need("documents")?;
     fields.finish()?;
-    let corpus = opened.ragstone.corpus().clone();
+    let library = opened.ragstone.library().clone();
     let name = path.into_inner();
-    let report = state.on_runtime(async move { corpus.upsert(&name, documents, &|_| {}).await }).await??;
-    Ok(HttpResponse::Ok().json(report))
+    let (report, kv) = state.on_runtime(async move { library.upsert(&name, documents).await }).await??;
+    let mut answer = json!(report);
+    (answer["entries_removed"], answer["bytes_removed"]) = (kv.entries_removed.into(), kv.bytes_removed.into());
+    Ok(HttpResponse::Ok().json(answer))
 }
 
 /// One document with its passages.
@@ -77,17 +87,13 @@ pub async fn document(state: web::Data<State>, path: web::Path<(String, String)>
     Ok(HttpResponse::Ok().json(document))
 }
 
-/// Removes a document.
+/// Removes a document, and its KV.
 pub async fn delete_document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
-    let corpus = state.opened()?.ragstone.corpus().clone();
+    let library = state.opened()?.ragstone.library().clone();
     let (name, id) = path.into_inner();
-    let (collection, document) = (name.clone(), id.clone());
-    let passages = state.on_runtime(async move { corpus.delete(&collection, &document).await }).await??;
-    if passages == 0 {
-        let message = format!("no document `{id}` in collection `{name}`");
-        return Err(Error::new(crate::error::ErrorKind::NotFound, message));
-    }
-    Ok(HttpResponse::Ok().json(json!({ "id": id, "deleted": true, "passages_removed": passages })))
+    let document = id.clone();
+    let removed = state.on_runtime(async move { library.delete_document(&name, &document).await }).await??;
+    Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
 /// The passages that answer a query best: `{"query", "top_k"?, "mode"?}`.

@@ -1,6 +1,7 @@
 //! The HTTP surface: OpenAI's endpoints, collections, and what operators look at.
 
 mod answer;
+mod cache;
 mod chat;
 mod collections;
 mod completions;
@@ -57,7 +58,7 @@ pub fn app(
         ))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
-        .service(resource("/v1/cache/status", "GET", vec![web::get().to(operations::cache_status)]))
+        .configure(cache::paths)
         .service(resource("/healthz", "GET", vec![web::get().to(operations::healthz)]))
         .service(resource("/readyz", "GET", vec![web::get().to(operations::readyz)]))
         .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]))

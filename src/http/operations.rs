@@ -1,4 +1,4 @@
-//! What operators look at: models, the cache, health, readiness, metrics.
+//! What operators look at: models, health, readiness, metrics.
 
 use actix_web::{HttpResponse, web};
 use ragstone_actors::Status;
@@ -29,11 +29,6 @@ fn known(opened: &Opened) -> Vec<Value> {
     let status = opened.ragstone.status();
     language["ragstone"] = json!({ "context": status.model.context, "architecture": status.model.architecture });
     vec![language, model(&opened.embedder_id)]
-}
-
-/// Tiers, device pool, workers.
-pub async fn cache_status(state: web::Data<State>) -> Result<HttpResponse> {
-    Ok(HttpResponse::Ok().json(state.opened()?.ragstone.status()))
 }
 
 /// The process is up. The process id lets a command tell this service from another that took its port.

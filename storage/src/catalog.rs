@@ -1,8 +1,11 @@
-//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, ingest jobs.
+//! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
+//! ingest, warm-up and removal.
 //!
 //! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
 
-use std::collections::HashMap;
+mod journal;
+mod uses;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -10,8 +13,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
+pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
+pub use self::uses::LastUse;
 use crate::env::Env;
-use crate::key::{Fingerprint, KvKey};
+use crate::key::Fingerprint;
 use crate::{Error, ErrorKind, Result};
 
 /// sled's page cache; its own default is 1 GiB.
@@ -35,34 +40,10 @@ pub struct Catalog {
     pins: Tree,
     /// id, u64 big-endian -> [`IngestJob`] as JSON
     jobs: Tree,
-}
-
-/// When an entry was used last, and how often.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct LastUse {
-    /// Milliseconds since 1970.
-    pub unix_ms: u64,
-    /// Requests that used it.
-    pub uses: u32,
-}
-
-impl LastUse {
-    fn to_bytes(self) -> [u8; 12] {
-        let mut bytes = [0; 12];
-        bytes[..8].copy_from_slice(&self.unix_ms.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.uses.to_be_bytes());
-        bytes
-    }
-
-    /// `None` for what is neither this nor the form before uses were counted, which was 8 bytes long.
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let unix_ms = u64::from_be_bytes(bytes.get(..8)?.try_into().ok()?);
-        let uses = match &bytes[8..] {
-            [] => 1,
-            uses => u32::from_be_bytes(uses.try_into().ok()?),
-        };
-        Some(Self { unix_ms, uses })
-    }
+    /// id, u64 big-endian -> [`WarmJob`] as JSON
+    warm_jobs: Tree,
+    /// id, u64 big-endian -> [`RemovalRow`] as JSON
+    removals: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -206,67 +187,12 @@ impl Catalog {
         self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
     }
 
-    /// Last uses of entries.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn last_uses(&self) -> Result<HashMap<KvKey, LastUse>> {
-        let mut last_uses = HashMap::new();
-        for row in &self.accesses {
-            let (key, value) = row.map_err(sled_error)?;
-            if let (Ok(key), Some(used)) = (key[..].try_into(), LastUse::from_bytes(&value)) {
-                last_uses.insert(KvKey(key), used);
-            }
-        }
-        Ok(last_uses)
-    }
-
-    /// Notes last uses of entries. They only order evictions after a restart, so they are not synced.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn note_last_uses(&self, last_uses: &HashMap<KvKey, LastUse>) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        last_uses.iter().for_each(|(key, used)| batch.insert(key.as_bytes(), &used.to_bytes()));
-        self.accesses.apply_batch(batch).map_err(sled_error)
-    }
-
-    /// Forgets entries that are gone.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn forget_last_uses(&self, keys: &[KvKey]) -> Result<()> {
-        let mut batch = sled::Batch::default();
-        keys.iter().for_each(|key| batch.remove(key.as_bytes()));
-        self.accesses.apply_batch(batch).map_err(sled_error)
-    }
-
-    /// The entries that an operator pinned.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn pins(&self) -> Result<Vec<KvKey>> {
-        let keys = self.pins.iter().keys().map(|key| key.map_err(sled_error));
-        keys.filter_map(|key| key.map(|key| key[..].try_into().ok().map(KvKey)).transpose()).collect()
-    }
-
-    /// Pins an entry, or no longer; durable on return.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<()> {
-        let changed = if pinned { self.pins.insert(key.as_bytes(), &[]) } else { self.pins.remove(key.as_bytes()) };
-        changed.map_err(sled_error)?;
-        self.flush()
-    }
-
     /// Adds an ingest job to the journal; durable on return.
     ///
     /// # Errors
     /// `InvalidInput` if a path is not UTF-8; else as sled says.
     pub fn add_job(&self, collection: &str, paths: &[PathBuf], now_unix_ms: u64) -> Result<IngestJob> {
-        // Ids are never used twice, so that a late update of a finished job cannot hit another one.
-        let id = self.db.generate_id().map_err(sled_error)? + 1;
+        let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let job = IngestJob { id, collection, paths, created_unix_ms: now_unix_ms, done: 0 };
         self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
@@ -311,13 +237,23 @@ impl Catalog {
     }
 }
 
+impl Catalog {
+    fn trees(&self) -> [&Tree; 8] {
+        let Self { db: _, settings, models, digests, accesses, jobs, warm_jobs, removals, pins } = self;
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, pins]
+    }
+
+    /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
+    fn fresh_id(&self) -> Result<u64> {
+        Ok(self.db.generate_id().map_err(sled_error)? + 1)
+    }
+}
+
 /// Opens the catalog and reads every row once: sled finds some damage only when it reads, and some by panicking.
 fn open_and_read(dir: &Path) -> Result<Catalog> {
     let attempt = AssertUnwindSafe(|| {
         let catalog = open_trees(dir)?;
-        for tree in
-            [&catalog.settings, &catalog.models, &catalog.digests, &catalog.accesses, &catalog.pins, &catalog.jobs]
-        {
+        for tree in catalog.trees() {
             for row in tree {
                 row.map_err(sled_error)?;
             }
@@ -338,6 +274,8 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         accesses: tree("accesses")?,
         pins: tree("pins")?,
         jobs: tree("jobs")?,
+        warm_jobs: tree("warm_jobs")?,
+        removals: tree("removals")?,
         db,
     })
 }

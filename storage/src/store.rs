@@ -14,6 +14,7 @@ mod find;
 mod reader;
 mod tiers;
 mod tombstones;
+mod transfer;
 mod uses;
 mod worth;
 mod write_behind;
@@ -21,7 +22,7 @@ mod write_behind;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,7 @@ pub use self::find::{Found, ObjectsFound};
 use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
 use self::tiers::{TierPins, Tiers};
+pub use self::transfer::{Copied, Copying};
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
 pub use self::write_behind::WriteBehindStatus;
@@ -39,6 +41,7 @@ use crate::catalog::Catalog;
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
+use crate::tier::device::DeviceTier;
 use crate::tier::disk::{DiskTier, Recovery};
 use crate::tier::host::HostTier;
 use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus};
@@ -80,6 +83,8 @@ struct Inner {
     find: Mutex<find::State>,
     /// What an operator pinned.
     pins: Mutex<HashMap<KvKey, TierPins>>,
+    /// The engine's, once there is one.
+    device: OnceLock<DeviceTier>,
 }
 
 /// What the store holds and did since it was opened.
@@ -144,6 +149,7 @@ impl KvStore {
             to_object,
             find: Mutex::default(),
             pins: Mutex::new(pins),
+            device: OnceLock::new(),
         })))
     }
 
@@ -155,6 +161,14 @@ impl KvStore {
     /// The clock, randomness and failpoints it was opened with.
     pub fn env(&self) -> &Env {
         &self.0.tiers.env
+    }
+
+    /// Tells the store of the device tier that its entries are placed in, so that listing, eviction and invalidation reach
+    /// it too. Only the first one counts.
+    pub fn set_device(&self, device: DeviceTier) {
+        if self.0.device.set(device).is_err() {
+            tracing::error!("the store has a device tier already; the second one is not seen by its verbs");
+        }
     }
 
     /// What opening the disk tier found.

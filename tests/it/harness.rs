@@ -63,11 +63,18 @@ impl Folder {
 
     /// As [`serve`](Self::serve), with variables.
     pub async fn serve_with(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Service {
-        let mut command = self.ragstone(&["serve", "--listen", "127.0.0.1:0"]);
-        command.args(arguments).envs(variables.iter().copied());
-        let service = Service::start(command);
+        let mut command = self.serve_command(variables);
+        command.args(arguments);
+        let service = Service::start_unready(command);
         service.wait_until_ready().await;
         service
+    }
+
+    /// The command that starts the service, with variables.
+    pub fn serve_command(&self, variables: &[(&str, &str)]) -> Command {
+        let mut command = self.ragstone(&["serve", "--listen", "127.0.0.1:0"]);
+        command.envs(variables.iter().copied());
+        command
     }
 }
 
@@ -109,7 +116,8 @@ pub struct Service {
 }
 
 impl Service {
-    fn start(mut command: Command) -> Self {
+    /// Starts the service; it may not answer yet, or never.
+    pub fn start_unready(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();

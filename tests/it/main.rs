@@ -3,15 +3,19 @@
 
 mod bad_input;
 mod bad_models;
+mod cache;
 mod command_line;
 mod eval;
 mod harness;
 mod hub;
+mod invalidate;
 mod kill;
 mod limits;
+mod migrate;
 mod openai_client;
 mod openai_shape;
 mod restart;
 mod s3;
 mod simulate;
 mod tree;
+mod warm;

@@ -118,7 +118,7 @@ async fn flipped_bytes_on_disk_are_misses_and_never_another_answer() {
 
 /// Flips a bit of every 512th byte of every file that holds values, away from the ends of the files, where the database
 /// keeps what it needs to open them at all.
-fn flip(folder: &Path) -> usize {
+pub fn flip(folder: &Path) -> usize {
     let files: Vec<PathBuf> = std::fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

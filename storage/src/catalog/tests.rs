@@ -1,6 +1,9 @@
+use std::collections::HashMap;
+
 use tempfile::TempDir;
 
 use super::*;
+use crate::key::KvKey;
 
 fn open(dir: &TempDir) -> Catalog {
     Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 77)).unwrap()

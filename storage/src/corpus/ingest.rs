@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schema::{self, Row};
 use super::table::{StoredVersion, Writer};
-use super::{Corpus, Document, Passage, chunk, document};
+use super::{Corpus, Departures, Document, Passage, chunk, document};
 use crate::Result;
 
 /// What an embedding model puts around a text.
@@ -63,7 +63,7 @@ impl Corpus {
         writer: &Writer<'_>,
         collection: &str,
         documents: Vec<Document>,
-        progress: &(dyn Fn(UpsertProgress) + Send + Sync),
+        (departures, progress): (&dyn Departures, &(dyn Fn(UpsertProgress) + Send + Sync)),
         stored: HashMap<String, StoredVersion>,
     ) -> Result<UpsertReport> {
         let total = documents.len();
@@ -84,7 +84,7 @@ impl Corpus {
                     state.passages_embedded += count;
                     progress(state);
                 };
-                self.commit(writer, group, &mut report, &mut embedded).await?;
+                self.commit(writer, group, departures, &mut report, &mut embedded).await?;
                 state.documents_done += documents;
                 progress(state);
             }
@@ -126,6 +126,7 @@ impl Corpus {
         &self,
         writer: &Writer<'_>,
         group: Group,
+        departures: &dyn Departures,
         report: &mut UpsertReport,
         embedded: &mut (dyn FnMut(usize) + Send),
     ) -> Result<()> {
@@ -157,6 +158,10 @@ impl Corpus {
                 row.vector = vector;
             }
             embedded(batch.len());
+        }
+        let leaving = [&emptied[..], &replaced].concat();
+        if !leaving.is_empty() {
+            self.announce(writer.collection(), Some(&leaving), departures).await?;
         }
         if !emptied.is_empty() {
             writer.remove(&emptied).await?;

@@ -17,6 +17,7 @@ mod document;
 mod fusion;
 mod ingest;
 mod passage;
+mod scan;
 mod schema;
 mod search;
 mod table;
@@ -37,6 +38,7 @@ use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::passage::{Passage, PassageEncoder};
+pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
@@ -147,7 +149,8 @@ impl Corpus {
     /// A document whose content is already there is left alone and nothing of it is embedded. One whose content changed
     /// replaces all passages of the older version in one commit. Of two documents with one identity the later wins. On
     /// return, and for what `progress` reports as done, the change is on disk; a call that was cut off loses at most the
-    /// passages that were not yet reported, and the same call again does the rest.
+    /// passages that were not yet reported, and the same call again does the rest. `departures` hears of the passages of
+    /// an older version before they go.
     ///
     /// # Errors
     /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`.
@@ -155,6 +158,7 @@ impl Corpus {
         &self,
         collection: &str,
         documents: Vec<Document>,
+        departures: &dyn Departures,
         progress: &(dyn Fn(UpsertProgress) + Send + Sync),
     ) -> Result<UpsertReport> {
         check_name(collection)?;
@@ -165,28 +169,31 @@ impl Corpus {
             let table = self.find_or_create(collection).await?;
             let Some(writer) = table.write().await else { continue };
             let stored = table.versions().await?;
-            let report = self.ingest(&writer, collection, documents, progress, stored).await?;
+            let report = self.ingest(&writer, collection, documents, (departures, progress), stored).await?;
             writer.maintain(self.inner.options.vector_index_rows).await?;
             return Ok(report);
         }
     }
 
-    /// Removes a document; how many passages went. 0 where there was none.
+    /// Removes a document; how many passages went. 0 where there was none. `departures` hears of them first.
     ///
     /// # Errors
     /// `NotFound` for an unknown collection.
-    pub async fn delete(&self, collection: &str, document_id: &str) -> Result<usize> {
+    pub async fn delete(&self, collection: &str, document_id: &str, departures: &dyn Departures) -> Result<usize> {
         let table = self.find(collection).await?;
         let writer = table.write().await.ok_or_else(|| unknown(collection))?;
-        let removed = writer.remove(&[document_id.to_owned()]).await?;
+        let documents = [document_id.to_owned()];
+        self.announce(&table, Some(&documents), departures).await?;
+        let removed = writer.remove(&documents).await?;
         writer.maintain(self.inner.options.vector_index_rows).await?;
         Ok(removed)
     }
 
-    /// Removes a collection; how many passages went. `NotFound` where there was none.
-    pub async fn delete_collection(&self, collection: &str) -> Result<usize> {
+    /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
+    pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
         let table = self.find(collection).await?;
         let writer = table.write().await.ok_or_else(|| unknown(collection))?;
+        self.announce(&table, None, departures).await?;
         let mut collections = self.inner.collections.lock().await;
         let removed = writer.drop_table(&self.inner.db).await?;
         collections.remove(collection);

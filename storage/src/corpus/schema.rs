@@ -133,11 +133,9 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
     let (ids, titles, contents) = (strings(batch, "id")?, strings(batch, "title")?, strings(batch, "content")?);
     let (sources, metadata) = (strings(batch, "source")?, strings(batch, "metadata")?);
     let tokenizers = strings(batch, "tokenizer")?;
-    let token_ids = column(batch, "token_ids")?.as_list_opt::<i32>().ok_or_else(|| wrong_type("token_ids"))?;
+    let token_ids = token_ids(batch)?;
     let mut passages = Vec::with_capacity(batch.num_rows());
-    for row in 0..batch.num_rows() {
-        let ids_of_row = token_ids.value(row);
-        let ids_of_row = ids_of_row.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong_type("token_ids"))?;
+    for (row, token_ids) in token_ids.into_iter().enumerate() {
         let title = titles.value(row).to_owned();
         passages.push(StoredPassage {
             passage: Passage {
@@ -148,13 +146,24 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
                 text: text_of(&title, contents.value(row)),
                 title,
                 source: optional(sources, row),
-                token_ids: ids_of_row.values().iter().copied().collect(),
+                token_ids,
                 metadata: parse_metadata(metadata.value(row))?,
             },
             tokenizer: tokenizers.value(row).to_owned(),
         });
     }
     Ok(passages)
+}
+
+/// The column `token_ids`, row by row.
+pub(super) fn token_ids(batch: &RecordBatch) -> Result<Vec<Arc<[u32]>>> {
+    let lists = column(batch, "token_ids")?.as_list_opt::<i32>().ok_or_else(|| wrong_type("token_ids"))?;
+    let row = |row| {
+        let ids = lists.value(row);
+        let ids = ids.as_primitive_opt::<UInt32Type>().ok_or_else(|| wrong_type("token_ids"))?;
+        Ok(ids.values().iter().copied().collect())
+    };
+    (0..batch.num_rows()).map(row).collect()
 }
 
 /// A column of strings, nulls included.

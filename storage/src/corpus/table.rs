@@ -13,6 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use arrow_array::{RecordBatch, RecordBatchIterator};
 use arrow_schema::SchemaRef;
 use futures::TryStreamExt;
+use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
 use lancedb::query::{ExecutableQuery, QueryBase, Select};
@@ -180,6 +181,11 @@ impl Collection {
         stream.try_collect().await.map_err(self.failed("search"))
     }
 
+    /// Runs a query; its rows come as they are read.
+    pub async fn stream(&self, query: impl ExecutableQuery) -> Result<SendableRecordBatchStream> {
+        query.execute().await.map_err(self.failed("read"))
+    }
+
     /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
     async fn create_text_index(&self) -> Result<()> {
         let index = Index::FTS(FtsIndexBuilder::default());
@@ -196,12 +202,18 @@ impl Collection {
         job.execute().await.map(drop).map_err(self.failed("index the vectors of"))
     }
 
-    fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
+    /// Says which collection it was.
+    pub fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
         failed(format!("{doing} collection `{}`", self.name))
     }
 }
 
 impl Writer<'_> {
+    /// What it may change.
+    pub fn collection(&self) -> &Collection {
+        self.collection
+    }
+
     /// Commits `rows`, and takes out the older passages of the documents `replaced`, in one step that is on disk on return.
     pub async fn put(&self, rows: &[schema::Row], replaced: &[String]) -> Result<()> {
         let Collection { table, schema, dimension, .. } = self.collection;
@@ -337,7 +349,7 @@ fn table_name(collection: &str) -> String {
 }
 
 /// An expression and not SQL text: ids are the caller's words.
-fn any_of(documents: &[String]) -> Expr {
+pub(super) fn any_of(documents: &[String]) -> Expr {
     col("document_id").in_list(documents.iter().map(|id| lit(id.as_str())).collect(), false)
 }
 

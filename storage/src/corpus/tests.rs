@@ -1,5 +1,6 @@
 //! The corpus against a real LanceDB, with an encoder of hashed words.
 
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ async fn open_with(folder: &Path, encoder: WordEncoder, options: CorpusOptions) 
 }
 
 async fn upsert(corpus: &Corpus, documents: &[Document]) -> UpsertReport {
-    corpus.upsert("c", documents.to_vec(), &|_| {}).await.unwrap()
+    corpus.upsert("c", documents.to_vec(), &(), &|_| {}).await.unwrap()
 }
 
 async fn find(corpus: &Corpus, query: &str, mode: SearchMode, top_k: usize) -> Vec<String> {
@@ -260,7 +261,7 @@ async fn collections_are_worlds_of_their_own() {
     let corpus = open(folder.path()).await;
     for collection in ["one", "two.two", "__x"] {
         let document = document("same", &format!("Only {collection} knows this."));
-        corpus.upsert(collection, vec![document], &|_| {}).await.unwrap();
+        corpus.upsert(collection, vec![document], &(), &|_| {}).await.unwrap();
     }
     let hits = corpus.search("two.two", "knows", &SearchOptions::default()).await.unwrap();
     assert_eq!(hits.len(), 1);
@@ -268,7 +269,7 @@ async fn collections_are_worlds_of_their_own() {
         (hits[0].passage.collection.as_str(), hits[0].passage.text.as_str()),
         ("two.two", "Only two.two knows this.")
     );
-    assert_eq!(corpus.delete_collection("two.two").await.unwrap(), 1);
+    assert_eq!(corpus.delete_collection("two.two", &()).await.unwrap(), 1);
     let corpus = open(folder.path()).await;
     let names: Vec<_> = corpus.collections().await.unwrap().into_iter().map(|info| info.name).collect();
     assert_eq!(names, ["__x", "one"]);
@@ -276,7 +277,7 @@ async fn collections_are_worlds_of_their_own() {
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert!(unknown.to_string().contains("two.two"), "{unknown}");
     for bad in ["", "a b", "a/b", "../up", "ünï", &"x".repeat(65), "a\"; DROP"] {
-        let error = corpus.upsert(bad, vec![], &|_| {}).await.unwrap_err();
+        let error = corpus.upsert(bad, vec![], &(), &|_| {}).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let error = corpus.search(bad, "x", &SearchOptions::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -288,16 +289,16 @@ async fn deleting_takes_a_document_out_and_leaves_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let corpus = open(folder.path()).await;
     upsert(&corpus, &[document("a' OR '1'='1", "Granite bridge."), document("b", "Granite wall.")]).await;
-    assert_eq!(corpus.delete("c", "nobody").await.unwrap(), 0);
-    assert_eq!(corpus.delete("c", "a' OR '1'='1").await.unwrap(), 1);
+    assert_eq!(corpus.delete("c", "nobody", &()).await.unwrap(), 0);
+    assert_eq!(corpus.delete("c", "a' OR '1'='1", &()).await.unwrap(), 1);
     assert_eq!(find(&corpus, "granite", SearchMode::Fused, 5).await, ["b"]);
-    assert_eq!(corpus.delete("c", "b").await.unwrap(), 1);
+    assert_eq!(corpus.delete("c", "b", &()).await.unwrap(), 1);
     for mode in MODES {
         assert!(find(&corpus, "granite", mode, 5).await.is_empty(), "an empty collection has no hits");
     }
     upsert(&corpus, &[document("b", "Granite wall.")]).await;
     assert_eq!(find(&corpus, "granite", SearchMode::Fused, 5).await, ["b"]);
-    assert_eq!(corpus.delete("nowhere", "b").await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(corpus.delete("nowhere", "b", &()).await.unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -337,7 +338,7 @@ async fn progress_counts_up_to_everything() {
     let corpus = open(folder.path()).await;
     let documents: Vec<_> = (0..150).map(|n| document(&format!("d{n}"), &format!("Number {n}."))).collect();
     let seen = std::sync::Mutex::new(Vec::new());
-    corpus.upsert("c", documents, &|progress| seen.lock().unwrap().push(progress)).await.unwrap();
+    corpus.upsert("c", documents, &(), &|progress| seen.lock().unwrap().push(progress)).await.unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.windows(2).all(|pair| pair[0].documents_done <= pair[1].documents_done));
     let last = UpsertProgress { documents_done: 150, documents_total: 150, passages_embedded: 150 };
@@ -380,7 +381,7 @@ async fn an_upsert_that_was_cut_off_leaves_whole_documents_and_is_finished_by_th
         let folder = tempfile::tempdir().unwrap();
         upsert(&open(folder.path()).await, &documents("old")).await;
         let corpus = open(folder.path()).await;
-        let upserting = corpus.upsert("c", documents("new"), &|_| {});
+        let upserting = corpus.upsert("c", documents("new"), &(), &|_| {});
         cut_off += usize::from(tokio::time::timeout(std::time::Duration::from_millis(delay), upserting).await.is_err());
         drop(corpus);
         let corpus = open(folder.path()).await;
@@ -439,6 +440,121 @@ async fn a_large_collection_is_searched_through_its_index() {
             assert_eq!(find(&corpus, query, mode, 3).await[0], id, "{mode:?}");
         }
     }
-    assert_eq!(corpus.delete("c", "d0777").await.unwrap(), 1);
+    assert_eq!(corpus.delete("c", "d0777", &()).await.unwrap(), 1);
     assert_ne!(find(&corpus, "about d0777 animal0 eats plant45 near place777", SearchMode::Vector, 1).await, ["d0777"]);
+}
+
+/// Notes who was said to leave.
+#[derive(Default)]
+struct Noted(std::sync::Mutex<Vec<PassageTokens>>);
+
+impl Departures for Noted {
+    fn departing(&self, passages: Vec<PassageTokens>) -> Result<()> {
+        self.0.lock().unwrap().extend(passages);
+        Ok(())
+    }
+}
+
+impl Noted {
+    fn take(&self) -> Vec<String> {
+        let mut noted: Vec<_> = self.0.lock().unwrap().drain(..).map(|passage| passage.document_id).collect();
+        noted.sort();
+        noted
+    }
+}
+
+async fn tokens(corpus: &Corpus, scope: Scope<'_>) -> Vec<(String, Vec<u32>)> {
+    let mut found = Vec::new();
+    let mut each = |passages: Vec<PassageTokens>| {
+        found.extend(passages.into_iter().map(|passage| (passage.document_id, passage.token_ids.to_vec())));
+        Ok(())
+    };
+    corpus.scan(scope, &mut each).await.unwrap();
+    found.sort();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passages_are_scanned_by_collection_and_document_in_the_own_tokenizers_ids() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    upsert(&corpus, &[document("a", "Granite bridge."), document("it's", "Rye bread.")]).await;
+    corpus.upsert("other", vec![document("a", "Glass lamp.")], &(), &|_| {}).await.unwrap();
+    let wanted =
+        |id: &str, text: &str| (id.to_owned(), ENCODER.tokenize_passage(&format!("About {id}"), text).unwrap());
+    let c = Scope { collection: Some("c"), document: None };
+    assert_eq!(tokens(&corpus, c).await, [wanted("a", "Granite bridge."), wanted("it's", "Rye bread.")]);
+    let one = Scope { collection: Some("c"), document: Some("it's") };
+    assert_eq!(tokens(&corpus, one).await, [wanted("it's", "Rye bread.")]);
+    let mut anywhere = vec![wanted("a", "Granite bridge."), wanted("a", "Glass lamp.")];
+    anywhere.sort();
+    assert_eq!(tokens(&corpus, Scope { collection: None, document: Some("a") }).await, anywhere);
+    assert_eq!(tokens(&corpus, Scope::default()).await.len(), 3);
+    let error = corpus.passage_ids(Scope { collection: Some("nowhere"), document: None }).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound);
+    drop(corpus);
+    // Another tokenizer: its ids, and those of the earlier one beside them.
+    let encoder = WordEncoder { tokenizer: "tokens-2", ..ENCODER };
+    let corpus = open_with(folder.path(), encoder.clone(), CorpusOptions::default()).await.unwrap();
+    let ids = corpus.passage_ids(one).await.unwrap();
+    let [passage] = &corpus.passages_of("c", &ids).await.unwrap()[..] else { panic!("not one passage") };
+    assert_eq!(*passage.token_ids, *encoder.tokenize_passage("About it's", "Rye bread.").unwrap());
+    assert_eq!(passage.earlier_token_ids.as_deref(), Some(&wanted("it's", "Rye bread.").1[..]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn distinct_passages_are_found_by_id_and_absent_ones_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let same = |id: &str| Document { title: String::new(), ..document(id, "The same words.") };
+    upsert(&corpus, &[same("a"), same("b"), document("c", "Other words.")]).await;
+    let ids = corpus.passage_ids(Scope { collection: Some("c"), document: None }).await.unwrap();
+    assert_eq!(ids.len(), 2);
+    assert!(ids.is_sorted());
+    assert_eq!(corpus.passages_of("c", &ids).await.unwrap().len(), 2);
+    let shared = corpus.document("c", "a").await.unwrap().passages[0].id.clone();
+    assert_eq!(corpus.delete("c", "a", &()).await.unwrap(), 1);
+    let mut absent = HashSet::from([shared.clone(), "0f".to_owned()]);
+    corpus.retain_absent(&mut absent).await.unwrap();
+    assert_eq!(absent, HashSet::from(["0f".to_owned()]), "document b still has it");
+    assert_eq!(corpus.delete("c", "b", &()).await.unwrap(), 1);
+    let mut absent = HashSet::from([shared.clone()]);
+    corpus.retain_absent(&mut absent).await.unwrap();
+    assert_eq!(absent, HashSet::from([shared]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_leaves_is_announced_before_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let noted = Noted::default();
+    let put = |documents: Vec<Document>| corpus.upsert("c", documents, &noted, &|_| {});
+    put(vec![document("a", "One."), document("b", "Two."), document("c", "Three."), document("d", "Four.")])
+        .await
+        .unwrap();
+    assert_eq!(noted.take(), [""; 0], "nothing left");
+    put(vec![document("a", "One."), document("b", "Changed."), document("c", " ")]).await.unwrap();
+    assert_eq!(noted.take(), ["b", "c"], "replaced and emptied");
+    corpus.delete("c", "a", &noted).await.unwrap();
+    assert_eq!(noted.take(), ["a"]);
+    corpus.delete_collection("c", &noted).await.unwrap();
+    assert_eq!(noted.take(), ["b", "d"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_noted_stays() {
+    struct Unable;
+    impl Departures for Unable {
+        fn departing(&self, _: Vec<PassageTokens>) -> Result<()> {
+            Err(Error::new(ErrorKind::Full, "no room for the journal"))
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    upsert(&corpus, &[document("a", "Granite bridge.")]).await;
+    assert_eq!(corpus.delete("c", "a", &Unable).await.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(corpus.delete_collection("c", &Unable).await.unwrap_err().kind(), ErrorKind::Full);
+    let changed = corpus.upsert("c", vec![document("a", "Zebras.")], &Unable, &|_| {}).await;
+    assert_eq!(changed.unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(find(&corpus, "granite", SearchMode::FullText, 5).await, ["a"]);
 }

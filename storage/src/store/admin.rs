@@ -70,7 +70,8 @@ pub struct DamagedEntry {
 }
 
 impl KvStore {
-    /// Calls `each` for every entry of every tier, those of object storage among them. BLOCKS.
+    /// Calls `each` for every entry of every tier, those of object storage among them; what only the device has is not
+    /// listed. BLOCKS.
     ///
     /// # Errors
     /// As a tier says.
@@ -83,7 +84,10 @@ impl KvStore {
         }
         let mut found: Vec<_> = found.into_values().collect();
         found.sort_unstable_by_key(|(summary, _)| summary.key);
-        for (summary, tiers) in found {
+        for (summary, mut tiers) in found {
+            if self.0.device.get().is_some_and(|device| device.contains(&summary.key)) {
+                tiers.insert(0, Tier::Device);
+            }
             let LastUse { unix_ms, uses } = self.0.uses.get(&summary.key);
             let pinned = locked(&self.0.pins).contains_key(&summary.key);
             each(EntryInfo { summary, tiers, pinned, last_use_unix_ms: unix_ms, uses });
@@ -101,6 +105,9 @@ impl KvStore {
     /// # Errors
     /// As the tier says.
     pub fn evict(&self, id: &EntryId, tier: Tier) -> Result<u64> {
+        if let (Tier::Device, Some(device)) = (tier, self.0.device.get()) {
+            return Ok(u64::from(device.remove(&id.key)));
+        }
         let tiers = &self.0.tiers;
         let behind = match tier {
             Tier::Host => tiers.host.behind(&id.key),
@@ -166,6 +173,10 @@ impl KvStore {
             }
         }
         self.0.uses.forget(&keys);
+        if let Some(device) = self.0.device.get() {
+            // Last: a prompt that found the passage in another tier might have brought it back.
+            done.entries += device.invalidate(self.fingerprint(), segments) as u64;
+        }
         Ok(done)
     }
 

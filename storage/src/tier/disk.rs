@@ -10,6 +10,7 @@
 //! instant leaves whole entries only. Writes are not synced one by one: a power cut may lose the newest entries, and
 //! the column families are flushed together, so that it loses them whole.
 
+mod check;
 mod index;
 pub(crate) mod index_row;
 mod quarantine;
@@ -24,6 +25,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use bytes::Bytes;
 use rocksdb::{DB, ReadOptions, WriteBatch};
 
+pub use self::check::{IndexCheck, check_index};
 pub(crate) use self::index::DiskIndex;
 use self::index::{DiskPin, Extent, Reservation};
 pub use self::recovery::{Recovery, add_index};

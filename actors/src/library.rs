@@ -1,0 +1,298 @@
+//! The corpus, and the KV that was computed from it, changed together: what a document does not say any more can be found
+//! in no tier either.
+//!
+//! Every removal (a document or collection deleted, a document's text replaced) goes the same way, and each step is
+//! journaled before it is taken, so that the next start finishes what a kill cut off:
+//!
+//! ```text
+//! journal what is wanted -> journal the passages that leave -> commit the corpus -> take their KV out of every tier
+//!                                                                                -> take the rows out of the journal
+//! ```
+//! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
+//! still has keeps its KV; its last document takes it along.
+
+use std::collections::HashSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ragstone_storage::catalog::{Catalog, LeavingPassage, Removal, RemovalRow};
+use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertReport};
+use ragstone_storage::key::{Fingerprint, SegmentDigest};
+use ragstone_storage::store::KvStore;
+use serde::Serialize;
+use tokio::runtime::Handle;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ragstone::blocking;
+
+/// Rows of the journal whose passages are looked for in one scan of the corpus.
+const ROWS_PER_SCAN: usize = 16;
+
+/// Corpus, journal and store. Clones share them. Await its futures on a multi-thread runtime.
+#[derive(Clone)]
+pub struct Library(Arc<Inner>);
+
+struct Inner {
+    corpus: Corpus,
+    catalog: Arc<Catalog>,
+    store: KvStore,
+    runtime: Handle,
+    /// Rows of the journal whose operation is over, but whose KV could not be removed yet.
+    left_over: Mutex<Vec<u64>>,
+}
+
+/// KV that left the store with its passages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Withdrawn {
+    /// Entries, over all tiers.
+    pub entries_removed: u64,
+    /// Their bytes.
+    pub bytes_removed: u64,
+}
+
+/// What a removal did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Removed {
+    /// Passages that left the corpus.
+    pub passages_removed: usize,
+    /// And their KV.
+    #[serde(flatten)]
+    pub kv: Withdrawn,
+}
+
+/// One change of the corpus on its way. However it ends, its rows of the journal are looked after.
+struct Change {
+    library: Library,
+    fingerprints: Vec<Fingerprint>,
+    rows: Mutex<Vec<u64>>,
+}
+
+impl Departures for Change {
+    fn departing(&self, passages: Vec<PassageTokens>) -> ragstone_storage::Result<()> {
+        let leaving: Vec<_> = passages
+            .into_iter()
+            .map(|passage| LeavingPassage { segments: segments_of(&self.fingerprints, &passage), id: passage.id })
+            .collect();
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let row = self.library.0.catalog.add_removal(Removal::Passages(leaving))?;
+        lock(&self.rows).push(row);
+        self.library.0.store.env().fail_point("removal.journaled")
+    }
+}
+
+/// A change that failed half way: what left the corpus leaves the store, too.
+impl Drop for Change {
+    fn drop(&mut self) {
+        let rows = std::mem::take(self.rows.get_mut().unwrap_or_else(PoisonError::into_inner));
+        if !rows.is_empty() {
+            lock(&self.library.0.left_over).extend(rows);
+            let library = self.library.clone();
+            self.library.0.runtime.spawn(async move {
+                if let Err(error) = library.settle(Vec::new()).await {
+                    tracing::error!(%error, "KV of removed passages is still stored; the next removal or start tries again");
+                }
+            });
+        }
+    }
+}
+
+impl Library {
+    /// Over an open corpus and store. Call it on the multi-thread runtime.
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore) -> Self {
+        Self(Arc::new(Inner { corpus, catalog, store, runtime: Handle::current(), left_over: Mutex::default() }))
+    }
+
+    /// Finishes what the journal holds. Call it before anybody asks.
+    pub(crate) async fn recover(&self) -> Result<()> {
+        let catalog = self.0.catalog.clone();
+        let rows = blocking(move || Ok(catalog.removals()?)).await?;
+        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_));
+        let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
+        lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
+        let mut failed = None;
+        for RemovalRow { id, removal } in wanted {
+            tracing::info!(?removal, "going on with an unfinished removal");
+            let removed = match &removal {
+                Removal::Document { collection, document } => self.remove(id, collection, Some(document)).await,
+                Removal::Collection { collection } => self.remove(id, collection, None).await,
+                Removal::Passages(_) => continue,
+            };
+            failed = failed.or(found(removed).err());
+        }
+        let settled = self.settle(Vec::new()).await.map(drop);
+        failed.map_or(settled, Err)
+    }
+
+    /// As [`Corpus::upsert`]; KV of passages that no document has any more leaves the store. Goes on if the caller goes
+    /// away.
+    pub async fn upsert(&self, collection: &str, documents: Vec<Document>) -> Result<(UpsertReport, Withdrawn)> {
+        let (library, collection) = (self.clone(), collection.to_owned());
+        self.detached(async move {
+            let change = library.change()?;
+            let report = library.0.corpus.upsert(&collection, documents, &change, &|_| {}).await?;
+            library.0.store.env().fail_point("removal.left_corpus")?;
+            Ok((report, change.finish().await?))
+        })
+        .await
+    }
+
+    /// Removes a document and its KV. Goes on if the caller goes away.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection or document. After any other, the document may have left the corpus; then the
+    /// rest is tried again by the next removal or start.
+    pub async fn delete_document(&self, collection: &str, document: &str) -> Result<Removed> {
+        let removal = Removal::Document { collection: collection.to_owned(), document: document.to_owned() };
+        let removed = self.delete(removal, collection.to_owned(), Some(document.to_owned())).await?;
+        if removed.passages_removed == 0 {
+            let message = format!("there is no document `{document}` in collection `{collection}`");
+            return Err(Error::new(ErrorKind::NotFound, message));
+        }
+        Ok(removed)
+    }
+
+    /// Removes a collection with all its documents, and their KV. As [`delete_document`](Self::delete_document).
+    pub async fn delete_collection(&self, collection: &str) -> Result<Removed> {
+        self.delete(Removal::Collection { collection: collection.to_owned() }, collection.to_owned(), None).await
+    }
+
+    async fn delete(&self, removal: Removal, collection: String, document: Option<String>) -> Result<Removed> {
+        let library = self.clone();
+        self.detached(async move {
+            let catalog = library.0.catalog.clone();
+            let row = blocking(move || Ok(catalog.add_removal(removal)?)).await?;
+            library.remove(row, &collection, document.as_deref()).await
+        })
+        .await
+    }
+
+    /// A change that is cut off in the middle would leave its KV behind until the next one.
+    async fn detached<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        match self.0.runtime.spawn(work).await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+        }
+    }
+
+    /// Does what row `row` of the journal wants. It is taken out of the journal in the end, unless the process is killed:
+    /// a removal that failed was not done, and its caller knows.
+    async fn remove(&self, row: u64, collection: &str, document: Option<&str>) -> Result<Removed> {
+        let change = self.change()?;
+        let corpus = &self.0.corpus;
+        let removed = match document {
+            Some(document) => corpus.delete(collection, document, &change).await,
+            None => corpus.delete_collection(collection, &change).await,
+        };
+        let removed = match removed {
+            Ok(passages_removed) => {
+                self.0.store.env().fail_point("removal.left_corpus")?;
+                change.finish().await.map(|kv| Removed { passages_removed, kv })
+            }
+            Err(error) => Err(error.into()),
+        };
+        let catalog = self.0.catalog.clone();
+        blocking(move || Ok(catalog.finish_removals(&[row])?)).await?;
+        removed
+    }
+
+    /// The segments of the passages of `scope`, for every model that this folder has been used with.
+    pub async fn segments(&self, scope: Scope<'_>) -> Result<HashSet<SegmentDigest>> {
+        let fingerprints = self.fingerprints()?;
+        let mut segments = HashSet::new();
+        let mut each = |passages: Vec<PassageTokens>| {
+            segments.extend(passages.iter().flat_map(|passage| segments_of(&fingerprints, passage)));
+            Ok(())
+        };
+        self.0.corpus.scan(scope, &mut each).await?;
+        Ok(segments)
+    }
+
+    fn change(&self) -> Result<Change> {
+        let fingerprints = self.fingerprints()?;
+        Ok(Change { library: self.clone(), fingerprints, rows: Mutex::default() })
+    }
+
+    fn fingerprints(&self) -> Result<Vec<Fingerprint>> {
+        let mut fingerprints: Vec<_> = self.0.catalog.models()?.into_iter().map(|model| model.fingerprint).collect();
+        let own = *self.0.store.fingerprint();
+        if !fingerprints.contains(&own) {
+            fingerprints.push(own);
+        }
+        Ok(fingerprints)
+    }
+
+    /// Takes the KV of `rows` of the journal, and of what earlier calls left over, out of the store; then the rows out of
+    /// the journal. Their changes of the corpus are done, or failed and will not be done.
+    async fn settle(&self, mut rows: Vec<u64>) -> Result<Withdrawn> {
+        rows.append(&mut lock(&self.0.left_over));
+        let mut sum = Withdrawn::default();
+        while !rows.is_empty() {
+            let rest = rows.split_off(rows.len().min(ROWS_PER_SCAN));
+            match self.settle_some(&rows).await {
+                Ok(withdrawn) => {
+                    sum.entries_removed += withdrawn.entries_removed;
+                    sum.bytes_removed += withdrawn.bytes_removed;
+                }
+                Err(error) => {
+                    lock(&self.0.left_over).extend(rows.into_iter().chain(rest));
+                    return Err(error);
+                }
+            }
+            rows = rest;
+        }
+        Ok(sum)
+    }
+
+    async fn settle_some(&self, rows: &[u64]) -> Result<Withdrawn> {
+        let (catalog, wanted) = (self.0.catalog.clone(), rows.to_vec());
+        let leaving = blocking(move || Ok(catalog.leaving_passages(&wanted)?)).await?;
+        let mut absent: HashSet<String> = leaving.iter().map(|passage| passage.id.clone()).collect();
+        self.0.corpus.retain_absent(&mut absent).await?;
+        let gone = leaving.into_iter().filter(|passage| absent.contains(&passage.id));
+        let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments).collect();
+        let segments: Vec<SegmentDigest> = segments.into_iter().collect();
+        let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
+        blocking(move || {
+            let removed = store.invalidate(&segments)?;
+            store.flush()?;
+            store.env().fail_point("removal.left_store")?;
+            catalog.finish_removals(&rows)?;
+            Ok(Withdrawn { entries_removed: removed.entries, bytes_removed: removed.bytes })
+        })
+        .await
+    }
+}
+
+impl Change {
+    async fn finish(&self) -> Result<Withdrawn> {
+        let rows = std::mem::take(&mut *lock(&self.rows));
+        self.library.settle(rows).await.map_err(|error| {
+            let message = format!(
+                "the text left the corpus, but not all of its KV could be removed: {error}; nothing finds it, and the next \
+                 removal or start tries again"
+            );
+            Error::new(error.kind(), message)
+        })
+    }
+}
+
+/// Each passage's segment for every model, also in the ids that an earlier tokenizer gave it.
+fn segments_of(fingerprints: &[Fingerprint], passage: &PassageTokens) -> Vec<SegmentDigest> {
+    let ids = std::iter::once(&passage.token_ids).chain(&passage.earlier_token_ids);
+    ids.flat_map(|ids| fingerprints.iter().map(|fingerprint| SegmentDigest::of(fingerprint, ids))).collect()
+}
+
+/// What is gone already is removed.
+fn found(removed: Result<Removed>) -> Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

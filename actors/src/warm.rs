@@ -1,0 +1,394 @@
+//! Warm-up: a collection's entries behind the root are computed before anybody asks.
+//!
+//! A warm-up is a job in the catalog's journal. It takes the passages in the order of their ids, skips the entries that
+//! are there, and notes how far it is only when what it computed is on disk; so a kill at any instant costs the passages
+//! since the last note, and the next start goes on behind it. One job computes at a time, one entry after the other, at
+//! the engine's background urgency: answers go first.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::Stream;
+use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
+use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
+use ragstone_storage::key::KvKey;
+use ragstone_storage::residency::{Segment, SegmentKind};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use crate::background::{Precompute, Precomputed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::pipeline::Pipeline;
+use crate::ragstone::blocking;
+
+/// Passages between two notes: what a kill can cost.
+const PASSAGES_PER_NOTE: usize = 16;
+/// Jobs in the journal; more are refused.
+const MOST_JOBS: usize = 256;
+/// Finished jobs whose result is still told.
+const RECENT: usize = 64;
+/// How long it waits for what it computed to reach the disk.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+/// How long a warm-up waits where answers keep every worker busy.
+const BACK_OFF: Duration = Duration::from_millis(250);
+
+/// Runs warm-ups one after another. Clones share the queue.
+#[derive(Clone)]
+pub struct Warmer(Arc<Inner>);
+
+struct Inner {
+    corpus: Corpus,
+    catalog: Arc<Catalog>,
+    pipeline: Arc<Pipeline>,
+    runtime: Handle,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    stopping: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The job that computes now.
+    running: Option<(u64, WarmProgress)>,
+    /// It was cancelled meanwhile.
+    cancelled: bool,
+    /// Jobs that finished since the start, for who waits for the same.
+    recent: BTreeMap<u64, WarmProgress>,
+}
+
+/// What a running warm-up tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmEvent {
+    /// How far it is.
+    Progress(WarmProgress),
+    /// The end.
+    Finished(WarmProgress),
+}
+
+/// An unfinished warm-up, for people.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmStatus {
+    /// The job, with its progress as it is now.
+    #[serde(flatten)]
+    pub job: WarmJob,
+    /// What it does.
+    pub state: WarmState,
+}
+
+/// What an unfinished warm-up does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WarmState {
+    /// It computes.
+    Running,
+    /// Another one has the turn, or the next start takes it up.
+    Waiting,
+    /// It is for another model than the one in use.
+    OtherModel,
+}
+
+/// What a warm-up would have to do.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmEstimate {
+    /// Distinct passages.
+    pub passages: u64,
+    /// Entries that are there.
+    pub entries_there: u64,
+    /// Entries to compute.
+    pub entries_missing: u64,
+    /// Their tokens.
+    pub tokens_missing: u64,
+}
+
+/// Whose entries are wanted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Warm {
+    /// All its passages.
+    pub collection: String,
+    /// Only this document's.
+    pub document: Option<String>,
+    /// For whom; none given is the default tenant.
+    pub tenants: Vec<String>,
+}
+
+impl Warmer {
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, pipeline: Arc<Pipeline>) -> Self {
+        let (turn, stopping, state) = (Arc::default(), AtomicBool::new(false), Mutex::default());
+        Self(Arc::new(Inner { corpus, catalog, pipeline, runtime: Handle::current(), turn, stopping, state }))
+    }
+
+    /// Journals a warm-up. One of the same passages and tenants that is not finished is taken up instead. Await it on a
+    /// multi-thread runtime.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection or document; `Overloaded` where too many jobs wait.
+    pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
+        let passages_total = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?.len() as u64;
+        let Warm { collection, document, mut tenants } = wanted;
+        if tenants.is_empty() {
+            tenants.push(String::new());
+        }
+        tenants.sort();
+        tenants.dedup();
+        let store = &self.0.pipeline.store;
+        let job = WarmJob {
+            id: 0,
+            fingerprint: *store.fingerprint(),
+            collection,
+            document,
+            tenants,
+            created_unix_ms: store.env().now_unix_ms(),
+            progress: WarmProgress { passages_total, ..WarmProgress::default() },
+        };
+        let catalog = self.0.catalog.clone();
+        blocking(move || {
+            if catalog.warm_jobs()?.len() >= MOST_JOBS {
+                let message = format!("{MOST_JOBS} warm-ups wait; let some finish, or cancel some");
+                return Err(Error::new(ErrorKind::Overloaded, message));
+            }
+            Ok(catalog.add_warm_job(job)?)
+        })
+        .await
+    }
+
+    /// What a warm-up would have to do. Changes nothing. Await it on a multi-thread runtime.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection or document.
+    pub async fn estimate(&self, wanted: &Warm) -> Result<WarmEstimate> {
+        let ids = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?;
+        let root = self.0.pipeline.root()?;
+        let default = [String::new()];
+        let tenants = if wanted.tenants.is_empty() { &default[..] } else { &wanted.tenants };
+        let mut estimate = WarmEstimate { passages: ids.len() as u64, ..WarmEstimate::default() };
+        for batch in ids.chunks(1024) {
+            for passage in self.0.corpus.passages_of(&wanted.collection, batch).await? {
+                for tenant in tenants {
+                    if self.is_there(tenant, root.as_ref(), &passage) {
+                        estimate.entries_there += 1;
+                    } else {
+                        estimate.entries_missing += 1;
+                        estimate.tokens_missing += passage.token_ids.len() as u64;
+                    }
+                }
+            }
+        }
+        Ok(estimate)
+    }
+
+    fn is_there(&self, tenant: &str, root: Option<&Segment>, passage: &PassageTokens) -> bool {
+        let store = &self.0.pipeline.store;
+        let derive =
+            |parent: Option<&KvKey>, tokens: &[u32]| KvKey::derive(store.fingerprint(), tenant, parent, tokens);
+        let root = root.map(|root| derive(None, &root.tokens));
+        store.contains(&derive(root.as_ref(), &passage.token_ids)).is_some()
+    }
+
+    async fn passage_ids(&self, collection: &str, document: Option<&str>) -> Result<Vec<String>> {
+        let ids = self.0.corpus.passage_ids(Scope { collection: Some(collection), document }).await?;
+        match document {
+            Some(document) if ids.is_empty() => {
+                let message = format!("there is no document `{document}` in collection `{collection}`");
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+            _ => Ok(ids),
+        }
+    }
+
+    /// Runs a job when its turn comes. It goes on if the stream is dropped.
+    pub fn run(&self, job: WarmJob) -> impl Stream<Item = Result<WarmEvent>> + use<> {
+        let (events, received) = mpsc::channel(16);
+        let warmer = self.clone();
+        self.0.runtime.spawn(async move {
+            let done = warmer.turn(job.id, &events).await;
+            // The receiver may be gone: the job was for the store, not for it.
+            let _ = events.send(done.map(WarmEvent::Finished)).await;
+        });
+        futures::stream::unfold(
+            received,
+            |mut received| async move { received.recv().await.map(|event| (event, received)) },
+        )
+    }
+
+    /// Goes on with every unfinished job of this model except `except`, in the background.
+    pub async fn resume(&self, except: Option<u64>) -> Result<()> {
+        for WarmStatus { job, state } in self.unfinished().await? {
+            if state != WarmState::Waiting || Some(job.id) == except {
+                continue;
+            }
+            tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished warm-up");
+            let warmer = self.clone();
+            self.0.runtime.spawn(async move {
+                let (events, _) = mpsc::channel(1);
+                match warmer.turn(job.id, &events).await {
+                    Ok(progress) => tracing::info!(?progress, "the unfinished warm-up is done"),
+                    Err(error) => tracing::warn!(%error, job = job.id, "the unfinished warm-up ended early"),
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// Unfinished jobs, the oldest first.
+    pub async fn unfinished(&self) -> Result<Vec<WarmStatus>> {
+        let (catalog, own) = (self.0.catalog.clone(), *self.0.pipeline.store.fingerprint());
+        let jobs = blocking(move || Ok(catalog.warm_jobs()?)).await?;
+        let running = self.state().running.clone();
+        let status = |mut job: WarmJob| match &running {
+            Some((id, progress)) if *id == job.id => {
+                job.progress = progress.clone();
+                WarmStatus { job, state: WarmState::Running }
+            }
+            _ if job.fingerprint == own => WarmStatus { job, state: WarmState::Waiting },
+            _ => WarmStatus { job, state: WarmState::OtherModel },
+        };
+        Ok(jobs.into_iter().map(status).collect())
+    }
+
+    /// Takes a job out of the journal; if it computes, it ends with the passage at hand. What it computed stays. Whether
+    /// there was such a job.
+    pub async fn cancel(&self, id: u64) -> Result<bool> {
+        {
+            let mut state = self.state();
+            state.cancelled |= state.running.as_ref().is_some_and(|(running, _)| *running == id);
+        }
+        let catalog = self.0.catalog.clone();
+        blocking(move || Ok(catalog.finish_warm_job(id)?)).await
+    }
+
+    /// Ends the running job at its next entry; it goes on at the next start.
+    pub fn stop(&self) {
+        self.0.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits until no job runs.
+    pub async fn stopped(&self) {
+        drop(self.0.turn.lock().await);
+    }
+
+    /// Waits for the turn, works, and takes the job out of the journal where there is nothing left to do for it.
+    async fn turn(&self, id: u64, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
+        let _turn = self.0.turn.lock().await;
+        let Some(job) = self.journaled(id).await? else {
+            let recent = self.state().recent.get(&id).cloned();
+            return recent.ok_or_else(|| cancelled(id));
+        };
+        self.state().running = Some((id, job.progress.clone()));
+        let done = self.work(&job, events).await;
+        {
+            let mut state = self.state();
+            (state.running, state.cancelled) = (None, false);
+        }
+        // A collection that is gone will not come back by itself; anything else may work at the next start.
+        let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
+        if over {
+            self.cancel(id).await?;
+        }
+        if let Ok(progress) = &done {
+            let mut state = self.state();
+            state.recent.insert(id, progress.clone());
+            if state.recent.len() > RECENT {
+                state.recent.pop_first();
+            }
+        }
+        done
+    }
+
+    async fn journaled(&self, id: u64) -> Result<Option<WarmJob>> {
+        let catalog = self.0.catalog.clone();
+        let jobs = blocking(move || Ok(catalog.warm_jobs()?)).await?;
+        Ok(jobs.into_iter().find(|job| job.id == id))
+    }
+
+    async fn work(&self, job: &WarmJob, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
+        let ids = self.passage_ids(&job.collection, job.document.as_deref()).await?;
+        let mut progress = job.progress.clone();
+        let begin = ids.partition_point(|id| *id <= progress.last_passage);
+        (progress.passages_done, progress.passages_total) = (begin as u64, ids.len() as u64);
+        for batch in ids[begin..].chunks(PASSAGES_PER_NOTE) {
+            let root = self.0.pipeline.root()?;
+            let found_in = self.0.pipeline.store.epoch();
+            for passage in self.0.corpus.passages_of(&job.collection, batch).await? {
+                self.show(job.id, &progress)?;
+                for tenant in &job.tenants {
+                    let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
+                    let wanted =
+                        Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
+                    self.entry(wanted, &passage.id, &mut progress).await?;
+                }
+            }
+            progress.passages_done += batch.len() as u64;
+            progress.last_passage.clone_from(&batch[batch.len() - 1]);
+            self.note(job.id, &progress).await?;
+            // Nobody has to see every step.
+            let _ = events.try_send(Ok(WarmEvent::Progress(progress.clone())));
+        }
+        Ok(progress)
+    }
+
+    /// Computes one entry, if it is missing. Waits where answers take all there is.
+    async fn entry(&self, wanted: Precompute, id: &str, progress: &mut WarmProgress) -> Result<()> {
+        let pipeline = &self.0.pipeline;
+        loop {
+            if self.0.stopping.load(Ordering::Relaxed) {
+                let message = "the service stops; the warm-up goes on when it starts again";
+                return Err(Error::new(ErrorKind::Cancelled, message));
+            }
+            match pipeline.background.compute(wanted.clone()).await {
+                Ok(Precomputed::Computed) => progress.entries_computed += 1,
+                Ok(Precomputed::AlreadyThere) => progress.entries_skipped += 1,
+                Err(error) if error.kind() == ErrorKind::Overloaded => {
+                    tokio::time::sleep(BACK_OFF).await;
+                    continue;
+                }
+                // This one will fail at every attempt; the others need not.
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ContextLength) => {
+                    tracing::warn!(%error, passage = id, "a passage cannot be computed ahead");
+                    progress.entries_failed += 1;
+                }
+                Err(error) => return Err(error),
+            }
+            return Ok(pipeline.store.env().fail_point("warm.after_entry")?);
+        }
+    }
+
+    /// Notes how far the job is, once that is on disk.
+    async fn note(&self, id: u64, progress: &WarmProgress) -> Result<()> {
+        let (store, catalog, progress) = (self.0.pipeline.store.clone(), self.0.catalog.clone(), progress.clone());
+        blocking(move || {
+            if !store.drain(DRAIN_LIMIT) {
+                tracing::warn!("entries wait long to be written; those that a kill loses are not computed ahead again");
+            }
+            store.flush()?;
+            store.env().fail_point("warm.before_note")?;
+            match catalog.update_warm_job(id, &progress) {
+                Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => Err(cancelled(id)),
+                noted => Ok(noted?),
+            }?;
+            Ok(store.env().fail_point("warm.after_note")?)
+        })
+        .await
+    }
+
+    /// Shows how far the running job is, unless it was cancelled meanwhile.
+    fn show(&self, id: u64, progress: &WarmProgress) -> Result<()> {
+        let mut state = self.state();
+        if state.cancelled {
+            return Err(cancelled(id));
+        }
+        state.running = Some((id, progress.clone()));
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn cancelled(id: u64) -> Error {
+    Error::new(ErrorKind::Cancelled, format!("warm-up {id} was cancelled; what it computed is kept"))
+}

@@ -1,0 +1,105 @@
+//! Which entries, on the command line.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Entries must fit everything that is given.
+#[derive(Debug, Default, clap::Args)]
+pub struct Filter {
+    /// Entries of this collection's passages, whatever stood before them
+    #[arg(long, value_name = "NAME")]
+    collection: Option<String>,
+    /// Entries of this document's passages, as `documents list` prints it
+    #[arg(long, value_name = "ID")]
+    document: Option<String>,
+    /// Entries of this tenant; "" is the default one
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
+    /// Entries that this tier has
+    #[arg(long, value_parser = ["device", "host", "disk", "object"])]
+    tier: Option<String>,
+    /// Entries that were not used for so long: 90s, 30m, 12h, 7d
+    #[arg(long, value_name = "TIME")]
+    older_than: Option<Age>,
+    /// Entries that were used within this time
+    #[arg(long, value_name = "TIME")]
+    younger_than: Option<Age>,
+    /// Entries of this model: its name, or the beginning of its fingerprint (--model chooses the model to run)
+    #[arg(long, value_name = "NAME")]
+    of_model: Option<String>,
+}
+
+/// A time in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Age(pub u64);
+
+impl std::str::FromStr for Age {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || Error::invalid(format!("`{text}` is no time; write it as 90s, 30m, 12h or 7d"));
+        let (number, unit) = text.split_at(text.len() - text.chars().last().map_or(0, char::len_utf8));
+        let seconds: u64 = match unit {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            "d" => 86_400,
+            _ => return Err(wrong()),
+        };
+        let number: u64 = number.parse().map_err(|_| wrong())?;
+        number.checked_mul(seconds).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl Filter {
+    /// The fields of a request.
+    pub fn fields(&self) -> Map<String, Value> {
+        let text = |value: &Option<String>| value.clone().map(Value::from);
+        let seconds = |value: Option<Age>| value.map(|age| Value::from(age.0));
+        let fields = [
+            ("collection", text(&self.collection)),
+            ("document", text(&self.document)),
+            ("tenant", text(&self.tenant)),
+            ("tier", text(&self.tier)),
+            ("older_than_s", seconds(self.older_than)),
+            ("younger_than_s", seconds(self.younger_than)),
+            ("model", text(&self.of_model)),
+        ];
+        fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value))).collect()
+    }
+
+    /// The same as a query.
+    pub fn query(&self) -> Vec<(String, String)> {
+        let text = |value: Value| match value {
+            Value::String(text) => text,
+            other => other.to_string(),
+        };
+        self.fields().into_iter().map(|(name, value)| (name, text(value))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        let age = |text: &str| text.parse::<Age>().map(|age| age.0).ok();
+        assert_eq!(age("90s"), Some(90));
+        assert_eq!(age("30m"), Some(1800));
+        assert_eq!(age("7d"), Some(604_800));
+        for bad in ["", "7", "d", "-1d", "1.5h", "7 d", "7é", "99999999999999999999d", "999999999999999999d"] {
+            assert_eq!(age(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_given_is_sent() {
+        assert!(Filter::default().fields().is_empty());
+        let filter = Filter { tenant: Some(String::new()), older_than: Some(Age(60)), ..Filter::default() };
+        let mut query = filter.query();
+        query.sort();
+        assert_eq!(query, [("older_than_s".to_owned(), "60".to_owned()), ("tenant".to_owned(), String::new())]);
+    }
+}

@@ -1,0 +1,55 @@
+//! `ragstone cache`
+
+mod entries;
+mod filter;
+mod invalidate;
+mod status;
+mod transfer;
+mod upkeep;
+mod warm;
+
+use crate::config::Config;
+use crate::error::Result;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Show what every tier holds, what the start found, and what is on its way
+    Status(status::Args),
+    /// List entries, last used first
+    List(entries::ListArgs),
+    /// Compute a collection's entries before anybody asks
+    Warm(warm::Args),
+    /// Take entries out of the tiers; they are computed again when they are needed
+    Evict(entries::ChangeArgs),
+    /// Keep entries from being evicted
+    Pin(entries::ChangeArgs),
+    /// Let pinned entries be evicted again
+    Unpin(entries::ChangeArgs),
+    /// Remove a document, or a collection, from the corpus and from every tier
+    Invalidate(invalidate::Args),
+    /// Read every frame and compare it with its checksum; remove what is damaged
+    Verify(upkeep::VerifyArgs),
+    /// Copy entries into a folder or bucket
+    Export(transfer::Args),
+    /// Copy entries from a folder or bucket to this machine's disk
+    Import(transfer::Args),
+    /// Free what deleted entries still take on disk, and clear the bucket of what is old, broken or lost
+    Gc(upkeep::GcArgs),
+}
+
+/// Runs a subcommand.
+pub async fn run(config: &Config, command: Command) -> Result<()> {
+    match command {
+        Command::Status(args) => status::run(config, args).await,
+        Command::List(args) => entries::list(config, args).await,
+        Command::Warm(args) => warm::run(config, args).await,
+        Command::Evict(args) => entries::evict(config, args).await,
+        Command::Pin(args) => entries::pin(config, args).await,
+        Command::Unpin(args) => entries::unpin(config, args).await,
+        Command::Invalidate(args) => invalidate::run(config, args).await,
+        Command::Verify(args) => upkeep::verify(config, args).await,
+        Command::Export(args) => transfer::export(config, args).await,
+        Command::Import(args) => transfer::import(config, args).await,
+        Command::Gc(args) => upkeep::gc(config, args).await,
+    }
+}

@@ -1,0 +1,109 @@
+//! `ragstone cache export` and `import`
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+use super::filter::Filter;
+use super::upkeep::watch;
+use crate::access;
+use crate::cli::output;
+use crate::client::Client;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::progress::mebibytes;
+
+/// Entries of the model in use are copied, with what stands before them. What is there already is skipped, so that a copy
+/// that broke off is finished by the same command.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A folder, or file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix
+    #[arg(value_name = "FOLDER|URL")]
+    place: String,
+    #[command(flatten)]
+    filter: Filter,
+    /// Say what would be copied, and copy nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Copies into the place.
+pub async fn export(config: &Config, args: Args) -> Result<()> {
+    copy(config, args, "export", "exporting entries").await
+}
+
+/// Copies from the place to this machine's disk.
+pub async fn import(config: &Config, args: Args) -> Result<()> {
+    copy(config, args, "import", "importing entries").await
+}
+
+async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()> {
+    let mut fields = args.filter.fields();
+    fields.insert("url".to_owned(), url(&args.place, verb == "import")?.into());
+    fields.insert("dry_run".to_owned(), args.dry_run.into());
+    let body = Value::Object(fields);
+    let done =
+        access::with(config, &format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await)
+            .await?;
+    if args.json { output::json(&done) } else { output::text(&summary(&done, verb)) }
+}
+
+/// A path becomes a URL; the service may stand in another folder. A source must be there.
+fn url(place: &str, must_exist: bool) -> Result<String> {
+    if place.contains("://") {
+        return Ok(place.to_owned());
+    }
+    let path = std::path::absolute(place).map_err(|error| Error::io("cannot use", place.as_ref(), &error))?;
+    if must_exist {
+        path.metadata().map_err(|error| Error::io("cannot import", &path, &error))?;
+    }
+    let url = reqwest::Url::from_directory_path(&path);
+    let url = url.map_err(|()| Error::invalid(format!("{} cannot be written as a URL", path.display())))?;
+    Ok(url.as_str().trim_end_matches('/').to_owned())
+}
+
+fn summary(done: &Value, verb: &str) -> String {
+    let number = |name: &str| done[name].as_u64().unwrap_or(0);
+    let megabytes = mebibytes(number("bytes"));
+    if done["dry_run"] == true {
+        return format!("would {verb} up to {} entries ({megabytes:.1} MiB)\n", number("wanted"));
+    }
+    let mut out = format!("{verb}ed {} of {} entries ({megabytes:.1} MiB)\n", number("entries"), number("wanted"));
+    for (name, what) in [
+        ("already_there", "were there already"),
+        ("refused", "were not taken: no room, or cheaper to compute than to load (kv_admission)"),
+        ("unreadable", "could not be read; the service's log says why"),
+        ("other_models", "are of other models; run the command with --model"),
+    ] {
+        if number(name) > 0 {
+            let _ = writeln!(out, "{} {what}", number(name));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_folder_is_a_url_and_a_url_stays() {
+        assert_eq!(url("s3://bucket/a", true).unwrap(), "s3://bucket/a");
+        let dir = tempfile::tempdir().unwrap();
+        let spaced = dir.path().join("a b");
+        let made = url(spaced.to_str().unwrap(), false).unwrap();
+        assert!(made.starts_with("file:///") && made.ends_with("/a%20b"), "{made}");
+        let error = url(spaced.to_str().unwrap(), true).unwrap_err();
+        assert!(error.to_string().contains("check the path"), "{error}");
+    }
+
+    #[test]
+    fn what_was_copied_is_said() {
+        let done = json!({ "wanted": 5, "entries": 2, "bytes": 1_048_576, "already_there": 3, "dry_run": false });
+        assert_eq!(summary(&done, "export"), "exported 2 of 5 entries (1.0 MiB)\n3 were there already\n");
+    }
+}

@@ -1,0 +1,155 @@
+//! Evictions on demand: what leaves which tier, in which order.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::Ragstone;
+use ragstone_storage::key::KvKey;
+use ragstone_storage::store::EntryInfo;
+use ragstone_storage::tier::{EntryId, Tier};
+use serde_json::{Value, json};
+
+use super::entries::{blocking, wanted};
+use super::filter::Matcher;
+use crate::error::Result;
+use crate::service::State;
+
+/// What leaves, and what could not.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Eviction {
+    /// Entries of a tier before those that they stand behind.
+    steps: Vec<(Tier, EntryId, u64)>,
+    /// Entries that fit and stay, because they are pinned, or a pinned one stands behind them.
+    pinned: u64,
+}
+
+/// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. What
+/// stands behind them in a tier leaves it, too; what is pinned stays, with all before it.
+pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    let (ragstone, filter, dry_run) = wanted(&state, &request, payload).await?;
+    let now = state.env.now_unix_ms();
+    let answer = state.on_runtime(async move {
+        let matcher = filter.look_up(&ragstone, now).await?;
+        blocking(move || evicted(&ragstone, &matcher, dry_run)).await
+    });
+    Ok(HttpResponse::Ok().json(answer.await??))
+}
+
+fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
+    let mut all = Vec::new();
+    ragstone.store().entries(&mut |entry| all.push(entry))?;
+    let Eviction { steps, pinned } = plan(&all, |entry| matcher.matches(entry), &matcher.tiers());
+    let mut removed: BTreeMap<Tier, (u64, u64)> = BTreeMap::new();
+    for (tier, id, bytes) in &steps {
+        let left = if dry_run { 1 } else { ragstone.store().evict(id, *tier)? };
+        let sum = removed.entry(*tier).or_default();
+        *sum = (sum.0 + left, sum.1 + if left > 0 { *bytes } else { 0 });
+    }
+    let tier =
+        |(tier, (entries, bytes)): (&Tier, &(u64, u64))| json!({ "tier": tier, "entries": entries, "bytes": bytes });
+    let tiers: Vec<Value> = removed.iter().map(tier).collect();
+    Ok(json!({ "removed": tiers, "pinned": pinned, "dry_run": dry_run }))
+}
+
+/// Decides. Pure.
+fn plan(all: &[EntryInfo], matches: impl Fn(&EntryInfo) -> bool, tiers: &[Tier]) -> Eviction {
+    let by_key: HashMap<KvKey, &EntryInfo> = all.iter().map(|entry| (entry.summary.key, entry)).collect();
+    let mut behind: HashMap<KvKey, Vec<&EntryInfo>> = HashMap::new();
+    for entry in all {
+        if let Some(parent) = entry.summary.parent {
+            behind.entry(parent).or_default().push(entry);
+        }
+    }
+    let mut kept = HashSet::new();
+    for entry in all.iter().filter(|entry| entry.pinned) {
+        let mut at = Some(entry.summary.key);
+        while let Some(key) = at.filter(|key| kept.insert(*key)) {
+            at = by_key.get(&key).and_then(|entry| entry.summary.parent);
+        }
+    }
+    let mut pinned = HashSet::new();
+    let mut steps = Vec::new();
+    for tier in tiers {
+        let (stay, mut open): (Vec<&EntryInfo>, Vec<&EntryInfo>) = all
+            .iter()
+            .filter(|entry| entry.tiers.contains(tier) && matches(entry))
+            .partition(|entry| kept.contains(&entry.summary.key));
+        pinned.extend(stay.iter().map(|entry| entry.summary.key));
+        let (mut leaving, mut seen) = (Vec::new(), HashSet::new());
+        while let Some(entry) = open.pop() {
+            if entry.tiers.contains(tier) && seen.insert(entry.summary.key) {
+                leaving.push(entry);
+                open.extend(behind.get(&entry.summary.key).into_iter().flatten());
+            }
+        }
+        leaving.sort_by_cached_key(|entry| (std::cmp::Reverse(depth(&by_key, entry)), entry.summary.key));
+        steps.extend(leaving.into_iter().map(|entry| (*tier, entry.summary.id(), entry.summary.bytes)));
+    }
+    Eviction { steps, pinned: pinned.len() as u64 }
+}
+
+/// How many entries stand before this one.
+fn depth(by_key: &HashMap<KvKey, &EntryInfo>, entry: &EntryInfo) -> usize {
+    let before = |entry: &&EntryInfo| entry.summary.parent.and_then(|parent| by_key.get(&parent).copied());
+    // A prompt has no more segments than this; keys are hashes, so that there is no circle.
+    std::iter::successors(Some(entry), before).take(100_000).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_storage::key::{Fingerprint, SegmentDigest};
+    use ragstone_storage::tier::EntrySummary;
+
+    use super::*;
+
+    fn entry(key: u8, parent: Option<u8>, tiers: &[Tier], pinned: bool) -> EntryInfo {
+        let summary = EntrySummary {
+            key: KvKey([key; 32]),
+            parent: parent.map(|parent| KvKey([parent; 32])),
+            segment: SegmentDigest([key; 16]),
+            fingerprint: Fingerprint([0; 32]),
+            tenant: "".into(),
+            tokens: 1,
+            layers: 1,
+            bytes: 10,
+            compute_us: 1,
+            created_unix_ms: 1,
+        };
+        EntryInfo { summary, tiers: tiers.to_vec(), pinned, last_use_unix_ms: 1, uses: 1 }
+    }
+
+    fn planned(all: &[EntryInfo], fitting: &[u8], tiers: &[Tier]) -> (Vec<(Tier, u8)>, u64) {
+        let Eviction { steps, pinned } = plan(all, |entry| fitting.contains(&entry.summary.key.0[0]), tiers);
+        (steps.iter().map(|(tier, id, _)| (*tier, id.key.0[0])).collect(), pinned)
+    }
+
+    #[test]
+    fn what_stands_behind_leaves_first_and_only_where_it_is() {
+        let both = [Tier::Host, Tier::Disk];
+        let all = [
+            entry(1, None, &both, false),
+            entry(2, Some(1), &both, false),
+            entry(3, Some(2), &[Tier::Disk], false),
+            entry(4, Some(1), &both, false),
+        ];
+        assert_eq!(planned(&all, &[2], &[Tier::Host]).0, [(Tier::Host, 2)]);
+        assert_eq!(planned(&all, &[2], &[Tier::Disk]).0, [(Tier::Disk, 3), (Tier::Disk, 2)]);
+        assert_eq!(planned(&all, &[1, 2], &[Tier::Host]).0, [(Tier::Host, 2), (Tier::Host, 4), (Tier::Host, 1)]);
+        assert_eq!(planned(&all, &[3], &Tier::ALL).0, [(Tier::Disk, 3)]);
+        assert_eq!(planned(&all, &[9], &Tier::ALL), (vec![], 0));
+    }
+
+    #[test]
+    fn pinned_entries_stay_with_all_before_them() {
+        let host = [Tier::Host];
+        let all = [
+            entry(1, None, &host, false),
+            entry(2, Some(1), &host, true),
+            entry(3, Some(2), &host, false),
+            entry(4, Some(1), &host, false),
+        ];
+        let (steps, pinned) = planned(&all, &[1, 2, 3, 4], &Tier::ALL);
+        assert_eq!(steps, [(Tier::Host, 3), (Tier::Host, 4)]);
+        assert_eq!(pinned, 2);
+    }
+}

@@ -1,0 +1,210 @@
+//! Which entries a verb is about.
+
+use std::collections::HashSet;
+
+use ragstone_actors::Ragstone;
+use ragstone_storage::catalog::ModelRecord;
+use ragstone_storage::corpus::Scope;
+use ragstone_storage::key::{Fingerprint, SegmentDigest};
+use ragstone_storage::store::EntryInfo;
+use ragstone_storage::tier::{EntrySummary, Tier};
+use serde::Deserialize;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::fields::Fields;
+
+/// As a request gives it: everything given must be so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    /// Entries of this collection's passages, whatever stood before them.
+    pub collection: Option<String>,
+    /// Entries of the passages of the documents of this id.
+    pub document: Option<String>,
+    /// The tenant; the default one is the empty name.
+    pub tenant: Option<String>,
+    /// Entries that this tier has.
+    pub tier: Option<Tier>,
+    /// Not used for this many seconds.
+    pub older_than_s: Option<u64>,
+    /// Used within this many seconds.
+    pub younger_than_s: Option<u64>,
+    /// Entries of this model: its name, or the beginning of its fingerprint.
+    pub model: Option<String>,
+}
+
+/// A filter with everything looked up.
+pub struct Matcher {
+    segments: Option<HashSet<SegmentDigest>>,
+    fingerprints: Option<Vec<Fingerprint>>,
+    tenant: Option<String>,
+    tier: Option<Tier>,
+    used_before_unix_ms: u64,
+    used_after_unix_ms: u64,
+}
+
+impl Filter {
+    /// Takes the filter's fields out of a request.
+    pub fn take(fields: &mut Fields) -> Result<Self> {
+        Ok(Self {
+            collection: fields.take("collection")?,
+            document: fields.take("document")?,
+            tenant: fields.take("tenant")?,
+            tier: fields.take("tier")?,
+            older_than_s: fields.take("older_than_s")?,
+            younger_than_s: fields.take("younger_than_s")?,
+            model: fields.take("model")?,
+        })
+    }
+
+    /// Whether it lets everything pass.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Looks up passages and models. Await it on the multi-thread runtime.
+    ///
+    /// # Errors
+    /// `NotFound` for a collection, document or model that is not there.
+    pub async fn look_up(self, ragstone: &Ragstone, now_unix_ms: u64) -> Result<Matcher> {
+        let scope = Scope { collection: self.collection.as_deref(), document: self.document.as_deref() };
+        let segments = match (&self.collection, &self.document) {
+            (None, None) => None,
+            (_, document) => {
+                let segments = ragstone.library().segments(scope).await?;
+                if let (true, Some(document)) = (segments.is_empty(), document) {
+                    return Err(Error::param_of(ErrorKind::NotFound, "document", missing(&self, document)));
+                }
+                Some(segments)
+            }
+        };
+        let fingerprints = match &self.model {
+            None => None,
+            Some(model) => Some(fingerprints(model, &ragstone.catalog().models()?)?),
+        };
+        let ago = |seconds: u64| now_unix_ms.saturating_sub(seconds.saturating_mul(1000));
+        Ok(Matcher {
+            segments,
+            fingerprints,
+            tenant: self.tenant,
+            tier: self.tier,
+            used_before_unix_ms: self.older_than_s.map_or(u64::MAX, ago),
+            used_after_unix_ms: self.younger_than_s.map_or(0, ago),
+        })
+    }
+}
+
+fn missing(filter: &Filter, document: &str) -> String {
+    match &filter.collection {
+        Some(collection) => format!("there is no document `{document}` in collection `{collection}`"),
+        None => format!("there is no document `{document}` in any collection"),
+    }
+}
+
+fn fingerprints(wanted: &str, known: &[ModelRecord]) -> Result<Vec<Fingerprint>> {
+    let is_wanted = |model: &&ModelRecord| {
+        model.name == wanted || (wanted.len() >= 4 && model.fingerprint.to_string().starts_with(wanted))
+    };
+    let found: Vec<_> = known.iter().filter(is_wanted).map(|model| model.fingerprint).collect();
+    if found.is_empty() {
+        let names: Vec<String> =
+            known.iter().map(|model| format!("{} ({:.12})", model.name, model.fingerprint.to_string())).collect();
+        let message = format!("no entries of a model `{wanted}` are known here; known: {}", names.join(", "));
+        return Err(Error::param_of(ErrorKind::NotFound, "model", message));
+    }
+    Ok(found)
+}
+
+impl Matcher {
+    /// Whether the filter lets an entry pass.
+    pub fn matches(&self, entry: &EntryInfo) -> bool {
+        self.matches_summary(&entry.summary)
+            && self.tier.is_none_or(|tier| entry.tiers.contains(&tier))
+            && entry.last_use_unix_ms <= self.used_before_unix_ms
+            && entry.last_use_unix_ms >= self.used_after_unix_ms
+    }
+
+    /// The same without what only this node knows: where it is, and when it was used.
+    pub fn matches_summary(&self, summary: &EntrySummary) -> bool {
+        self.segments.as_ref().is_none_or(|segments| segments.contains(&summary.segment))
+            && self.fingerprints.as_ref().is_none_or(|models| models.contains(&summary.fingerprint))
+            && self.tenant.as_ref().is_none_or(|tenant| **tenant == *summary.tenant)
+    }
+
+    /// The tiers that it is about.
+    pub fn tiers(&self) -> Vec<Tier> {
+        self.tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_storage::key::KvKey;
+
+    use super::*;
+
+    fn entry(tenant: &str, segment: u8, last_use_unix_ms: u64) -> EntryInfo {
+        let summary = EntrySummary {
+            key: KvKey([1; 32]),
+            parent: None,
+            segment: SegmentDigest([segment; 16]),
+            fingerprint: Fingerprint([3; 32]),
+            tenant: tenant.into(),
+            tokens: 1,
+            layers: 1,
+            bytes: 1,
+            compute_us: 1,
+            created_unix_ms: 1,
+        };
+        EntryInfo { summary, tiers: vec![Tier::Disk], pinned: false, last_use_unix_ms, uses: 1 }
+    }
+
+    fn everything() -> Matcher {
+        Matcher {
+            segments: None,
+            fingerprints: None,
+            tenant: None,
+            tier: None,
+            used_before_unix_ms: u64::MAX,
+            used_after_unix_ms: 0,
+        }
+    }
+
+    #[test]
+    fn everything_given_must_be_so() {
+        let one = entry("a", 7, 100);
+        assert!(everything().matches(&one));
+        let segments = |digest| Some(HashSet::from([SegmentDigest([digest; 16])]));
+        let cases: [(Matcher, bool); 10] = [
+            (Matcher { segments: segments(7), ..everything() }, true),
+            (Matcher { segments: segments(8), ..everything() }, false),
+            (Matcher { fingerprints: Some(vec![Fingerprint([4; 32])]), ..everything() }, false),
+            (Matcher { tenant: Some("a".into()), ..everything() }, true),
+            (Matcher { tenant: Some(String::new()), ..everything() }, false),
+            (Matcher { tier: Some(Tier::Disk), ..everything() }, true),
+            (Matcher { tier: Some(Tier::Host), ..everything() }, false),
+            (Matcher { used_before_unix_ms: 99, ..everything() }, false),
+            (Matcher { used_after_unix_ms: 101, ..everything() }, false),
+            (Matcher { used_before_unix_ms: 100, used_after_unix_ms: 100, ..everything() }, true),
+        ];
+        for (index, (matcher, wanted)) in cases.iter().enumerate() {
+            assert_eq!(matcher.matches(&one), *wanted, "case {index}");
+        }
+    }
+
+    #[test]
+    fn models_go_by_name_or_by_the_beginning_of_their_fingerprint() {
+        let record = |byte, name: &str| ModelRecord {
+            fingerprint: Fingerprint([byte; 32]),
+            name: name.into(),
+            first_used_unix_ms: 0,
+            last_used_unix_ms: 0,
+        };
+        let known = [record(0xab, "demo"), record(0xcd, "demo"), record(0xef, "other")];
+        assert_eq!(fingerprints("demo", &known).unwrap().len(), 2);
+        assert_eq!(fingerprints("efef", &known).unwrap(), [Fingerprint([0xef; 32])]);
+        let error = fingerprints("ef", &known).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert!(error.to_string().contains("other (efefefefefef)"), "{error}");
+    }
+}

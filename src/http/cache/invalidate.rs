@@ -1,0 +1,68 @@
+//! Documents out of everything: the corpus, and every tier.
+
+use std::collections::HashSet;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::Ragstone;
+use ragstone_storage::corpus::Scope;
+use serde_json::{Value, json};
+
+use super::entries::blocking;
+use crate::error::{Error, Result};
+use crate::http::fields::Fields;
+use crate::service::State;
+
+/// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
+/// behind it: `{"collection", "document"?, "dry_run"?}`. A kill in between is finished by the next start.
+pub async fn invalidate(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
+    let opened = state.opened()?;
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let collection: String = fields.need("collection")?;
+    let document: Option<String> = fields.take("document")?;
+    let dry_run = fields.take("dry_run")?.unwrap_or(false);
+    fields.finish()?;
+    let ragstone = opened.ragstone.clone();
+    let answer = state.on_runtime(async move {
+        if dry_run {
+            return preview(ragstone, &collection, document.as_deref()).await;
+        }
+        let removed = match &document {
+            Some(document) => ragstone.library().delete_document(&collection, document).await?,
+            None => ragstone.library().delete_collection(&collection).await?,
+        };
+        let mut answer = json!(removed);
+        answer["dry_run"] = json!(false);
+        Ok(answer)
+    });
+    Ok(HttpResponse::Ok().json(answer.await??))
+}
+
+/// What would go. Entries of passages that other documents have, too, are counted here and would stay; entries of other
+/// passages that stand behind these in a prompt are not counted and would go.
+async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -> Result<Value> {
+    let scope = Scope { collection: Some(collection), document };
+    let mut passages = 0_u64;
+    let mut each = |some: Vec<ragstone_storage::corpus::PassageTokens>| {
+        passages += some.len() as u64;
+        Ok(())
+    };
+    ragstone.corpus().scan(scope, &mut each).await?;
+    if let (0, Some(document)) = (passages, document) {
+        let message = format!("there is no document `{document}` in collection `{collection}`");
+        return Err(Error::param_of(crate::error::ErrorKind::NotFound, "document", message));
+    }
+    let segments: HashSet<_> = ragstone.library().segments(scope).await?;
+    blocking(move || {
+        let (mut entries, mut bytes) = (0_u64, 0_u64);
+        ragstone.store().entries(&mut |entry| {
+            if segments.contains(&entry.summary.segment) {
+                entries += 1;
+                bytes += entry.summary.bytes;
+            }
+        })?;
+        let dry_run = true;
+        Ok(json!({ "passages_removed": passages, "entries_removed": entries, "bytes_removed": bytes, "dry_run": dry_run }))
+    })
+    .await
+}

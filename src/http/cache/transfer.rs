@@ -1,0 +1,88 @@
+//! Entries carried elsewhere: export into a folder or bucket, import from one. For the data folder's owner.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::{Ragstone, Settings};
+use ragstone_storage::env::Env;
+use ragstone_storage::store::{Copied, Copying};
+use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, ObjectTier};
+use serde_json::{Value, json};
+
+use super::filter::Filter;
+use super::upkeep::watched;
+use crate::error::{Error, Result};
+use crate::http::fields::Fields;
+use crate::service::State;
+
+/// Copies entries into a folder or bucket, in the layout of the object tier: `{"url", …filter, "dry_run"?}`. What is there
+/// is skipped. Ends early if the caller goes away.
+pub async fn export(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    let (ragstone, wanted) = wanted(&state, &request, payload).await?;
+    let Wanted { filter, options, copying } = wanted;
+    let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
+    let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
+    Ok(watched(move |tell| {
+        let bucket = open(&ragstone, &options, env)?;
+        let mut progress = |at: &Copied| tell(done(at), at.wanted);
+        let copied = ragstone.store().export(&bucket, &|entry| matcher.matches(entry), copying, &mut progress)?;
+        Ok(answer(&copied, copying))
+    }))
+}
+
+/// Copies entries from a folder or bucket to the disk: `{"url", "collection"?, "document"?, "tenant"?, "dry_run"?}`. Every
+/// frame is verified. What is there is skipped.
+pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    let (ragstone, wanted) = wanted(&state, &request, payload).await?;
+    let Wanted { filter, options, copying } = wanted;
+    if filter.tier.is_some() || filter.older_than_s.is_some() || filter.younger_than_s.is_some() {
+        let message = "an import goes by collection, document, tenant and model; tier and age are this node's own";
+        return Err(Error::invalid(message));
+    }
+    let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
+    let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
+    Ok(watched(move |tell| {
+        let bucket = open(&ragstone, &options, env)?;
+        let mut progress = |at: &Copied| tell(done(at), at.wanted);
+        let copied =
+            ragstone.store().import(&bucket, &|entry| matcher.matches_summary(entry), copying, &mut progress)?;
+        Ok(answer(&copied, copying))
+    }))
+}
+
+/// What a request is about.
+struct Wanted {
+    filter: Filter,
+    options: ObjectOptions,
+    copying: Copying,
+}
+
+async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::Payload) -> Result<(Ragstone, Wanted)> {
+    state.check_owner(request)?;
+    let ragstone = state.opened()?.ragstone.clone();
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let url: String = fields.need("url")?;
+    let filter = Filter::take(&mut fields)?;
+    let copying = if fields.take("dry_run")?.unwrap_or(false) { Copying::DryRun } else { Copying::Really };
+    fields.finish()?;
+    Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), copying }))
+}
+
+/// A cloud is reached as the settings say; a folder needs nothing.
+fn reached(url: &str, settings: &Settings) -> ObjectOptions {
+    let is_local = ["file://", "memory://"].iter().any(|scheme| url.starts_with(scheme));
+    let options = if is_local { ConnectionOptions::default() } else { settings.object_options.clone() };
+    ObjectOptions { options, codec: settings.object_codec, ..ObjectOptions::new(url) }
+}
+
+fn open(ragstone: &Ragstone, options: &ObjectOptions, env: Env) -> Result<ObjectTier> {
+    Ok(ObjectTier::open(options, *ragstone.store().fingerprint(), env)?)
+}
+
+fn done(at: &Copied) -> u64 {
+    at.entries + at.already_there + at.refused + at.unreadable
+}
+
+fn answer(copied: &Copied, copying: Copying) -> Value {
+    let mut answer = json!(copied);
+    answer["dry_run"] = json!(copying == Copying::DryRun);
+    answer
+}

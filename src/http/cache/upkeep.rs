@@ -1,0 +1,90 @@
+//! What takes a while and tells how far it is: verification and garbage collection. For the data folder's owner.
+
+use std::time::Duration;
+
+use actix_web::http::StatusCode;
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_storage::tier::Tier;
+use ragstone_storage::tier::object::CollectOptions;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::entries::blocking;
+use crate::error::{Error, Result};
+use crate::http::answer::event;
+use crate::http::error::body;
+use crate::http::fields::Fields;
+use crate::service::State;
+
+/// Reads every frame of every tier, or of one, and compares it with its checksum; removes what is damaged:
+/// `{"tier"?, "dry_run"?}`. Ends early if the caller goes away.
+pub async fn verify(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
+    let store = state.opened()?.ragstone.store().clone();
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let tier: Option<Tier> = fields.take("tier")?;
+    let dry_run = fields.take("dry_run")?.unwrap_or(false);
+    fields.finish()?;
+    let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
+    Ok(watched(move |tell| {
+        let status = store.status();
+        let held = [(Tier::Host, Some(status.host)), (Tier::Disk, Some(status.disk)), (Tier::Object, status.object)];
+        let wanted = held.into_iter().filter(|(tier, _)| tiers.contains(tier));
+        let total: u64 = wanted.filter_map(|(_, held)| held).map(|held| held.entries).sum();
+        let report = store.verify(&tiers, dry_run, &mut |report| tell(report.entries, total))?;
+        let mut answer = json!(report);
+        answer["dry_run"] = json!(dry_run);
+        Ok(answer)
+    }))
+}
+
+/// Frees what deleted entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
+/// no key leads to: `{"ttl_s"?, "max_bytes"?, "dry_run"?}`. Nothing of the last hour leaves the bucket, so that other
+/// nodes' writing is safe.
+pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
+    let ragstone = state.opened()?.ragstone.clone();
+    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let ttl = fields.take("ttl_s")?.map(Duration::from_secs);
+    let max_bytes: Option<u64> = fields.take("max_bytes")?;
+    let dry_run = fields.take("dry_run")?.unwrap_or(false);
+    fields.finish()?;
+    if ragstone.object().is_none() && (ttl.is_some() || max_bytes.is_some()) {
+        let message =
+            "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
+        return Err(Error::invalid(message));
+    }
+    let collected = blocking(move || {
+        let store = ragstone.store();
+        let status = store.status();
+        let garbage = status.disk_file_bytes.saturating_sub(status.disk.bytes);
+        let freed = if dry_run { garbage } else { store.compact_disk()? };
+        let options = CollectOptions { ttl, max_bytes, dry_run, ..CollectOptions::default() };
+        let object = ragstone.object().map(|object| object.collect(&options)).transpose()?;
+        Ok(json!({ "disk_freed_bytes": freed, "object": object, "dry_run": dry_run }))
+    });
+    Ok(HttpResponse::Ok().json(collected.await?))
+}
+
+/// Runs `work` on a thread that may wait, and sends `{"progress": {"done", "total"}}` now and then and `{"finished": …}` in
+/// the end. `work` hears whether anybody still listens.
+pub(super) fn watched<R: Serialize>(
+    work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
+) -> HttpResponse {
+    let (events, received) = mpsc::channel::<Value>(16);
+    tokio::task::spawn_blocking(move || {
+        let mut tell = |done: u64, total: u64| {
+            // Nobody has to see every step.
+            let _ = events.try_send(json!({ "progress": { "done": done, "total": total } }));
+            !events.is_closed()
+        };
+        let done = work(&mut tell);
+        let _ = events.blocking_send(done.map_or_else(|error| body(&error), |done| json!({ "finished": done })));
+    });
+    let stream = futures::stream::unfold(received, |mut received| async move {
+        let data = received.recv().await?;
+        Some((Ok::<_, std::convert::Infallible>(event(&data)), received))
+    });
+    HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(stream)
+}

@@ -1,0 +1,239 @@
+//! Journals of warm-ups and removals: written before the work begins, taken out when it is done, so that the next start
+//! finishes what a kill cut off.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Catalog, read_all, read_json, sled_error, to_json};
+use crate::key::{Fingerprint, SegmentDigest};
+use crate::{Error, Result};
+
+/// Entries of a collection or document that are computed before anybody asks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmJob {
+    /// Ascending in the order of adding.
+    pub id: u64,
+    /// The model whose entries they are; another one leaves the job alone.
+    pub fingerprint: Fingerprint,
+    /// Whose passages.
+    pub collection: String,
+    /// Only this document's.
+    pub document: Option<String>,
+    /// For whom. The default tenant is the empty name.
+    pub tenants: Vec<String>,
+    /// Milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// How far it is.
+    pub progress: WarmProgress,
+}
+
+/// How far a warm-up is. What it counts is on disk, as far as the disk tier took it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WarmProgress {
+    /// Passages are done in the order of their ids; this is the last one. Empty before the first.
+    pub last_passage: String,
+    /// Distinct passages that are done.
+    pub passages_done: u64,
+    /// Distinct passages when the job was last begun.
+    pub passages_total: u64,
+    /// Entries that were computed.
+    pub entries_computed: u64,
+    /// Entries that were there.
+    pub entries_skipped: u64,
+    /// Entries that failed to be computed; the reason is in the log.
+    pub entries_failed: u64,
+}
+
+/// Something that is on its way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemovalRow {
+    /// Ascending in the order of adding.
+    pub id: u64,
+    /// What it is.
+    pub removal: Removal,
+}
+
+/// What is on its way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Removal {
+    /// A document is to leave the corpus.
+    Document { collection: String, document: String },
+    /// A collection is to leave the corpus.
+    Collection { collection: String },
+    /// Passages that a document had, or is about to have no more: unless another document has them, their KV is to
+    /// leave the store.
+    Passages(Vec<LeavingPassage>),
+}
+
+/// A passage that leaves the corpus.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeavingPassage {
+    /// The passage's id: a hash of its content.
+    pub id: String,
+    /// Its segments, one for each model that may have entries of it.
+    pub segments: Vec<SegmentDigest>,
+}
+
+impl Catalog {
+    /// Adds a warm-up to the journal; durable on return. One that wants the same and is not finished is taken up instead.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn add_warm_job(&self, wanted: WarmJob) -> Result<WarmJob> {
+        let same = |job: &WarmJob| {
+            (&job.fingerprint, &job.collection, &job.document, &job.tenants)
+                == (&wanted.fingerprint, &wanted.collection, &wanted.document, &wanted.tenants)
+        };
+        if let Some(job) = self.warm_jobs()?.into_iter().find(same) {
+            return Ok(job);
+        }
+        let job = WarmJob { id: self.fresh_id()?, ..wanted };
+        self.warm_jobs.insert(job.id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
+        self.flush()?;
+        Ok(job)
+    }
+
+    /// Warm-ups that are not finished, the oldest first.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn warm_jobs(&self) -> Result<Vec<WarmJob>> {
+        read_all(&self.warm_jobs)
+    }
+
+    /// Notes how far a warm-up is; durable on return.
+    ///
+    /// # Errors
+    /// `NotFound` if it was finished or cancelled; else as sled says.
+    pub fn update_warm_job(&self, id: u64, progress: &WarmProgress) -> Result<()> {
+        let row = self.warm_jobs.get(id.to_be_bytes()).map_err(sled_error)?;
+        let job = row.and_then(|value| read_json::<WarmJob>(&value));
+        let job = job.ok_or_else(|| Error::not_found(format!("warm-up {id} is not in the journal")))?;
+        let job = WarmJob { progress: progress.clone(), ..job };
+        self.warm_jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// Takes a warm-up that is done or cancelled out of the journal; whether it was there. Durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_warm_job(&self, id: u64) -> Result<bool> {
+        let was = self.warm_jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
+        self.flush()?;
+        Ok(was.is_some())
+    }
+
+    /// Adds a removal to the journal; its id. Durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn add_removal(&self, removal: Removal) -> Result<u64> {
+        let id = self.fresh_id()?;
+        self.removals.insert(id.to_be_bytes(), to_json(&RemovalRow { id, removal })?).map_err(sled_error)?;
+        self.flush()?;
+        Ok(id)
+    }
+
+    /// Removals that are not finished, the oldest first.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn removals(&self) -> Result<Vec<RemovalRow>> {
+        read_all(&self.removals)
+    }
+
+    /// The passages of those of the rows `ids` that are [`Removal::Passages`] and still there.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn leaving_passages(&self, ids: &[u64]) -> Result<Vec<LeavingPassage>> {
+        let mut leaving = Vec::new();
+        for id in ids {
+            let row = self.removals.get(id.to_be_bytes()).map_err(sled_error)?;
+            if let Some(RemovalRow { removal: Removal::Passages(passages), .. }) = row.and_then(|row| read_json(&row)) {
+                leaving.extend(passages);
+            }
+        }
+        Ok(leaving)
+    }
+
+    /// Takes removals that are done out of the journal; durable on return. Finishing twice is fine.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_removals(&self, ids: &[u64]) -> Result<()> {
+        let mut batch = sled::Batch::default();
+        ids.iter().for_each(|id| batch.remove(&id.to_be_bytes()));
+        self.removals.apply_batch(batch).map_err(sled_error)?;
+        self.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::ErrorKind;
+    use crate::env::Env;
+
+    fn open(dir: &TempDir) -> Catalog {
+        Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 0)).unwrap()
+    }
+
+    fn wanted(collection: &str) -> WarmJob {
+        WarmJob {
+            id: 0,
+            fingerprint: Fingerprint([1; 32]),
+            collection: collection.to_owned(),
+            document: None,
+            tenants: vec![String::new()],
+            created_unix_ms: 5,
+            progress: WarmProgress::default(),
+        }
+    }
+
+    #[test]
+    fn warm_ups_are_resumed_where_they_were() {
+        let dir = TempDir::new().unwrap();
+        let progress = WarmProgress { last_passage: "0f".into(), passages_done: 3, ..WarmProgress::default() };
+        let job = {
+            let catalog = open(&dir);
+            let job = catalog.add_warm_job(wanted("law")).unwrap();
+            catalog.update_warm_job(job.id, &progress).unwrap();
+            job
+        };
+        let catalog = open(&dir);
+        let resumed = WarmJob { progress, ..job.clone() };
+        assert_eq!(catalog.warm_jobs().unwrap(), std::slice::from_ref(&resumed));
+        assert_eq!(catalog.add_warm_job(wanted("law")).unwrap(), resumed, "the same again is the same job");
+        let other = catalog.add_warm_job(wanted("news")).unwrap();
+        assert!(other.id > job.id);
+        assert!(catalog.finish_warm_job(job.id).unwrap());
+        assert!(!catalog.finish_warm_job(job.id).unwrap());
+        let error = catalog.update_warm_job(job.id, &WarmProgress::default()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound);
+        assert_eq!(catalog.warm_jobs().unwrap(), [other]);
+    }
+
+    #[test]
+    fn removals_survive_until_they_are_finished() {
+        let dir = TempDir::new().unwrap();
+        let document = Removal::Document { collection: "c".into(), document: "it's".into() };
+        let passages =
+            Removal::Passages(vec![LeavingPassage { id: "0f".into(), segments: vec![SegmentDigest([7; 16])] }]);
+        let (first, second) = {
+            let catalog = open(&dir);
+            (catalog.add_removal(document.clone()).unwrap(), catalog.add_removal(passages.clone()).unwrap())
+        };
+        let catalog = open(&dir);
+        let rows = [RemovalRow { id: first, removal: document }, RemovalRow { id: second, removal: passages }];
+        assert_eq!(catalog.removals().unwrap(), rows);
+        assert_eq!(catalog.leaving_passages(&[first, second, second + 1]).unwrap().len(), 1);
+        catalog.finish_removals(&[second]).unwrap();
+        assert_eq!(catalog.removals().unwrap(), rows[..1]);
+        catalog.finish_removals(&[first, second]).unwrap();
+        assert_eq!(catalog.removals().unwrap(), []);
+    }
+}

@@ -1,0 +1,131 @@
+//! `ragstone cache warm`: computes ahead, skips what is there, goes on after a kill, can be cancelled.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::cache::{cache, list, settle};
+use crate::harness::{Folder, Service};
+
+/// More than two notes of the journal.
+const DOCUMENTS: u64 = 40;
+
+async fn filled(service: &Service) {
+    let texts: Vec<(String, String)> = (0..DOCUMENTS)
+        .map(|number| (format!("Lantern {number}"), format!("Lantern {number} burns with a flame of colour {number}.")))
+        .collect();
+    let texts: Vec<(&str, &str)> = texts.iter().map(|(title, text)| (title.as_str(), text.as_str())).collect();
+    service.add("c", &texts).await;
+}
+
+const WARM: &[&str] = &["warm", "--collection", "c"];
+
+fn numbers(value: &Value, names: [&str; 2]) -> (u64, u64) {
+    (value[names[0]].as_u64().unwrap(), value[names[1]].as_u64().unwrap())
+}
+
+fn computed_and_skipped(value: &Value) -> (u64, u64) {
+    numbers(value, ["entries_computed", "entries_skipped"])
+}
+
+#[tokio::test]
+async fn a_warmed_collection_is_loaded_and_not_computed() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    filled(&service).await;
+    let said = cache(&folder, &[WARM, &["--dry-run"]].concat());
+    assert_eq!(numbers(&said, ["entries_missing", "entries_there"]), (DOCUMENTS, 0), "{said}");
+    assert!(said["bytes_missing"].as_u64().unwrap() > 0);
+    assert_eq!(list(&folder, &[]), [json!(null); 0], "a dry run changes nothing");
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]));
+
+    let done = cache(&folder, WARM);
+    assert_eq!(computed_and_skipped(&done), (DOCUMENTS, 0), "{done}");
+    assert_eq!(numbers(&done, ["passages_done", "passages_total"]), (DOCUMENTS, DOCUMENTS));
+    settle(&service).await;
+    let entries = list(&folder, &["--collection", "c", "--tier", "disk"]);
+    assert_eq!(entries.len() as u64, DOCUMENTS);
+    // What is there is skipped; other tenants share nothing.
+    assert_eq!(computed_and_skipped(&cache(&folder, WARM)), (0, DOCUMENTS));
+    let tenants = cache(&folder, &[WARM, &["--tenant", "a", "--tenant", "b", "--tenant", "a"]].concat());
+    assert_eq!(computed_and_skipped(&tenants), (2 * DOCUMENTS, 0), "{tenants}");
+
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What colour is the flame of lantern 7?" }], "temperature": 0,
+        "max_tokens": 4, "ragstone": { "collection": "c", "top_k": 5 },
+    });
+    let report = service.ask("/v1/chat/completions", &body).await["ragstone"]["report"].clone();
+    let computed = report["segments"].as_array().unwrap().iter().filter(|segment| segment["source"] == "compute");
+    assert_eq!(computed.count(), 1, "the question only: {report}");
+}
+
+#[tokio::test]
+async fn one_document_is_warmed_and_wrong_names_are_told() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    filled(&service).await;
+    let (_, documents) = service.get("/v1/collections/c/documents").await;
+    let id = documents["data"][3]["id"].as_str().unwrap();
+    let done = cache(&folder, &[WARM, &["--document", id]].concat());
+    assert_eq!(computed_and_skipped(&done), (1, 0));
+    assert_eq!(list(&folder, &["--collection", "c"]).len(), 1);
+    folder.run(&["cache", "warm", "--collection", "nowhere"]).failed_with(&["nowhere"]);
+    folder.run(&["cache", "warm", "--collection", "nowhere", "--dry-run"]).failed_with(&["nowhere"]);
+    folder.run(&["cache", "warm", "--collection", "c", "--document", "nobody"]).failed_with(&["nobody"]);
+    folder.run(&["cache", "warm", "--cancel", "12345"]).failed_with(&["12345", "--list"]);
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]), "what failed is not in the journal");
+}
+
+async fn wait_until_done(folder: &Folder) {
+    let begun = Instant::now();
+    while cache(folder, &["warm", "--list"]) != json!([]) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the warm-up does not end");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Killed twice, at an entry and between two notes; each start goes on where the journal is.
+#[tokio::test]
+async fn a_killed_warm_up_goes_on_at_the_next_start() {
+    let folder = Folder::new();
+    let service = folder.serve_with(&[], &[("RAGSTONE_FAILPOINTS", "warm.after_entry=kill@20")]).await;
+    filled(&service).await;
+    folder.run(&[&["cache"], WARM].concat()).failed_with(&["again"]);
+    service.wait();
+    // A command of its own opens the folder, sees the job, and leaves it to the next service.
+    let jobs = cache(&folder, &["warm", "--list"]);
+    assert_eq!((&jobs[0]["state"], &jobs[0]["progress"]["passages_done"]), (&json!("waiting"), &json!(16)), "{jobs}");
+    let on_disk = list(&folder, &["--collection", "c"]).len();
+    assert!(on_disk >= 16, "what the journal counts is on disk: {on_disk}");
+
+    let service = Service::start_unready(folder.serve_command(&[("RAGSTONE_FAILPOINTS", "warm.before_note=kill")]));
+    service.wait();
+    let jobs = cache(&folder, &["warm", "--list"]);
+    assert_eq!(jobs[0]["progress"]["passages_done"], 16, "{jobs}");
+    assert!(list(&folder, &["--collection", "c"]).len() >= 32);
+
+    let service = folder.serve(&[]).await;
+    wait_until_done(&folder).await;
+    settle(&service).await;
+    assert_eq!(list(&folder, &["--collection", "c"]).len() as u64, DOCUMENTS);
+    assert_eq!(computed_and_skipped(&cache(&folder, WARM)), (0, DOCUMENTS));
+}
+
+#[tokio::test]
+async fn a_cancelled_warm_up_does_not_come_back() {
+    let folder = Folder::new();
+    let service = folder.serve_with(&[], &[("RAGSTONE_FAILPOINTS", "warm.after_note=kill")]).await;
+    filled(&service).await;
+    folder.run(&[&["cache"], WARM].concat()).failed_with(&["again"]);
+    service.wait();
+    let jobs = cache(&folder, &["warm", "--list"]);
+    let job = jobs[0]["id"].to_string();
+    let text = folder.run(&["cache", "status"]).succeeded().stdout;
+    assert!(text.contains(&format!("warm-up {job} of c: waiting, 16 of 40 passages")), "{text}");
+    assert_eq!(cache(&folder, &["warm", "--cancel", &job])["cancelled"], true);
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]));
+    let service = folder.serve(&[]).await;
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]));
+    settle(&service).await;
+    assert_eq!(list(&folder, &["--collection", "c"]).len(), 16, "what it computed stays");
+}
