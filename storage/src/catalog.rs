@@ -8,6 +8,7 @@ mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,9 @@ use crate::{Error, ErrorKind, Result};
 
 /// sled's page cache; its own default is 1 GiB.
 const CACHE_BYTES: u64 = 8 << 20;
+
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
+const LOCK_POLL: Duration = Duration::from_millis(5);
 
 const EMBEDDING_SETTING: &str = "embedding.identity";
 
@@ -95,7 +99,7 @@ impl Catalog {
     /// # Errors
     /// `Unavailable` if another process holds it; `Full` if the disk is.
     pub fn open(dir: &Path, env: &Env) -> Result<Self> {
-        match open_and_read(dir) {
+        match open_when_free(dir) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {
                 let mut aside = dir.as_os_str().to_owned();
                 aside.push(format!(".damaged-{}", env.now_unix_ms()));
@@ -278,6 +282,20 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         removals: tree("removals")?,
         db,
     })
+}
+
+/// sled's threads may hold the lock of a catalog that this process closed a moment longer than the last handle: it is tried
+/// again for a while. That no other process has it, the data folder's own lock sees to.
+fn open_when_free(dir: &Path) -> Result<Catalog> {
+    let begun = Instant::now();
+    loop {
+        match open_and_read(dir) {
+            Err(error) if error.kind() == ErrorKind::Unavailable && begun.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn at_open(dir: &Path, failed: sled::Error) -> Error {

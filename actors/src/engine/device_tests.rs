@@ -80,7 +80,8 @@ impl Bench {
         let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };
         let tier = DeviceTier::new(options).expect("a tier");
         let engine = Engine::start(model.clone(), tier.clone(), 8, 4, env).expect("started");
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
         Self { runtime, model, store, tier, engine, _folder: folder }
     }
 
