@@ -53,7 +53,9 @@ pub async fn metrics(state: web::Data<State>) -> HttpResponse {
 /// Copies a snapshot into the metrics that are states rather than events.
 fn publish(status: &Status) {
     let (device, store) = (&status.device, &status.store);
-    for (name, tier) in [("device", &device.cache), ("host", &store.host), ("disk", &store.disk)] {
+    let tiers = [("device", Some(&device.cache)), ("host", Some(&store.host)), ("disk", Some(&store.disk))];
+    let tiers = tiers.into_iter().chain([("object", store.object.as_ref())]);
+    for (name, tier) in tiers.filter_map(|(name, tier)| Some((name, tier?))) {
         metrics::gauge!("ragstone_tier_bytes", "tier" => name).set(tier.bytes as f64);
         metrics::gauge!("ragstone_tier_capacity_bytes", "tier" => name).set(tier.capacity_bytes as f64);
         metrics::gauge!("ragstone_tier_entries", "tier" => name).set(tier.entries as f64);
@@ -61,6 +63,12 @@ fn publish(status: &Status) {
         metrics::counter!("ragstone_tier_misses_total", "tier" => name).absolute(tier.misses);
         metrics::counter!("ragstone_tier_corrupt_total", "tier" => name).absolute(tier.corrupt);
         metrics::counter!("ragstone_tier_evicted_total", "tier" => name).absolute(tier.evicted);
+        metrics::counter!("ragstone_tier_failed_total", "tier" => name).absolute(tier.failed);
+        metrics::counter!("ragstone_tier_declined_total", "tier" => name).absolute(tier.declined);
+    }
+    for (name, queue) in [("disk", &store.to_disk), ("object", &store.to_object)] {
+        metrics::gauge!("ragstone_write_behind_entries", "tier" => name).set(queue.entries as f64);
+        metrics::counter!("ragstone_write_behind_dropped_total", "tier" => name).absolute(queue.dropped);
     }
     metrics::gauge!("ragstone_device_blocks").set(status.device.blocks as f64);
     metrics::gauge!("ragstone_device_free_blocks").set(status.device.free_blocks as f64);
