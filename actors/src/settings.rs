@@ -1,5 +1,7 @@
 //! What an operator can set, with defaults that work on a laptop.
 
+use std::time::Duration;
+
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::simd;
 use ragstone_storage::policy::PolicyKind;
@@ -34,6 +36,9 @@ pub struct Settings {
     pub object_options: ConnectionOptions,
     /// How KV is written into the bucket: `plain`, or `zstd`, compressed without loss.
     pub object_codec: Codec,
+    /// How long a look-up in the bucket, or any other request to it, may take, in milliseconds; a second more for each MiB
+    /// that it moves. What takes longer is a miss.
+    pub object_timeout_ms: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
     /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
@@ -78,6 +83,7 @@ impl Default for Settings {
             object_url: None,
             object_options: ConnectionOptions::default(),
             object_codec: Codec::Plain,
+            object_timeout_ms: 3000,
             kv_admission: AdmissionRule::Cost,
             recompute_ratio: 0.15,
             top_k: 5,
@@ -127,6 +133,9 @@ impl Settings {
         if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
             return bad("kernels", &format!("has a wrong value: {error}"));
         }
+        if self.object_timeout_ms == 0 {
+            return bad("object_timeout_ms", "must be at least 1");
+        }
         if !self.object_codec.is_exact() {
             return bad(
                 "object_codec",
@@ -143,7 +152,8 @@ impl Settings {
     pub fn object(&self) -> Option<ObjectOptions> {
         let url = self.object_url.as_ref()?;
         let (options, codec) = (self.object_options.clone(), self.object_codec);
-        Some(ObjectOptions { options, codec, ..ObjectOptions::new(url) })
+        let timeout = Duration::from_millis(self.object_timeout_ms);
+        Some(ObjectOptions { options, codec, timeout, ..ObjectOptions::new(url) })
     }
 
     /// Sizes the compute threads and chooses the kernels, for the whole process: only the first call can.
