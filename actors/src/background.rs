@@ -58,7 +58,8 @@ pub(crate) enum Precomputed {
 /// One piece of work for the engine.
 enum Work {
     BehindRoot(Precompute),
-    Restore(LostPath),
+    /// And the store's epoch when it was lost.
+    Restore(LostPath, u64),
 }
 
 /// The workers that background work uses.
@@ -95,7 +96,7 @@ impl Background {
             while let Some((wanted, _pending)) = waiting.recv().await {
                 let done = match wanted {
                     Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
-                    Work::Restore(path) => restore(&theirs, path).await,
+                    Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
                 };
                 if let Err(error) = done {
                     tracing::warn!(%error, "a passage was not computed in the background");
@@ -111,8 +112,8 @@ impl Background {
     }
 
     /// Queues a path that the device lost; drops it where the queue is full.
-    pub(crate) fn restore(&self, path: LostPath) {
-        self.queue(Work::Restore(path));
+    pub(crate) fn restore(&self, path: LostPath, lost_in: u64) {
+        self.queue(Work::Restore(path, lost_in));
     }
 
     fn queue(&self, work: Work) {
@@ -189,11 +190,11 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
 }
 
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.
-async fn restore(workers: &Workers, lost: LostPath) -> Result<()> {
+async fn restore(workers: &Workers, lost: LostPath, lost_in: u64) -> Result<()> {
     let last = lost.segments.iter().rev().find_map(|segment| segment.tokens.last().copied());
     let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect() };
     let segments = lost.segments.into_iter().chain([behind]).collect();
-    compute(workers, lost.tenant, segments, workers.store.epoch()).await
+    compute(workers, lost.tenant, segments, lost_in).await
 }
 
 /// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`.
@@ -202,9 +203,13 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
     let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
     let mut on_device = true;
     // Its blocks and an entry may turn out gone or bad once; then they are computed along.
-    for _ in 0..3 {
+    for _ in 0..4 {
         let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
         let fused = workers.fusor.ask(fuse, DEADLINE).await?;
+        if fused.device.is_some() && workers.store.epoch() != found_in {
+            on_device = false;
+            continue;
+        }
         let planned_in = fused.plan.epoch.min(found_in);
         let request = PrefillRequest {
             tokens: tokens.clone(),

@@ -76,7 +76,7 @@ impl Pipeline {
         let assemble_ms = milliseconds_since(assembling);
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
-        let mut sequence = self.fuse(&question, &segments, deadline).instrument(fuse).await?;
+        let mut sequence = self.fuse(&question, &segments, found_in, deadline).instrument(fuse).await?;
         let total_ms = milliseconds_since(arrived);
 
         self.keep(&question, &segments, &mut sequence, found_in);
@@ -181,15 +181,27 @@ impl Pipeline {
     }
 
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
-    async fn fuse(&self, question: &Question, segments: &Arc<[Segment]>, deadline: Instant) -> Result<Sequence> {
+    /// What is invalidated after the epoch `found_in` is not left on the device.
+    async fn fuse(
+        &self,
+        question: &Question,
+        segments: &Arc<[Segment]>,
+        found_in: u64,
+        deadline: Instant,
+    ) -> Result<Sequence> {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let mut on_device = true;
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries; the device can fail to
         // have its blocks once.
-        for late_misses in 0..=6 * segments.len() as u32 + 1 {
+        for late_misses in 0..=6 * segments.len() as u32 + 2 {
             let options = self.plan_options(question.reuse);
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options, on_device };
             let Fused { plan, loads, device, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
+            if device.is_some() && self.store.epoch() != found_in {
+                // A passage may have gone since it was found; the device would not know that this prompt still has it.
+                on_device = false;
+                continue;
+            }
             let (decode, output) = self.decode_spec(&question.sampling);
             let request = PrefillRequest {
                 tokens: tokens.clone(),

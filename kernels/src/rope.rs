@@ -51,6 +51,15 @@ impl Rope {
         });
     }
 
+    /// Copies the cosines and then the sines of `position`, `[head_dim / 2]` each.
+    pub(crate) fn copy_angles(&self, position: u32, to: &mut [f32]) {
+        self.with_angles(position, |cos, sin| {
+            let (to_cos, to_sin) = to.split_at_mut(cos.len());
+            to_cos.copy_from_slice(cos);
+            to_sin.copy_from_slice(sin);
+        });
+    }
+
     /// Calls `then` with the cosines and sines of `position`, `[head_dim / 2]` each.
     fn with_angles<T>(&self, position: u32, then: impl FnOnce(&[f32], &[f32]) -> T) -> T {
         let pairs = self.frequencies.len();

@@ -344,7 +344,8 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     let background = Background::start(workers, runtime);
     let lost = bench.engine.device_lost();
     assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));
-    lost.into_iter().for_each(|path| background.restore(path));
+    let lost_in = bench.store.epoch();
+    lost.into_iter().for_each(|path| background.restore(path, lost_in));
     bench.runtime.block_on(background.settle());
     assert_eq!(bench.status().cache.entries, 3);
     let (again, asked) = bench.ask(&hot, ReuseMode::ExactOnly);

@@ -176,7 +176,7 @@ impl Engine {
     pub fn device_lost(&self) -> Vec<LostPath> {
         let device = &self.shared.device;
         let lost = device.hottest(device.status().capacity_bytes / 2);
-        device.clear();
+        device.lose();
         lost
     }
 

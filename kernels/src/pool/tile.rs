@@ -4,8 +4,9 @@
 use super::{BLOCK_TOKENS, KvData, KvLayout};
 use crate::Result;
 use crate::aligned::SharedMut;
-use crate::dtype::bf16_bits;
+use crate::dtype::{KvDtype, bf16_bits};
 use crate::rope::Rope;
+use crate::simd::{self, Kernel, Path, Vector};
 
 /// Whether the next sixteen slots are those of one block, in order.
 pub(super) fn fills_a_block(slots: &[u32]) -> bool {
@@ -18,12 +19,45 @@ pub(super) fn fills_a_block(slots: &[u32]) -> bool {
 pub(super) struct Tile {
     layout: KvLayout,
     row: Vec<f32>,
+    angles: Vec<f32>,
     bits: Vec<u16>,
+}
+
+/// One row on its way into the tile.
+struct Turn<'a> {
+    /// Where it comes from, if it is in bf16 and not in `row` already.
+    stored: Option<&'a [u8]>,
+    row: &'a mut [f32],
+    /// Cosines, then sines, `[head_dim / 2]` each.
+    angles: &'a [f32],
+    bits: &'a mut [u16],
+}
+
+impl Kernel for Turn<'_> {
+    /// Plain loops, which the compiler makes vectors of for each path; nothing is fused, so that the bits are those of
+    /// [`Rope::rotate`] and of rounding.
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let Self { stored, row, angles, bits } = self;
+        if let Some(stored) = stored {
+            for (value, stored) in row.iter_mut().zip(stored.chunks_exact(2)) {
+                *value = f32::from_bits(u32::from(u16::from_le_bytes([stored[0], stored[1]])) << 16);
+            }
+        }
+        let (cos, sin) = angles.split_at(angles.len() / 2);
+        let (first, second) = row.split_at_mut(cos.len());
+        for (((a, b), cos), sin) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+        bits.iter_mut().zip(row).for_each(|(bits, value)| *bits = bf16_bits(*value));
+    }
 }
 
 impl Tile {
     pub fn new(layout: KvLayout) -> Self {
-        Self { layout, row: vec![0.0; layout.head_dim], bits: vec![0; layout.head_dim * BLOCK_TOKENS] }
+        let head_dim = layout.head_dim;
+        let zeros = || vec![0.0; head_dim];
+        Self { layout, row: zeros(), angles: zeros(), bits: vec![0; head_dim * BLOCK_TOKENS] }
     }
 
     /// Takes one head's K of sixteen tokens from `token` on, rotated to their positions.
@@ -35,10 +69,16 @@ impl Tile {
         rope: &Rope,
         positions: &[u32],
     ) -> Result<()> {
+        let path = Path::best();
         for (lane, position) in positions[..BLOCK_TOKENS].iter().enumerate() {
-            k.read(self.from(token + lane, head), &mut self.row)?;
-            rope.rotate(&mut self.row, *position);
-            self.round(lane);
+            let from = self.from(token + lane, head);
+            let stored = self.stored(k, from);
+            if stored.is_none() {
+                k.read(from, &mut self.row)?;
+            }
+            rope.copy_angles(*position, &mut self.angles);
+            let bits = &mut self.bits[lane * self.layout.head_dim..][..self.layout.head_dim];
+            simd::dispatch(path, Turn { stored, row: &mut self.row, angles: &self.angles, bits });
         }
         Ok(())
     }
@@ -46,19 +86,34 @@ impl Tile {
     /// Takes one head's V of sixteen tokens from `token` on.
     pub fn take_values(&mut self, v: KvData<'_>, token: usize, head: usize) -> Result<()> {
         for lane in 0..BLOCK_TOKENS {
-            v.read(self.from(token + lane, head), &mut self.row)?;
-            self.round(lane);
+            let from = self.from(token + lane, head);
+            let stored = self.stored(v, from);
+            if stored.is_none() {
+                v.read(from, &mut self.row)?;
+            }
+            let bits = &mut self.bits[lane * self.layout.head_dim..][..self.layout.head_dim];
+            match stored {
+                // What is stored is rounded already.
+                Some(stored) => bits
+                    .iter_mut()
+                    .zip(stored.chunks_exact(2))
+                    .for_each(|(bits, stored)| *bits = u16::from_le_bytes([stored[0], stored[1]])),
+                None => bits.iter_mut().zip(&self.row).for_each(|(bits, value)| *bits = bf16_bits(*value)),
+            }
         }
         Ok(())
     }
 
-    fn from(&self, token: usize, head: usize) -> usize {
-        token * self.layout.kv_dim() + head * self.layout.head_dim
+    /// One head's row of bf16 as it is stored; `None` for other types, and for a row that is not there.
+    fn stored<'a>(&self, data: KvData<'a>, from: usize) -> Option<&'a [u8]> {
+        match data {
+            KvData::Bytes(KvDtype::Bf16, bytes) => bytes.get(2 * from..2 * (from + self.layout.head_dim)),
+            _ => None,
+        }
     }
 
-    fn round(&mut self, lane: usize) {
-        let bits = &mut self.bits[lane * self.row.len()..][..self.row.len()];
-        bits.iter_mut().zip(&self.row).for_each(|(bits, value)| *bits = bf16_bits(*value));
+    fn from(&self, token: usize, head: usize) -> usize {
+        token * self.layout.kv_dim() + head * self.layout.head_dim
     }
 
     /// Writes K as `[head_dim / 2][16][2]`.
@@ -66,7 +121,7 @@ impl Tile {
     /// # Safety
     /// `head_dim * 16` cells from `start` on must exist, and nobody else may use them meanwhile.
     pub unsafe fn place_keys(&self, cells: SharedMut<u16>, start: usize) {
-        for (lane, row) in self.bits.chunks_exact(self.row.len()).enumerate() {
+        for (lane, row) in self.bits.chunks_exact(self.layout.head_dim).enumerate() {
             for (pair, bits) in row.chunks_exact(2).enumerate() {
                 // SAFETY: the caller's promise; a pair of elements needs no more than their alignment.
                 unsafe {
@@ -83,8 +138,8 @@ impl Tile {
     /// `row_len * 16` cells from `start` on must exist, and nobody else may use them meanwhile.
     pub unsafe fn place_values(&self, cells: SharedMut<u16>, start: usize) {
         let row_len = self.layout.row_len();
-        for (pair, rows) in self.bits.chunks_exact(2 * self.row.len()).enumerate() {
-            let (even, odd) = rows.split_at(self.row.len());
+        for (pair, rows) in self.bits.chunks_exact(2 * self.layout.head_dim).enumerate() {
+            let (even, odd) = rows.split_at(self.layout.head_dim);
             for (dim, (even, odd)) in even.iter().zip(odd).enumerate() {
                 // SAFETY: as above.
                 unsafe {

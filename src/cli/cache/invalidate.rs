@@ -39,7 +39,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
              `ragstone cache evict --collection {collection}` frees their KV and keeps them"
         )));
     }
-    let body = json!({ "collection": collection, "document": document, "dry_run": dry_run });
+    let all = document.is_none();
+    let body = json!({ "collection": collection, "document": document, "all": all, "dry_run": dry_run });
     let done: Value = access::with(config, "cache invalidate", async |client: &Client| {
         let bar = Progress::new(format!("invalidating {}", document.as_deref().unwrap_or(&collection)), Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await

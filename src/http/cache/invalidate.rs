@@ -13,15 +13,20 @@ use crate::http::fields::Fields;
 use crate::service::State;
 
 /// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
-/// behind it: `{"collection", "document"?, "dry_run"?}`. A kill in between is finished by the next start.
+/// behind it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
 pub async fn invalidate(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(payload, state.body_bytes).await?;
     let collection: String = fields.need("collection")?;
     let document: Option<String> = fields.take("document")?;
+    let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
+    if document.is_none() && !all && !dry_run {
+        let message = "say which `document`, or `\"all\": true` for every document of the collection";
+        return Err(Error::param("document", message));
+    }
     let ragstone = opened.ragstone.clone();
     let answer = state.on_runtime(async move {
         if dry_run {

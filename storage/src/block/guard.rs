@@ -111,6 +111,11 @@ impl BlockAllocator {
         self.total_blocks() - self.watermark_blocks()
     }
 
+    /// What the blocks held is gone: no weak handle finds its block any more.
+    pub fn forget_contents(&self) {
+        self.slots().forget_contents();
+    }
+
     fn slots(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

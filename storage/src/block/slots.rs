@@ -83,6 +83,14 @@ impl Slots {
         }
     }
 
+    /// No handle that was given out finds its block any more, whoever holds it.
+    pub fn forget_contents(&mut self) {
+        for slot in &mut self.slots {
+            slot.generation += 1;
+            slot.is_findable = false;
+        }
+    }
+
     /// From now on a handle with the generation that is returned finds the block.
     pub fn make_findable(&mut self, block: BlockId) -> u64 {
         let slot = self.slot_mut(block.0);

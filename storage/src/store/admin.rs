@@ -78,9 +78,15 @@ impl KvStore {
     pub fn entries(&self, each: &mut dyn FnMut(EntryInfo)) -> Result<()> {
         let mut found: HashMap<KvKey, (EntrySummary, Vec<Tier>)> = HashMap::new();
         for (tier, entries) in self.entry_tiers() {
-            entries.list(&mut |summary| {
+            let listed = entries.list(&mut |summary| {
                 found.entry(summary.key).or_insert_with(|| (summary, Vec::new())).1.push(tier);
-            })?;
+            });
+            match listed {
+                Err(error) if tier == Tier::Object && error.kind() == ErrorKind::Unavailable => {
+                    tracing::warn!(%error, "object storage cannot be listed; what only it has is left out");
+                }
+                listed => listed?,
+            }
         }
         let mut found: Vec<_> = found.into_values().collect();
         found.sort_unstable_by_key(|(summary, _)| summary.key);
@@ -150,45 +156,58 @@ impl KvStore {
     /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments
     /// that this machine holds is found.
     pub fn invalidate(&self, segments: &[SegmentDigest]) -> Result<Invalidated> {
+        let mut done = Invalidated::default();
+        if segments.is_empty() {
+            return Ok(done);
+        }
         let tiers = &self.0.tiers;
         tiers.tombstones.bury(segments, &[]);
-        let doomed = self.local_entries_of(segments)?;
-        let keys: Vec<KvKey> = doomed.iter().map(|(_, summary)| summary.key).collect();
-        tiers.tombstones.bury(&[], &keys);
-        let mut done = Invalidated::default();
-        for (tier, summary) in &doomed {
-            let id = summary.id();
-            if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&id))? {
-                done.entries += 1;
-                done.bytes += summary.bytes;
-            }
-        }
+        self.remove_entries_of(segments, &mut done)?;
         if let Some(object) = &tiers.object {
-            let ids: HashSet<EntryId> = doomed.iter().map(|(_, summary)| summary.id()).collect();
-            for id in ids.iter().filter(|id| !segments.contains(&id.segment)) {
-                done.entries += u64::from(object.remove(id)?);
-            }
             for segment in segments {
                 done.entries += object.remove_segment(segment)?;
             }
         }
-        self.0.uses.forget(&keys);
         if let Some(device) = self.0.device.get() {
-            // Last: a prompt that found the passage in another tier might have brought it back.
+            // After the others: a prompt that found the passage in another tier might have brought it back.
             done.entries += device.invalidate(self.fingerprint(), segments) as u64;
         }
+        // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
+        // of it was filed already is removed.
+        tiers.tombstones.bury(segments, &[]);
+        self.remove_entries_of(segments, &mut done)?;
         Ok(done)
     }
 
-    /// Entries of the segments, and what stands behind them, in the tiers of this machine.
-    fn local_entries_of(&self, segments: &[SegmentDigest]) -> Result<Vec<(Tier, EntrySummary)>> {
+    /// Removes the entries of some segments, and what stands behind them, from the tiers of this machine, and those of them
+    /// from object storage as well.
+    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Invalidated) -> Result<()> {
+        let tiers = &self.0.tiers;
         let mut all = Vec::new();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
             entries.list(&mut |summary| all.push((tier, summary)))?;
         }
         let doomed = behind_any(segments, all.iter().map(|(_, summary)| summary));
-        all.retain(|(_, summary)| doomed.contains(&summary.key));
-        Ok(all)
+        let keys: Vec<KvKey> = doomed.keys().copied().collect();
+        tiers.tombstones.bury(&[], &keys);
+        for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
+            if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&summary.id()))? {
+                done.entries += 1;
+                done.bytes += summary.bytes;
+            }
+        }
+        if let Some(object) = &tiers.object {
+            let ids: HashSet<EntryId> = all.iter().map(|(_, summary)| summary.id()).collect();
+            let proven = |id: &&EntryId| doomed.get(&id.key) == Some(&Doom::Proven) && !segments.contains(&id.segment);
+            for id in ids.iter().filter(proven) {
+                done.entries += u64::from(object.remove(id)?);
+            }
+        }
+        self.0.uses.forget(&keys);
+        for key in &keys {
+            self.set_pinned(key, false)?;
+        }
+        Ok(())
     }
 
     /// Reads every frame of the given tiers and compares it with its checksum. Damaged entries are removed unless
@@ -262,26 +281,34 @@ impl KvStore {
     }
 }
 
-/// The entries of some segments, and those that stand behind them. One whose ancestors are not all known may stand behind
-/// them too, and counts: nothing is lost but time.
+/// Why an entry goes with some segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doom {
+    /// It is of one of them, or stands behind one.
+    Proven,
+    /// Its ancestors are not all known. It may stand behind one: nothing is lost but time, on this machine.
+    Suspected,
+}
+
+/// The entries of some segments, and those that stand behind them.
 fn behind_any<'a>(
     segments: &[SegmentDigest],
     entries: impl Iterator<Item = &'a EntrySummary> + Clone,
-) -> HashSet<KvKey> {
+) -> HashMap<KvKey, Doom> {
     let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
     let known: HashMap<&KvKey, &EntrySummary> = entries.clone().map(|entry| (&entry.key, entry)).collect();
-    let is_doomed = |entry: &EntrySummary| {
+    let doom = |entry: &EntrySummary| {
         let mut at = entry;
         loop {
             if wanted.contains(&at.segment) {
-                return true;
+                return Some(Doom::Proven);
             }
-            let Some(parent) = &at.parent else { return false };
-            let Some(above) = known.get(parent) else { return true };
+            let parent = at.parent.as_ref()?;
+            let Some(above) = known.get(parent) else { return Some(Doom::Suspected) };
             at = above;
         }
     };
-    entries.filter(|entry| is_doomed(entry)).map(|entry| entry.key).collect()
+    entries.filter_map(|entry| Some((entry.key, doom(entry)?))).collect()
 }
 
 fn verify_entry(entries: &dyn EntryTier, id: &EntryId, report: &mut VerifyReport) -> Result<()> {

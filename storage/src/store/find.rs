@@ -194,9 +194,11 @@ impl KvStore {
         if avoided.len() >= MOST_AVOIDED {
             avoided.retain(|_, until| *until > now);
         }
-        if avoided.len() < MOST_AVOIDED {
-            avoided.insert(id.key, now + AVOIDED_MS);
+        if avoided.len() >= MOST_AVOIDED {
+            // So many that the tier's breaker is open; this one must be hidden from the plan that is made next.
+            avoided.clear();
         }
+        avoided.insert(id.key, now + AVOIDED_MS);
     }
 
     /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept. Memory only.

@@ -85,7 +85,7 @@ impl World {
         let mut chosen = options(self.host_bytes, self.disk_bytes);
         chosen.host.policy = self.policy;
         chosen.disk.policy = self.policy;
-        if self.seed % 2 == 0 {
+        if self.seed.is_multiple_of(2) {
             chosen.object = Some(self.bucket.clone());
         }
         let opened = KvStore::open(&self.dir.path().join("kv"), chosen, MODEL, self.env.clone(), catalog);

@@ -175,6 +175,44 @@ fn invalidation_removes_a_passage_and_all_behind_it_from_every_tier_and_nothing_
     assert_eq!(store.invalidate(&[doomed.segment]).unwrap(), Invalidated::default());
 }
 
+/// One that may stand behind the passage goes from this machine, but stays in the bucket, where its parent may be.
+#[test]
+fn entries_of_unknown_descent_stay_in_the_bucket_and_no_segment_removes_nothing() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let gone = entry_behind(None, &[1]).header().key;
+    let orphan = keep(&store, entry_behind(Some(gone), &[5]));
+    assert_eq!(store.invalidate(&[]).unwrap(), Invalidated::default());
+    assert_eq!(tiers_of(&store, &orphan).len(), 3);
+    store.invalidate(&[SegmentDigest::of(&MODEL, &[9])]).unwrap();
+    assert_eq!(tiers_of(&store, &orphan), [Tier::Object]);
+}
+
+/// A child that was computed behind a passage which no tier of this machine has.
+#[test]
+fn what_was_computed_behind_a_passage_that_only_the_bucket_had_is_not_filed_after_its_invalidation() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let passage = keep(&store, entry_behind(None, &[2]));
+    for tier in [Tier::Host, Tier::Disk] {
+        store.evict(&passage, tier).unwrap();
+    }
+    let planned_in = store.epoch();
+    store.invalidate(&[passage.segment]).unwrap();
+    assert!(!store.keep(entry_behind(Some(passage.key), &[3]), planned_in).unwrap());
+    assert!(store.keep(entry_behind(None, &[3]), planned_in).unwrap(), "what stands behind nothing is not touched");
+}
+
+#[test]
+fn an_invalidated_entry_is_pinned_no_more() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, PLENTY, PLENTY);
+    let id = keep(&store, entry_behind(None, &[2]));
+    store.set_pinned(&id.key, true).unwrap();
+    store.invalidate(&[id.segment]).unwrap();
+    assert!(store.set_pinned(&id.key, true).unwrap(), "it was not");
+}
+
 #[test]
 fn what_was_planned_before_an_invalidation_is_not_filed_after_it() {
     let dir = TempDir::new().unwrap();

@@ -11,7 +11,7 @@ use crate::key::KvKey;
 use crate::tier::disk::{DiskIndex, DiskTier};
 use crate::tier::host::{HostState, HostTier};
 use crate::tier::resident::Pin;
-use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus, Use};
+use crate::tier::{EntrySummary, EntryTier, Put, SharedTier, Tier, TierStatus, Use};
 use crate::{Error, ErrorKind, Result};
 
 pub(super) struct Tiers {
@@ -86,25 +86,44 @@ impl Tiers {
     pub fn write(&self, tier: Tier, entry: &Arc<Entry>, planned_in: u64) -> Result<Option<Put>> {
         let Some(into) = self.get(tier) else { return Ok(None) };
         let summary = entry.header().summary();
-        if self.tombstones.forbids(&summary, planned_in) {
-            count(&self.counts.invalidated_in_flight);
+        if self.forbids(&summary, planned_in) {
             return Ok(None);
         }
         if !self.worth.is_worth_keeping(tier, &summary) {
             count(&self.counts.of(tier).declined);
             return Ok(None);
         }
-        let put = into.put(entry).inspect_err(|error| {
+        let put = into.put(entry);
+        // Who invalidates marks first and removes then: one of the two sees the other. A put that failed may have applied.
+        if self.forbids(&summary, planned_in) {
+            into.remove(&summary.id()).inspect_err(|error| {
+                tracing::error!(%tier, key = %summary.key, %error, "an entry of an invalidated passage was not removed");
+            })?;
+            return Ok(None);
+        }
+        let put = put.inspect_err(|error| {
             count(&self.counts.of(tier).failed);
             tracing::warn!(%tier, key = %summary.key, %error, "an entry was not written");
         })?;
-        // Who invalidates marks first and removes then: one of the two sees the other.
-        if self.tombstones.forbids(&summary, planned_in) {
-            count(&self.counts.invalidated_in_flight);
-            into.remove(&summary.id())?;
-            return Ok(None);
-        }
         Ok(Some(put))
+    }
+
+    /// Whether an entry that was planned in the epoch `planned_in` is of a passage, or stands behind one, that was invalidated
+    /// since. One whose ancestors this machine does not know may stand behind one.
+    fn forbids(&self, entry: &EntrySummary, planned_in: u64) -> bool {
+        let mut forbidden = self.tombstones.forbids(entry, planned_in);
+        if !forbidden && planned_in < self.tombstones.epoch() {
+            let mut above = entry.parent;
+            while let (Some(key), false) = (above, forbidden) {
+                let parent = self.host.summary(&key).or_else(|| self.disk.summary(&key));
+                forbidden = parent.as_ref().is_none_or(|parent| self.tombstones.forbids(parent, planned_in));
+                above = parent.and_then(|parent| parent.parent);
+            }
+        }
+        if forbidden {
+            count(&self.counts.invalidated_in_flight);
+        }
+        forbidden
     }
 
     /// Tells every policy what a request used.

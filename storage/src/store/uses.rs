@@ -11,6 +11,8 @@ use crate::tier::resident::locked;
 
 /// Uses that the catalog does not know yet, at the most.
 const MOST_UNWRITTEN: usize = 4096;
+/// Entries whose uses are remembered, those that left every tier among them: about 30 MB.
+const MOST_KNOWN: usize = 1 << 19;
 
 pub(super) struct Uses {
     pub catalog: Arc<Catalog>,
@@ -49,6 +51,7 @@ impl Uses {
             used.unix_ms = now;
             used.uses = used.uses.saturating_add(1);
             state.unwritten.insert(*key);
+            state.trim();
             state.unwritten.len() > MOST_UNWRITTEN
         };
         if is_much {
@@ -93,6 +96,22 @@ impl Uses {
 
     pub fn flush(&self) -> Result<()> {
         self.catalog.flush()
+    }
+}
+
+impl State {
+    /// Forgets the half that was used longest ago, where entries are many: they only order evictions after a restart.
+    fn trim(&mut self) {
+        if self.known.len() <= MOST_KNOWN {
+            return;
+        }
+        let mut times: Vec<u64> = self.known.values().map(|used| used.unix_ms).collect();
+        let middle = times.len() / 2;
+        let (_, median, _) = times.select_nth_unstable(middle);
+        let median = *median;
+        self.known.retain(|_, used| used.unix_ms > median);
+        let Self { known, unwritten } = self;
+        unwritten.retain(|key| known.contains_key(key));
     }
 }
 

@@ -132,7 +132,9 @@ impl DiskTier {
         if !visible {
             self.delete(&extent)?;
         }
-        self.steer_collection()?;
+        if let Err(error) = self.steer_collection() {
+            tracing::warn!(%error, "garbage on disk is not collected for now");
+        }
         Ok(Put::Stored { bytes: extent.bytes })
     }
 
@@ -203,6 +205,11 @@ impl DiskTier {
     /// Keeps a key in this tier while the result lives, if it is or comes there.
     pub(crate) fn pin(&self, key: &KvKey) -> DiskPin {
         Pin::new(&self.0.index, &mut self.index(), key)
+    }
+
+    /// What is known of an entry that can be found; memory only.
+    pub fn summary(&self, key: &KvKey) -> Option<EntrySummary> {
+        self.index().summary(key)
     }
 
     /// What can be found, by key; memory only.

@@ -62,6 +62,11 @@ impl HostTier {
         locked(&self.state).entries.get(key).cloned()
     }
 
+    /// What is known of an entry that is held.
+    pub fn summary(&self, key: &KvKey) -> Option<EntrySummary> {
+        self.get(key).map(|entry| entry.header().summary())
+    }
+
     /// Whether the key is held.
     pub fn contains(&self, key: &KvKey) -> bool {
         locked(&self.state).entries.contains_key(key)

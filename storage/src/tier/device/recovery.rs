@@ -17,7 +17,7 @@ pub struct LostPath {
 }
 
 impl DeviceTier {
-    /// Forgets everything: the device's memory is gone. Sequences that run keep their blocks, and lose them when they end.
+    /// Forgets everything. Sequences that run keep their blocks, and lose them when they end.
     pub fn clear(&self) {
         let mut state = self.state();
         let roots: Vec<NodeId> =
@@ -27,9 +27,16 @@ impl DeviceTier {
         }
     }
 
+    /// The device's memory is gone: as [`clear`](Self::clear), and no block is found any more by whoever found it before.
+    pub fn lose(&self) {
+        self.clear();
+        self.state().epoch += 1;
+        self.allocator().forget_contents();
+    }
+
     /// The hottest upper nodes, as paths that do not begin one another: those that fit into `bytes` together, the most used
     /// first (RAGCache, section 6). The slower tiers have copies by construction, as they are given everything that is
-    /// computed; after [`DeviceTier::clear`] these are worth bringing back first.
+    /// computed; after [`DeviceTier::lose`] these are worth bringing back first.
     pub fn hottest(&self, bytes: u64) -> Vec<LostPath> {
         let state = self.state();
         let hottest = state.tree.hottest(bytes);

@@ -263,6 +263,10 @@ impl DiskIndex {
         self.residents.refused
     }
 
+    pub fn summary(&self, key: &KvKey) -> Option<EntrySummary> {
+        self.slots.get(key).filter(|slot| slot.state == SlotState::Ready).map(|slot| slot.summary.clone())
+    }
+
     /// Readable entries, by key.
     pub fn summaries(&self) -> Vec<EntrySummary> {
         let ready = self.slots.values().filter(|slot| slot.state == SlotState::Ready);
