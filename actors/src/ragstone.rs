@@ -293,8 +293,7 @@ impl Ragstone {
     /// For a backend whose device lost its memory while nothing ran (a driver's reset): forgets what was there, and brings the
     /// hottest upper nodes back from the slower tiers when nobody waits.
     pub fn device_lost(&self) {
-        let lost_in = self.store().epoch();
-        let lost = self.inner.engine.device_lost();
+        let (lost_in, lost) = (self.store().epoch(), self.inner.engine.device_lost());
         tracing::warn!(paths = lost.len(), "the device's memory was lost; what was used most comes back first");
         lost.into_iter().for_each(|path| self.inner.pipeline.background.restore(path, lost_in));
     }

@@ -223,6 +223,23 @@ fn the_hottest_paths_are_named_before_the_device_is_lost() {
     assert_eq!(engine.ask(&hot, 0).unwrap().taken, 48);
 }
 
+/// A prompt that waits has found blocks whose memory is gone; a forgotten node's blocks would still be right.
+#[test]
+fn what_was_found_before_the_device_was_lost_is_not_found_after() {
+    let mut engine = Engine::new(tier(10));
+    let path = prompt(&[(1, 48)], 16);
+    drop(engine.ask(&path, 0).unwrap());
+    let waiting = engine.find(&path);
+    engine.tier.clear();
+    assert!(engine.tier.begin(Some(&waiting), 48, 64, false).is_ok(), "only forgotten");
+    drop(engine.ask(&path, 0).unwrap());
+    let waiting = engine.find(&path);
+    assert_eq!(waiting.tokens(), 48);
+    engine.tier.lose();
+    assert!(matches!(engine.tier.begin(Some(&waiting), 48, 64, false), Err(Refused::Gone)));
+    assert_eq!(engine.tier.allocator().free_blocks(), 10);
+}
+
 /// One thing that happens to the engine.
 #[derive(Debug, Clone)]
 enum Step {
