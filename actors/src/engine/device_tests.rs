@@ -1,5 +1,8 @@
 //! The device tier under the real engine, on a small random model: what is taken from there has the bits of a cold prefill.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::SamplingParams;
@@ -10,6 +13,7 @@ use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::device::DeviceOptions;
+use ragstone_storage::tier::disk::DiskTier;
 use ragstone_storage::tier::{Tier, TierStatus};
 use tokio::runtime::Runtime;
 
@@ -32,6 +36,22 @@ struct Bench {
     tier: DeviceTier,
     engine: Engine,
     _folder: tempfile::TempDir,
+}
+
+impl Bench {
+    /// Waits until the workers, which end on threads of their own, have closed the store: RocksDB's threads and its global
+    /// destructors do not bear each other when the process ends.
+    fn close(self) {
+        let Self { runtime, store, engine, _folder: folder, .. } = self;
+        drop((store, engine));
+        runtime.shutdown_timeout(Duration::from_secs(60));
+        let (begun, kv) = (Instant::now(), folder.path().join("kv"));
+        let options = TierOptions { capacity_bytes: 1 << 30, policy: PolicyKind::Lru };
+        while let Err(error) = DiskTier::open(&kv, options, Env::seeded(0, 0), &HashMap::new()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// An answer under way.
@@ -351,6 +371,8 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     let (again, asked) = bench.ask(&hot, ReuseMode::ExactOnly);
     assert_eq!((letters(&asked.plan).as_str(), again), ("DDDC", bits));
     assert_eq!(letters(&bench.ask(&cold, ReuseMode::ExactOnly).1.plan), "DHC");
+    drop(background);
+    bench.close();
 }
 
 #[test]
