@@ -111,6 +111,8 @@ impl Service for Fusor {
 
 impl Fusor {
     fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
+        // On this thread, which may wait for a disk; the request's own may not.
+        self.store.write_uses();
         let started = Instant::now();
         let mut residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
         let look_up_ms = milliseconds_since(started);

@@ -214,7 +214,7 @@ impl Pipeline {
             };
             match self.prefiller.ask(request, remaining(deadline)?).await? {
                 Ok(prefill) => {
-                    self.store.record_use(&plan)?;
+                    self.store.record_use(&plan);
                     return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),

@@ -309,7 +309,9 @@ impl Warmer {
         let mut progress = job.progress.clone();
         let begin = ids.partition_point(|id| *id <= progress.last_passage);
         (progress.passages_done, progress.passages_total) = (begin as u64, ids.len() as u64);
+        let mut is_whole = true;
         for batch in ids[begin..].chunks(PASSAGES_PER_NOTE) {
+            let lost = self.0.pipeline.store.writes_lost();
             let root = self.0.pipeline.root()?;
             let found_in = self.0.pipeline.store.epoch();
             for passage in self.0.corpus.passages_of(&job.collection, batch).await? {
@@ -322,7 +324,11 @@ impl Warmer {
                 }
             }
             progress.passages_done += batch.len() as u64;
-            progress.last_passage.clone_from(&batch[batch.len() - 1]);
+            // Once something did not reach the disk, the place stays before it: after a kill it is looked at again.
+            is_whole &= self.written(lost).await?;
+            if is_whole {
+                progress.last_passage.clone_from(&batch[batch.len() - 1]);
+            }
             self.note(job.id, &progress).await?;
             // Nobody has to see every step.
             let _ = events.try_send(Ok(WarmEvent::Progress(progress.clone())));
@@ -356,14 +362,21 @@ impl Warmer {
         }
     }
 
+    /// Waits until what was computed is on disk, and says whether all of it is; `lost` is how much was lost before.
+    async fn written(&self, lost: u64) -> Result<bool> {
+        let store = self.0.pipeline.store.clone();
+        blocking(move || {
+            let is_drained = store.drain(DRAIN_LIMIT);
+            store.flush()?;
+            Ok(is_drained && store.writes_lost() == lost)
+        })
+        .await
+    }
+
     /// Notes how far the job is, once that is on disk.
     async fn note(&self, id: u64, progress: &WarmProgress) -> Result<()> {
         let (store, catalog, progress) = (self.0.pipeline.store.clone(), self.0.catalog.clone(), progress.clone());
         blocking(move || {
-            if !store.drain(DRAIN_LIMIT) {
-                tracing::warn!("entries wait long to be written; those that a kill loses are not computed ahead again");
-            }
-            store.flush()?;
             store.env().fail_point("warm.before_note")?;
             match catalog.update_warm_job(id, &progress) {
                 Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => Err(cancelled(id)),

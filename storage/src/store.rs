@@ -38,6 +38,7 @@ pub use self::worth::AdmissionRule;
 pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
+use crate::cost::CostGrid;
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
@@ -83,6 +84,10 @@ struct Inner {
     find: Mutex<find::State>,
     /// What an operator pinned.
     pins: Mutex<HashMap<KvKey, TierPins>>,
+    /// Held while pins change, in the catalog and here.
+    pin_changes: Mutex<()>,
+    /// What a prefill costs, for the policies.
+    costs: CostGrid,
     /// The engine's, once there is one.
     device: OnceLock<DeviceTier>,
 }
@@ -149,6 +154,8 @@ impl KvStore {
             to_object,
             find: Mutex::default(),
             pins: Mutex::new(pins),
+            pin_changes: Mutex::default(),
+            costs: CostGrid::measured_default()?,
             device: OnceLock::new(),
         })))
     }
@@ -236,6 +243,11 @@ impl KvStore {
         let is_on_disk = self.0.to_disk.drain(limit);
         let is_uploaded = self.0.to_object.as_ref().is_none_or(|queue| queue.drain(limit));
         is_on_disk && is_uploaded
+    }
+
+    /// Entries that were to go to the disk and did not: the queue was full, or the write failed.
+    pub fn writes_lost(&self) -> u64 {
+        self.0.to_disk.status().dropped + self.0.tiers.counts.of(Tier::Disk).failed.load(Ordering::Relaxed)
     }
 
     /// Syncs RocksDB's log and writes times of use to the catalog: what is on disk survives a power cut. BLOCKS.

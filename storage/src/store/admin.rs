@@ -1,18 +1,16 @@
 //! What an operator does to the store: list, pin, evict, invalidate, verify.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::KvStore;
 use super::tiers::count;
 use crate::catalog::LastUse;
-use crate::entry::Entry;
 use crate::frame;
 use crate::key::{KvKey, SegmentDigest};
 use crate::tier::resident::locked;
-use crate::tier::{EntryId, EntrySummary, EntryTier, Tier, TierEntry};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Tier};
 use crate::{Error, ErrorKind, Result};
 
 /// The tiers that hold whole entries, fastest first.
@@ -101,7 +99,7 @@ impl KvStore {
         Ok(())
     }
 
-    fn entry_tiers(&self) -> impl Iterator<Item = (Tier, &dyn EntryTier)> {
+    pub(super) fn entry_tiers(&self) -> impl Iterator<Item = (Tier, &dyn EntryTier)> {
         ENTRY_TIERS.into_iter().filter_map(|tier| Some((tier, self.0.tiers.get(tier)?)))
     }
 
@@ -136,14 +134,20 @@ impl KvStore {
     /// # Errors
     /// As the catalog says.
     pub fn set_pinned(&self, key: &KvKey, pinned: bool) -> Result<bool> {
-        let mut pins = locked(&self.0.pins);
-        if pins.contains_key(key) == pinned {
+        // One change at a time; who only reads the pins does not wait for the catalog.
+        let _changing = locked(&self.0.pin_changes);
+        if locked(&self.0.pins).contains_key(key) == pinned {
             return Ok(false);
         }
         self.0.uses.catalog.set_pinned(key, pinned)?;
-        let pin = if pinned { pins.insert(*key, self.0.tiers.pin(key)) } else { pins.remove(key) };
+        let pin = pinned.then(|| self.0.tiers.pin(key));
+        let mut pins = locked(&self.0.pins);
+        let before = match pin {
+            Some(pin) => pins.insert(*key, pin),
+            None => pins.remove(key),
+        };
         drop(pins);
-        drop(pin);
+        drop(before);
         Ok(true)
     }
 
@@ -259,19 +263,6 @@ impl KvStore {
         }
     }
 
-    /// Reads a whole entry from the fastest tier that has it, every frame verified; `None` if none has. BLOCKS.
-    ///
-    /// # Errors
-    /// As the tier says.
-    pub fn read(&self, id: &EntryId) -> Result<Option<Arc<Entry>>> {
-        for (_, entries) in self.entry_tiers() {
-            if let Some(entry) = entries.open(id)? {
-                return read_entry(&*entry).map(|entry| Some(Arc::new(entry)));
-            }
-        }
-        Ok(None)
-    }
-
     /// Has RocksDB rewrite its files without what was deleted; the bytes that became free. BLOCKS.
     ///
     /// # Errors
@@ -322,10 +313,4 @@ fn verify_entry(entries: &dyn EntryTier, id: &EntryId, report: &mut VerifyReport
         report.bytes += bytes.len() as u64;
     }
     Ok(())
-}
-
-fn read_entry(entry: &dyn TierEntry) -> Result<Entry> {
-    let header = entry.header();
-    let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
-    Entry::from_frames(Arc::clone(header), frames)
 }

@@ -12,7 +12,7 @@ use crate::key::{KvKey, SegmentDigest};
 use crate::plan::{LoadPlan, Source};
 use crate::tier::resident::locked;
 use crate::tier::{EntryId, EntryTier, Tier, TierEntry, Use};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind};
 
 /// How long an entry of object storage that could not be read is left alone, in milliseconds.
 const AVOIDED_MS: u64 = 30_000;
@@ -202,12 +202,16 @@ impl KvStore {
     }
 
     /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept. Memory only.
-    pub fn record_use(&self, plan: &LoadPlan) -> Result<()> {
-        for used in uses_of(plan, &CostGrid::measured_default()?) {
+    pub fn record_use(&self, plan: &LoadPlan) {
+        for used in uses_of(plan, &self.0.costs) {
             used.path[..used.cached].iter().for_each(|key| self.0.uses.record(key, self.env()));
             self.0.tiers.record(&used);
         }
-        Ok(())
+    }
+
+    /// Writes times of use to the catalog, once there are many that it does not know. BLOCKS for a moment.
+    pub fn write_uses(&self) {
+        self.0.uses.write_if_many();
     }
 }
 

@@ -134,9 +134,8 @@ impl KvStore {
     }
 
     /// From the fastest tier that has it whole.
-    fn read_anywhere(&self, id: &EntryId) -> Result<Option<Arc<Entry>>> {
-        for tier in [Tier::Host, Tier::Disk, Tier::Object] {
-            let Some(entries) = self.0.tiers.get(tier) else { continue };
+    pub(super) fn read_anywhere(&self, id: &EntryId) -> Result<Option<Arc<Entry>>> {
+        for (tier, entries) in self.entry_tiers() {
             match read(entries, id) {
                 Ok(Some(entry)) => return Ok(Some(entry)),
                 Ok(None) => {}

@@ -9,8 +9,8 @@ use crate::env::Env;
 use crate::key::KvKey;
 use crate::tier::resident::locked;
 
-/// Uses that the catalog does not know yet, at the most.
-const MOST_UNWRITTEN: usize = 4096;
+/// Uses that the catalog does not know yet which are worth a write.
+const MANY_UNWRITTEN: usize = 4096;
 /// Entries whose uses are remembered, those that left every tier among them: about 30 MB.
 const MOST_KNOWN: usize = 1 << 19;
 
@@ -44,17 +44,18 @@ impl Uses {
     }
 
     pub fn record(&self, key: &KvKey, env: &Env) {
-        let now = env.now_unix_ms();
-        let is_much = {
-            let mut state = locked(&self.state);
-            let used = state.known.entry(*key).or_default();
-            used.unix_ms = now;
-            used.uses = used.uses.saturating_add(1);
-            state.unwritten.insert(*key);
-            state.trim();
-            state.unwritten.len() > MOST_UNWRITTEN
-        };
-        if is_much {
+        let mut state = locked(&self.state);
+        let used = state.known.entry(*key).or_default();
+        used.unix_ms = env.now_unix_ms();
+        used.uses = used.uses.saturating_add(1);
+        state.unwritten.insert(*key);
+        state.trim();
+    }
+
+    /// Hands what is new to the catalog, if that is much.
+    pub fn write_if_many(&self) {
+        let unwritten = locked(&self.state).unwritten.len();
+        if unwritten > MANY_UNWRITTEN {
             self.write();
         }
     }

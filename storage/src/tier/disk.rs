@@ -214,7 +214,10 @@ impl DiskTier {
 
     /// What can be found, by key; memory only.
     pub fn summaries(&self) -> Vec<EntrySummary> {
-        self.index().summaries()
+        let mut summaries = self.index().summaries();
+        // Outside of the lock, which look-ups take.
+        summaries.sort_unstable_by_key(|summary| summary.key);
+        summaries
     }
 
     /// Reads and verifies an entry's row. BLOCKS.

@@ -267,12 +267,10 @@ impl DiskIndex {
         self.slots.get(key).filter(|slot| slot.state == SlotState::Ready).map(|slot| slot.summary.clone())
     }
 
-    /// Readable entries, by key.
+    /// Readable entries, in no order.
     pub fn summaries(&self) -> Vec<EntrySummary> {
         let ready = self.slots.values().filter(|slot| slot.state == SlotState::Ready);
-        let mut summaries: Vec<_> = ready.map(|slot| slot.summary.clone()).collect();
-        summaries.sort_unstable_by_key(|summary| summary.key);
-        summaries
+        ready.map(|slot| slot.summary.clone()).collect()
     }
 }
 

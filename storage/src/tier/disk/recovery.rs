@@ -48,7 +48,8 @@ pub(super) fn read_index(
     env.fail_point("disk.open")?;
     let mut recovery = Recovery::default();
     if db.iterator_cf(rocks::index(db)?, IteratorMode::Start).next().is_none() {
-        recovery.repaired += fill_index(db)?;
+        // In one write: the next opening would take a part of an index for the whole.
+        recovery.repaired += fill_index(db, usize::MAX)?;
     }
     let mut found = Vec::new();
     let mut damaged = Vec::new();
@@ -124,10 +125,10 @@ fn delete_raw(db: &DB, key: &[u8]) -> Result<()> {
 /// # Errors
 /// `Unavailable` if another process holds the folder; else as RocksDB says.
 pub fn add_index(dir: &Path) -> Result<u64> {
-    fill_index(&rocks::open(dir)?)
+    fill_index(&rocks::open(dir)?, ROWS_A_WRITE)
 }
 
-fn fill_index(db: &DB) -> Result<u64> {
+fn fill_index(db: &DB, rows_a_write: usize) -> Result<u64> {
     let (entries, index) = (rocks::entries(db)?, rocks::index(db)?);
     let write = |batch: &mut WriteBatch| {
         db.write(std::mem::take(batch)).map_err(|error| rocks::error("write index rows", error))
@@ -148,7 +149,7 @@ fn fill_index(db: &DB) -> Result<u64> {
             // An index row that cannot be read: opening sees it, and puts the entry aside.
             Err(_) => batch.put_cf(index, key_bytes, b"damaged"),
         }
-        if batch.len() >= ROWS_A_WRITE {
+        if batch.len() >= rows_a_write {
             write(&mut batch)?;
         }
     }

@@ -52,7 +52,9 @@ fn use_once(index: &mut DiskIndex, id: u8) {
 }
 
 fn ready(index: &DiskIndex) -> Vec<u8> {
-    index.summaries().iter().map(|summary| summary.key.0[0]).collect()
+    let mut ids: Vec<u8> = index.summaries().iter().map(|summary| summary.key.0[0]).collect();
+    ids.sort_unstable();
+    ids
 }
 
 #[test]
