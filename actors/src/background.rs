@@ -216,7 +216,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
             plan: fused.plan,
             loads: fused.loads,
             device: fused.device,
-            selection: Selection::Deviation,
+            selection: Selection::default(),
             decode: None,
             urgency: Urgency::Background,
         };

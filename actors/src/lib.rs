@@ -23,9 +23,10 @@ pub mod warm;
 pub mod worker;
 
 pub use error::{Error, ErrorKind, Result};
-pub use prefill::Selection;
-pub use question::{Context, InlineDocument, Input, Question, Reuse};
+pub use prefill::{By, Schedule, Selection};
+pub use question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
 pub use ragstone::{Folders, Progress, Ragstone, Status};
+pub use ragstone_kernels::deviation::Compared;
 pub use report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 pub use settings::Settings;
 pub use stream::AnswerStream;

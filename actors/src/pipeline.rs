@@ -20,7 +20,7 @@ use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor, milliseconds_since};
 use crate::prefill::PrefillError;
 use crate::prompt::{assemble_chat, assemble_tokens};
-use crate::question::{Context, Input, Question, Reuse};
+use crate::question::{Context, Input, Question, Reuse, RootCut};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::settings::Settings;
@@ -159,7 +159,10 @@ impl Pipeline {
     }
 
     fn assemble(&self, question: &Question, passages: &[Passage]) -> Result<Arc<[Segment]>> {
-        let segments = self.assemble_input(&question.input, passages)?;
+        let mut segments = self.assemble_input(&question.input, passages)?;
+        if question.root == RootCut::FirstToken {
+            cut_root(&mut segments);
+        }
         if segments.iter().all(|segment| segment.tokens.is_empty()) {
             return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
         }
@@ -256,6 +259,17 @@ impl Pipeline {
             let passage = segments[*index].clone();
             self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
+    }
+}
+
+/// Makes a passage of all but the first token of the root.
+fn cut_root(segments: &mut Vec<Segment>) {
+    if let Some(root) =
+        segments.first_mut().filter(|segment| segment.kind == SegmentKind::Root && segment.tokens.len() > 1)
+    {
+        let rest = root.tokens[1..].into();
+        root.tokens = root.tokens[..1].into();
+        segments.insert(1, Segment { kind: SegmentKind::Passage, tokens: rest });
     }
 }
 

@@ -6,62 +6,24 @@
 //! stored are computed on every layer and do not compete for that budget. What the device has already is in its blocks: nothing
 //! is done about it.
 
+mod selection;
+
 use std::sync::Arc;
 use std::time::Instant;
 
 use ragstone_kernels::attention::{RowGroup, SequenceView};
-use ragstone_kernels::deviation::{kv_deviation, select_highest};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{LayerKv, Model};
 use ragstone_kernels::pool::{BlockId, KvData, KvPool};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
-use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
+pub use self::selection::{By, Schedule, Selection};
+use self::selection::{SELECTION_LAYER, rows_to_keep};
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{FailedLoad, LayerLoads, LoadedLayer};
 use crate::report::{TierLoad, TokenAccount};
-
-/// The layer whose fresh K and V choose the tokens to recompute.
-const SELECTION_LAYER: usize = 1;
-
-/// How the tokens of blended passages that are recomputed are chosen. Their number is the ratio's alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Selection {
-    /// Those whose fresh K and V deviate most from the stored ones.
-    #[default]
-    Deviation,
-    /// Any, drawn from this seed: the control that says what choosing by deviation is worth.
-    Random(u64),
-}
-
-impl Selection {
-    /// The indices of `budget` of `count` tokens (all, if there are fewer), ascending. `deviations` is asked only where
-    /// the choice depends on it.
-    fn choose<E>(
-        self,
-        count: usize,
-        budget: usize,
-        deviations: impl FnOnce() -> Result<Vec<f32>, E>,
-    ) -> Result<Vec<usize>, E> {
-        let Self::Random(seed) = self else { return Ok(select_highest(&deviations()?, budget)) };
-        // Each token draws a ticket; the lowest win.
-        let mut order: Vec<usize> = (0..count).collect();
-        order.sort_unstable_by_key(|index| (splitmix64(seed ^ splitmix64(*index as u64)), *index));
-        order.truncate(budget);
-        order.sort_unstable();
-        Ok(order)
-    }
-}
-
-/// Steele, Lea and Flood's finalizer ("Fast splittable pseudorandom number generators"): one number from another.
-fn splitmix64(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 /// One prompt to prefill.
 pub struct Prompt<'a> {
@@ -127,7 +89,7 @@ impl From<ragstone_kernels::Error> for PrefillError {
 
 /// Runs the plan: after it, every slot `0..tokens` of `blocks` holds K and V of its token at its true position.
 pub fn prefill(model: &Model, pool: &mut KvPool, prompt: &Prompt<'_>) -> Result<Prefilled, PrefillError> {
-    prefill_selecting(model, pool, prompt, Selection::Deviation)
+    prefill_selecting(model, pool, prompt, Selection::default())
 }
 
 /// As [`prefill`], with the recomputed tokens chosen by `selection`.
@@ -144,13 +106,11 @@ pub fn prefill_selecting(
     let mut rows = active_rows(prompt.plan);
     let mut hidden = model.embed(&rows.iter().map(|row| prompt.tokens[*row as usize]).collect::<Vec<_>>())?;
     let mut fresh = Kept::new(prompt.plan, layers);
-    let mut tally = Tally::default();
+    let (mut tally, mut rows_computed) = (Tally::default(), Vec::new());
     for layer in 0..layers {
         let loaded = tally.next_layer(prompt.loads)?;
         let mut kv = model.project_kv(layer, &hidden);
-        if layer == SELECTION_LAYER
-            && let Some(keep) = rows_to_keep(prompt.plan, &rows, &kv, &loaded, selection)?
-        {
+        if let Some(keep) = rows_to_keep(prompt.plan, (layer, layers), &rows, &kv, &loaded, selection)? {
             rows = keep.iter().map(|index| rows[*index]).collect();
             hidden = hidden.select_rows(&keep);
             kv = LayerKv { k: kv.k.select_rows(&keep), v: kv.v.select_rows(&keep) };
@@ -159,6 +119,9 @@ pub fn prefill_selecting(
         let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
         pool.write(layer, model.rope(), prompt.blocks, &rows, &rows, k, v)?;
         fresh.take(model, &rows, &kv);
+        if layer >= SELECTION_LAYER || layers <= SELECTION_LAYER {
+            rows_computed.push(rows.len());
+        }
         if layer + 1 == layers {
             // Only the last row's logits are wanted; its K and V, like all others', are in place already.
             hidden = hidden.select_rows(&[hidden.rows() - 1]);
@@ -169,11 +132,12 @@ pub fn prefill_selecting(
     }
     let logits = model.logits(&hidden).row(0).to_vec();
     let compute_ms = started.elapsed().as_secs_f64() * 1e3 - tally.load_wait_ms;
+    let rows_mean = rows_computed.iter().sum::<usize>().div_ceil(rows_computed.len().max(1));
     Ok(Prefilled {
         logits,
-        account: account(prompt.plan, fresh.rows_at_end),
+        account: account(prompt.plan, rows_mean),
         is_finite: !fresh.not_finite,
-        fresh: fresh.finish(prompt, compute_ms),
+        fresh: fresh.finish(prompt, compute_ms, rows_mean),
         loads: tally.loads,
         load_wait_ms: tally.load_wait_ms,
     })
@@ -196,47 +160,6 @@ fn active_rows(plan: &LoadPlan) -> Vec<u32> {
 
 fn segment_of(plan: &LoadPlan, index: usize) -> &SegmentPlan {
     &plan.segments[index]
-}
-
-/// Chooses the rows that go on behind the selection layer: everything that is not blended, and of the blended tokens
-/// the `ratio` that `selection` chooses, counted over all blended passages together. `None` keeps all rows.
-fn rows_to_keep(
-    plan: &LoadPlan,
-    rows: &[u32],
-    kv: &LayerKv,
-    loaded: &LoadedLayer,
-    selection: Selection,
-) -> Result<Option<Vec<usize>>, ragstone_kernels::Error> {
-    let blended: Vec<&(usize, LayerFrame)> = loaded
-        .frames
-        .iter()
-        .filter(|(segment, _)| matches!(segment_of(plan, *segment).source, Source::Blend { .. }))
-        .collect();
-    if blended.is_empty() || !blends_recompute(plan) || plan.ratio >= 1.0 {
-        return Ok(None);
-    }
-    let indices = |segment: usize| {
-        let range = segment_of(plan, segment).range.clone();
-        let first = rows.partition_point(|row| *row < range.start);
-        first..first + range.len()
-    };
-    let candidates: Vec<usize> = blended.iter().flat_map(|(segment, _)| indices(*segment)).collect();
-    let deviations = || {
-        let mut deviations = Vec::with_capacity(candidates.len());
-        for (segment, frame) in &blended {
-            let indices: Vec<usize> = indices(*segment).collect();
-            let fresh = LayerKv { k: kv.k.select_rows(&indices), v: kv.v.select_rows(&indices) };
-            let stored = |bytes| KvData::Bytes(frame.dtype, bytes);
-            deviations.extend(kv_deviation(&fresh, stored(&frame.k), stored(&frame.v))?);
-        }
-        Ok::<_, ragstone_kernels::Error>(deviations)
-    };
-    let budget = (plan.ratio * candidates.len() as f32).ceil() as usize;
-    let chosen = selection.choose(candidates.len(), budget, deviations)?;
-    let mut dropped = vec![false; rows.len()];
-    candidates.iter().for_each(|index| dropped[*index] = true);
-    chosen.into_iter().for_each(|chosen| dropped[candidates[chosen]] = false);
-    Ok(Some((0..rows.len()).filter(|index| !dropped[*index]).collect()))
 }
 
 /// Writes a loaded layer into the blocks, each segment rotated to its place. Segments whose tokens are all being
@@ -266,7 +189,6 @@ fn place_loaded(
 struct Kept {
     segments: Vec<(usize, Vec<LayerBytes>)>,
     plan: Vec<SegmentPlan>,
-    rows_at_end: usize,
     /// What is not a number spreads through a prompt in ways that no key names: then nothing of it is kept.
     not_finite: bool,
 }
@@ -281,11 +203,10 @@ impl Kept {
             .filter(|(_, segment)| keep(segment))
             .map(|(index, _)| (index, Vec::with_capacity(layers)))
             .collect();
-        Self { segments, plan: plan.segments.clone(), rows_at_end: 0, not_finite: false }
+        Self { segments, plan: plan.segments.clone(), not_finite: false }
     }
 
     fn take(&mut self, model: &Model, rows: &[u32], kv: &LayerKv) {
-        self.rows_at_end = rows.len();
         let dtype = model.kv_layout().dtype;
         for (segment, layers) in &mut self.segments {
             let range = &self.plan[*segment].range;
@@ -301,12 +222,12 @@ impl Kept {
         }
     }
 
-    fn finish(self, prompt: &Prompt<'_>, compute_ms: f64) -> Vec<FreshSegment> {
+    fn finish(self, prompt: &Prompt<'_>, compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {
         if self.not_finite {
             tracing::warn!("the model computed keys or values that are not finite: they are not kept");
             return Vec::new();
         }
-        let computed = self.rows_at_end.max(1) as f64;
+        let computed = rows_mean.max(1) as f64;
         let plan = self.plan;
         let finished = self.segments.into_iter().filter_map(|(index, layers)| {
             let segment = &plan[index];
@@ -324,7 +245,8 @@ impl Kept {
     }
 }
 
-/// Splits the prompt's tokens by where their KV came from. `computed_rows` is what the last layer computed.
+/// Splits the prompt's tokens by where their KV came from. `computed_rows` is what a mean layer
+/// computed, of those that choose.
 fn account(plan: &LoadPlan, computed_rows: usize) -> TokenAccount {
     let recomputed = (computed_rows as u32).saturating_sub(plan.computed_tokens);
     TokenAccount {

@@ -17,12 +17,24 @@ pub struct Question {
     pub sampling: SamplingParams,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
-    /// Which tokens of blended passages are recomputed; `Deviation` but where the choice itself is measured.
+    /// Which tokens of blended passages are recomputed; the default but where the choice itself is measured.
     pub selection: Selection,
+    /// What counts as the root; `Whole` but where that is measured.
+    pub root: RootCut,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another.
     pub tenant: String,
     /// How long the whole request may take.
     pub deadline: Duration,
+}
+
+/// What of a prompt over passages counts as its root, which passages' entries for blending stand behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RootCut {
+    /// Everything before the passages: the system prompt.
+    #[default]
+    Whole,
+    /// Its first token alone; the rest of the system prompt is taken for a passage. The prompt's tokens are the same.
+    FirstToken,
 }
 
 /// The text to continue.

@@ -5,32 +5,54 @@ use crate::error::{Error, Result};
 use crate::model::LayerKv;
 use crate::pool::KvData;
 
-/// How far each token's reused K and V are from the fresh ones in one layer: the sum of squared differences over both,
-/// K compared before rotation, so that a passage's place does not count. `k` and `v` are `[tokens, kv_dim]` for the
-/// tokens of `fresh`, in the same order; the result is one value a token, 0 where nothing changed.
+/// What of a token's KV is compared. The paper compares both; K or V alone are there to be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Compared {
+    /// K and V.
+    #[default]
+    Both,
+    /// K alone.
+    Keys,
+    /// V alone.
+    Values,
+}
+
+/// How far each token's reused K and V are from the fresh ones in one layer: the sum of squared differences over what is
+/// `compared`, K before rotation, so that a passage's place does not count. `k` and `v` are `[tokens, kv_dim]`; `pairs` are
+/// the rows of `fresh` and of `k` and `v` that hold the same token. One value a pair, 0 where nothing changed.
 ///
 /// # Errors
-/// `InvalidInput` if the shapes differ.
-pub fn kv_deviation(fresh: &LayerKv, k: KvData<'_>, v: KvData<'_>) -> Result<Vec<f32>> {
-    let (tokens, kv_dim) = (fresh.k.rows(), fresh.k.cols());
-    if k.len() != tokens * kv_dim || v.len() != tokens * kv_dim {
-        return Err(Error::invalid_input(format!(
-            "reused KV of {} and {} values beside fresh KV [{tokens}, {kv_dim}]",
-            k.len(),
-            v.len()
-        )));
-    }
-    let mut row = vec![0.0; kv_dim];
-    (0..tokens)
-        .map(|token| {
-            let mut deviation = 0.0;
-            for (fresh, reused) in [(fresh.k.row(token), k), (fresh.v.row(token), v)] {
-                reused.read(token * kv_dim, &mut row)?;
-                deviation += row.iter().zip(fresh).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
+/// `InvalidInput` if a pair names a row that is not there.
+pub fn kv_deviation(
+    fresh: &LayerKv,
+    k: KvData<'_>,
+    v: KvData<'_>,
+    pairs: impl IntoIterator<Item = (usize, usize)>,
+    compared: Compared,
+) -> Result<Vec<f32>> {
+    let (rows, kv_dim) = (fresh.k.rows(), fresh.k.cols());
+    let both = [(&fresh.k, k), (&fresh.v, v)];
+    let sides = match compared {
+        Compared::Both => &both[..],
+        Compared::Keys => &both[..1],
+        Compared::Values => &both[1..],
+    };
+    let mut reused = vec![0.0; kv_dim];
+    let deviation = |(row, token): (usize, usize)| {
+        let mut deviation = 0.0;
+        for (fresh, stored) in sides {
+            if row >= rows || (token + 1) * kv_dim > stored.len() {
+                return Err(Error::invalid_input(format!(
+                    "rows {row} and {token} beside fresh KV [{rows}, {kv_dim}] and {} reused values",
+                    stored.len()
+                )));
             }
-            Ok(deviation)
-        })
-        .collect()
+            stored.read(token * kv_dim, &mut reused)?;
+            deviation += reused.iter().zip(fresh.row(row)).map(|(a, b)| (a - b) * (a - b)).sum::<f32>();
+        }
+        Ok(deviation)
+    };
+    pairs.into_iter().map(deviation).collect()
 }
 
 /// The indices of the `count` highest deviations (all, if there are fewer), ascending; of equal ones the lower index.
@@ -53,7 +75,7 @@ mod tests {
     use crate::matrix::Matrix;
 
     #[test]
-    fn deviation_counts_k_and_v() {
+    fn deviation_counts_what_is_compared() {
         let fresh = LayerKv {
             k: Matrix::from_vec(3, 2, vec![1.0, 2.0, 0.0, 0.0, 5.0, 5.0]),
             v: Matrix::from_vec(3, 2, vec![0.0, 0.0, 1.0, 1.0, 2.0, 2.0]),
@@ -61,8 +83,15 @@ mod tests {
         let k = [1.0, 2.0, 3.0, 0.0, 5.0, 5.0];
         let v = KvDtype::F16.encode(&[0.0, 0.0, 1.0, 3.0, 2.0, 2.5]);
         let v = KvData::Bytes(KvDtype::F16, &v);
-        assert_eq!(kv_deviation(&fresh, KvData::F32(&k), v).unwrap(), [0.0, 13.0, 0.25]);
-        assert!(kv_deviation(&fresh, KvData::F32(&k[..4]), v).is_err());
+        let all = (0..3).map(|token| (token, token));
+        let of = |compared| kv_deviation(&fresh, KvData::F32(&k), v, all.clone(), compared).unwrap();
+        assert_eq!(of(Compared::Both), [0.0, 13.0, 0.25]);
+        assert_eq!((of(Compared::Keys), of(Compared::Values)), (vec![0.0, 9.0, 0.0], vec![0.0, 4.0, 0.25]));
+        let crossed = kv_deviation(&fresh, KvData::F32(&k), v, [(1, 0)], Compared::Both).unwrap();
+        assert_eq!(crossed, [7.0], "the fresh row 1 against the stored row 0");
+        for pairs in [[(0, 2)], [(3, 0)]] {
+            assert!(kv_deviation(&fresh, KvData::F32(&k[..4]), v, pairs, Compared::Both).is_err());
+        }
     }
 
     #[test]

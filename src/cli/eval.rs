@@ -17,7 +17,7 @@ use crate::data_folder::DataFolder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::eval::answers::{Options, answers};
 use crate::eval::dataset::{self, Item};
-use crate::eval::report::{Answered, AnswersReport, Mode, Variant};
+use crate::eval::report::{Answered, AnswersReport, Axes, Behind, Choice, Deviation, Mode, Variant};
 use crate::eval::retrieval::{EvalProgress, RetrievalEncoder, RetrievalReport, retrieval};
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
@@ -53,6 +53,36 @@ struct AnswerArgs {
     /// Shares of the blended passages' tokens that blend and random recompute
     #[arg(long, value_name = "RATIOS", value_delimiter = ',', default_value = "0.15", value_parser = ratio, conflicts_with = "retrieval")]
     ratio: Vec<f32>,
+    /// What blend compares to choose tokens
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "kv",
+        conflicts_with = "retrieval"
+    )]
+    deviation: Vec<Deviation>,
+    /// When blend and random choose tokens
+    #[arg(
+        long,
+        value_name = "WHEN",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "one-shot",
+        conflicts_with = "retrieval"
+    )]
+    choice: Vec<Choice>,
+    /// What stood before each passage as its KV was computed, for reuse, blend and random
+    #[arg(
+        long,
+        value_name = "WHAT",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "root",
+        conflicts_with = "retrieval"
+    )]
+    behind: Vec<Behind>,
     /// Seed of the random mode
     #[arg(long, value_name = "SEED", default_value_t = 1, conflicts_with = "retrieval")]
     seed: u64,
@@ -71,6 +101,17 @@ struct AnswerArgs {
     /// Write every answer to this file, one JSON object a line
     #[arg(long, value_name = "FILE", conflicts_with = "retrieval")]
     answers: Option<PathBuf>,
+}
+
+impl AnswerArgs {
+    fn axes(&self) -> Axes {
+        Axes {
+            ratios: self.ratio.clone(),
+            deviations: self.deviation.clone(),
+            choices: self.choice.clone(),
+            behind: self.behind.clone(),
+        }
+    }
 }
 
 fn ratio(text: &str) -> Result<f32, String> {
@@ -152,7 +193,7 @@ async fn run_answers(config: &Config, args: &Args, items: Vec<(usize, Item)>) ->
     let folder = folder.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), &error))?;
     let ragstone = open(config, folder.path()).await?;
     let options = Options {
-        variants: Variant::of(&args.mode, &args.answers.ratio),
+        variants: Variant::of(&args.mode, &args.answers.axes()),
         seed: args.answers.seed,
         max_tokens: args.answers.max_tokens as usize,
         answer_after: args.answers.answer_after.clone(),

@@ -2,19 +2,19 @@
 //!
 //! Every prompt takes the whole way of a question through the running program (assemble, look up, plan, fuse, decode); only
 //! retrieval is left out, because a question brings its passages along. Before a mode that loads KV, the prompts that
-//! compute it are asked in the same way: the whole prompt for `exact`, each passage by itself for the others. The two kinds
-//! live under tenants of their own, so that neither finds the other's entries.
+//! compute it are asked in the same way: the whole prompt for `exact`, each passage by itself for the others. The kinds
+//! live under tenants of their own, so that none finds another's entries.
 
 use std::time::Duration;
 
 use ragstone_actors::report::SegmentReport;
-use ragstone_actors::{Answer, Context, InlineDocument, Input, Question, Ragstone, Reuse, Selection};
+use ragstone_actors::{Answer, By, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::residency::SegmentKind;
 
 use super::dataset::Item;
-use super::report::{Answered, AnswersReport, Mode, ModeReport, Variant};
+use super::report::{Answered, AnswersReport, Behind, Mode, ModeReport, Variant};
 use super::score::score;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -22,6 +22,8 @@ use crate::error::{Error, ErrorKind, Result};
 const IN_ORDER: &str = "eval-in-order";
 /// Each passage behind the system prompt alone.
 const ALONE: &str = "eval-alone";
+/// Each passage behind the prompt's first token alone.
+const BEHIND_BOS: &str = "eval-behind-bos";
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -94,13 +96,14 @@ struct Asker<'a> {
 struct Way {
     reuse: Reuse,
     selection: Selection,
+    root: RootCut,
     tenant: &'static str,
 }
 
 impl Way {
     /// Computes what is missing and keeps it.
-    fn storing(tenant: &'static str) -> Self {
-        Self { reuse: Reuse::Exact, selection: Selection::Deviation, tenant }
+    fn storing(root: RootCut, tenant: &'static str) -> Self {
+        Self { reuse: Reuse::Exact, selection: Selection::default(), root, tenant }
     }
 }
 
@@ -115,7 +118,7 @@ impl Asker<'_> {
         let mut answered = Vec::with_capacity(self.options.variants.len());
         for variant in &self.options.variants {
             let way = self.way(*variant, place);
-            self.prepare(variant.mode, &item.question, &documents).await?;
+            self.prepare(*variant, &item.question, &documents).await?;
             let documents = if variant.mode == Mode::NoPassages { &[][..] } else { &documents };
             let answer = self.ask(&item.question, documents, way, self.options.max_tokens).await?;
             check_source(variant.mode, &answer.finish.report.segments)?;
@@ -137,36 +140,46 @@ impl Asker<'_> {
     }
 
     fn way(&self, variant: Variant, place: usize) -> Way {
+        let (root, alone) = Self::alone(variant);
         let (reuse, tenant) = match variant.mode {
             Mode::NoPassages | Mode::Full => (Reuse::Off, IN_ORDER),
             Mode::Exact => (Reuse::Exact, IN_ORDER),
-            Mode::Reuse => (Reuse::Ratio(0.0), ALONE),
-            Mode::Blend | Mode::Random => (Reuse::Ratio(variant.ratio.unwrap_or(0.0)), ALONE),
+            Mode::Reuse => (Reuse::Ratio(0.0), alone),
+            Mode::Blend | Mode::Random => (Reuse::Ratio(variant.ratio.unwrap_or(0.0)), alone),
         };
-        let selection = match variant.mode {
+        let by = match variant.mode {
             // Each question draws its own tokens, whatever other questions are measured.
-            Mode::Random => Selection::Random(self.options.seed.rotate_left(32) ^ place as u64),
-            _ => Selection::Deviation,
+            Mode::Random => By::Random(self.options.seed.rotate_left(32) ^ place as u64),
+            _ => By::Deviation(variant.compared()),
         };
-        Way { reuse, selection, tenant }
+        Way { reuse, selection: Selection { by, schedule: variant.schedule() }, root, tenant }
     }
 
-    /// Stores what `mode` loads. What is there already is not computed again.
-    async fn prepare(&self, mode: Mode, question: &str, documents: &[InlineDocument]) -> Result<()> {
-        match mode {
+    /// Where passages that were computed without each other are kept.
+    fn alone(variant: Variant) -> (RootCut, &'static str) {
+        match variant.behind {
+            Some(Behind::Bos) => (RootCut::FirstToken, BEHIND_BOS),
+            Some(Behind::Root) | None => (RootCut::Whole, ALONE),
+        }
+    }
+
+    /// Stores what the variant loads. What is there already is not computed again.
+    async fn prepare(&self, variant: Variant, question: &str, documents: &[InlineDocument]) -> Result<()> {
+        match variant.mode {
             Mode::NoPassages | Mode::Full => {}
-            Mode::Exact => self.store(question, documents, IN_ORDER).await?,
+            Mode::Exact => self.store(question, documents, Way::storing(RootCut::Whole, IN_ORDER)).await?,
             Mode::Reuse | Mode::Blend | Mode::Random => {
+                let (root, tenant) = Self::alone(variant);
                 for document in documents {
-                    self.store(question, std::slice::from_ref(document), ALONE).await?;
+                    self.store(question, std::slice::from_ref(document), Way::storing(root, tenant)).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn store(&self, question: &str, documents: &[InlineDocument], tenant: &'static str) -> Result<()> {
-        self.ask(question, documents, Way::storing(tenant), 1).await?;
+    async fn store(&self, question: &str, documents: &[InlineDocument], way: Way) -> Result<()> {
+        self.ask(question, documents, way, 1).await?;
         self.ragstone.settle().await;
         Ok(())
     }
@@ -179,6 +192,7 @@ impl Asker<'_> {
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             reuse: way.reuse,
             selection: way.selection,
+            root: way.root,
             tenant: way.tenant.into(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
         };

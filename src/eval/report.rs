@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ragstone_actors::report::TokenAccount;
+use ragstone_actors::{Compared, Schedule};
 use serde::Serialize;
 
 use super::score::Score;
@@ -19,7 +20,7 @@ pub enum Mode {
     Full,
     /// Loaded, computed earlier in the same order: the same answers as full
     Exact,
-    /// Loaded, each passage computed behind the system prompt alone, nothing recomputed
+    /// Loaded, each passage computed without the others (see --behind), nothing recomputed
     Reuse,
     /// As reuse, the tokens that deviate most recomputed
     Blend,
@@ -40,35 +41,123 @@ impl Mode {
         }
     }
 
+    /// Whether each passage's KV was computed without the others.
+    pub fn is_alone(self) -> bool {
+        matches!(self, Self::Reuse | Self::Blend | Self::Random)
+    }
+
     /// Whether the recompute ratio makes a difference.
     pub fn recomputes(self) -> bool {
         matches!(self, Self::Blend | Self::Random)
     }
 }
 
-/// A mode, at one ratio where it has one.
+/// What the choice by deviation looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Deviation {
+    /// K and V
+    Kv,
+    /// K alone
+    K,
+    /// V alone
+    V,
+}
+
+/// When tokens are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Choice {
+    /// Once, on the second layer
+    OneShot,
+    /// On every layer behind the first, fewer each time, the ratio on average
+    Gradual,
+}
+
+/// What a passage stood behind as its KV was computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum Behind {
+    /// The system prompt
+    Root,
+    /// The prompt's first token alone (the beginning-of-sequence token, where the model has one)
+    Bos,
+}
+
+/// A mode, with what makes a difference to it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Variant {
     pub mode: Mode,
+    /// Of modes that recompute.
     pub ratio: Option<f32>,
+    /// Of `blend`.
+    pub deviation: Option<Deviation>,
+    /// Of modes that recompute.
+    pub choice: Option<Choice>,
+    /// Of modes whose passages were computed by themselves.
+    pub behind: Option<Behind>,
+}
+
+/// The values to measure of each thing that makes a difference.
+#[derive(Debug, Clone)]
+pub struct Axes {
+    pub ratios: Vec<f32>,
+    pub deviations: Vec<Deviation>,
+    pub choices: Vec<Choice>,
+    pub behind: Vec<Behind>,
 }
 
 impl Variant {
-    /// Every mode once, those that recompute once at each ratio, in the order given.
-    pub fn of(modes: &[Mode], ratios: &[f32]) -> Vec<Self> {
+    /// Every mode at each combination of what makes a difference to it, once, in the order given.
+    pub fn of(modes: &[Mode], axes: &Axes) -> Vec<Self> {
         let mut variants: Vec<Self> = Vec::new();
-        for mode in modes {
-            let ratios: Vec<Option<f32>> =
-                if mode.recomputes() { ratios.iter().copied().map(Some).collect() } else { vec![None] };
-            let new = ratios.into_iter().map(|ratio| Self { mode: *mode, ratio });
-            for variant in new {
-                if !variants.contains(&variant) {
-                    variants.push(variant);
+        for &mode in modes {
+            for behind in some_if(mode.is_alone(), &axes.behind) {
+                for choice in some_if(mode.recomputes(), &axes.choices) {
+                    for deviation in some_if(mode == Mode::Blend, &axes.deviations) {
+                        for ratio in some_if(mode.recomputes(), &axes.ratios) {
+                            let variant = Self { mode, ratio, deviation, choice, behind };
+                            if !variants.contains(&variant) {
+                                variants.push(variant);
+                            }
+                        }
+                    }
                 }
             }
         }
         variants
     }
+
+    /// The mode's name and whatever is not as in production: "blend k gradual bos".
+    pub fn name(&self) -> String {
+        let mut name = self.mode.name().to_owned();
+        name += match self.deviation {
+            Some(Deviation::K) => " k",
+            Some(Deviation::V) => " v",
+            Some(Deviation::Kv) | None => "",
+        };
+        name += if self.choice == Some(Choice::Gradual) { " gradual" } else { "" };
+        name += if self.behind == Some(Behind::Bos) { " bos" } else { "" };
+        name
+    }
+
+    /// What chooses by deviation compares.
+    pub fn compared(&self) -> Compared {
+        match self.deviation {
+            Some(Deviation::K) => Compared::Keys,
+            Some(Deviation::V) => Compared::Values,
+            Some(Deviation::Kv) | None => Compared::Both,
+        }
+    }
+
+    /// On which layers is chosen.
+    pub fn schedule(&self) -> Schedule {
+        if self.choice == Some(Choice::Gradual) { Schedule::Gradual } else { Schedule::OneShot }
+    }
+}
+
+fn some_if<T: Copy>(matters: bool, values: &[T]) -> Vec<Option<T>> {
+    if matters { values.iter().copied().map(Some).collect() } else { vec![None] }
 }
 
 /// One answer, as `--answers` writes it.
@@ -195,7 +284,7 @@ impl AnswersReport {
         };
         let mut lines = vec![format!("{} questions, {}{left_out}", self.questions, self.model)];
         let types: Vec<&String> = self.modes.first().map_or_else(Vec::new, |mode| mode.types.keys().collect());
-        let mut head = format!("{:<8}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
+        let mut head = format!("{:<16}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
         for kind in &types {
             head += &format!("{:>11}{:>11}", format!("{kind} F1"), format!("{kind} EM"));
         }
@@ -204,7 +293,7 @@ impl AnswersReport {
         let each = |tokens: u64| tokens as f64 / self.questions.max(1) as f64;
         for mode in &self.modes {
             let ratio = mode.variant.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-            let mut line = format!("{:<8}{ratio:>6}", mode.variant.mode.name());
+            let mut line = format!("{:<16}{ratio:>6}", mode.variant.name());
             line += &format!("{:>8.3}{:>8.3}", mode.mean.f1, mode.mean.exact_match);
             for mean in types.iter().map(|kind| mode.types.get(*kind).copied().unwrap_or_default()) {
                 line += &format!("{:>11.3}{:>11.3}", mean.f1, mean.exact_match);
@@ -225,23 +314,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_without_a_ratio_are_measured_once() {
-        let of = Variant::of(&[Mode::Blend, Mode::Full, Mode::Random, Mode::Full], &[0.15, 0.2]);
-        let named: Vec<(&str, Option<f32>)> = of.iter().map(|it| (it.mode.name(), it.ratio)).collect();
-        let expected = [
-            ("blend", Some(0.15)),
-            ("blend", Some(0.2)),
-            ("full", None),
-            ("random", Some(0.15)),
-            ("random", Some(0.2)),
-        ];
-        assert_eq!(named, expected);
-        assert!(Variant::of(&[Mode::Blend], &[]).is_empty());
+    fn what_makes_no_difference_is_measured_once() {
+        let axes = Axes {
+            ratios: vec![0.15, 0.2],
+            deviations: vec![Deviation::Kv, Deviation::V],
+            choices: vec![Choice::OneShot, Choice::Gradual],
+            behind: vec![Behind::Root, Behind::Bos],
+        };
+        let of = |modes: &[Mode], axes| Variant::of(modes, axes).iter().map(Variant::name).collect::<Vec<_>>();
+        assert_eq!(
+            of(&[Mode::Full, Mode::Exact, Mode::Full, Mode::Reuse], &axes),
+            ["full", "exact", "reuse", "reuse bos"]
+        );
+        assert_eq!((of(&[Mode::Blend], &axes).len(), of(&[Mode::Random], &axes).len()), (16, 8));
+        let production = Axes { deviations: vec![Deviation::Kv], choices: vec![Choice::OneShot], ..axes.clone() };
+        assert_eq!(of(&[Mode::Blend], &production), ["blend", "blend", "blend bos", "blend bos"]);
+        let all = of(&[Mode::Blend], &axes);
+        assert!(all.contains(&"blend v gradual bos".to_owned()), "{all:?}");
+        assert!(Variant::of(&[Mode::Blend], &Axes { ratios: vec![], ..axes }).is_empty());
     }
 
     #[test]
     fn means_are_over_all_and_by_type() {
-        let variant = Variant { mode: Mode::Exact, ratio: None };
+        let variant = Variant { mode: Mode::Exact, ratio: None, deviation: None, choice: None, behind: None };
         let mut report = ModeReport::new(variant);
         for (item, kind, f1, em) in [(0, Some("T1"), 1.0, 1.0), (1, Some("T2"), 0.5, 0.0), (2, None, 0.0, 0.0)] {
             let tokens = TokenAccount { exact: 5, blended: 0, recomputed: 0, computed: 2 };

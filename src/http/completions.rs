@@ -1,7 +1,7 @@
 //! `POST /v1/completions`
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::{Input, Question, Selection};
+use ragstone_actors::{Input, Question, RootCut, Selection};
 use serde::Deserialize;
 
 use super::answer::{self, Asked};
@@ -73,7 +73,8 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: we
             input: prompt.input()?,
             sampling,
             reuse: extension.reuse,
-            selection: Selection::Deviation,
+            selection: Selection::default(),
+            root: RootCut::Whole,
             tenant: extension.tenant,
             deadline: generation.deadline,
         },

@@ -122,7 +122,7 @@ impl Bench {
         let decode = (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), output });
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
-        let (selection, queued) = (Selection::Deviation, Instant::now());
+        let (selection, queued) = (Selection::default(), Instant::now());
         let job = Job { tokens, plan, loads, device, selection, decode, reply, queued };
         self.engine.submit(job, Urgency::Answer).expect("queued");
         (prefilled, decoded)

@@ -63,7 +63,7 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), output };
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
-    let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::Deviation);
+    let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::default());
     let job = Job { tokens, plan, loads, device: None, selection, decode, reply, queued: Instant::now() };
     (job, prefilled, decoded)
 }

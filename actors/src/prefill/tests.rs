@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_storage::catalog::Catalog;
@@ -49,7 +50,7 @@ impl Bench {
 
     /// Looks up, plans and prefills; what `keep` says about the fresh KV is done.
     fn ask(&self, segments: &[Segment], reuse: ReuseMode, ratio: f32, keep: bool) -> (Prefilled, LoadPlan) {
-        self.ask_selecting(segments, PlanOptions { ratio, reuse }, keep, Selection::Deviation)
+        self.ask_selecting(segments, PlanOptions { ratio, reuse }, keep, Selection::default())
     }
 
     fn ask_selecting(
@@ -324,42 +325,37 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
 }
 
 #[test]
-fn a_random_choice_recomputes_as_many_tokens_and_repeats_with_its_seed() {
+fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
     let bench = Bench::new();
     let segments = prompt_of(&cases()[0]);
     cases()[0].iter().for_each(|passage| bench.store_behind_root(passage));
     let ask = |ratio, selection| {
         bench.ask_selecting(&segments, PlanOptions { ratio, reuse: ReuseMode::Auto }, false, selection).0
     };
-    let (chosen, random) = (ask(0.15, Selection::Deviation), ask(0.15, Selection::Random(1)));
-    assert_eq!(random.account, chosen.account);
-    assert_ne!(random.logits, chosen.logits);
-    assert_eq!(random.logits, ask(0.15, Selection::Random(1)).logits);
-    assert_ne!(random.logits, ask(0.15, Selection::Random(2)).logits);
-    // Where nothing is left to choose, the choice does not matter.
-    for ratio in [0.0, 1.0] {
-        assert_eq!(ask(ratio, Selection::Random(1)).logits, ask(ratio, Selection::Deviation).logits);
+    let by = |by| Selection { by, ..Selection::default() };
+    let gradual = |by| Selection { by, schedule: Schedule::Gradual };
+    let ways = [
+        Selection::default(),
+        by(By::Deviation(Compared::Keys)),
+        by(By::Deviation(Compared::Values)),
+        by(By::Random(1)),
+        by(By::Random(2)),
+        gradual(By::default()),
+        gradual(By::Random(1)),
+    ];
+    let chosen = ask(0.3, ways[0]);
+    for (index, way) in ways.iter().enumerate() {
+        let done = ask(0.3, *way);
+        // A gradual schedule rounds up on each layer.
+        let (one, other) = (done.account.recomputed, chosen.account.recomputed);
+        assert!(one.abs_diff(other) <= u32::from(way.schedule == Schedule::Gradual), "{way:?}: {one}, not {other}");
+        assert_eq!(done.logits, ask(0.3, *way).logits, "{way:?} repeats");
+        for earlier in &ways[..index] {
+            assert_ne!(done.logits, ask(0.3, *earlier).logits, "{way:?} is not {earlier:?}");
+        }
+        // Where nothing is left to choose, the choice does not matter.
+        for ratio in [0.0, 1.0] {
+            assert_eq!(ask(ratio, *way).logits, ask(ratio, ways[0]).logits);
+        }
     }
-}
-
-#[test]
-fn a_random_choice_is_even() {
-    let choose = |seed, budget| {
-        let deviations = || -> Result<Vec<f32>, ()> { panic!("nobody needs the deviations") };
-        Selection::Random(seed).choose(40, budget, deviations).expect("chosen")
-    };
-    let mut times = [0; 40];
-    for seed in 0..4000 {
-        let chosen = choose(seed, 6);
-        assert_eq!(chosen.len(), 6);
-        assert!(chosen.is_sorted_by(|a, b| a < b), "ascending, each once: {chosen:?}");
-        chosen.into_iter().for_each(|index| times[index] += 1);
-    }
-    // 600 each, standard deviation 22.6.
-    assert!(times.iter().all(|times| (480..720).contains(times)), "{times:?}");
-    assert_eq!(choose(3, 50), (0..40).collect::<Vec<_>>());
-    // More of the same draw: a greater ratio keeps what a smaller one chose.
-    assert!(choose(5, 6).iter().all(|index| choose(5, 12).contains(index)));
-    let deviations = || Ok::<_, ()>(vec![1.0, 3.0, 2.0]);
-    assert_eq!(Selection::Deviation.choose(3, 2, deviations), Ok(vec![1, 2]));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Case, random};
 use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on};
-use crate::deviation::kv_deviation;
+use crate::deviation::{Compared, kv_deviation};
 use crate::dtype::{ComputeDtype, KvDtype};
 use crate::linear::{Activations, Input, Linear, Output, Precision, Weights};
 use crate::matrix::Matrix;
@@ -124,7 +124,8 @@ pub fn elementwise(tokens: usize) -> Vec<Case> {
         let bytes = (2 * tokens * dim * 6) as f64;
         Case::new("KV deviation", path, "bf16", shape(), (0.0, bytes), move || {
             let data = KvData::Bytes(KvDtype::Bf16, &stored);
-            black_box(kv_deviation(&fresh, data, data)).expect("the shapes agree");
+            let all = (0..tokens).map(|token| (token, token));
+            black_box(kv_deviation(&fresh, data, data, all, Compared::Both)).expect("the shapes agree");
         })
     };
     vec![place, deviation]

@@ -1,0 +1,174 @@
+//! The choice of tokens to recompute ("CacheBlend: Fast Large Language Model Serving for RAG with Cached Knowledge
+//! Fusion", section 4.3), and the variants of it that `ragstone eval` measures.
+
+use ragstone_kernels::Error;
+use ragstone_kernels::deviation::{Compared, kv_deviation, select_highest};
+use ragstone_kernels::model::LayerKv;
+use ragstone_kernels::pool::KvData;
+use ragstone_storage::plan::{LoadPlan, Source};
+
+use super::segment_of;
+use crate::fusion::LoadedLayer;
+
+/// The first layer whose fresh K and V can differ from stored ones: those of the layer before it come from the
+/// embeddings alone.
+pub(super) const SELECTION_LAYER: usize = 1;
+
+/// Under [`Schedule::Gradual`] the first choice keeps this much more than the ratio, and the last this much less.
+const GRADUAL_SLOPE: f32 = 0.5;
+
+/// How the tokens of blended passages that are recomputed are chosen. How many is the ratio's alone. The default is what
+/// serves; the rest is there to be measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// Which tokens.
+    pub by: By,
+    /// On which layers.
+    pub schedule: Schedule,
+}
+
+/// Which of the tokens are recomputed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum By {
+    /// Those whose fresh K, V, or both deviate most from the stored ones.
+    Deviation(Compared),
+    /// Any, drawn from this seed: the control that says what choosing by deviation is worth.
+    Random(u64),
+}
+
+impl Default for By {
+    fn default() -> Self {
+        Self::Deviation(Compared::Both)
+    }
+}
+
+/// On which layers tokens are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Schedule {
+    /// Once, on the second layer.
+    #[default]
+    OneShot,
+    /// On every layer behind the first, each time from those that are left: more than the ratio at first, less in the end,
+    /// and the ratio on average (section 4.3's gradual filtering).
+    Gradual,
+}
+
+impl Schedule {
+    /// The share of the blended tokens that `layer` computes, of `layers`; `None` where nothing is chosen on this layer.
+    fn share(self, ratio: f32, layer: usize, layers: usize) -> Option<f32> {
+        match self {
+            Self::OneShot => (layer == SELECTION_LAYER).then_some(ratio),
+            Self::Gradual if layer < SELECTION_LAYER => None,
+            Self::Gradual => {
+                let slope = GRADUAL_SLOPE.min(1.0 / ratio - 1.0);
+                let last = (layers - 1 - SELECTION_LAYER).max(1) as f32;
+                Some(ratio * (1.0 + slope * (1.0 - 2.0 * (layer - SELECTION_LAYER) as f32 / last)))
+            }
+        }
+    }
+}
+
+/// Chooses among `rows`, the positions that `layer` has computed K and V of so far (`kv`), those that go on: everything
+/// that is not blended, and of the blended tokens the share that `selection` chooses, counted over all blended passages
+/// together. The result are indices into `rows`, ascending; `None` keeps all.
+pub(super) fn rows_to_keep(
+    plan: &LoadPlan,
+    (layer, layers): (usize, usize),
+    rows: &[u32],
+    kv: &LayerKv,
+    loaded: &LoadedLayer,
+    selection: Selection,
+) -> Result<Option<Vec<usize>>, Error> {
+    if plan.ratio <= 0.0 || plan.ratio >= 1.0 {
+        return Ok(None);
+    }
+    let Some(share) = selection.schedule.share(plan.ratio, layer, layers) else { return Ok(None) };
+    let blended = |segment: usize| matches!(segment_of(plan, segment).source, Source::Blend { .. });
+    let frames: Vec<_> = loaded.frames.iter().filter(|(segment, _)| blended(*segment)).collect();
+    if frames.is_empty() {
+        return Ok(None);
+    }
+    let (mut candidates, mut deviations, mut all) = (Vec::new(), Vec::new(), 0);
+    for (segment, frame) in frames {
+        let range = segment_of(plan, *segment).range.clone();
+        all += range.len();
+        let first = rows.partition_point(|row| *row < range.start);
+        let end = rows.partition_point(|row| *row < range.end);
+        if let By::Deviation(compared) = selection.by {
+            let pairs = (first..end).map(|index| (index, (rows[index] - range.start) as usize));
+            let stored = |bytes| KvData::Bytes(frame.dtype, bytes);
+            deviations.extend(kv_deviation(kv, stored(&frame.k), stored(&frame.v), pairs, compared)?);
+        }
+        candidates.extend(first..end);
+    }
+    let budget = (share * all as f32).ceil() as usize;
+    let chosen = match selection.by {
+        By::Deviation(_) => select_highest(&deviations, budget),
+        By::Random(seed) => draw(seed, candidates.iter().map(|index| rows[*index]), budget),
+    };
+    let mut keep = vec![true; rows.len()];
+    candidates.iter().for_each(|index| keep[*index] = false);
+    chosen.into_iter().for_each(|chosen| keep[candidates[chosen]] = true);
+    Ok(Some((0..rows.len()).filter(|index| keep[*index]).collect()))
+}
+
+/// The indices of `count` of the positions (all, if there are fewer), ascending. A position draws the same ticket on every
+/// layer; the lowest win.
+fn draw(seed: u64, positions: impl Iterator<Item = u32>, count: usize) -> Vec<usize> {
+    let mut tickets: Vec<(u64, usize)> =
+        positions.enumerate().map(|(index, row)| (splitmix64(seed ^ splitmix64(u64::from(row))), index)).collect();
+    tickets.sort_unstable();
+    tickets.truncate(count);
+    let mut chosen: Vec<usize> = tickets.into_iter().map(|(_, index)| index).collect();
+    chosen.sort_unstable();
+    chosen
+}
+
+/// Steele, Lea and Flood's finalizer ("Fast splittable pseudorandom number generators"): one number from another.
+fn splitmix64(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_random_choice_is_even() {
+        let choose = |seed, count| draw(seed, 100..140, count);
+        let mut times = [0; 40];
+        for seed in 0..4000 {
+            let chosen = choose(seed, 6);
+            assert_eq!(chosen.len(), 6);
+            assert!(chosen.is_sorted_by(|a, b| a < b), "ascending, each once: {chosen:?}");
+            chosen.into_iter().for_each(|index| times[index] += 1);
+        }
+        // 600 each, standard deviation 22.6.
+        assert!(times.iter().all(|times| (480..720).contains(times)), "{times:?}");
+        assert_eq!(choose(3, 50), (0..40).collect::<Vec<_>>());
+        // More of the same draw: a greater ratio keeps what a smaller one chose.
+        assert!(choose(5, 6).iter().all(|index| choose(5, 12).contains(index)));
+        assert_eq!((choose(5, 6), choose(5, 6) == choose(6, 6)), (choose(5, 6), false));
+    }
+
+    #[test]
+    fn gradual_shares_fall_and_have_the_ratio_as_their_mean() {
+        for (ratio, layers) in [(0.15_f32, 5_usize), (0.5, 24), (0.9, 5), (0.3, 3), (0.2, 2)] {
+            let shares: Vec<f32> =
+                (1..layers).map(|layer| Schedule::Gradual.share(ratio, layer, layers).unwrap()).collect();
+            assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] <= 1.0, "{shares:?}");
+            if layers > 2 {
+                let mean = shares.iter().sum::<f32>() / shares.len() as f32;
+                assert!((mean - ratio).abs() < 1e-5 && shares[0] > *shares.last().unwrap(), "{ratio}: {shares:?}");
+            }
+        }
+        assert_eq!(Schedule::Gradual.share(0.15, 0, 5), None);
+        assert_eq!(
+            (0..3).map(|layer| Schedule::OneShot.share(0.15, layer, 3)).collect::<Vec<_>>(),
+            [None, Some(0.15), None]
+        );
+    }
+}
