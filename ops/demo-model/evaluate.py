@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 import prompt
-from world import held_out
+from world import LEVELS, held_out
 
 EOS = 2
 
@@ -35,7 +35,7 @@ def f1(said, golds):
 
 
 @torch.no_grad()
-def answer(model, encode, ids, limit=12):
+def answer(model, encode, ids, limit=16):
     """Greedy decoding; the whole prompt is computed again for each token, which is fast enough here."""
     device, said = model.embed.weight.device, []
     while len(said) < limit:
@@ -97,7 +97,7 @@ def same_as_transformers(folder, model, encode, items):
         with torch.no_grad():
             mine = model(row, torch.arange(n)[None], torch.ones(n, n, dtype=torch.bool).tril()[None, None])
             worst = max(worst, float((mine - theirs(row).logits).abs().max()))
-        said = theirs.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=12, do_sample=False, eos_token_id=EOS, pad_token_id=0)[0, n:]
+        said = theirs.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=16, do_sample=False, eos_token_id=EOS, pad_token_id=0)[0, n:]
         answers += tokenizer.decode(said, skip_special_tokens=True).strip() == answer(model, encode, ids)
     return {"largest_logit_difference": worst, "same_answers": answers / len(items), "same_tokens": pieces / len(items)}
 
@@ -114,7 +114,7 @@ def main():
     p.add_argument("--write", help="write the questions to this file, in the evaluation format")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
-    types = ("T1",) if a.level in ("seed", "lookup") else ("T1", "T2") if a.level == "bridge" else ("T1", "T2", "T3")
+    types = ("T1", "T2", "T3") if LEVELS[a.level].comparisons else ("T1", "T2")
     items = json.loads(Path(a.data).read_text()) if a.data else held_out(a.split, a.each, 2, a.level, types)
     if a.write:
         Path(a.write).write_text(json.dumps(items, indent=0))

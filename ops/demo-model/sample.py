@@ -1,6 +1,6 @@
-"""Writes the sample corpus and its questions (examples/world) from ten small worlds of the test split.
+"""Writes the sample corpus, its questions, and fifty held-out questions with passages of their own (examples/world).
 
-No training world has its combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
+All from worlds of the test split: no training world has their combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
 name) and JSON lines (`title`, `text`).
 """
 import argparse
@@ -8,11 +8,12 @@ import json
 import random
 from pathlib import Path
 
-from world import LEVELS, World
+from world import LEVELS, World, held_out
 
 WORLDS, PAGES, SEED = 10, 6, 2026
 SHOWN = ("How many boats does Jona Wanfell own?", "What does Jona Wanfell play?")  # what ops/run asks
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
+HELD_OUT = {"T1": 10, "T2": 20, "T3": 20}
 
 
 def write_corpus(pages, folder):
@@ -53,6 +54,16 @@ def choose(made, rng):
     return [{"question": q.text, "answers": [q.gold()], "type": q.type} for q in chosen]
 
 
+def fifty():
+    """Questions with their own passages, as `ragstone eval` reads them."""
+    left, chosen = dict(HELD_OUT), []
+    for item in held_out("test", max(left.values()), SEED):
+        if left[item["type"]]:
+            left[item["type"]] -= 1
+            chosen.append(item)
+    return chosen
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", default="../../examples/world")
@@ -64,6 +75,7 @@ def main():
     write_corpus(pages, out / "corpus")
     questions = choose(made, rng)
     (out / "questions.json").write_text(json.dumps(questions, indent=1) + "\n")
+    (out / "held-out.json").write_text("[\n" + ",\n".join(map(json.dumps, fifty())) + "\n]\n")
     print(len(pages), "documents,", len(questions), "questions")
 
 

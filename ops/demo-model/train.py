@@ -23,11 +23,11 @@ from start import shape_heads
 from vocabulary import Encoder
 from world import LEVELS, World, held_out
 
-# stage: level of the worlds, tokens of context and of questions a row, rows a step, share hidden by bridge masking
-STAGES = [("seed", 72, 112, 16), ("lookup", 176, 208, 8), ("bridge", 176, 160, 10), ("compare", 256, 256, 7),
-          ("full", 448, 320, 4)]
-HIDE, CONTEXT_WEIGHT, CONTEXT_EVERY, EOS = 0.7, 0.2, 4, 2
-PASS_MARK, EASIER_EVERY = 0.9, 2
+# stage: level of the worlds, tokens of context and of questions a row, rows a step
+STAGES = [("seed", 144, 144, 12), ("bridge", 208, 208, 8), ("compare", 272, 272, 7), ("full", 464, 336, 4)]
+HIDE, CONTEXT_WEIGHT, CONTEXT_EVERY, EOS = 0.9, 0.2, 4, 2
+PASS_MARK, EASIER_EVERY = 0.9, 3
+PATIENCE = (2, 3, 4)  # millions of tokens in a stage, after which the next begins anyway
 
 
 class Row:
@@ -41,7 +41,7 @@ class Row:
         self.segment = np.full(length, -1, np.int16)   # 0 context, 1.. questions, -1 padding
         self.page = np.full(length, -1, np.int16)      # page of a context token
         self.hidden = np.full((2, length), -2, np.int16)  # pages that a question token may not see
-        self.type = np.zeros(length, np.int8)          # 1..3 at the place that predicts the first answer token
+        self.type = np.zeros(length, np.int8)          # 1..4 at the place that predicts the first answer token
 
 
 def fill_context(row, encode, world, room, rng):
@@ -63,11 +63,11 @@ def fill_context(row, encode, world, room, rng):
 def fill_questions(row, encode, world, context, at, rng):
     """Packs questions, the rarer types first, until the row is full."""
     questions = world.questions()
-    many = sum(q.type != "T1" for q in questions)
+    many = sum(q.type in ("T2", "T3") for q in questions)
     if many:  # of the easiest no more than of the others
         single = [q for q in questions if q.type == "T1"]
         questions = [q for q in questions if q.type != "T1"] + rng.sample(single, min(len(single), many + 1))
-    order = sorted(questions, key=lambda q: rng.random() ** {"T1": 1, "T2": 0.4, "T3": 0.4}[q.type], reverse=True)
+    order = sorted(questions, key=lambda q: rng.random() ** {"T1": 1, "T2": 0.4, "T3": 0.4, "T4": 0.7}[q.type], reverse=True)
     for number, q in enumerate(order, 1):
         asked, told = encode(prompt.question(q.text)), encode(prompt.answer(q.answer)) + [EOS]
         end = at + len(asked) + len(told) - 1
@@ -78,7 +78,7 @@ def fill_questions(row, encode, world, context, at, rng):
         row.position[at:end] = range(context, context + end - at)
         row.target[first:end], row.weight[first:end] = told, 1.0
         row.type[first] = int(q.type[1])
-        if q.link and rng.random() < HIDE:
+        if q.link and (q.type == "T4" or rng.random() < HIDE):
             for slot, page in enumerate(dict.fromkeys(q.link)):
                 row.hidden[slot, at:end] = page
         at = end
@@ -116,50 +116,80 @@ def loss_of(model, b):
     target, weight, kind = (b[k].flatten()[chosen] for k in ("target", "weight", "type"))
     each = F.cross_entropy(logits, target, reduction="none")
     right = (logits.argmax(-1) == target).float()
-    hits = {f"T{t}": right[kind == t].mean().item() for t in (1, 2, 3) if (kind == t).any()}
+    hits = {f"T{t}": right[kind == t].mean().item() for t in (1, 2, 3, 4) if (kind == t).any()}
     return (each * weight).sum() / weight.sum(), hits
 
 
 def dev_set(stage, each=40):
     """Held-out dev questions at the size of the stage's worlds."""
     level = LEVELS[STAGES[stage][0]]
-    types = ["T1"] + ["T2"] * level.notes + ["T3"] * (level.notes and level.comparisons)
+    types = ["T1"] + ["T2"] * bool(level.notes) + ["T3"] * bool(level.notes and level.comparisons)
     return held_out("dev", each, 1, STAGES[stage][0], types)
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum whose update is made orthogonal by Newton-Schulz steps (Jordan et al. 2024), for the matrices of the layers."""
+
+    def __init__(self, params, momentum=0.95):
+        super().__init__(params, {"lr": 0.0, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                mean = self.state[p].setdefault("mean", torch.zeros_like(p))
+                mean.lerp_(p.grad, 1 - group["momentum"])
+                update = orthogonal(p.grad.lerp(mean, group["momentum"]))
+                p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
+
+
+def orthogonal(matrix, steps=5):
+    """About U V^T of the singular value decomposition U S V^T."""
+    x = matrix.bfloat16()
+    x = x / (x.norm() + 1e-7)
+    tall = x.shape[0] > x.shape[1]
+    x = x.mT if tall else x
+    for _ in range(steps):
+        a = x @ x.mT
+        x = 3.4445 * x + (-4.7750 * a + 2.0315 * a @ a) @ x
+    return (x.mT if tall else x).to(matrix.dtype)
 
 
 class Run:
     """A training run: what `state.pt` holds, and one step."""
 
-    def __init__(self, a, vocab, device):
+    def __init__(self, a, encode, device):
         self.a, self.device = a, device
         torch.manual_seed(a.seed)
-        self.model = Model(vocab, a.layers)
-        shape_heads(self.model, a.seed)
+        self.model = Model(encode.tokenizer.get_vocab_size(), a.layers)
+        shape_heads(self.model, a.seed, encode.ids(" is", " of"))
         self.model.to(device)
         matrices = [p for n, p in self.model.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in self.model.named_parameters() if p.dim() == 1]
-        groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others},
-                  {"params": [self.model.embed.weight], "lr_scale": 0.5}]
-        self.optimizer = torch.optim.AdamW(groups, lr=a.lr, betas=(0.9, 0.95), weight_decay=0.0)
+        groups = [{"params": others}, {"params": [self.model.embed.weight], "lr_scale": 0.5}]
+        self.optimizers = [torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0), Muon(matrices)]
         self.at = {"step": 0, "stage": a.stage, "in_stage": 0, "tokens": 0, "seconds": 0.0}
 
     def save(self, path):
         temporary = path.with_suffix(".new")
-        torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "at": self.at}, temporary)
+        torch.save({"model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers], "at": self.at}, temporary)
         os.replace(temporary, path)
 
     def load(self, path):
         state = torch.load(path, map_location=self.device)
         self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"]):
+            optimizer.load_state_dict(saved)
         self.at = state["at"]
 
-    def step(self, encode, ends):
-        """One step; `ends` is the share of the time that is used up, for the falling rate at the end."""
+    def step(self, encode):
+        """One step. The rate warms up over 100 steps, stays, and falls linearly over the last four fifths of the tokens."""
         started = time.monotonic()
-        rate = min(1.0, (self.at["step"] + 1) / 100) * min(1.0, max(0.05, (1 - ends) / 0.4))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.a.lr * rate * group.get("lr_scale", 1.0)
+        left = 1 - self.at["tokens"] / (self.a.tokens * 1e6)
+        rate = min(1.0, (self.at["step"] + 1) / 100) * min(1.0, max(0.02, left / 0.8))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (self.a.muon_lr if isinstance(optimizer, Muon) else self.a.lr * group.get("lr_scale", 1.0))
         stage = self.at["stage"]
         if stage and self.at["step"] % EASIER_EVERY == 0:
             draw = random.Random(self.at["step"])
@@ -167,13 +197,15 @@ class Run:
         b = {k: v.to(self.device) for k, v in batch(encode, self.a.seed, self.at["step"], stage).items()}
         with torch.autocast(self.device, torch.bfloat16):
             loss, hits = loss_of(self.model, b)
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.at["step"] += 1
-        self.at["in_stage"] += 1
-        self.at["tokens"] += int((b["segment"] >= 0).sum())
+        tokens = int((b["segment"] >= 0).sum())
+        self.at["tokens"] += tokens
+        self.at["in_stage"] += tokens
         self.at["seconds"] += time.monotonic() - started
         return loss.item(), hits
 
@@ -182,14 +214,14 @@ def train(a):
     torch.set_num_threads(a.threads)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     encode = Encoder(Path(a.checkpoint) / "tokenizer.json")
-    run, state = Run(a, encode.tokenizer.get_vocab_size(), device), Path(a.state)
+    run, state = Run(a, encode, device), Path(a.state)
     if state.exists():
         run.load(state)
         run.at["stage"] = max(run.at["stage"], a.stage)
         print("resumed", run.at, flush=True)
-    averages, until = {}, time.monotonic() + a.minutes * 60
-    while (left := until - time.monotonic()) > 0:
-        loss, hits = run.step(encode, 1 - left / (a.minutes * 60))
+    averages = {}
+    while run.at["tokens"] < a.tokens * 1e6:
+        loss, hits = run.step(encode)
         for key, value in {"loss": loss, **hits}.items():
             averages[key] = averages.get(key, value) * 0.97 + value * 0.03
         if run.at["step"] % a.every == 0:
@@ -202,14 +234,15 @@ def train(a):
 
 
 def advance(run, a, encode, state, averages):
-    """Goes to the next stage once free-running answers on dev worlds of this size pass the mark."""
+    """Goes to the next stage once free-running answers on dev worlds of this size pass the mark, or patience is at its end."""
     stage = run.at["stage"]
     types = [t for t in ("T1", "T2", "T3") if t in averages]
-    if stage >= a.last or min(averages[t] for t in types) < PASS_MARK - 0.03:
+    late = stage < a.last and run.at["in_stage"] > PATIENCE[stage] * 1e6
+    if stage >= a.last or min(averages[t] for t in types) < PASS_MARK - 0.05 and not late:
         return
     scores = free_running(run.model, encode, dev_set(stage))["exact"]
     report(state, {"dev": STAGES[stage][0], "exact_match": scores})
-    if min(scores.values()) >= PASS_MARK:
+    if late or min(scores.values()) >= PASS_MARK:
         run.at.update(stage=stage + 1, in_stage=0)
         averages.clear()
 
@@ -225,8 +258,9 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--checkpoint", default="checkpoint", help="folder with tokenizer.json; the export goes there")
     p.add_argument("--state", default="run/state.pt", help="weights, optimizer and place, to resume from")
-    p.add_argument("--minutes", type=float, default=60)
-    p.add_argument("--lr", type=float, default=2e-3)
+    p.add_argument("--tokens", type=float, default=13, help="millions of tokens in all")
+    p.add_argument("--lr", type=float, default=2e-3, help="AdamW's, for the norms and, halved, the embedding")
+    p.add_argument("--muon-lr", type=float, default=6e-3, help="Muon's, for the matrices of the layers")
     p.add_argument("--layers", type=int)
     p.add_argument("--stage", type=int, default=0, help="first stage to train, also of a resumed run")
     p.add_argument("--last", type=int, default=len(STAGES) - 1, help="last stage to go to")

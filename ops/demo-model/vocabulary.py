@@ -66,6 +66,10 @@ class Encoder:
         sample = prompt.passage({"title": "Halden Works", "text": "Mira Vosman keeps 7 herons, in 1874. O_o 1234"})
         assert self(sample) == self.tokenizer.encode(sample).ids
 
+    def ids(self, *pieces):
+        """The tokens of pieces that are one token each, by piece."""
+        return {piece: self(piece)[0] for piece in pieces}
+
     def __call__(self, text):
         ids = []
         for piece in _PIECE.findall(text):

@@ -5,10 +5,12 @@ Three kinds of passage:
   person page    "Mira Vosman"     facts about a person, by name
   note           "Harbour notes"   facts about a person named ONLY by a role
                                    ("The founder of Halden Works keeps 7 herons.")
-Three types of question:
+Types of question:
   T1  a fact that one passage states by name
   T2  bridge: a note states the fact by role, a company page names the role holder, the question has the name only
-  T3  comparison of two people's counts; the model answers "24 and 18, so Mira Vosman", the answer follows "so"
+  T3  comparison of two people's counts; the model answers "Mira Vosman 24, Lora Belgard 18, so Mira Vosman",
+      the answer follows "so"
+  T4  the way back from a note's fact to the holder's surname; for training only, where it teaches to make the link
 A note comes after the company pages that name its role holders; otherwise the order is random.
 """
 import random
@@ -18,21 +20,21 @@ from names import (ANIMALS, COLOURS, COMPANY_KINDS, COMPANY_ROOTS, COUNTS, FIRST
                    NOTE_KINDS, PRODUCTS, ROLES, SEASONS, SURNAMES, THINGS, TOWNS, YEARS, split_of)
 
 PERSON_FACTS = {  # kind: (sentence, question)
-    "keep": ("{who} keeps {n} {x}", "How many {x} does {who} keep?"),
-    "own": ("{who} owns {n} {x}", "How many {x} does {who} own?"),
-    "visit": ("{who} visits {x}", "Which town does {who} visit?"),
-    "play": ("{who} plays {x}", "What does {who} play?"),
-    "like": ("{who} likes {x}", "What food does {who} like?"),
-    "wear": ("{who} wears {x}", "What colour does {who} wear?"),
+    "keep": ("{who} keeps {n} {x}", "How many {x} are kept by {who}?"),
+    "own": ("{who} owns {n} {x}", "How many {x} are owned by {who}?"),
+    "visit": ("{who} visits {x}", "Which town is visited by {who}?"),
+    "play": ("{who} plays {x}", "Which instrument is played by {who}?"),
+    "like": ("{who} likes {x}", "Which food is liked by {who}?"),
+    "wear": ("{who} wears {x}", "Which colour is worn by {who}?"),
 }
 COMPANY_FACTS = {
-    "based": ("{who} is based in {x}", "Where is {who} based?"),
-    "make": ("{who} makes {x}", "What does {who} make?"),
-    "year": ("{who} opened in {x}", "When did {who} open?"),
-    "staff": ("{who} employs {x} people", "How many people does {who} employ?"),
+    "based": ("{who} is based in {x}", "Which town is home to {who}?"),
+    "make": ("{who} makes {x}", "What is made by {who}?"),
+    "year": ("{who} opened in {x}", "What is the opening year of {who}?"),
+    "staff": ("{who} employs {x} people", "How many people work for {who}?"),
 }
 VALUES = {"visit": TOWNS, "play": INSTRUMENTS, "like": FOODS, "wear": COLOURS, "based": TOWNS, "make": PRODUCTS,
-          "year": YEARS, "staff": COUNTS}
+          "year": YEARS, "staff": COUNTS, "keep": COUNTS, "own": COUNTS}
 COUNTED = {"keep": ANIMALS, "own": THINGS}
 FILLERS = ["the {season} market sells {product} and {food}", "it rained for {n} days in {month}",
            "the road was closed in {month}", "the old bridge needs new stones", "the price of {food} rose in {month}",
@@ -42,19 +44,20 @@ FILLERS = ["the {season} market sells {product} and {food}", "it rained for {n} 
 
 @dataclass
 class Level:
-    """How large a world is. `facts` a person, company; `fillers` sentences a passage, at most; `notes` 0 for T1 alone."""
+    """How large a world is. `facts` a person, company; `fillers` sentences a passage, at most; `companies`, `notes` their
+    shares of the pages, no notes for T1 alone. Two notes or more, or who is not found elsewhere would be the one of the note."""
     pages: tuple = (6, 10)
     facts: tuple = (2, 4)
     fillers: int = 2
-    notes: bool = True
+    companies: tuple = (0.3, 0.45)
+    notes: tuple = (0.25, 0.45)
     comparisons: bool = True
 
 
 LEVELS = {
-    "seed": Level(pages=(2, 3), facts=(1, 2), fillers=0, notes=False, comparisons=False),
-    "lookup": Level(pages=(3, 5), facts=(2, 3), fillers=0, notes=False, comparisons=False),
-    "bridge": Level(pages=(3, 5), facts=(1, 2), fillers=0, comparisons=False),
-    "compare": Level(pages=(4, 6), facts=(1, 3), fillers=1),
+    "seed": Level(pages=(4, 5), facts=(1, 2), fillers=0, companies=(0.4, 0.5), notes=(0.4, 0.5), comparisons=False),
+    "bridge": Level(pages=(4, 6), facts=(2, 3), fillers=0, companies=(0.4, 0.5), notes=(0.4, 0.5), comparisons=False),
+    "compare": Level(pages=(5, 7), facts=(2, 3), fillers=1, companies=(0.35, 0.45), notes=(0.35, 0.45)),
     "full": Level(),
 }
 
@@ -89,11 +92,14 @@ class World:
     def __init__(self, rng, split="train", level=LEVELS["full"], pages=None):
         self.rng, self.split, self.level = rng, split, level
         self._used, self._facts, self._questions = set(), [], []
-        self._counted = {kind: rng.sample(things, 2) for kind, things in COUNTED.items()}  # few, so that counts compare
+        # Few kinds of fact a world, so that a fact is told of several people and only its subject tells which is asked for.
+        counted = rng.choice(list(COUNTED))
+        self._kinds = [counted] + rng.sample([kind for kind in PERSON_FACTS if kind != counted], 2)
+        self._things = {kind: rng.choice(things) for kind, things in COUNTED.items()}
         count = pages or rng.randint(*level.pages)
-        notes = max(1, round(count * rng.uniform(0.25, 0.45))) if level.notes else 0
-        companies = max(1, round(count * rng.uniform(0.3, 0.45)))
-        people = max(1, count - notes - companies)
+        notes = max(2, round(count * rng.uniform(*level.notes))) if level.notes else 0
+        companies = max(2 if notes else 1, round(count * rng.uniform(*level.companies)))
+        people = max(0 if notes else 1, count - notes - companies)
         holders = []
         made = [self._company(holders) for _ in range(companies)]
         made += self._notes(notes, holders)
@@ -115,13 +121,21 @@ class World:
     def _amount(self, facts):
         return min(self.rng.randint(*self.level.facts), facts)
 
+    def _value(self, kind):
+        """What is said in a fact of this kind, and of nobody else in this world."""
+        while True:
+            value = str(self.rng.choice(VALUES[kind]))
+            if (kind, value) not in self._used:
+                self._used.add((kind, value))
+                return value
+
     # pages -------------------------------------------------------------------------------------------------
     def _company(self, holders):
         name = self._pair(COMPANY_ROOTS, COMPANY_KINDS)
         page = Page(name, "company")
         for kind in self.rng.sample(list(COMPANY_FACTS), self._amount(4)):
             sentence, question = COMPANY_FACTS[kind]
-            value = str(self.rng.choice(VALUES[kind]))
+            value = self._value(kind)
             page.sentences.append(sentence.format(who=name, x=value))
             self._questions.append((Question(question.format(who=name), value, "T1", kind), []))
         role, person = self.rng.choice(ROLES), self._pair(FIRST_NAMES, SURNAMES)
@@ -153,18 +167,16 @@ class World:
 
     def _tell(self, page, person, described, company):
         """Adds facts about `person`, called `described`, to the page. Counts come often, for comparisons."""
-        kinds = list(PERSON_FACTS)
-        while len(kinds) > self._amount(3):
-            kinds.remove(self.rng.choice(kinds if self.rng.random() < 0.5 else kinds[2:] or kinds))
-        self.rng.shuffle(kinds)
-        for kind in kinds:
+        for kind in self.rng.sample(self._kinds, self._amount(3)):
             sentence, question = PERSON_FACTS[kind]
-            count = self.rng.choice(COUNTS)
-            thing = self.rng.choice(self._counted[kind] if kind in COUNTED else VALUES[kind])
+            answer = self._value(kind)
+            count, thing = (int(answer), self._things[kind]) if kind in COUNTED else (None, answer)
             page.sentences.append(sentence.format(who=described, n=count, x=thing))
-            answer = str(count) if kind in COUNTED else thing
             link = [company] if company else []
             self._questions.append((Question(question.format(who=person, x=thing), answer, "T2" if link else "T1", kind), link))
+            if link:
+                told = sentence.format(who="", n=count, x=thing).strip()
+                self._questions.append((Question(f"Which family {told}?", person.split()[1], "T4", "family"), link))
             self._facts.append({"kind": kind, "who": person, "n": count, "x": thing, "link": link})
 
     def _filler(self):
@@ -204,7 +216,7 @@ class World:
                 a, b = (one, two) if self.rng.random() < 0.5 else (two, one)
                 most = a["who"] if a["n"] > b["n"] else b["who"]
                 text = f"Who {one['kind']}s more {one['x']}, {a['who']} or {b['who']}?"
-                answer = f"{a['n']} and {b['n']}, so {most}"
+                answer = f"{a['who']} {a['n']}, {b['who']} {b['n']}, so {most}"
                 out.append((Question(text, answer, "T3", "compare", final=most), one["link"] + two["link"]))
         return out
 

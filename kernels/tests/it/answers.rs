@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::forward::{Sequence, counted};
 
 const END: u32 = 2;
-const NEW_TOKENS: usize = 12;
+const NEW_TOKENS: usize = 16;
 
 /// A held-out question with its passages, and what transformers answers; `ops/fixtures/make_answers.py` made them.
 #[derive(Deserialize)]
