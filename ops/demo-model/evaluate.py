@@ -84,21 +84,42 @@ def load(folder):
     return model.eval(), Encoder(folder / "tokenizer.json")
 
 
+class Transformers:
+    """What transformers makes of the exported folder, in f32."""
+
+    def __init__(self, folder):
+        from transformers import AutoTokenizer, LlamaForCausalLM
+        self.model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    @torch.no_grad()
+    def answer(self, ids):
+        row = torch.tensor([ids])
+        said = self.model.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=16, do_sample=False,
+                                   eos_token_id=EOS, pad_token_id=0)[0, len(ids):]
+        return self.tokenizer.decode(said, skip_special_tokens=True).strip()
+
+
+def same_answers(folder, encode, items, path):
+    """Share of the answers in a file of `ragstone eval --mode full --answers FILE` that are those of transformers."""
+    theirs = Transformers(folder)
+    lines = [line for line in map(json.loads, open(path)) if line["mode"] == "full"]
+    same = [line["answer"] == theirs.answer(prompt_ids(encode, items[line["item"]])) for line in lines]
+    return {"answers": len(same), "same": sum(same) / len(same)}
+
+
 def same_as_transformers(folder, model, encode, items):
     """Largest logit difference, share of equal greedy answers, share of prompts tokenized alike whole and in pieces."""
-    from transformers import AutoTokenizer, LlamaForCausalLM
-    theirs = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    tokenizer, worst, answers, pieces = AutoTokenizer.from_pretrained(folder), 0.0, 0, 0
+    theirs, worst, answers, pieces = Transformers(folder), 0.0, 0, 0
     for item in items:
         ids = prompt_ids(encode, item)
         text = prompt.BOS + prompt.SYSTEM + "".join(map(prompt.passage, item["ctxs"])) + prompt.question(item["question"])
-        pieces += tokenizer(text, add_special_tokens=False)["input_ids"] == ids
+        pieces += theirs.tokenizer(text, add_special_tokens=False)["input_ids"] == ids
         row, n = torch.tensor([ids]), len(ids)
         with torch.no_grad():
             mine = model(row, torch.arange(n)[None], torch.ones(n, n, dtype=torch.bool).tril()[None, None])
-            worst = max(worst, float((mine - theirs(row).logits).abs().max()))
-        said = theirs.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=16, do_sample=False, eos_token_id=EOS, pad_token_id=0)[0, n:]
-        answers += tokenizer.decode(said, skip_special_tokens=True).strip() == answer(model, encode, ids)
+            worst = max(worst, float((mine - theirs.model(row).logits).abs().max()))
+        answers += theirs.answer(ids) == answer(model, encode, ids)
     return {"largest_logit_difference": worst, "same_answers": answers / len(items), "same_tokens": pieces / len(items)}
 
 
@@ -111,6 +132,8 @@ def main():
     p.add_argument("--check", type=int, default=20, help="questions to compare with transformers")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--data", help="a dataset in the evaluation format instead of new worlds")
+    p.add_argument("--compare", metavar="FILE", help="only compare the answers that `ragstone eval DATA --mode full --answers FILE` "
+                   "wrote with those of transformers")
     p.add_argument("--write", help="write the questions to this file, in the evaluation format")
     a = p.parse_args()
     torch.set_num_threads(a.threads)
@@ -119,6 +142,9 @@ def main():
     if a.write:
         Path(a.write).write_text(json.dumps(items, indent=0))
     model, encode = load(a.checkpoint)
+    if a.compare:
+        print(json.dumps(same_answers(a.checkpoint, encode, items, a.compare)))
+        return
     result = {"split": a.data or a.split, "level": a.level, "questions": len(items),
               "prompt_tokens_mean": round(sum(len(prompt_ids(encode, i)) for i in items) / len(items)),
               "with_passages": free_running(model, encode, items, scores=(exact, f1)),
