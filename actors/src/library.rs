@@ -254,9 +254,10 @@ impl Library {
         let gone = leaving.into_iter().filter(|passage| absent.contains(&passage.id));
         let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments).collect();
         let segments: Vec<SegmentDigest> = segments.into_iter().collect();
+        let models = self.fingerprints()?;
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
         blocking(move || {
-            let removed = store.invalidate(&segments)?;
+            let removed = store.invalidate(&segments, &models)?;
             store.flush()?;
             store.env().fail_point("removal.left_store")?;
             catalog.finish_removals(&rows)?;

@@ -98,6 +98,10 @@ fn recovered(recovery: &Value) -> String {
             let _ = write!(out, "; {} {what}", number(count));
         }
     }
+    if number("over_bound_bytes") > 0 {
+        let megabytes = mebibytes(number("over_bound_bytes"));
+        let _ = write!(out, "; pinned entries exceed disk_bytes by {megabytes:.1} MiB, unpin some to make room");
+    }
     out + "\n"
 }
 

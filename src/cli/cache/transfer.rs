@@ -10,7 +10,7 @@ use crate::access;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::mebibytes;
 
 /// Entries of the model in use are copied, with what stands before them. What is there already is skipped, so that a copy
@@ -48,7 +48,18 @@ async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()
     let done =
         access::with(config, &format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await)
             .await?;
-    if args.json { output::json(&done) } else { output::text(&summary(&done, verb)) }
+    if args.json {
+        output::json(&done)?;
+    } else {
+        output::text(&summary(&done, verb))?;
+    }
+    match done["damaged"].as_u64() {
+        None | Some(0) => Ok(()),
+        Some(damaged) => Err(Error::new(
+            ErrorKind::Internal,
+            format!("{damaged} damaged entries were left out of the {verb}; the service's log names them"),
+        )),
+    }
 }
 
 /// A path becomes a URL; the service may stand in another folder. A source must be there.
@@ -75,7 +86,8 @@ fn summary(done: &Value, verb: &str) -> String {
     for (name, what) in [
         ("already_there", "were there already"),
         ("refused", "were not taken: no room, or cheaper to compute than to load (kv_admission)"),
-        ("unreadable", "could not be read; the service's log says why"),
+        ("unreadable", "went meanwhile"),
+        ("not_whole", "are nowhere bit for bit, only in 8 bits in the bucket or on the device"),
         ("other_models", "are of other models; run the command with --model"),
     ] {
         if number(name) > 0 {

@@ -78,7 +78,7 @@ async fn set_pinned(
         blocking(move || {
             let (mut found, mut changing) = (0_u64, Vec::new());
             let mut bytes = 0_u64;
-            ragstone.store().entries(&mut |entry| {
+            ragstone.store().entries(&matcher.listed(), &mut |entry| {
                 if matcher.matches(&entry) {
                     found += 1;
                     if entry.pinned != pinned {
@@ -126,7 +126,7 @@ async fn matching(state: &web::Data<State>, filter: Filter, limit: usize) -> Res
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || {
             let mut found = Matching::default();
-            ragstone.store().entries(&mut |entry| {
+            ragstone.store().entries(&matcher.listed(), &mut |entry| {
                 if matcher.matches(&entry) {
                     found.count += 1;
                     found.bytes += entry.summary.bytes;

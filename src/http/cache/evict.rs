@@ -37,7 +37,7 @@ pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::
 
 fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
     let mut all = Vec::new();
-    ragstone.store().entries(&mut |entry| all.push(entry))?;
+    ragstone.store().entries(&matcher.listed(), &mut |entry| all.push(entry))?;
     let Eviction { steps, pinned } = plan(&all, |entry| matcher.matches(entry), &matcher.tiers());
     let mut removed: BTreeMap<Tier, (u64, u64)> = BTreeMap::new();
     for (tier, id, bytes) in &steps {
@@ -115,7 +115,7 @@ mod tests {
             compute_us: 1,
             created_unix_ms: 1,
         };
-        EntryInfo { summary, tiers: tiers.to_vec(), pinned, last_use_unix_ms: 1, uses: 1 }
+        EntryInfo { summary, tiers: tiers.to_vec(), lossy: false, pinned, last_use_unix_ms: 1, uses: 1 }
     }
 
     fn planned(all: &[EntryInfo], fitting: &[u8], tiers: &[Tier]) -> (Vec<(Tier, u8)>, u64) {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_storage::corpus::Scope;
+use ragstone_storage::tier::Tier;
 use serde_json::{Value, json};
 
 use super::entries::blocking;
@@ -60,7 +61,7 @@ async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -
     let segments: HashSet<_> = ragstone.library().segments(scope).await?;
     blocking(move || {
         let (mut entries, mut bytes) = (0_u64, 0_u64);
-        ragstone.store().entries(&mut |entry| {
+        ragstone.store().entries(&Tier::ALL, &mut |entry| {
             if segments.contains(&entry.summary.segment) {
                 entries += 1;
                 bytes += entry.summary.bytes;

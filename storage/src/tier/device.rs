@@ -17,6 +17,7 @@
 //! The tier's memory is the engine's pool, its contents are blocks instead of frames; so it is not an
 //! [`EntryTier`](super::EntryTier): no entry can be put into it or read out of it.
 
+mod listing;
 mod path;
 mod recovery;
 
