@@ -205,6 +205,7 @@ async fn entries_are_carried_to_another_folder_and_answer_there() {
     let place = place.to_str().unwrap();
     let said = cache(&folder, &["export", place, "--collection", "world", "--dry-run"]);
     assert!(said["wanted"].as_u64().unwrap() > 0 && said["entries"] == 0, "{said}");
+    assert!(!std::path::Path::new(place).exists(), "a dry run makes no folder");
     let done = cache(&folder, &["export", place, "--collection", "world"]);
     assert_eq!((&done["entries"], &done["wanted"]), (&said["wanted"], &said["wanted"]), "{done}");
     let again = cache(&folder, &["export", place]);
@@ -223,7 +224,24 @@ async fn entries_are_carried_to_another_folder_and_answer_there() {
     });
     let report = service.ask(CHAT, &body).await["ragstone"]["report"].clone();
     assert!(report["tokens"]["exact"].as_u64().unwrap() > 50, "{report}");
+    // What is damaged there is left out, and said, with an exit status that a script sees.
+    cache(&other, &["evict", "--all"]);
+    flip_an_object(std::path::Path::new(place));
+    let ran = other.run(&["cache", "import", place, "--json"]).failed_with(&["1 damaged"]);
+    let said: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&said["damaged"], said["entries"].as_u64()), (&json!(1), done["entries"].as_u64().map(|all| all - 1)));
     other.run(&["cache", "import", "/nowhere/at/all"]).failed_with(&["/nowhere/at/all"]);
     other.run(&["cache", "import", place, "--tier", "disk"]).failed_with(&["tier and age"]);
     other.run(&["cache", "export", "ftp://somewhere"]).failed_with(&["s3://"]);
+}
+
+/// Changes the last byte, which is of a frame, of one object below a folder.
+fn flip_an_object(folder: &std::path::Path) {
+    let inside = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    if inside.is_dir() {
+        return flip_an_object(&inside);
+    }
+    let mut bytes = std::fs::read(&inside).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&inside, bytes).unwrap();
 }

@@ -6,8 +6,7 @@ use crate::cache::settle;
 use crate::harness::{Folder, Service, WORLD};
 
 /// The disk is the only place to reuse anything from.
-const DISK_ONLY: [&str; 6] =
-    ["--set", "host_bytes=0", "--set", "device_cache=false", "--set", "kv_admission=always"];
+const DISK_ONLY: [&str; 6] = ["--set", "host_bytes=0", "--set", "device_cache=false", "--set", "kv_admission=always"];
 
 async fn ask(service: &Service) -> (String, Value) {
     let body = json!({
