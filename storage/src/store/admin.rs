@@ -98,10 +98,9 @@ impl KvStore {
     }
 
     /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
-    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, under
-    /// this model and the `others`, whose digests the segments may be as well; those
-    /// behind them, which other nodes computed and this one never held, are left to the bucket's collector: no key leads to
-    /// them any more. BLOCKS.
+    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, those
+    /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
+    /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.
     ///
     /// # Errors
     /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments

@@ -66,7 +66,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
     }
 
     /// As [`admit`](Self::admit), for a node that has to be there: where it has no room beside what is pinned, everything that
-    /// can leaves, and the bound does not hold.
+    /// can leaves, and the bound does not hold until pins are given back. An orphan that may not enter does not.
     pub fn admit_regardless(&mut self, node: NodeId, tier: TierIndex) -> Vec<Eviction> {
         match self.admit(node, tier) {
             Admission::Admitted(evicted) => return evicted,
