@@ -230,7 +230,7 @@ fn what_is_lossy_is_never_found_as_exact() {
         assert_missed(tier, &entry);
         assert!(tier.open_many(&exactly(&[id]))[0].as_ref().unwrap().is_none());
         assert_eq!(listed(tier), []);
-        let read = open_lossy(&tier, &id).unwrap();
+        let read = open_lossy(tier, &id).unwrap();
         assert!(!read.is_exact());
         for layer in 0..LAYERS {
             let frame = frame::decode(&read.frame(layer).unwrap(), &id.key, layer, &entry.header().frame_shape());

@@ -75,7 +75,7 @@ fn nodes_share_a_bucket_of_another_make() {
         assert!(a.remove(&entry.header().id()).unwrap());
         assert!(!b.remove(&entry.header().id()).unwrap());
     }
-    assert_eq!(remove_segment(&b, &odd[0]), 1);
+    assert_eq!(remove_segment(&b, odd[0]), 1);
     assert_eq!(listed(&a).len(), 9);
     assert_eq!(a.counts().failed + b.counts().failed, 0);
     let all = CollectOptions { max_bytes: Some(0), grace: Duration::ZERO, ..CollectOptions::default() };
