@@ -16,6 +16,8 @@ mod openai_client;
 mod openai_shape;
 mod restart;
 mod s3;
+#[path = "../s3_server/mod.rs"]
+mod s3_server;
 mod simulate;
 mod tree;
 mod warm;

@@ -243,12 +243,17 @@ impl SharedTier for ModelTier {
         ids.iter().map(|id| self.open(id)).collect()
     }
 
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<Vec<(KvKey, u64)>> {
         self.check()?;
-        let mut entries = locked(&self.entries);
-        let before = entries.len();
-        entries.retain(|_, entry| entry.header().segment() != *segment);
-        Ok((before - entries.len()) as u64)
+        let mut removed = Vec::new();
+        locked(&self.entries).retain(|_, entry| {
+            let stays = entry.header().segment() != *segment;
+            if !stays {
+                removed.push((entry.header().key, bytes_of(entry)));
+            }
+            stays
+        });
+        Ok(removed)
     }
 
     fn as_tier(&self) -> &dyn EntryTier {

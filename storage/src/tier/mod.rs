@@ -163,11 +163,12 @@ pub trait SharedTier: EntryTier {
     /// As [`EntryTier::open`], for many entries at once; as many answers, in the same order.
     fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>>;
 
-    /// Removes every entry of a segment, whatever stood before it and whoever computed it; how many there were.
+    /// Removes every entry of a segment, whatever stood before it and whoever computed it; the keys and bytes of those that
+    /// were there.
     ///
     /// # Errors
     /// As the medium says.
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64>;
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<Vec<(KvKey, u64)>>;
 
     /// This tier as any other.
     fn as_tier(&self) -> &dyn EntryTier;

@@ -188,15 +188,14 @@ impl ObjectTier {
         })
     }
 
-    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<bool> {
+    /// The bytes that left; `None` if it was not there.
+    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<Option<u64>> {
         match removal.wait() {
-            Ok(bytes) => {
+            Ok(object) => {
                 self.hidden().remove(name);
-                if let Some(bytes) = bytes {
-                    let known = self.known().remove(&name.id.key);
-                    self.seen().remove(known.map_or(bytes, |known| known.bytes));
-                }
-                Ok(bytes.is_some())
+                let bytes = object.map(|bytes| self.known().remove(&name.id.key).map_or(bytes, |known| known.bytes));
+                bytes.inspect(|bytes| self.seen().remove(*bytes));
+                Ok(bytes)
             }
             Err(error) => {
                 self.hide(*name);
@@ -301,7 +300,7 @@ impl EntryTier for ObjectTier {
         let names = Space::ALL.map(|space| self.name(space, id));
         let [exact, lossy] = names.map(|name| self.start_removal(name));
         let (exact, lossy) = (self.removed(&names[0], exact), self.removed(&names[1], lossy));
-        Ok(exact? | lossy?)
+        Ok(exact?.is_some() | lossy?.is_some())
     }
 
     /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.
@@ -352,7 +351,7 @@ impl SharedTier for ObjectTier {
     }
 
     /// Exact ones and lossy ones. Those that were found and not deleted, this node does not find any more.
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
+    fn remove_segment(&self, segment: &SegmentDigest) -> Result<Vec<(KvKey, u64)>> {
         let mut found = Vec::new();
         for space in Space::ALL {
             let mut listing = self.listing(self.names.segment(space, &self.fingerprint, segment));
@@ -361,8 +360,10 @@ impl SharedTier for ObjectTier {
             }
         }
         let removed: Vec<_> = found.iter().map(|name| self.start_removal(*name)).collect();
+        // All of them, also where one fails.
         let removed: Vec<_> = found.iter().zip(removed).map(|(name, removal)| self.removed(name, removal)).collect();
-        removed.into_iter().try_fold(0, |count, removed| Ok(count + u64::from(removed?)))
+        let keys = found.iter().zip(removed);
+        keys.filter_map(|(name, bytes)| Some(bytes.transpose()?.map(|bytes| (name.id.key, bytes)))).collect()
     }
 
     fn as_tier(&self) -> &dyn EntryTier {
