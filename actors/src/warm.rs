@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::Stream;
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
 use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
-use ragstone_storage::key::KvKey;
+use ragstone_storage::key::{KvKey, SegmentDigest};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -155,6 +155,16 @@ impl Warmer {
         .await
     }
 
+    /// The segment that questions over passages begin with, and that warm-ups compute passages behind. `None`: there is
+    /// none.
+    ///
+    /// # Errors
+    /// As the model's chat template says.
+    pub fn system_prompt(&self) -> Result<Option<SegmentDigest>> {
+        let root = self.0.pipeline.root()?;
+        Ok(root.map(|root| SegmentDigest::of(self.0.pipeline.store.fingerprint(), &root.tokens)))
+    }
+
     /// What a warm-up would have to do. Changes nothing. Await it on a multi-thread runtime.
     ///
     /// # Errors
@@ -226,6 +236,10 @@ impl Warmer {
                 let (events, _) = mpsc::channel(1);
                 match warmer.turn(job.id, &events).await {
                     Ok(progress) => tracing::info!(?progress, "the unfinished warm-up is done"),
+                    // Somebody cancelled it, or the service stops: nobody has to look after that.
+                    Err(error) if error.kind() == ErrorKind::Cancelled => {
+                        tracing::info!(job = job.id, reason = %error, "the unfinished warm-up was ended");
+                    }
                     Err(error) => tracing::warn!(%error, job = job.id, "the unfinished warm-up ended early"),
                 }
             });
