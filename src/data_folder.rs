@@ -133,18 +133,20 @@ impl DataFolder {
 
     /// The error of a folder that stays held by somebody who does not answer.
     pub fn in_use(&self) -> Error {
+        self.in_use_with(
+            "wait until it ends or stop it, or start `ragstone serve` once, so that commands share the folder through \
+             the service",
+        )
+    }
+
+    /// As [`in_use`](Self::in_use), with other advice.
+    pub fn in_use_with(&self, advice: &str) -> Error {
         let who = match self.holder() {
             Some(holder) => format!("`ragstone {}` (process {})", holder.command, holder.pid),
             None => "another process".to_owned(),
         };
-        Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "the data folder {} is in use by {who}; wait until it ends or stop it, or start `ragstone serve` once, \
-                 so that commands share the folder through the service",
-                self.0.display()
-            ),
-        )
+        let message = format!("the data folder {} is in use by {who}; {advice}", self.0.display());
+        Error::new(ErrorKind::Incompatible, message)
     }
 }
 

@@ -24,14 +24,17 @@ const UNITS: [(&str, u64); 14] = [
 ];
 
 /// The units, for help texts and errors.
-pub const UNITS_HELP: &str = "kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024)";
+pub const UNITS_HELP: &str =
+    "units are kB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024)";
 
 /// Reads a size: a number of bytes, or a number with a unit; large and small letters are the same.
 ///
 /// # Errors
 /// What is wrong with it, and which units there are.
 pub fn parse(text: &str) -> Result<u64, String> {
-    let wrong = |why: &str| format!("`{text}` is {why}: write bytes as a number, such as 512MiB, in {UNITS_HELP}");
+    let wrong = |why: &str| {
+        format!("`{text}` is {why}: write a number of bytes, or one with a unit, such as 512MiB; {UNITS_HELP}")
+    };
     let trimmed = text.trim();
     let end = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(end);
@@ -68,7 +71,7 @@ impl Visitor<'_> for Bytes {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a size in bytes, such as 512MiB, in {UNITS_HELP}")
+        write!(f, "a number of bytes, or one with a unit, such as 512MiB; {UNITS_HELP}")
     }
 
     fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<u64, E> {
@@ -91,6 +94,9 @@ impl Visitor<'_> for Bytes {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::Error as Fault;
+
     use super::*;
 
     #[test]
@@ -123,26 +129,25 @@ mod tests {
         }
     }
 
+    fn read<'de, T: TryFrom<u64>>(given: impl IntoDeserializer<'de, Fault>) -> Result<T, String> {
+        deserialize(given.into_deserializer()).map_err(|error| error.to_string())
+    }
+
     #[test]
     fn settings_are_numbers_or_text() {
-        #[derive(serde::Deserialize)]
-        struct Two {
-            #[serde(deserialize_with = "deserialize")]
-            large: u64,
-            #[serde(deserialize_with = "deserialize")]
-            small: u8,
-        }
-        let read = |large: &str, small: &str| {
-            serde_json::from_str(&format!("{{\"large\":{large},\"small\":{small}}}"))
-                .map(|Two { large, small }| (large, small))
-                .map_err(|error| error.to_string())
-        };
-        assert_eq!(read("\"1GiB\"", "255"), Ok((1 << 30, 255)));
-        assert_eq!(read("2e9", "0"), Ok((2_000_000_000, 0)));
-        for (large, small, word) in
-            [("-1", "0", "below 0"), ("0.5", "0", "whole"), ("1", "\"1k\"", "more than"), ("true", "0", "512MiB")]
-        {
-            let error = read(large, small).unwrap_err();
+        assert_eq!(read("1GiB"), Ok(1_u64 << 30));
+        assert_eq!(read(7_u64), Ok(7_u64));
+        assert_eq!(read(7_i64), Ok(7_u64));
+        assert_eq!(read(2e9), Ok(2_000_000_000_u64));
+        assert_eq!(read("255"), Ok(255_u8));
+        for (error, word) in [
+            (read::<u64>(-1_i64), "below 0"),
+            (read::<u64>(0.5), "whole"),
+            (read::<u64>(f64::NAN), "whole"),
+            (read::<u64>(true), "512MiB"),
+            (read::<u8>("1k").map(u64::from), "more than"),
+        ] {
+            let error = error.unwrap_err();
             assert!(error.contains(word), "{error}");
         }
     }

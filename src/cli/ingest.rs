@@ -77,7 +77,11 @@ fn complain(skipped: &[(PathBuf, String)]) -> Result<()> {
     if skipped.is_empty() {
         return Ok(());
     }
-    let lines: Vec<String> = skipped.iter().map(|(path, reason)| format!("\n  {}: {reason}", path.display())).collect();
+    let line = |(path, reason): &(PathBuf, String)| {
+        let path = path.display().to_string();
+        if reason.contains(&path) { format!("\n  {reason}") } else { format!("\n  {path}: {reason}") }
+    };
+    let lines: Vec<String> = skipped.iter().map(line).collect();
     let files = output::count(skipped.len() as u64, "file was", "files were");
     let message = format!("{files} not ingested (the others were):{}", lines.concat());
     Err(Error::new(ErrorKind::NotFound, message))

@@ -97,10 +97,8 @@ async fn on_folder<T: Send + 'static>(
     work: impl FnOnce(&HeldFolder) -> Result<T> + Send + 'static,
 ) -> Result<T> {
     let folder = DataFolder::existing(&config.data()?)?;
-    let held = folder.try_hold(command)?.ok_or_else(|| {
-        let message = format!("{}; a running service has brought its folder up to its own format", folder.in_use());
-        Error::new(ErrorKind::Incompatible, message)
-    })?;
+    let advice = "stop it, or wait until it ends; a running service has brought its folder up to its own format";
+    let held = folder.try_hold(command)?.ok_or_else(|| folder.in_use_with(advice))?;
     let bar = Progress::new(command.to_owned(), Unit::Nothing);
     let worked = bar.during(tokio::task::spawn_blocking(move || work(&held))).await;
     worked.map_err(|error| Error::internal(format!("the migration broke off: {error}")))?

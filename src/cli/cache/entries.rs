@@ -126,9 +126,10 @@ pub async fn evict(config: &Config, args: ChangeArgs) -> Result<()> {
 fn evicted(done: &Value) -> String {
     let mut out = String::new();
     let would = if done["dry_run"] == true { "would leave" } else { "left" };
-    match number(&done["entries"]) {
-        0 => out.push_str("no entry fits\n"),
-        entries => {
+    match (number(&done["entries"]), number(&done["pinned"])) {
+        (0, 0) => out.push_str("no entry fits\n"),
+        (0, _) => out.push_str("nothing leaves the tiers\n"),
+        (entries, _) => {
             let what = output::entries(entries, number(&done["copies"]), number(&done["bytes"]));
             let _ = writeln!(out, "{what} {would} the tiers");
         }
@@ -232,5 +233,7 @@ mod tests {
         assert!(text.ends_with("1 pinned entry stays; `ragstone cache unpin` lets it go\n"), "{text}");
         let nothing = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 0, "dry_run": true });
         assert_eq!(evicted(&nothing), "no entry fits\n");
+        let pinned = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 2, "dry_run": false });
+        assert!(evicted(&pinned).starts_with("nothing leaves the tiers\n2 pinned entries stay"));
     }
 }

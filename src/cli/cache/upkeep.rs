@@ -69,9 +69,10 @@ pub async fn verify(config: &Config, args: VerifyArgs) -> Result<()> {
 fn verified(report: &Value) -> String {
     let mut out = String::new();
     let megabytes = mebibytes(number(&report["bytes"]));
+    let damage = if report["damaged"].as_array().is_none_or(Vec::is_empty) { "; none is damaged" } else { "" };
     let copies = output::count(number(&report["entries"]), "copy", "copies");
     let frames = output::count(number(&report["frames"]), "frame", "frames");
-    let _ = writeln!(out, "{copies} of entries, {frames}, {megabytes:.1} MiB read");
+    let _ = writeln!(out, "{copies} of entries, {frames}, {megabytes:.1} MiB read{damage}");
     for entry in report["damaged"].as_array().into_iter().flatten() {
         let text = |name: &str| entry[name].as_str().unwrap_or_default();
         let _ = writeln!(out, "damaged, {}: {}", text("tier"), text("error"));

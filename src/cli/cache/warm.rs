@@ -14,7 +14,7 @@ use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit, mebibytes};
+use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 
 /// The job is durable: after Ctrl-C or a kill, the running service or the next one goes on with it, and so does the same
 /// command. What is there already is skipped. Answers go first.
@@ -75,7 +75,10 @@ async fn watch(config: &Config, subject: &Subject, body: &Value) -> Result<(u64,
         while let Some(event) = events.next().await.transpose()? {
             if let Some(id) = event["begun"]["id"].as_u64() {
                 job.set(Some(id));
-                bar = Some(Progress::new(format!("warm-up {id} of {}", subject.shown()), Unit::Items));
+                let what = format!("warm-up {id} of {}", subject.shown());
+                // A program that reads along and a person before Ctrl-C want to know the number.
+                beside_bars(|| eprintln!("{what}"));
+                bar = Some(Progress::new(what, Unit::Items));
                 continue;
             }
             let event = serde_json::from_value(event)

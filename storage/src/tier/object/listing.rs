@@ -56,7 +56,7 @@ impl ObjectTier {
     /// # Errors
     /// What the bucket says; `Unavailable` if it does not answer in time.
     pub fn probe(&self) -> Result<()> {
-        let (bucket, below) = (self.client.bucket.clone(), self.names.model(Space::Exact, &self.fingerprint));
+        let (bucket, below) = (self.client.bucket.clone(), self.names.space(Space::Exact));
         let mut names = bucket.store.list(Some(&below));
         let operation = Operation { doing: "reach the bucket", failpoint: "object.list", bytes: 0 };
         self.client.wait(async move {
