@@ -7,6 +7,7 @@ mod cache;
 mod command_line;
 mod eval;
 mod harness;
+mod http_docs;
 mod hub;
 mod invalidate;
 mod kill;
