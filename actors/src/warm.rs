@@ -35,6 +35,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a warm-up waits where answers keep every worker busy.
 const BACK_OFF: Duration = Duration::from_millis(250);
 
+/// How often who waits for a job that another call runs hears how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
 /// Runs warm-ups one after another. Clones share the queue.
 #[derive(Clone)]
 pub struct Warmer(Arc<Inner>);
@@ -286,7 +289,7 @@ impl Warmer {
 
     /// Waits for the turn, works, and takes the job out of the journal where there is nothing left to do for it.
     async fn turn(&self, id: u64, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
-        let _turn = self.0.turn.lock().await;
+        let _turn = self.wait_for_turn(id, events).await;
         let Some(job) = self.journaled(id).await? else {
             let recent = self.state().recent.get(&id).cloned();
             return recent.ok_or_else(|| cancelled(id));
@@ -310,6 +313,24 @@ impl Warmer {
             }
         }
         done
+    }
+
+    /// Tells how far the job is while another call runs it.
+    async fn wait_for_turn(
+        &self,
+        id: u64,
+        events: &mpsc::Sender<Result<WarmEvent>>,
+    ) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut turn = std::pin::pin!(self.0.turn.lock());
+        loop {
+            if let Ok(turn) = tokio::time::timeout(LOOK_EVERY, &mut turn).await {
+                return turn;
+            }
+            let running = self.state().running.clone();
+            if let Some((_, progress)) = running.filter(|(running, _)| *running == id) {
+                let _ = events.try_send(Ok(WarmEvent::Progress(progress)));
+            }
+        }
     }
 
     async fn journaled(&self, id: u64) -> Result<Option<WarmJob>> {

@@ -120,7 +120,7 @@ fn commands_that_need_data_say_that_there_is_none_and_create_nothing() {
 #[tokio::test]
 async fn settings_that_a_running_service_would_ignore_are_refused() {
     let folder = Folder::new();
-    let service = folder.serve(&["--set", "host_bytes=64MiB", "--set", "disk_bytes=2GB"]).await;
+    let service = folder.serve_with(&["--set", "disk_bytes=2GB"], &[("RAGSTONE_HOST_BYTES", "64MiB")]).await;
     let (_, status) = service.get("/v1/cache/status").await;
     let capacities = [&status["store"]["host"]["capacity_bytes"], &status["store"]["disk"]["capacity_bytes"]];
     assert_eq!(capacities, [&json!(64 << 20), &json!(2_000_000_000)]);

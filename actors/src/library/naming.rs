@@ -26,8 +26,7 @@ pub struct PassageName {
 
 impl Library {
     /// The names of those of `segments` that are passages of `scope`; of several places, the first. Reads the token ids of
-    /// all of them: a second for some 100,000 passages, and no memory that grows with them. Await it on a multi-thread
-    /// runtime.
+    /// all of them; memory does not grow with them. Await it on a multi-thread runtime.
     ///
     /// # Errors
     /// `NotFound` for an unknown collection.
