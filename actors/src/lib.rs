@@ -20,6 +20,7 @@ pub mod ragstone;
 pub mod report;
 pub mod retrieval;
 pub mod settings;
+pub mod size;
 pub mod stream;
 pub mod warm;
 pub mod worker;

@@ -11,20 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::prompt::PromptFormat;
+use crate::size;
 
-/// Capacities, limits and defaults of the running service.
+/// Capacities, limits and defaults of the running service. Sizes are in bytes, and may be given with a unit ([`size`]).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there.
+    #[serde(deserialize_with = "size::deserialize")]
     pub device_bytes: u64,
     /// Whether the device tier keeps the KV of exact paths behind the sequences that computed them.
     pub device_cache: bool,
     /// What leaves the device tier first.
     pub device_policy: PolicyKind,
     /// Bytes of stored KV kept in host memory.
+    #[serde(deserialize_with = "size::deserialize")]
     pub host_bytes: u64,
     /// Bytes of stored KV kept on disk.
+    #[serde(deserialize_with = "size::deserialize")]
     pub disk_bytes: u64,
     /// Who leaves host memory first: `hit-density`, `pgdsf`, `gdsf`, `lru`, `lfu` or `s3-fifo`.
     pub host_policy: PolicyKind,
@@ -41,6 +45,7 @@ pub struct Settings {
     pub object_ttl_s: u64,
     /// The oldest entries leave the bucket until it holds no more bytes, those of all models together; a larger entry is not
     /// put there. 0: no bound.
+    #[serde(deserialize_with = "size::deserialize")]
     pub object_max_bytes: u64,
     /// How often this node collects what is to leave the bucket, in seconds; 0: never by itself. Any number of nodes may.
     pub object_gc_interval_s: u64,

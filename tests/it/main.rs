@@ -8,6 +8,7 @@ mod command_line;
 mod eval;
 mod faults;
 mod harness;
+mod http_docs;
 mod hub;
 mod invalidate;
 mod kill;
@@ -18,6 +19,8 @@ mod openai_client;
 mod openai_shape;
 mod restart;
 mod s3;
+#[path = "../s3_server/mod.rs"]
+mod s3_server;
 mod simulate;
 mod tree;
 mod warm;

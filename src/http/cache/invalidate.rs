@@ -60,15 +60,20 @@ async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -
     }
     let segments: HashSet<_> = ragstone.library().segments(scope).await?;
     blocking(move || {
-        let (mut entries, mut bytes) = (0_u64, 0_u64);
+        let (mut entries, mut copies, mut bytes) = (0_u64, 0_u64, 0_u64);
         ragstone.store().entries(&Tier::ALL, &mut |entry| {
             if segments.contains(&entry.summary.segment) {
+                let (held, stored) =
+                    (entry.tiers.len() as u64, entry.tiers.iter().filter(|tier| **tier != Tier::Device));
                 entries += 1;
-                bytes += entry.summary.bytes;
+                copies += held;
+                bytes += stored.count() as u64 * entry.summary.bytes;
             }
         })?;
-        let dry_run = true;
-        Ok(json!({ "passages_removed": passages, "entries_removed": entries, "bytes_removed": bytes, "dry_run": dry_run }))
+        Ok(json!({
+            "passages_removed": passages, "entries_removed": entries, "copies_removed": copies, "bytes_removed": bytes,
+            "dry_run": true,
+        }))
     })
     .await
 }

@@ -68,6 +68,11 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::P
     let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(payload, state.body_bytes).await?;
     let url: String = fields.need("url")?;
+    if url.starts_with("memory:") {
+        let message = "memory:// lies in the memory of this very process: an export would be gone with it, and an import \
+                       finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
+        return Err(Error::param("url", message));
+    }
     let filter = Filter::take(&mut fields)?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
@@ -76,8 +81,8 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::P
 
 /// A cloud is reached as the settings say; a folder needs nothing.
 fn reached(url: &str, settings: &Settings) -> ObjectOptions {
-    let is_local = ["file://", "memory://"].iter().any(|scheme| url.starts_with(scheme));
-    let options = if is_local { ConnectionOptions::default() } else { settings.object_options.clone() };
+    let options =
+        if url.starts_with("file://") { ConnectionOptions::default() } else { settings.object_options.clone() };
     // What is carried elsewhere is to be exact there.
     ObjectOptions { options, codec: settings.object_codec.exact(), ..ObjectOptions::new(url) }
 }

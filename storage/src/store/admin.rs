@@ -16,10 +16,28 @@ use crate::{Error, ErrorKind, Result};
 /// What an invalidation removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invalidated {
-    /// Entries, each counted once for every tier it was in.
+    /// Entries, each counted once.
     pub entries: u64,
-    /// Their bytes.
+    /// The same, each counted once for every tier it was in, the device among them.
+    pub copies: u64,
+    /// Bytes of the copies in host memory, on disk and in object storage.
     pub bytes: u64,
+}
+
+/// What an invalidation has removed so far.
+#[derive(Debug, Default)]
+struct Removed {
+    keys: HashSet<KvKey>,
+    copies: u64,
+    bytes: u64,
+}
+
+impl Removed {
+    fn count(&mut self, key: KvKey, bytes: u64) {
+        self.keys.insert(key);
+        self.copies += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// What a verification found.
@@ -106,9 +124,9 @@ impl KvStore {
     /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments
     /// that this machine holds is found.
     pub fn invalidate(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<Invalidated> {
-        let mut done = Invalidated::default();
+        let mut done = Removed::default();
         if segments.is_empty() {
-            return Ok(done);
+            return Ok(Invalidated::default());
         }
         let tiers = &self.0.tiers;
         tiers.tombstones.bury(segments, &[]);
@@ -117,22 +135,24 @@ impl KvStore {
             let own = std::iter::once(self.fingerprint());
             let models: Vec<Fingerprint> =
                 own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
-            done.entries += object.remove_segments(&models, segments)?;
+            let removed = object.remove_segments(&models, segments)?;
+            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
         }
         if let Some(device) = self.0.device.get() {
             // After the others: a prompt that found the passage in another tier might have brought it back.
-            done.entries += device.invalidate(self.fingerprint(), segments) as u64;
+            device.invalidate(self.fingerprint(), segments).into_iter().for_each(|key| done.count(key, 0));
         }
         // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
         // of it was filed already is removed.
         tiers.tombstones.bury(segments, &[]);
         self.remove_entries_of(segments, &mut done)?;
-        Ok(done)
+        let Removed { keys, copies, bytes } = done;
+        Ok(Invalidated { entries: keys.len() as u64, copies, bytes })
     }
 
     /// Removes the entries of some segments, and what stands behind them, from the tiers of this machine, and those of them
     /// from object storage as well.
-    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Invalidated) -> Result<()> {
+    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Removed) -> Result<()> {
         let tiers = &self.0.tiers;
         let mut all = Vec::new();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
@@ -143,17 +163,18 @@ impl KvStore {
         tiers.tombstones.bury(&[], &keys);
         for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
             if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&summary.id()))? {
-                done.entries += 1;
-                done.bytes += summary.bytes;
+                done.count(summary.key, summary.bytes);
             }
         }
         if let Some(object) = &tiers.object {
-            let named: HashSet<(Fingerprint, EntryId)> =
-                all.iter().map(|(_, summary)| (summary.fingerprint, summary.id())).collect();
+            let named: HashMap<(Fingerprint, EntryId), u64> =
+                all.iter().map(|(_, summary)| ((summary.fingerprint, summary.id()), summary.bytes)).collect();
             let is_proven =
                 |id: &EntryId| doomed.get(&id.key) == Some(&Doom::Proven) && !segments.contains(&id.segment);
-            for (model, id) in named.iter().filter(|(_, id)| is_proven(id)) {
-                done.entries += u64::from(object.remove_of(model, id)?);
+            for ((model, id), bytes) in named.iter().filter(|((_, id), _)| is_proven(id)) {
+                if object.remove_of(model, id)? {
+                    done.count(id.key, *bytes);
+                }
             }
         }
         self.0.uses.forget(&keys);

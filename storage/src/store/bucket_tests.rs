@@ -112,7 +112,8 @@ fn a_removed_passage_leaves_the_bucket_for_every_model_of_the_folder() {
     assert_eq!(segments, [own.segment, passage.segment]);
 
     let done = store.invalidate(&segments, &[OTHER, MODEL]).unwrap();
-    assert_eq!(done.entries, 2 + 2 + 3 + 1, "in host and disk, two of the disk's, three objects, and one behind them");
+    assert_eq!(done.copies, 2 + 2 + 3 + 1, "in host and disk, two of the disk's, three objects, and one behind them");
+    assert_eq!(done.entries, 4, "own, passage, what stood behind it, and the far one");
     let left = [objects(&bucket, "v1"), objects(&bucket, "v1q8")].concat();
     for gone in [passage, behind, far, own] {
         assert!(!left.iter().any(|name| name.ends_with(&gone.key.to_string())), "{left:?}");

@@ -264,15 +264,18 @@ impl SharedTier for ModelTier {
         Ok(is_theirs && entries.remove(&id.key).is_some())
     }
 
-    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<u64> {
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
         self.check()?;
-        let mut entries = locked(&self.entries);
-        let before = entries.len();
-        entries.retain(|_, entry| {
+        let mut removed = Vec::new();
+        locked(&self.entries).retain(|_, entry| {
             let header = entry.header();
-            !(models.contains(&header.fingerprint) && segments.contains(&header.segment()))
+            let stays = !(models.contains(&header.fingerprint) && segments.contains(&header.segment()));
+            if !stays {
+                removed.push((header.key, bytes_of(entry)));
+            }
+            stays
         });
-        Ok((before - entries.len()) as u64)
+        Ok(removed)
     }
 
     fn as_tier(&self) -> &dyn EntryTier {

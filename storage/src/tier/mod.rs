@@ -188,12 +188,12 @@ pub trait SharedTier: EntryTier {
     /// As the medium says.
     fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool>;
 
-    /// Removes every entry that these models wrote of these segments, whatever stood before them; how many there were. A
-    /// digest is of one model; it is looked for under each.
+    /// Removes every entry that these models wrote of these segments, whatever stood before them; the keys and bytes of
+    /// those that were there. A digest is of one model; it is looked for under each.
     ///
     /// # Errors
     /// As the medium says.
-    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<u64>;
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>>;
 
     /// This tier as any other.
     fn as_tier(&self) -> &dyn EntryTier;

@@ -176,15 +176,17 @@ impl ObjectTier {
         })
     }
 
-    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<bool> {
+    /// The bytes that left; `None` if it was not there.
+    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<Option<u64>> {
         match removal.wait() {
-            Ok(bytes) => {
+            Ok(object) => {
                 self.hidden().remove(name);
+                let known = self.known().remove(&name.id.key);
+                let bytes = object.map(|bytes| known.map_or(bytes, |known| known.bytes));
                 if let Some(bytes) = bytes.filter(|_| name.fingerprint == self.fingerprint) {
-                    let known = self.known().remove(&name.id.key);
-                    self.seen()[name.space as usize].remove(known.map_or(bytes, |known| known.bytes));
+                    self.seen()[name.space as usize].remove(bytes);
                 }
-                Ok(bytes.is_some())
+                Ok(bytes)
             }
             Err(error) => {
                 self.hide(*name);

@@ -7,6 +7,7 @@ use object_store::path::Path;
 
 use super::ObjectTier;
 use super::client::{Client, Operation, Pending, fault};
+use super::layout::Space;
 use super::requests::Opened;
 use crate::Result;
 
@@ -61,6 +62,21 @@ impl Listing<'_> {
 }
 
 impl ObjectTier {
+    /// Asks the bucket for one name: whether it is there, answers, and lets this node list. Opening a tier asks nothing.
+    /// BLOCKS for the options' timeout at most.
+    ///
+    /// # Errors
+    /// What the bucket says; `Unavailable` if it does not answer in time.
+    pub fn probe(&self) -> Result<()> {
+        let (bucket, below) = (self.client.bucket.clone(), self.names.space(Space::Exact));
+        let mut names = bucket.store.list(Some(&below));
+        let operation = Operation { doing: "reach the bucket", failpoint: "object.list", bytes: 0 };
+        self.client.wait(async move {
+            let first = async move { names.next().await.transpose().map_err(|error| fault("list", &below, error)) };
+            bucket.operate(operation, first).await.map(drop)
+        })
+    }
+
     pub(super) fn listing(&self, below: Path) -> Listing<'_> {
         let rest = self.client.bucket.store.list(Some(&below));
         Listing { client: &self.client, below, rest: Some(rest) }

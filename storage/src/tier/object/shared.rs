@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::client::Pending;
 use super::layout::{Name, Space};
 use super::{ObjectTier, Seen};
-use crate::key::{Fingerprint, SegmentDigest};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Precision, SharedTier, TierEntry};
 use crate::{ErrorKind, Result};
 
@@ -39,19 +39,20 @@ impl ObjectTier {
         Ok(damaged)
     }
 
-    /// Deletes objects, many at once; how many there were. Those that could not be deleted, this node does not find any more.
-    fn remove_named(&self, names: &[Name]) -> Result<u64> {
-        let (mut count, mut failed) = (0, None);
+    /// Deletes objects, many at once; the keys and bytes of those that were there. Those that could not be deleted, this node
+    /// does not find any more.
+    fn remove_named(&self, names: &[Name]) -> Result<Vec<(KvKey, u64)>> {
+        let (mut left, mut failed) = (Vec::new(), None);
         for some in names.chunks(DELETIONS) {
             let started: Vec<_> = some.iter().map(|name| (name, self.start_removal(*name))).collect();
             for (name, removal) in started {
                 match self.removed(name, removal) {
-                    Ok(was_there) => count += u64::from(was_there),
+                    Ok(bytes) => left.extend(bytes.map(|bytes| (name.id.key, bytes))),
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
         }
-        failed.map_or(Ok(count), Err)
+        failed.map_or(Ok(left), Err)
     }
 }
 
@@ -76,11 +77,11 @@ impl SharedTier for ObjectTier {
     /// Exact and lossy.
     fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
         let names = Space::ALL.map(|space| Name { space, fingerprint: *model, id: *id });
-        Ok(self.remove_named(&names)? > 0)
+        Ok(!self.remove_named(&names)?.is_empty())
     }
 
     /// Exact ones and lossy ones, by their names: nothing is read.
-    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<u64> {
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
         let mut below = Vec::new();
         for space in Space::ALL {
             for model in models {

@@ -4,6 +4,8 @@ mod faults;
 mod faulty;
 mod http;
 mod moto;
+#[path = "../../../../tests/s3_server/mod.rs"]
+mod s3_server;
 
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ use object_store::memory::InMemory;
 use tempfile::TempDir;
 
 use self::faulty::{Fault, Faulty};
+use self::s3_server::S3Server;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{EntryBuilder, NewEntry};
@@ -26,6 +29,19 @@ fn env() -> Env {
 
 fn options(codec: Codec) -> ObjectOptions {
     ObjectOptions { codec, timeout: Duration::from_secs(5), ..ObjectOptions::new("memory://unused") }
+}
+
+/// A bucket of an S3 server on loopback.
+fn s3(endpoint: &str, url: &str, timeout: Duration) -> ObjectOptions {
+    let options = [
+        ("endpoint", endpoint),
+        ("region", "us-east-1"),
+        ("access_key_id", "test"),
+        ("secret_access_key", "test"),
+        ("allow_http", "true"),
+    ];
+    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    ObjectOptions { options: ConnectionOptions(options), timeout, ..ObjectOptions::new(url) }
 }
 
 fn tier_over(store: Arc<dyn ObjectStore>, codec: Codec, env: &Env) -> ObjectTier {
@@ -81,8 +97,8 @@ fn open_lossy(tier: &ObjectTier, id: &EntryId) -> Option<Arc<dyn TierEntry>> {
     tier.open_many(&[(*id, Precision::Lossy)]).remove(0).unwrap()
 }
 
-fn remove_segment(tier: &ObjectTier, entry: &Entry) -> u64 {
-    tier.remove_segments(&[MODEL], &[entry.header().segment()]).unwrap()
+fn remove_segment(tier: &ObjectTier, entry: &Entry) -> usize {
+    tier.remove_segments(&[MODEL], &[entry.header().segment()]).unwrap().len()
 }
 
 fn listed(tier: &ObjectTier) -> Vec<EntrySummary> {
@@ -144,6 +160,7 @@ fn folders_and_named_memory_are_buckets_too() {
     for url in [format!("file://{}/a%20bucket", dir.path().display()), "memory://tests/prefix".to_owned()] {
         let node = || ObjectTier::open(&ObjectOptions::new(url.clone()), MODEL, env()).unwrap();
         let (a, b, small, large) = (node(), node(), entry(None, &[1]), wide([3, 4], 50_000));
+        a.probe().unwrap();
         assert_eq!(listed(&a), []);
         assert_eq!(a.put(&small).unwrap(), stored(&small));
         assert_eq!(a.put(&large).unwrap(), stored(&large));

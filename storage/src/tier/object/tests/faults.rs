@@ -122,6 +122,7 @@ fn a_bucket_that_fails_hangs_or_lies_is_an_error_of_every_operation() {
         unavailable(tier.collect(&CollectOptions::default()).map(drop), "collect");
         unavailable(tier.open_many(&exactly(&[id])).remove(0).map(drop), "open_many");
         unavailable(tier.remove_segments(&[MODEL], &[id.segment]).map(drop), "remove_segment");
+        unavailable(tier.probe(), "probe");
         let counts = tier.counts();
         assert!(counts.failed >= 5, "{counts:?}");
         assert_eq!(fault == Fault::Hanging, counts.timed_out > 0, "{counts:?}");

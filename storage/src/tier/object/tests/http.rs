@@ -65,17 +65,7 @@ impl Server {
     }
 
     fn tier_in(&self, timeout: Duration, env: Env) -> ObjectTier {
-        let mut options = ObjectOptions { timeout, ..ObjectOptions::new("s3://bucket/kv") };
-        let endpoint = format!("http://{}", self.address);
-        for (key, value) in [
-            ("endpoint", endpoint.as_str()),
-            ("region", "us-east-1"),
-            ("access_key_id", "test"),
-            ("secret_access_key", "test"),
-            ("allow_http", "true"),
-        ] {
-            options.options.0.insert(key.into(), value.into());
-        }
+        let options = s3(&format!("http://{}", self.address), "s3://bucket/kv", timeout);
         ObjectTier::open(&options, MODEL, env).unwrap()
     }
 
