@@ -26,10 +26,23 @@ pub enum Access {
     Local { client: Client, service: Box<Service> },
 }
 
+/// What a command needs of its data folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Needs {
+    /// Data: on a folder without any it makes no sense, and must not leave a new one behind.
+    Data,
+    /// Nothing: it begins a new one.
+    Nothing,
+}
+
 impl Access {
     /// Finds the way for `command`.
-    pub async fn open(config: &Config, command: &str) -> Result<Self> {
-        let folder = DataFolder::create(&config.data()?)?;
+    async fn open(config: &Config, command: &str, needs: Needs) -> Result<Self> {
+        let path = config.data()?;
+        let folder = match needs {
+            Needs::Data => DataFolder::existing(&path)?,
+            Needs::Nothing => DataFolder::create(&path)?,
+        };
         let begun = Instant::now();
         let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
         loop {
@@ -41,6 +54,7 @@ impl Access {
                 if client.is_process(record.pid).await {
                     wait_until_ready(&client).await?;
                     check_model(config, &client).await?;
+                    check_settings(config, record.pid)?;
                     return Ok(Self::Remote(client));
                 }
             }
@@ -67,6 +81,11 @@ impl Access {
         }
     }
 
+    /// Whether a service goes on when this command ends.
+    fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_))
+    }
+
     /// The client to use.
     pub fn client(&self) -> &Client {
         match self {
@@ -83,15 +102,45 @@ impl Access {
     }
 }
 
-/// Runs `work` against the store; Ctrl-C ends it, and the store is closed in every case.
+/// Runs `work` against a store that is there; Ctrl-C ends it, and the store is closed in every case.
+///
+/// # Errors
+/// `NotFound`, and nothing is created, where the data folder is missing or empty.
 pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    run(config, (command, Needs::Data), work, &|_| None).await
+}
+
+/// As [`with`]; the data folder is created where it is missing.
+pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    run(config, (command, Needs::Nothing), work, &|_| None).await
+}
+
+/// As [`with`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
+pub async fn with_told<T>(
+    config: &Config,
+    command: &str,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+    told: &dyn Fn(bool) -> Option<String>,
+) -> Result<T> {
+    run(config, (command, Needs::Data), work, told).await
+}
+
+async fn run<T>(
+    config: &Config,
+    (command, needs): (&str, Needs),
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+    told: &dyn Fn(bool) -> Option<String>,
+) -> Result<T> {
     let access = tokio::select! {
-        access = Access::open(config, command) => access?,
+        access = Access::open(config, command, needs) => access?,
         interrupted = interrupted() => return Err(interrupted),
     };
     let done = tokio::select! {
         done = work(access.client()) => done,
-        interrupted = interrupted() => Err(interrupted),
+        interrupted = interrupted() => Err(match told(access.is_remote()) {
+            Some(told) if interrupted.kind() == ErrorKind::Cancelled => Error::new(ErrorKind::Cancelled, told),
+            _ => interrupted,
+        }),
     };
     let closed = tokio::select! {
         closed = access.close() => closed,
@@ -121,6 +170,19 @@ async fn wait_until_ready(client: &Client) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// A running service was given its settings when it started. Silence would look like obedience.
+fn check_settings(config: &Config, service: u32) -> Result<()> {
+    let given = config.given_to_store.join(", ");
+    if given.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "{given} would have no effect: the data folder's running service (process {service}) does the work, with the \
+         settings that it was started with; leave that out, or stop the service and start it with it"
+    );
+    Err(Error::new(ErrorKind::Incompatible, message))
 }
 
 /// A command that names another model than the service's would get the wrong model's answer.

@@ -9,7 +9,7 @@ use figment::error::Kind;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use ragstone_actors::Settings;
+use ragstone_actors::{Settings, size};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -38,7 +38,8 @@ pub struct Surface {
     pub log_format: LogFormat,
     /// Also write a line with its times when a step of a request ends.
     pub log_steps: bool,
-    /// The greatest body of a request, in bytes.
+    /// The greatest body of a request, in bytes; may be given with a unit.
+    #[serde(deserialize_with = "size::deserialize")]
     pub body_bytes: usize,
 }
 
@@ -76,6 +77,8 @@ pub struct Config {
     pub surface: Surface,
     /// Capacities, limits and defaults of the running service.
     pub settings: Settings,
+    /// The flags that were given for whoever opens the store, as they were written: a service that runs has its own.
+    pub given_to_store: Vec<String>,
 }
 
 /// Flags, the strongest source. What is `None` was not given.
@@ -108,6 +111,24 @@ pub struct Flags {
     pub set: Vec<String>,
 }
 
+/// Settings of the command itself, and those that it compares with the service's.
+const OF_THE_COMMAND: [&str; 6] = ["data", "model", "offline", "log", "log_format", "log_steps"];
+
+impl Flags {
+    fn given_to_store(&self) -> Vec<String> {
+        let flags = [
+            ("--embedder", self.embedder.is_some()),
+            ("--threads", self.threads.is_some()),
+            ("--weights", self.weights.is_some()),
+            ("--compute", self.compute.is_some()),
+            ("--kernels", self.kernels.is_some()),
+        ];
+        let flags = flags.iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| (*flag).to_owned());
+        let keys = self.set.iter().map(|assignment| assignment.split('=').next().unwrap_or_default().trim());
+        flags.chain(keys.filter(|key| !OF_THE_COMMAND.contains(key)).map(|key| format!("--set {key}"))).collect()
+    }
+}
+
 impl Config {
     /// Reads every source. `file` is that of `--config`.
     pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Self> {
@@ -123,6 +144,7 @@ impl Config {
         let config = Self {
             surface: extract(&sources(file, prefix, flags, true)?)?,
             settings: extract(&sources(file, prefix, flags, false)?)?,
+            given_to_store: flags.given_to_store(),
         };
         config.validate()?;
         Ok(config)
@@ -178,6 +200,11 @@ fn explain(error: &figment::Error) -> Error {
             known.sort();
             Error::invalid(format!("unknown setting `{}`{place}; the settings are {}", at.join("."), known.join(", ")))
         }
+        // Not what the type of a size is called inside.
+        Kind::InvalidType(found, wanted) => Error::invalid(format!(
+            "setting `{}`{place}: {found} was given, and wanted is {wanted}",
+            error.path.join(".")
+        )),
         kind => Error::invalid(format!("setting `{}`{place}: {kind}", error.path.join("."))),
     }
 }
@@ -272,6 +299,33 @@ mod tests {
         assert_eq!(config.surface.listen, "127.0.0.1:2");
         assert_eq!((config.settings.top_k, config.settings.host_bytes), (7, 6));
         assert_eq!((&*config.settings.prompt.system, &*config.settings.prompt.question), ("Hello.", "Q {question}"));
+    }
+
+    #[test]
+    fn sizes_take_units_in_every_source() {
+        let file = file("host_bytes = \"512MiB\"\nbody_bytes = \"1MB\"\ndisk_bytes = 7\n");
+        let flags = Flags { set: vec!["device_bytes=2G".into()], ..Flags::default() };
+        let config = load(Some(file.path()), &flags).unwrap();
+        let Settings { device_bytes, host_bytes, disk_bytes, .. } = config.settings;
+        assert_eq!((device_bytes, host_bytes, disk_bytes), (2 << 30, 512 << 20, 7));
+        assert_eq!(config.surface.body_bytes, 1_000_000);
+        for (wrong, word) in [("host_bytes=2X", "GiB"), ("host_bytes=-1", "below 0"), ("disk_bytes=true", "512MiB")] {
+            let flags = Flags { set: vec![wrong.into()], ..Flags::default() };
+            let error = load(None, &flags).unwrap_err().to_string();
+            assert!(error.contains(word) && error.contains("_bytes`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn flags_for_whoever_opens_the_store_are_known_by_name() {
+        let flags = Flags {
+            set: ["top_k = 3", "log=debug", "model=m", "prompt.system=Hi"].map(str::to_owned).into(),
+            threads: Some(1),
+            data: Some("/d".into()),
+            ..Flags::default()
+        };
+        assert_eq!(flags.given_to_store(), ["--threads", "--set top_k", "--set prompt.system"]);
+        assert!(Flags { offline: Some(true), ..Flags::default() }.given_to_store().is_empty());
     }
 
     #[test]

@@ -48,6 +48,29 @@ pub struct HeldFolder {
 }
 
 impl DataFolder {
+    /// The folder at `path`, which must have been used before. Creates nothing.
+    ///
+    /// # Errors
+    /// `NotFound` where nothing is there, or nothing of ragstone's.
+    pub fn existing(path: &Path) -> Result<Self> {
+        if Self::is_used(path) {
+            return Self::create(path);
+        }
+        let found = if path.exists() { "there is no ragstone data in" } else { "there is no data folder" };
+        Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{found} {}; `ragstone ingest` and `ragstone serve` begin one, and --data DIR or RAGSTONE_DATA names another",
+                path.display()
+            ),
+        ))
+    }
+
+    /// Whether a command ever opened this folder.
+    pub fn is_used(path: &Path) -> bool {
+        ["lock", "FORMAT", "kv", "catalog", "corpus"].iter().any(|name| path.join(name).exists())
+    }
+
     /// The folder at `path`, created where it is missing.
     pub fn create(path: &Path) -> Result<Self> {
         std::fs::create_dir_all(path).map_err(|error| Error::io("cannot create the data folder", path, &error))?;
@@ -110,18 +133,20 @@ impl DataFolder {
 
     /// The error of a folder that stays held by somebody who does not answer.
     pub fn in_use(&self) -> Error {
+        self.in_use_with(
+            "wait until it ends or stop it, or start `ragstone serve` once, so that commands share the folder through \
+             the service",
+        )
+    }
+
+    /// As [`in_use`](Self::in_use), with other advice.
+    pub fn in_use_with(&self, advice: &str) -> Error {
         let who = match self.holder() {
             Some(holder) => format!("`ragstone {}` (process {})", holder.command, holder.pid),
             None => "another process".to_owned(),
         };
-        Error::new(
-            ErrorKind::Incompatible,
-            format!(
-                "the data folder {} is in use by {who}; wait until it ends or stop it, or start `ragstone serve` once, \
-                 so that commands share the folder through the service",
-                self.0.display()
-            ),
-        )
+        let message = format!("the data folder {} is in use by {who}; {advice}", self.0.display());
+        Error::new(ErrorKind::Incompatible, message)
     }
 }
 
@@ -175,6 +200,20 @@ mod tests {
         assert!(held.is_some());
         assert_eq!(folder.service_record(), None);
         assert_eq!(folder.holder().unwrap().command, "ask");
+    }
+
+    #[test]
+    fn a_folder_that_was_never_used_is_told_and_left_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("none");
+        for path in [&missing, &dir.path().to_path_buf()] {
+            let error = DataFolder::existing(path).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+            assert!(error.to_string().contains(&*path.display().to_string()), "{error}");
+        }
+        assert!(!missing.exists());
+        drop(DataFolder::create(&missing).unwrap().try_hold("serve").unwrap());
+        DataFolder::existing(&missing).unwrap();
     }
 
     #[test]

@@ -11,7 +11,8 @@ use crate::config::{LogFormat, Surface};
 use crate::error::{Error, Result};
 
 /// Quiet the libraries that log every step of a query plan.
-const LIBRARIES: &str = "lance=warn,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn";
+const LIBRARIES: &str =
+    "lance=warn,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn,object_store=warn";
 
 /// Starts logging; `default_level` is that of ragstone's own lines where the configuration has none.
 pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
@@ -79,6 +80,10 @@ fn describe() {
     describe_counter!("ragstone_generated_tokens_total", "tokens generated");
     describe_counter!("ragstone_loaded_bytes_total", "bytes of stored KV loaded, by tier");
     describe_counter!("ragstone_late_misses_total", "loads that failed and were recomputed");
+    describe_counter!(
+        "ragstone_object_collected_bytes_total",
+        "bytes that this node's collections took out of the bucket"
+    );
     describe_counter!("ragstone_shed_total", "requests refused because a bounded queue was full");
     describe_counter!("ragstone_panics_total", "panics survived, by worker");
     describe_gauge!("ragstone_tier_bytes", "bytes kept in a tier");

@@ -8,7 +8,7 @@ use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
 use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
-use ragstone_storage::tier::{EntryId, Tier};
+use ragstone_storage::tier::{EntryId, Precision, Tier};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -130,7 +130,8 @@ impl Fusor {
             return Ok(nothing_resident(&fuse.segments));
         }
         let device = Some(&self.device).filter(|_| fuse.on_device);
-        Ok(look_up_prompt(&self.store, device, &fuse.tenant, &fuse.segments)?)
+        let precision = if fuse.options.reuse == ReuseMode::Auto { Precision::Lossy } else { Precision::Exact };
+        Ok(look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.segments)?)
     }
 
     /// Reads what the plan reuses on a blocking thread; the readers pin it until then. What is on the device is not read.
@@ -144,6 +145,10 @@ impl Fusor {
             let found = residency.found.get(&key).ok_or_else(|| {
                 Error::new(ErrorKind::Internal, format!("entry {key} was planned without having been found"))
             })?;
+            if matches!(planned.source, Source::Load { .. }) && !found.entry.is_exact() {
+                let message = format!("entry {key} is only close to what was computed, and was planned as exact");
+                return Err(Error::new(ErrorKind::Internal, message));
+            }
             readers.push((planned.segment, self.store.open_found(found)));
         }
         if readers.is_empty() {

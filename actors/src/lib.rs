@@ -4,12 +4,14 @@
 //! the device. Decisions are made by pure functions of `storage`; arithmetic is done by `kernels`.
 
 mod background;
+mod collector;
 mod encoder;
 pub mod engine;
 pub mod error;
 pub mod eviction;
 pub mod fusion;
 pub mod library;
+mod loaded_model;
 mod pipeline;
 pub mod prefill;
 pub mod prompt;
@@ -18,6 +20,7 @@ pub mod ragstone;
 pub mod report;
 pub mod retrieval;
 pub mod settings;
+pub mod size;
 pub mod stream;
 pub mod warm;
 pub mod worker;

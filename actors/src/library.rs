@@ -11,6 +11,8 @@
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
 //! still has keeps its KV; its last document takes it along.
 
+mod naming;
+
 use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,6 +24,7 @@ use ragstone_storage::store::KvStore;
 use serde::Serialize;
 use tokio::runtime::Handle;
 
+pub use self::naming::PassageName;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ragstone::blocking;
 
@@ -44,9 +47,11 @@ struct Inner {
 /// KV that left the store with its passages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Withdrawn {
-    /// Entries, over all tiers.
+    /// Entries, each counted once.
     pub entries_removed: u64,
-    /// Their bytes.
+    /// Their copies: each entry as often as there were tiers that had it.
+    pub copies_removed: u64,
+    /// The copies' bytes.
     pub bytes_removed: u64,
 }
 
@@ -71,7 +76,10 @@ impl Departures for Change {
     fn departing(&self, passages: Vec<PassageTokens>) -> ragstone_storage::Result<()> {
         let leaving: Vec<_> = passages
             .into_iter()
-            .map(|passage| LeavingPassage { segments: segments_of(&self.fingerprints, &passage), id: passage.id })
+            .map(|passage| LeavingPassage {
+                segments: segments_of(&self.fingerprints, &passage).collect(),
+                id: passage.id,
+            })
             .collect();
         if leaving.is_empty() {
             return Ok(());
@@ -234,6 +242,7 @@ impl Library {
             match self.settle_some(&rows).await {
                 Ok(withdrawn) => {
                     sum.entries_removed += withdrawn.entries_removed;
+                    sum.copies_removed += withdrawn.copies_removed;
                     sum.bytes_removed += withdrawn.bytes_removed;
                 }
                 Err(error) => {
@@ -254,13 +263,18 @@ impl Library {
         let gone = leaving.into_iter().filter(|passage| absent.contains(&passage.id));
         let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments).collect();
         let segments: Vec<SegmentDigest> = segments.into_iter().collect();
+        let models = self.fingerprints()?;
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
         blocking(move || {
-            let removed = store.invalidate(&segments)?;
+            let removed = store.invalidate(&segments, &models)?;
             store.flush()?;
             store.env().fail_point("removal.left_store")?;
             catalog.finish_removals(&rows)?;
-            Ok(Withdrawn { entries_removed: removed.entries, bytes_removed: removed.bytes })
+            Ok(Withdrawn {
+                entries_removed: removed.entries,
+                copies_removed: removed.copies,
+                bytes_removed: removed.bytes,
+            })
         })
         .await
     }
@@ -280,9 +294,9 @@ impl Change {
 }
 
 /// Each passage's segment for every model, also in the ids that an earlier tokenizer gave it.
-fn segments_of(fingerprints: &[Fingerprint], passage: &PassageTokens) -> Vec<SegmentDigest> {
+fn segments_of(fingerprints: &[Fingerprint], passage: &PassageTokens) -> impl Iterator<Item = SegmentDigest> {
     let ids = std::iter::once(&passage.token_ids).chain(&passage.earlier_token_ids);
-    ids.flat_map(|ids| fingerprints.iter().map(|fingerprint| SegmentDigest::of(fingerprint, ids))).collect()
+    ids.flat_map(|ids| fingerprints.iter().map(|fingerprint| SegmentDigest::of(fingerprint, ids)))
 }
 
 /// What is gone already is removed.

@@ -4,15 +4,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::embedding::SentenceEncoder;
-use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
 use ragstone_storage::env::Env;
-use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
-use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
@@ -23,12 +19,14 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use crate::background::{Background, Workers};
+use crate::collector::Collector;
 use crate::encoder::ModelEncoder;
 use crate::engine::{Engine, Prefiller};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
 use crate::fusion::Fusor;
 use crate::library::Library;
+use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
 use crate::retrieval::Retriever;
@@ -134,15 +132,6 @@ pub struct DeviceStatus {
     pub cache: TierStatus,
 }
 
-/// What was read from the model's folder.
-struct LoadedModel {
-    model: Arc<Model>,
-    tokenizer: Arc<Tokenizer>,
-    tokenizer_digest: String,
-    chat: Option<ChatTemplate>,
-    fingerprint: Fingerprint,
-}
-
 impl Ragstone {
     /// Opens the data folder, loads the models and starts the workers. Call it on a multi-thread tokio runtime.
     ///
@@ -166,7 +155,7 @@ impl Ragstone {
                 )
             })?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
-            let loaded = load_model(&settings, &folders, &catalog, &progress)?;
+            let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
@@ -370,6 +359,9 @@ impl Parts {
             store: store.clone(),
         };
         let background = Background::start(workers, runtime.clone());
+        if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
+            collector.start(&runtime);
+        }
         let status = ModelStatus {
             id: model_id,
             architecture: model.config().architecture.class_name(),
@@ -395,50 +387,6 @@ impl Parts {
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
         Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, encoder, library, warmer })
     }
-}
-
-fn load_model(
-    settings: &Settings,
-    folders: &Folders,
-    catalog: &Catalog,
-    progress: &(dyn Fn(Progress) + Send + Sync),
-) -> Result<LoadedModel> {
-    let folder = &folders.model;
-    let tokenizer = Tokenizer::from_folder(folder)?;
-    let chat = ChatTemplate::from_folder(folder)?;
-    let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
-    let options = LoadOptions {
-        kv_dtype: settings.kv_dtype,
-        weights: settings.weights,
-        compute: settings.compute,
-        progress: Some(&loading),
-    };
-    let model = Model::load(folder, options)?;
-    tokenizer.check_fits(model.config())?;
-    let read = |name: &str| {
-        let path = folder.join(name);
-        std::fs::read(&path)
-            .map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
-    };
-    let tokenizer_json = read("tokenizer.json")?;
-    let weights = ragstone_kernels::weights::Checkpoint::open(folder)?;
-    let identity = ModelIdentity {
-        config: &read("config.json")?,
-        tokenizer: &tokenizer_json,
-        weights: Weights::Files(weights.files()),
-        arithmetic: &model.arithmetic().to_string(),
-        kv_dtype: model.kv_layout().dtype,
-        positional: &format!("{:?}", model.config().rope),
-    };
-    let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
-    let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
-    Ok(LoadedModel {
-        model: Arc::new(model),
-        tokenizer: Arc::new(tokenizer),
-        tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
-        chat,
-        fingerprint,
-    })
 }
 
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

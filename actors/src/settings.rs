@@ -11,20 +11,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::prompt::PromptFormat;
+use crate::size;
 
-/// Capacities, limits and defaults of the running service.
+/// Capacities, limits and defaults of the running service. Sizes are in bytes, and may be given with a unit ([`size`]).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
     /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there.
+    #[serde(deserialize_with = "size::deserialize")]
     pub device_bytes: u64,
     /// Whether the device tier keeps the KV of exact paths behind the sequences that computed them.
     pub device_cache: bool,
     /// What leaves the device tier first.
     pub device_policy: PolicyKind,
     /// Bytes of stored KV kept in host memory.
+    #[serde(deserialize_with = "size::deserialize")]
     pub host_bytes: u64,
     /// Bytes of stored KV kept on disk.
+    #[serde(deserialize_with = "size::deserialize")]
     pub disk_bytes: u64,
     /// Who leaves host memory first: `hit-density`, `pgdsf`, `gdsf`, `lru`, `lfu` or `s3-fifo`.
     pub host_policy: PolicyKind,
@@ -34,8 +38,17 @@ pub struct Settings {
     pub object_url: Option<String>,
     /// How to reach it, such as `endpoint`, `region` or `allow_http`; the cloud's environment variables count, too.
     pub object_options: ConnectionOptions,
-    /// How KV is written into the bucket: `plain`, or `zstd`, compressed without loss.
+    /// How KV is written into the bucket: `plain`; `zstd`, compressed without loss; or `q8`, 8 bits an element: about half
+    /// of bf16, and only close to what was computed. What is read from there is then blended, never reused as it is.
     pub object_codec: Codec,
+    /// Entries of the bucket that are older leave it, in seconds; 0: none leaves for its age.
+    pub object_ttl_s: u64,
+    /// The oldest entries leave the bucket until it holds no more bytes, those of all models together; a larger entry is not
+    /// put there. 0: no bound.
+    #[serde(deserialize_with = "size::deserialize")]
+    pub object_max_bytes: u64,
+    /// How often this node collects what is to leave the bucket, in seconds; 0: never by itself. Any number of nodes may.
+    pub object_gc_interval_s: u64,
     /// How long a look-up in the bucket, or any other request to it, may take, in milliseconds; a second more for each MiB
     /// that it moves. What takes longer is a miss.
     pub object_timeout_ms: u64,
@@ -83,6 +96,9 @@ impl Default for Settings {
             object_url: None,
             object_options: ConnectionOptions::default(),
             object_codec: Codec::Plain,
+            object_ttl_s: 0,
+            object_max_bytes: 0,
+            object_gc_interval_s: 3600,
             object_timeout_ms: 3000,
             kv_admission: AdmissionRule::Cost,
             recompute_ratio: 0.15,
@@ -136,14 +152,11 @@ impl Settings {
         if self.object_timeout_ms == 0 {
             return bad("object_timeout_ms", "must be at least 1");
         }
-        if !self.object_codec.is_exact() {
-            return bad(
-                "object_codec",
-                "must be plain or zstd: the service reuses KV from the bucket only where it is exact",
-            );
-        }
         if self.object_url.is_none() && self.object_options != ConnectionOptions::default() {
             return bad("object_options", "has no meaning without `object_url`");
+        }
+        if self.object_url.is_none() && (self.object_ttl_s > 0 || self.object_max_bytes > 0) {
+            return bad("object_ttl_s", "and `object_max_bytes` have no meaning without `object_url`");
         }
         self.prompt.validate()
     }
@@ -153,7 +166,13 @@ impl Settings {
         let url = self.object_url.as_ref()?;
         let (options, codec) = (self.object_options.clone(), self.object_codec);
         let timeout = Duration::from_millis(self.object_timeout_ms);
-        Some(ObjectOptions { options, codec, timeout, ..ObjectOptions::new(url) })
+        let capacity_bytes = self.object_max_bytes;
+        Some(ObjectOptions { options, codec, timeout, capacity_bytes, ..ObjectOptions::new(url) })
+    }
+
+    /// The age at which entries leave the bucket; `None`: none leaves for its age.
+    pub fn object_ttl(&self) -> Option<Duration> {
+        (self.object_ttl_s > 0).then_some(Duration::from_secs(self.object_ttl_s))
     }
 
     /// Sizes the compute threads and chooses the kernels, for the whole process: only the first call can.

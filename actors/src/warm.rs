@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::Stream;
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
 use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
-use ragstone_storage::key::KvKey;
+use ragstone_storage::key::{KvKey, SegmentDigest};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -34,6 +34,9 @@ const RECENT: usize = 64;
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
 /// How long a warm-up waits where answers keep every worker busy.
 const BACK_OFF: Duration = Duration::from_millis(250);
+
+/// How often who waits for a job that another call runs hears how far it is.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// Runs warm-ups one after another. Clones share the queue.
 #[derive(Clone)]
@@ -155,6 +158,16 @@ impl Warmer {
         .await
     }
 
+    /// The segment that questions over passages begin with, and that warm-ups compute passages behind. `None`: there is
+    /// none.
+    ///
+    /// # Errors
+    /// As the model's chat template says.
+    pub fn system_prompt(&self) -> Result<Option<SegmentDigest>> {
+        let root = self.0.pipeline.root()?;
+        Ok(root.map(|root| SegmentDigest::of(self.0.pipeline.store.fingerprint(), &root.tokens)))
+    }
+
     /// What a warm-up would have to do. Changes nothing. Await it on a multi-thread runtime.
     ///
     /// # Errors
@@ -226,6 +239,10 @@ impl Warmer {
                 let (events, _) = mpsc::channel(1);
                 match warmer.turn(job.id, &events).await {
                     Ok(progress) => tracing::info!(?progress, "the unfinished warm-up is done"),
+                    // Somebody cancelled it, or the service stops: nobody has to look after that.
+                    Err(error) if error.kind() == ErrorKind::Cancelled => {
+                        tracing::info!(job = job.id, reason = %error, "the unfinished warm-up was ended");
+                    }
                     Err(error) => tracing::warn!(%error, job = job.id, "the unfinished warm-up ended early"),
                 }
             });
@@ -272,7 +289,7 @@ impl Warmer {
 
     /// Waits for the turn, works, and takes the job out of the journal where there is nothing left to do for it.
     async fn turn(&self, id: u64, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
-        let _turn = self.0.turn.lock().await;
+        let _turn = self.wait_for_turn(id, events).await;
         let Some(job) = self.journaled(id).await? else {
             let recent = self.state().recent.get(&id).cloned();
             return recent.ok_or_else(|| cancelled(id));
@@ -296,6 +313,24 @@ impl Warmer {
             }
         }
         done
+    }
+
+    /// Tells how far the job is while another call runs it.
+    async fn wait_for_turn(
+        &self,
+        id: u64,
+        events: &mpsc::Sender<Result<WarmEvent>>,
+    ) -> tokio::sync::MutexGuard<'_, ()> {
+        let mut turn = std::pin::pin!(self.0.turn.lock());
+        loop {
+            if let Ok(turn) = tokio::time::timeout(LOOK_EVERY, &mut turn).await {
+                return turn;
+            }
+            let running = self.state().running.clone();
+            if let Some((_, progress)) = running.filter(|(running, _)| *running == id) {
+                let _ = events.try_send(Ok(WarmEvent::Progress(progress)));
+            }
+        }
     }
 
     async fn journaled(&self, id: u64) -> Result<Option<WarmJob>> {

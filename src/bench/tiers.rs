@@ -220,7 +220,12 @@ impl Device {
 
 fn fill_disk(folder: &Path, entries: &[Arc<Entry>]) -> Result<DiskTier> {
     let options = TierOptions { capacity_bytes: 1 << 40, policy: PolicyKind::Lru };
-    let tier = DiskTier::open(&folder.join("kv"), options, Env::system(), &std::collections::HashMap::new())?;
+    let tier = DiskTier::open(
+        &folder.join("kv"),
+        options,
+        Env::system(),
+        &ragstone_storage::tier::disk::Remembered::default(),
+    )?;
     for entry in entries {
         tier.put(entry)?;
     }

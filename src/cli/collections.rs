@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::access;
-use crate::cli::output;
+use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -54,7 +54,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let path = ["v1", "collections", &name];
             let gone: Value =
                 access::with(config, "collections", async |client: &Client| client.delete(&path).await).await?;
-            output::line(&format!("removed {name} with {} passages", gone["passages_removed"]))
+            output::line(&removed(&name, &gone))
         }
     }
 }
@@ -71,9 +71,16 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
             let path = ["v1", "collections", &collection, "documents", &id];
             let gone: Value =
                 access::with(config, "documents", async |client: &Client| client.delete(&path).await).await?;
-            output::line(&format!("removed {id} with {} passages", gone["passages_removed"]))
+            output::line(&removed(&id, &gone))
         }
     }
+}
+
+fn removed(what: &str, gone: &Value) -> String {
+    let passages = output::count(number(&gone["passages_removed"]), "passage", "passages");
+    let entries = number(&gone["entries_removed"]);
+    let kv = output::entries(entries, number(&gone["copies_removed"]), number(&gone["bytes_removed"]));
+    format!("removed {what} with {passages}, and {kv} of stored KV")
 }
 
 /// Page by page.

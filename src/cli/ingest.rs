@@ -29,7 +29,7 @@ pub struct Args {
 /// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
-    let (report, skipped) = access::with(config, "ingest", async |client: &Client| {
+    let (report, skipped) = access::creating(config, "ingest", async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
         let mut events = std::pin::pin!(client.events(&path, &json!({ "paths": paths })).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
@@ -63,13 +63,13 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 fn summary(report: &IngestReport, collection: &str) -> String {
     let changes = &report.changes;
     format!(
-        "{collection}: {} documents added, {} replaced, {} unchanged; {} passages added, {} removed ({} files)",
-        changes.documents_added,
+        "{collection}: {} added, {} replaced, {} unchanged; {} added, {} removed ({})",
+        output::count(changes.documents_added as u64, "document", "documents"),
         changes.documents_replaced,
         changes.documents_unchanged,
-        changes.passages_added,
+        output::count(changes.passages_added as u64, "passage", "passages"),
         changes.passages_removed,
-        report.files,
+        output::count(report.files as u64, "file", "files"),
     )
 }
 
@@ -77,7 +77,12 @@ fn complain(skipped: &[(PathBuf, String)]) -> Result<()> {
     if skipped.is_empty() {
         return Ok(());
     }
-    let lines: Vec<String> = skipped.iter().map(|(path, reason)| format!("\n  {}: {reason}", path.display())).collect();
-    let message = format!("{} files were not ingested (the others were):{}", skipped.len(), lines.concat());
+    let line = |(path, reason): &(PathBuf, String)| {
+        let path = path.display().to_string();
+        if reason.contains(&path) { format!("\n  {reason}") } else { format!("\n  {path}: {reason}") }
+    };
+    let lines: Vec<String> = skipped.iter().map(line).collect();
+    let files = output::count(skipped.len() as u64, "file was", "files were");
+    let message = format!("{files} not ingested (the others were):{}", lines.concat());
     Err(Error::new(ErrorKind::NotFound, message))
 }

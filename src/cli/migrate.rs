@@ -1,6 +1,7 @@
 //! `ragstone migrate`
 
 use std::fmt::Write;
+use std::path::Path;
 
 use ragstone_migrations::{Check, Status, Step, Taken};
 use ragstone_storage::env::Env;
@@ -44,7 +45,22 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
     match command {
         Command::Status { json } | Command::Up { json, dry_run: true } => {
             let status = ragstone_migrations::status(&data)?;
-            if json { output::json(&status) } else { output::text(&shown(&status)) }
+            if json { output::json(&status) } else { output::text(&shown(&status, &data)) }
+        }
+        // Nothing to do is no reason to make a folder.
+        Command::Up { json, .. } if !DataFolder::is_used(&data) => {
+            if json {
+                output::json(&json!({ "taken": [] }))
+            } else {
+                output::line(&no_data(&data))
+            }
+        }
+        Command::Verify { json } if !DataFolder::is_used(&data) => {
+            if json {
+                output::json(&json!({ "ok": true, "checks": [] }))
+            } else {
+                output::line(&no_data(&data))
+            }
         }
         Command::Up { json, dry_run: false } => {
             let env = Env::from_environment()?;
@@ -80,20 +96,22 @@ async fn on_folder<T: Send + 'static>(
     command: &str,
     work: impl FnOnce(&HeldFolder) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let folder = DataFolder::create(&config.data()?)?;
-    let held = folder.try_hold(command)?.ok_or_else(|| {
-        let message = format!("{}; a running service has brought its folder up to its own format", folder.in_use());
-        Error::new(ErrorKind::Incompatible, message)
-    })?;
+    let folder = DataFolder::existing(&config.data()?)?;
+    let advice = "stop it, or wait until it ends; a running service has brought its folder up to its own format";
+    let held = folder.try_hold(command)?.ok_or_else(|| folder.in_use_with(advice))?;
     let bar = Progress::new(command.to_owned(), Unit::Nothing);
     let worked = bar.during(tokio::task::spawn_blocking(move || work(&held))).await;
     worked.map_err(|error| Error::internal(format!("the migration broke off: {error}")))?
 }
 
-fn shown(status: &Status) -> String {
+fn no_data(data: &Path) -> String {
+    format!("nothing to do: there is no data in {}", data.display())
+}
+
+fn shown(status: &Status, data: &Path) -> String {
     let mut out = match status.found {
         Some(found) => format!("format {found}, wanted {}\n", status.wanted),
-        None => format!("no data yet; the first start makes format {}\n", status.wanted),
+        None => format!("no data yet in {}; the first start makes format {}\n", data.display(), status.wanted),
     };
     for Step { from, to, what, automatic, .. } in &status.steps {
         let by = if *automatic { "taken by the next start, or" } else { "to be taken" };

@@ -21,9 +21,23 @@ use crate::config::{Config, Flags, LogFormat};
 use crate::error::Result;
 use crate::telemetry;
 
+/// Where settings come from, and how sizes are written.
+const SETTINGS_HELP: &str = "\
+Settings come from flags, then RAGSTONE_… variables, then --config FILE, then defaults.
+Sizes are numbers of bytes, or have a unit:
+  kB, MB, GB, TB                     powers of 1000
+  KiB, MiB, GiB, TiB or K, M, G, T   powers of 1024";
+
 /// Answers questions over your documents with a language model, and never computes twice what it can keep.
 #[derive(Debug, Parser)]
-#[command(name = "ragstone", version, arg_required_else_help = true, infer_subcommands = true)]
+#[command(
+    name = "ragstone",
+    version,
+    arg_required_else_help = true,
+    infer_subcommands = true,
+    after_help = "Global options, such as --data, --model and --set: ragstone --help",
+    after_long_help = SETTINGS_HELP
+)]
 pub struct Cli {
     #[command(flatten)]
     global: Global,
@@ -31,45 +45,47 @@ pub struct Cli {
     command: Command,
 }
 
-/// Options of every command. Each but --config and --set is also a setting: `data = "…"` in the file, RAGSTONE_DATA.
+/// Options of every command. Each but --config and --set is also a setting: `data = "…"` in the file, RAGSTONE_DATA. Short
+/// help (-h) leaves them out, so that a verb's own options are seen.
 #[derive(Debug, Args)]
-#[command(next_help_heading = "Options of every command")]
+#[command(next_help_heading = "Global options")]
 struct Global {
     /// Where everything is kept [default: the platform's data folder]
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     data: Option<PathBuf>,
     /// Language model: a folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct [default: the embedded demo model; bench: random weights]
-    #[arg(long, global = true, value_name = "FOLDER|ID")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     model: Option<String>,
     /// Embedding model: a folder or a hub id [default: all-MiniLM-L6-v2, fetched once]
-    #[arg(long, global = true, value_name = "FOLDER|ID")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     embedder: Option<String>,
     /// Never use the network
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     offline: bool,
     /// Compute threads [default: one for each core]
-    #[arg(long, global = true, value_name = "N")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
     /// How the language model's weights are kept [default: stored, as its files have them]
-    #[arg(long, global = true, value_parser = ["stored", "bf16", "q8"])]
+    #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "bf16", "q8"])]
     weights: Option<String>,
     /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
-    #[arg(long, global = true, value_parser = ["f32", "bf16"])]
+    #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]
     compute: Option<String>,
     /// Instruction set of the kernels: amx, avx512bf16, avx512, avx2, portable [default: the fastest]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "NAME")]
     kernels: Option<String>,
     /// Settings, in TOML
-    #[arg(long, global = true, value_name = "FILE", env = "RAGSTONE_CONFIG")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILE", env = "RAGSTONE_CONFIG")]
     config: Option<PathBuf>,
-    /// Any setting, such as host_bytes=2147483648 or prompt.system="Be brief."
-    #[arg(long, global = true, value_name = "KEY=VALUE")]
+    /// Any setting, such as host_bytes=2GiB or prompt.system="Be brief."; sizes take kB, MB, GB, TB (powers of 1000),
+    /// KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024). Not for a service that runs: it has its own
+    #[arg(long, global = true, hide_short_help = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Which log lines to write, such as info or ragstone_actors=debug,warn
-    #[arg(long, global = true, value_name = "FILTER")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FILTER")]
     log: Option<String>,
     /// How log lines are written
-    #[arg(long, global = true, value_enum)]
+    #[arg(long, global = true, hide_short_help = true, value_enum)]
     log_format: Option<LogFormat>,
 }
 

@@ -3,8 +3,10 @@
 use std::io::{ErrorKind as Io, IsTerminal, Write};
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::progress::mebibytes;
 
 /// Writes text as it is.
 pub fn text(text: &str) -> Result<()> {
@@ -42,6 +44,22 @@ pub fn one_line(text: &str, width: usize) -> String {
     format!("{}…", cut.trim_end())
 }
 
+/// `1 entry`, `2 entries`
+pub fn count(number: u64, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Entries, and what their copies in all tiers come to: `12 entries (19 copies, 34.0 MiB)`.
+pub fn entries(entries: u64, copies: u64, bytes: u64) -> String {
+    let (entries, copies) = (count(entries, "entry", "entries"), count(copies, "copy", "copies"));
+    format!("{entries} ({copies}, {:.1} MiB)", mebibytes(bytes))
+}
+
+/// A number in an answer; 0 where it is none.
+pub fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
+}
+
 fn check(written: std::io::Result<()>) -> Result<()> {
     match written {
         Err(error) if error.kind() != Io::BrokenPipe => {
@@ -54,6 +72,13 @@ fn check(written: std::io::Result<()>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_one() {
+        assert_eq!(entries(12, 19, 35_651_584), "12 entries (19 copies, 34.0 MiB)");
+        assert_eq!(entries(1, 1, 0), "1 entry (1 copy, 0.0 MiB)");
+        assert_eq!(count(0, "file", "files"), "0 files");
+    }
 
     #[test]
     fn a_terminal_is_not_steered() {

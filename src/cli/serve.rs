@@ -2,10 +2,15 @@
 
 use std::net::TcpListener;
 
+use ragstone_storage::env::Env;
+use ragstone_storage::key::Fingerprint;
+use ragstone_storage::tier::object::ObjectTier;
+
 use crate::cli::output;
 use crate::config::Config;
 use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
+use crate::progress::{Progress, Unit};
 use crate::service::{Audience, Service};
 
 #[derive(Debug, clap::Args)]
@@ -17,7 +22,11 @@ pub struct Args {
 
 /// Serves until Ctrl-C or SIGTERM.
 pub async fn run(config: &Config, _: Args) -> Result<()> {
+    let bucket = bucket(config)?;
     let held = hold(config)?;
+    if let Some(bucket) = bucket {
+        warn_if_unreachable(bucket).await?;
+    }
     let listener = bind(&config.surface.listen)?;
     warn_if_open(&listener);
     let mut stop = Stop::new()?;
@@ -38,6 +47,31 @@ pub async fn run(config: &Config, _: Args) -> Result<()> {
         closed = service.close() => closed,
         () = stop.wanted() => Err(Error::new(ErrorKind::Cancelled, "ended at once; what was not written yet is computed again")),
     }
+}
+
+/// The bucket of the settings; one that cannot be used as it is written is refused before anything is touched.
+fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
+    let open = |options| {
+        // It is asked whether it is there, and that is the same for every model.
+        let tier = ObjectTier::open(&options, Fingerprint([0; 32]), Env::from_environment()?);
+        tier.map_err(|error| Error::invalid(format!("setting `object_url`: {error}")))
+    };
+    config.settings.object().map(open).transpose()
+}
+
+/// A node starts without its bucket, and takes it up when it comes back; whoever starts it should know.
+async fn warn_if_unreachable(bucket: ObjectTier) -> Result<()> {
+    let bar = Progress::new("asking the bucket", Unit::Nothing);
+    let probed = bar.during(tokio::task::spawn_blocking(move || bucket.probe())).await;
+    match probed.map_err(|error| Error::internal(format!("asking the bucket broke off: {error}")))? {
+        Ok(()) => {}
+        Err(error) => tracing::warn!(
+            %error,
+            "the bucket of `object_url` cannot be used now; the service starts without it, computes what only the bucket \
+             has, and tries again as it goes"
+        ),
+    }
+    Ok(())
 }
 
 fn hold(config: &Config) -> Result<HeldFolder> {

@@ -32,7 +32,8 @@ pub async fn delete(state: web::Data<State>, path: web::Path<String>) -> Result<
 fn deleted(id: &str, removed: &Removed) -> Value {
     json!({
         "id": id, "deleted": true, "passages_removed": removed.passages_removed,
-        "entries_removed": removed.kv.entries_removed, "bytes_removed": removed.kv.bytes_removed,
+        "entries_removed": removed.kv.entries_removed, "copies_removed": removed.kv.copies_removed,
+        "bytes_removed": removed.kv.bytes_removed,
     })
 }
 
@@ -75,7 +76,8 @@ pub async fn upsert(state: web::Data<State>, path: web::Path<String>, payload: w
     let name = path.into_inner();
     let (report, kv) = state.on_runtime(async move { library.upsert(&name, documents).await }).await??;
     let mut answer = json!(report);
-    (answer["entries_removed"], answer["bytes_removed"]) = (kv.entries_removed.into(), kv.bytes_removed.into());
+    (answer["entries_removed"], answer["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
+    answer["bytes_removed"] = kv.bytes_removed.into();
     Ok(HttpResponse::Ok().json(answer))
 }
 

@@ -44,7 +44,7 @@ pub enum Source {
         /// Where it was found. On the device it is in place already.
         tier: Tier,
     },
-    /// Loaded from behind the root, then partly recomputed: an approximation, never filed.
+    /// Loaded from behind the root, or lossy, then partly recomputed: an approximation, never filed.
     Blend {
         /// The entry.
         key: KvKey,
@@ -119,7 +119,8 @@ impl LoadPlan {
 
 /// Plans a prompt.
 ///
-/// - [`SegmentState::Exact`] segments are loaded, [`SegmentState::BehindRoot`] ones blended, the rest computed.
+/// - [`SegmentState::Exact`] segments are loaded, [`SegmentState::BehindRoot`] and [`SegmentState::Lossy`] ones blended, the
+///   rest computed.
 /// - The question is always computed, and so is the last segment that has tokens: somebody has to produce the logits
 ///   of the next token.
 /// - Only what is computed behind nothing but loaded or computed segments may be filed: exact stays exact.
@@ -179,7 +180,9 @@ fn source_of(at: &SegmentResidency, reuse: ReuseMode) -> Source {
     match (at.state, reuse) {
         _ if at.kind == SegmentKind::Question || at.tokens == 0 => Source::Compute,
         (SegmentState::Exact { key, tier }, ReuseMode::Auto | ReuseMode::ExactOnly) => Source::Load { key, tier },
-        (SegmentState::BehindRoot { key, tier }, ReuseMode::Auto) => Source::Blend { key, tier },
+        (SegmentState::BehindRoot { key, tier } | SegmentState::Lossy { key, tier }, ReuseMode::Auto) => {
+            Source::Blend { key, tier }
+        }
         _ => Source::Compute,
     }
 }

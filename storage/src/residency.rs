@@ -2,7 +2,7 @@
 //!
 //! The longest exact path comes first: from the start of the prompt, as many segments as have an entry that was
 //! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
-//! alone are candidates for blending, wherever those stand.
+//! alone are candidates for blending, wherever those stand; and last, where the bucket keeps 8 bits, what it has of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Fingerprint, KvKey};
-use crate::store::{Found, KvStore};
-use crate::tier::Tier;
+use crate::store::{Found, KvStore, ObjectsFound, Wanted};
 use crate::tier::device::{DevicePath, DeviceTier};
+use crate::tier::{Precision, Tier};
 use crate::{Error, Result};
 
 /// What part of a prompt a segment is.
@@ -87,6 +87,14 @@ pub enum SegmentState {
         /// Where it is.
         tier: Tier,
     },
+    /// KV close to what was computed, behind what stands before it here or behind the root alone: a candidate for blending,
+    /// and never more. Passages only: behind a system prompt that is not exact, nothing could be kept.
+    Lossy {
+        /// The entry.
+        key: KvKey,
+        /// Where it is.
+        tier: Tier,
+    },
     /// Nothing. Always so for the question and for an empty segment.
     Missing,
 }
@@ -95,29 +103,23 @@ pub enum SegmentState {
 /// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
 /// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
-/// blend, as their K is rotated to its place.
+/// blend, as their K is rotated to its place. `precision` says whether lossy entries are of use.
 ///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
 pub fn look_up_prompt(
     store: &KvStore,
     device: Option<&DeviceTier>,
+    precision: Precision,
     salt: &str,
     segments: &[Segment],
 ) -> Result<Residency> {
     let epoch = store.epoch();
     let keys = prompt_keys(store.fingerprint(), salt, segments)?;
-    let path = || segments.iter().zip(&keys).filter(|(_, at)| at.chain_key.is_some());
-    let on_path = path().filter_map(|(segment, at)| Some((at.chain_key?, segment)));
+    let on_path = segments.iter().zip(&keys).filter_map(|(segment, at)| Some((at.chain_key?, segment)));
     let device = device.map(|device| device.find(salt, on_path));
     let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
-    // Nothing is asked of the network for what is on the device.
-    let wanted = path().skip(on_device).flat_map(|(segment, at)| {
-        let behind_root_key = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
-        [at.chain_key, behind_root_key].into_iter().flatten().map(|key| (key, &*segment.tokens))
-    });
-    let wanted: Vec<(KvKey, &[u32])> = wanted.collect();
-    let objects = store.find_objects(wanted.iter().map(|(key, tokens)| (key, *tokens)));
+    let objects = find_objects(store, precision, segments, &keys, on_device);
     let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
     let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
@@ -128,10 +130,11 @@ pub fn look_up_prompt(
             at.state = SegmentState::Exact { key: chain_key, tier: Tier::Device };
             continue;
         }
+        let found = &mut residency.found;
         let mut look_up = |key: &KvKey| {
-            let found = store.look_up_with(&objects, key, &segment.tokens)?;
-            let tier = found.tier;
-            residency.found.insert(*key, found);
+            let hit = store.look_up_with(&objects, key, &segment.tokens)?;
+            let tier = hit.tier;
+            found.insert(*key, hit);
             Some(tier)
         };
         let tried = on_exact_path;
@@ -148,10 +151,47 @@ pub fn look_up_prompt(
         at.state = match (exact, at.behind_root_key, at.behind_root) {
             (Some(tier), _, _) => SegmentState::Exact { key: chain_key, tier },
             (None, Some(key), Some(tier)) => SegmentState::BehindRoot { key, tier },
-            _ => SegmentState::Missing,
+            _ => look_up_lossy(store, &objects, at, segment, found),
         };
     }
     Ok(residency)
+}
+
+/// Asks object storage for what is not on the device, all at once.
+fn find_objects(
+    store: &KvStore,
+    precision: Precision,
+    segments: &[Segment],
+    keys: &[SegmentResidency],
+    on_device: usize,
+) -> ObjectsFound {
+    let path = segments.iter().zip(keys).filter(|(_, at)| at.chain_key.is_some());
+    let wanted = path.skip(on_device).flat_map(|(segment, at)| {
+        let behind_root = at.behind_root_key.as_ref().filter(|key| at.chain_key != Some(**key));
+        let precision = if at.kind == SegmentKind::Passage { precision } else { Precision::Exact };
+        let keys = [at.chain_key.as_ref(), behind_root].into_iter().flatten();
+        keys.map(move |key| Wanted { key, tokens: &segment.tokens, precision })
+    });
+    store.find_wanted(wanted)
+}
+
+/// What only 8 bits are left of. What was computed behind the same prefix is closer than what was behind the root.
+fn look_up_lossy(
+    store: &KvStore,
+    objects: &ObjectsFound,
+    at: &SegmentResidency,
+    segment: &Segment,
+    found: &mut HashMap<KvKey, Found>,
+) -> SegmentState {
+    for key in [at.chain_key, at.behind_root_key].into_iter().flatten() {
+        if let Some(hit) = store.look_up_lossy(objects, &key, &segment.tokens) {
+            let tier = hit.tier;
+            // Another segment may have found it exactly: that one is to be loaded as it is.
+            found.entry(key).or_insert(hit);
+            return SegmentState::Lossy { key, tier };
+        }
+    }
+    SegmentState::Missing
 }
 
 /// The keys of every segment of a prompt, with nothing looked up yet. Pure. An empty segment has no KV: it has no key,

@@ -11,6 +11,7 @@
 
 mod admin;
 mod find;
+mod listing;
 mod reader;
 mod tiers;
 mod tombstones;
@@ -27,12 +28,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::admin::{DamagedEntry, EntryInfo, Invalidated, VerifyReport};
-pub use self::find::{Found, ObjectsFound};
+pub use self::admin::{DamagedEntry, Invalidated, VerifyReport};
+pub use self::find::{Found, ObjectsFound, Wanted};
+pub use self::listing::EntryInfo;
 use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
 use self::tiers::{TierPins, Tiers};
-pub use self::transfer::{Copied, Copying};
+pub use self::transfer::{Copied, CopyPlan};
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
 pub use self::write_behind::WriteBehindStatus;
@@ -43,7 +45,7 @@ use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::device::DeviceTier;
-use crate::tier::disk::{DiskTier, Recovery};
+use crate::tier::disk::{DiskTier, Recovery, Remembered};
 use crate::tier::host::HostTier;
 use crate::tier::{EntryTier, Put, SharedTier, Tier, TierStatus};
 pub use crate::tree::TierOptions;
@@ -111,6 +113,9 @@ pub struct StoreStatus {
     pub promoted: u64,
     /// Reads of a layer that waited for, or found, another request's read of it.
     pub shared_reads: u64,
+    /// Look-ups that only 8-bit objects answered; their entries are blended.
+    #[serde(default)]
+    pub lossy_hits: u64,
     /// Fresh entries that were not filed because their passage was invalidated meanwhile.
     pub invalidated_in_flight: u64,
     /// On their way to the disk.
@@ -133,11 +138,12 @@ impl KvStore {
         catalog: Arc<Catalog>,
     ) -> Result<Self> {
         let uses = Uses::read(catalog);
-        let disk = DiskTier::open(dir, options.disk, env.clone(), &uses.all())?;
+        let remembered = Remembered { last_uses: uses.all(), pins: uses.catalog.pins()? };
+        let disk = DiskTier::open(dir, options.disk, env.clone(), &remembered)?;
         uses.forget_all_but(|key| disk.contains(key));
         let host = HostTier::new(options.host);
         let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.admission));
-        let pins = uses.catalog.pins()?.into_iter().map(|key| (key, tiers.pin(&key))).collect();
+        let pins = remembered.pins.into_iter().map(|key| (key, tiers.pin(&key))).collect();
         let writer = |tier: Tier| {
             let tiers = Arc::clone(&tiers);
             move |job: &Job| drop(tiers.write(tier, &job.entry, job.planned_in))
@@ -273,6 +279,7 @@ impl KvStore {
             token_mismatches: read(&tiers.counts.token_mismatches),
             promoted: read(&tiers.counts.promoted),
             shared_reads: read(&tiers.counts.shared_reads),
+            lossy_hits: read(&tiers.counts.lossy_hits),
             invalidated_in_flight: read(&tiers.counts.invalidated_in_flight),
             to_disk: self.0.to_disk.status(),
             to_object: self.0.to_object.as_ref().map(WriteBehind::status).unwrap_or_default(),
@@ -282,6 +289,12 @@ impl KvStore {
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+#[cfg(test)]
+mod bucket_tests;
+
+#[cfg(test)]
+mod fault_tests;
 
 #[cfg(test)]
 mod kill_tests;

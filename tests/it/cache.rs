@@ -89,7 +89,47 @@ async fn entries_are_listed_by_what_they_are_of() {
     assert_eq!(list(&folder, &["--younger-than", "1h"]).len(), all.len());
     assert_eq!(list(&folder, &["--older-than", "1h"]).len(), 0);
     let text = folder.run(&["cache", "list", "--limit", "1"]).succeeded().stdout;
-    assert!(text.contains(&format!("{} entries", all.len())) && text.contains("1 are shown"), "{text}");
+    assert!(text.contains(&format!("{} entries", all.len())) && text.contains("1 is shown"), "{text}");
+}
+
+/// Each entry says what it is of, whatever the filter, with a service and without.
+#[tokio::test]
+async fn entries_say_what_they_are_of() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    service.add("world", WORLD).await;
+    service.add("zoo", &WORLD[1..2]).await;
+    cited(&service, "world", "What does Calbet Works make?", "").await;
+    // Text that comes with a request is in no collection.
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What is it?" }], "temperature": 0, "max_tokens": 2,
+        "ragstone": { "documents": [{ "title": "Note", "text": "A note that nobody ingested." }] },
+    });
+    service.ask(CHAT, &body).await;
+    // And so is a system prompt of the caller's own.
+    let messages = json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Hello" }]);
+    service.ask(CHAT, &json!({ "messages": messages, "temperature": 0, "max_tokens": 2 })).await;
+    settle(&service).await;
+    let id = document(&service, "world", WORLD[1].0).await;
+    let shared = json!({
+        "kind": "passage", "collection": "world", "document": id, "ordinal": 0, "title": WORLD[1].0, "also_in": 1,
+    });
+    let of = |entries: &[Value]| -> Vec<Value> { entries.iter().map(|entry| entry["of"].clone()).collect() };
+    let all = of(&list(&folder, &[]));
+    let kinds: BTreeSet<&str> = all.iter().map(|of| of["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, BTreeSet::from(["passage", "prompt_start", "system_prompt", "unknown"]), "{all:?}");
+    assert!(all.contains(&shared), "{all:?}");
+    let of_document = of(&list(&folder, &["--document", &id]));
+    assert!(!of_document.is_empty() && of_document.iter().all(|of| *of == shared), "{of_document:?}");
+    let in_zoo = &of(&list(&folder, &["--collection", "zoo"]))[0];
+    assert_eq!((&in_zoo["collection"], &in_zoo["also_in"]), (&json!("zoo"), &json!(0)));
+    assert_eq!(service.stop(), 0);
+    let mut alone = of(&list(&folder, &[]));
+    alone.retain(|of| *of == shared);
+    assert!(!alone.is_empty());
+    let text = folder.run(&["cache", "list"]).succeeded().stdout;
+    let line = format!("{}, passage 1 (document {id} of world, and 1 other place)", WORLD[1].0);
+    assert!(text.contains(&line) && text.contains("  system prompt\n"), "{text}");
 }
 
 #[tokio::test]
@@ -103,10 +143,11 @@ async fn entries_are_evicted_by_tier_and_by_filter_and_pinned_ones_stay() {
     // A dry run says what would happen, and nothing does.
     let host = ["evict", "--tier", "host", "--collection", "world"];
     let said = cache(&folder, &[&host[..], &["--dry-run"]].concat());
-    assert!(said["removed"][0]["entries"].as_u64().unwrap() > 0, "{said}");
+    assert!(said["entries"].as_u64().unwrap() > 0 && said["tiers"][0]["tier"] == "host", "{said}");
     assert_eq!(list(&folder, &[]), all);
+    assert_eq!(said["entries"], said["copies"], "in one tier each: {said}");
     let done = cache(&folder, &host);
-    assert_eq!(done["removed"], said["removed"]);
+    assert_eq!((&done["entries"], &done["tiers"]), (&said["entries"], &said["tiers"]));
     assert!(list(&folder, &["--collection", "world"]).iter().all(|entry| !has(entry, "host") && has(entry, "disk")));
 
     let id = document(&service, "world", WORLD[0].0).await;
@@ -120,7 +161,16 @@ async fn entries_are_evicted_by_tier_and_by_filter_and_pinned_ones_stay() {
     // A pin outlives the process.
     let service = folder.serve(&[]).await;
     let pinned = keys(&list(&folder, &["--document", &id]));
+    let copies =
+        |entries: &[Value]| entries.iter().map(|entry| entry["tiers"].as_array().unwrap().len()).sum::<usize>();
+    let (entries, held) = (list(&folder, &[]).len(), copies(&list(&folder, &[])));
     let done = cache(&folder, &["evict", "--all"]);
+    let stay = list(&folder, &[]);
+    assert_eq!(
+        (&done["entries"], &done["copies"]),
+        (&json!(entries - stay.len()), &json!(held - copies(&stay))),
+        "{done}"
+    );
     let left = keys(&list(&folder, &[]));
     assert_eq!(done["pinned"], left.len(), "what stands before a pinned entry stays, too: {done}");
     assert!(pinned.is_subset(&left), "{pinned:?} {left:?}");
@@ -186,7 +236,7 @@ async fn entries_are_verified_and_damaged_ones_are_named_and_removed() {
     let damaged = serde_json::from_str::<Value>(&ran.stdout).unwrap()["damaged"].as_array().unwrap().len();
     assert!(damaged > 0, "{ran:?}");
     assert_eq!(list(&folder, &[]).len(), all, "a dry run removes nothing");
-    folder.run(&["cache", "verify"]).failed_with(&["were removed"]);
+    folder.run(&["cache", "verify"]).failed_with(&["found and removed"]);
     assert_eq!(cache(&folder, &["verify"])["damaged"], json!([]));
     assert!(list(&folder, &[]).len() < all);
     let service = folder.serve(&[]).await;
@@ -205,6 +255,7 @@ async fn entries_are_carried_to_another_folder_and_answer_there() {
     let place = place.to_str().unwrap();
     let said = cache(&folder, &["export", place, "--collection", "world", "--dry-run"]);
     assert!(said["wanted"].as_u64().unwrap() > 0 && said["entries"] == 0, "{said}");
+    assert!(!std::path::Path::new(place).exists(), "a dry run makes no folder");
     let done = cache(&folder, &["export", place, "--collection", "world"]);
     assert_eq!((&done["entries"], &done["wanted"]), (&said["wanted"], &said["wanted"]), "{done}");
     let again = cache(&folder, &["export", place]);
@@ -223,7 +274,27 @@ async fn entries_are_carried_to_another_folder_and_answer_there() {
     });
     let report = service.ask(CHAT, &body).await["ragstone"]["report"].clone();
     assert!(report["tokens"]["exact"].as_u64().unwrap() > 50, "{report}");
+    // What is damaged there is left out, and said, with an exit status that a script sees.
+    cache(&other, &["evict", "--all"]);
+    flip_an_object(std::path::Path::new(place));
+    let ran = other.run(&["cache", "import", place, "--json"]).failed_with(&["1 damaged"]);
+    let said: Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&said["damaged"], said["entries"].as_u64()), (&json!(1), done["entries"].as_u64().map(|all| all - 1)));
     other.run(&["cache", "import", "/nowhere/at/all"]).failed_with(&["/nowhere/at/all"]);
     other.run(&["cache", "import", place, "--tier", "disk"]).failed_with(&["tier and age"]);
     other.run(&["cache", "export", "ftp://somewhere"]).failed_with(&["s3://"]);
+    for verb in ["export", "import"] {
+        other.run(&["cache", verb, "memory://somewhere"]).failed_with(&["memory://", "gone", "file:///folder"]);
+    }
+}
+
+/// Changes the last byte, which is of a frame, of one object below a folder.
+fn flip_an_object(folder: &std::path::Path) {
+    let inside = std::fs::read_dir(folder).unwrap().next().unwrap().unwrap().path();
+    if inside.is_dir() {
+        return flip_an_object(&inside);
+    }
+    let mut bytes = std::fs::read(&inside).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&inside, bytes).unwrap();
 }

@@ -4,7 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, WORLD};
+use crate::harness::{Folder, Ran, Service, WORLD};
 
 fn corpus(folder: &Folder) -> String {
     for (title, text) in WORLD {
@@ -75,6 +75,110 @@ async fn a_port_or_folder_in_use_is_one_clear_message() {
     folder.run(&["serve", "--listen", "nonsense"]).failed_with(&["nonsense", "ADDR:PORT"]);
     let service = folder.serve(&[]).await;
     folder.run(&["serve", "--listen", "127.0.0.1:0"]).failed_with(&["already runs", &service.address]);
+}
+
+/// A command that looks leaves nothing behind where nothing was.
+#[test]
+fn commands_that_need_data_say_that_there_is_none_and_create_nothing() {
+    let folder = Folder::new();
+    let place = folder.data().display().to_string();
+    let export = folder.path().join("export").display().to_string();
+    for arguments in [
+        &["cache", "status"][..],
+        &["cache", "list", "--json"],
+        &["cache", "verify"],
+        &["cache", "export", &export],
+        &["cache", "import", &export, "--dry-run"],
+        &["cache", "warm", "--list"],
+        &["cache", "warm"],
+        &["cache", "evict", "--all"],
+        &["cache", "invalidate", "--document", "d"],
+        &["cache", "gc"],
+        &["collections", "list"],
+        &["collections", "delete", "c"],
+        &["documents", "list"],
+        &["ask", "What?"],
+    ] {
+        if arguments.contains(&"import") {
+            std::fs::create_dir(&export).unwrap();
+        }
+        folder.run(arguments).failed_with(&["there is no data folder", &place, "ragstone ingest"]);
+        assert!(!folder.data().exists(), "{arguments:?}");
+    }
+    for verb in ["status", "up", "verify"] {
+        let text = folder.run(&["migrate", verb]).succeeded().stdout;
+        assert!(text.contains(&place), "{text}");
+    }
+    assert_eq!(folder.json(&["migrate", "up", "--json"])["taken"], json!([]));
+    assert!(!folder.data().exists());
+    // Nor in somebody's folder of other things.
+    folder.write("data/letter.txt", "Dear Elka");
+    folder.run(&["cache", "status"]).failed_with(&["no ragstone data in", &place]);
+    assert_eq!(std::fs::read_dir(folder.data()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn settings_that_a_running_service_would_ignore_are_refused() {
+    let folder = Folder::new();
+    let service = folder.serve_with(&["--set", "disk_bytes=2GB"], &[("RAGSTONE_HOST_BYTES", "64MiB")]).await;
+    let (_, status) = service.get("/v1/cache/status").await;
+    let capacities = [&status["store"]["host"]["capacity_bytes"], &status["store"]["disk"]["capacity_bytes"]];
+    assert_eq!(capacities, [&json!(64 << 20), &json!(2_000_000_000)]);
+    let ignored = ["cache", "status", "--set", "host_bytes=1GiB", "--threads", "1", "--set", "log=info"];
+    let ran =
+        folder.run(&ignored).failed_with(&["--threads, --set host_bytes would have no effect", "stop the service"]);
+    assert!(!ran.stderr.contains("log"), "that is the command's own: {ran:?}");
+    folder.run(&["cache", "status", "--set", "log=info"]).succeeded();
+    folder.run(&["cache", "status", "--set", "host_bytes=1GiBs"]).failed_with(&["host_bytes", "KiB", "powers of 1000"]);
+    assert_eq!(service.stop(), 0);
+    folder.run(&["cache", "status", "--set", "host_bytes=1GiB", "--threads", "1"]).succeeded();
+}
+
+/// A wrong URL never becomes right; a bucket that is away may come back.
+#[tokio::test]
+async fn the_bucket_is_checked_before_the_service_listens() {
+    let folder = Folder::new();
+    let serve = |settings: &[&str]| {
+        let mut command = folder.serve_command(&[("AWS_ACCESS_KEY_ID", "test"), ("AWS_SECRET_ACCESS_KEY", "hunter2")]);
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        command
+    };
+    for (settings, word) in [
+        (&["object_url=bucket"][..], "s3://bucket/prefix"),
+        (&["object_url=ftp://bucket"], "scheme"),
+        (&["object_url=s3://bucket", "object_options.colour=blue"], "colour"),
+    ] {
+        let ran = Ran::of(serve(settings).output().unwrap()).failed_with(&["`object_url`", word]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{ran:?}");
+    }
+    assert!(!folder.data().exists(), "refused before anything is touched");
+    // A server that accepts and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("object_options.endpoint=http://{}", silent.local_addr().unwrap());
+    let away = ["object_url=s3://bucket", "object_options.region=r", &endpoint, "object_options.allow_http=true"];
+    let log = folder.path().join("log");
+    let mut command = serve(&[&away[..], &["object_timeout_ms=300"]].concat());
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let service = Service::start_unready(command);
+    let told = std::fs::read_to_string(&log).unwrap();
+    assert!(told.contains("the service starts without it") && told.contains("no answer within 300ms"), "{told}");
+    service.wait_until_ready().await;
+    service.add("world", WORLD).await;
+    assert!(folder.run(QUESTION).succeeded().stdout.contains("Reuse report"));
+    assert_eq!(service.stop(), 0);
+    assert!(!std::fs::read_to_string(&log).unwrap().contains("hunter2"));
+}
+
+#[test]
+fn a_verb_s_short_help_is_its_own() {
+    let folder = Folder::new();
+    let short = folder.run(&["cache", "list", "-h"]).succeeded().stdout;
+    assert!(short.contains("--older-than") && !short.contains("--embedder"), "{short}");
+    let long = folder.run(&["cache", "list", "--help"]).succeeded().stdout;
+    let (own, global) = long.split_once("Global options:").unwrap();
+    assert!(own.contains("--older-than") && !own.contains("--set") && global.contains("--set"), "{long}");
+    let all = folder.run(&["--help"]).succeeded().stdout;
+    assert!(all.contains("GiB") && all.contains("powers of 1000"), "{all}");
 }
 
 #[test]

@@ -129,7 +129,7 @@ impl Service {
         Self { child, address }
     }
 
-    async fn wait_until_ready(&self) {
+    pub async fn wait_until_ready(&self) {
         let begun = Instant::now();
         while get(&self.url("/readyz")).await.0 != 200 {
             assert!(begun.elapsed() < PATIENCE, "the service does not become ready");

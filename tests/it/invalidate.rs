@@ -70,9 +70,13 @@ async fn an_invalidated_document_is_nowhere_any_more() {
     assert_eq!(list(&folder, &[]).len(), all, "a dry run changes nothing");
     assert!(cited(&service, "world", QUESTION, "").await.contains(title));
 
+    assert!(said["copies_removed"].as_u64().unwrap() >= 2 * said["entries_removed"].as_u64().unwrap(), "{said}");
+    let before = list(&folder, &[]);
     let done = cache(&folder, &invalidate);
     assert_eq!(done["passages_removed"], 1);
-    assert!(done["entries_removed"].as_u64().unwrap() >= 2, "{done}");
+    let after = list(&folder, &[]);
+    assert_eq!(done["entries_removed"], before.len() - after.len(), "each once: {done}");
+    assert!(done["copies_removed"].as_u64().unwrap() >= 2 * (before.len() - after.len()) as u64, "{done}");
     assert_eq!(traces.left(&folder), [json!(null); 0]);
     nowhere(&folder, &service, &traces, title).await;
     assert_eq!(service.stop(), 0);

@@ -1,37 +1,23 @@
-//! Nodes that share a bucket. The server is moto on loopback; `ops/test` installs it and names its interpreter.
+//! Nodes that share a bucket.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD};
+use crate::s3_server::S3Server;
 
-/// An S3 server with an empty bucket; ends with the test.
-struct Bucket {
-    server: Child,
-    endpoint: String,
-}
+/// A bucket that nodes share.
+struct Bucket(S3Server);
 
 impl Bucket {
     fn start() -> Option<Self> {
-        let Some(python) = std::env::var_os("S3_TEST_PYTHON") else {
-            println!("skipped: S3_TEST_PYTHON names no interpreter that has moto[server]; ops/test installs one");
-            return None;
-        };
-        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/s3_server.py");
-        let mut command = Command::new(python);
-        let mut server = command.arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with("http://"), "{line:?}");
-        Some(Self { endpoint: line.trim().to_owned(), server })
+        S3Server::start().map(Self)
     }
 
     /// A node on a folder of its own, with the sample documents.
     async fn node(&self, folder: &Folder) -> Service {
-        let endpoint = format!("object_options.endpoint={}", self.endpoint);
+        let endpoint = format!("object_options.endpoint={}", self.0.endpoint);
         // Without the device's cache, whose hits would hide the slower tiers'.
         let (always, no_cache) = ("kv_admission=always", "device_cache=false");
         let arguments = ["--set", "object_url=s3://bucket/kv", "--set", &endpoint, "--set", always, "--set", no_cache];
@@ -44,13 +30,6 @@ impl Bucket {
         let service = folder.serve_with(&arguments, &variables).await;
         service.add("world", WORLD).await;
         service
-    }
-}
-
-impl Drop for Bucket {
-    fn drop(&mut self) {
-        drop(self.server.stdin.take());
-        let _ = self.server.wait();
     }
 }
 

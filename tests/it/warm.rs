@@ -1,5 +1,7 @@
 //! `ragstone cache warm`: computes ahead, skips what is there, goes on after a kill, can be cancelled.
 
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -109,6 +111,53 @@ async fn a_killed_warm_up_goes_on_at_the_next_start() {
     settle(&service).await;
     assert_eq!(list(&folder, &["--collection", "c"]).len() as u64, DOCUMENTS);
     assert_eq!(computed_and_skipped(&cache(&folder, WARM)), (0, DOCUMENTS));
+}
+
+/// Begins a warm-up of many entries in a process of its own; returns when it has a number, and Ctrl-C comes then.
+fn interrupted(folder: &Folder, tenants: &[&str]) -> String {
+    let mut arguments = [&["cache"], WARM].concat();
+    tenants.iter().for_each(|tenant| arguments.extend(["--tenant", tenant]));
+    let mut command = folder.ragstone(&arguments);
+    let mut child = command.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut told = String::new();
+    while !told.contains("warm-up ") {
+        assert!(lines.read_line(&mut told).unwrap() > 0, "it ended: {told}");
+    }
+    let sent = Command::new("kill").arg("-INT").arg(child.id().to_string()).status().unwrap();
+    assert!(sent.success());
+    lines.read_to_string(&mut told).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{told}");
+    told
+}
+
+/// Ctrl-C says what becomes of the job; and that somebody cancels it is nobody's trouble.
+#[tokio::test]
+async fn an_interrupted_warm_up_says_how_it_goes_on_and_a_cancelled_one_is_no_warning() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    filled(&service).await;
+    assert_eq!(service.stop(), 0);
+    let tenants: Vec<String> = (0..25).map(|number| format!("tenant {number}")).collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    let told = interrupted(&folder, &tenants);
+    assert!(told.contains("warm-up 1 is kept: the same command or the next `ragstone serve` goes on"), "{told}");
+    assert!(told.contains("`ragstone cache warm --cancel 1`"), "{told}");
+
+    let log = folder.path().join("log");
+    let mut command = folder.serve_command(&[]);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let service = Service::start_unready(command);
+    service.wait_until_ready().await;
+    // Another one, which waits for its turn or has it.
+    let told = interrupted(&folder, &["somebody else"]);
+    assert!(told.contains("warm-up 2 goes on in the running service") && told.contains("--list"), "{told}");
+    cache(&folder, &["warm", "--cancel", "1"]);
+    wait_until_done(&folder).await;
+    assert_eq!(list(&folder, &["--tenant", "somebody else", "--collection", "c"]).len() as u64, DOCUMENTS);
+    assert_eq!(service.stop(), 0);
+    let log = std::fs::read_to_string(&log).unwrap();
+    assert!(log.contains("the unfinished warm-up was ended") && !log.contains("WARN"), "{log}");
 }
 
 #[tokio::test]

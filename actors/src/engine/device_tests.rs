@@ -1,6 +1,5 @@
 //! The device tier under the real engine, on a small random model: what is taken from there has the bits of a cold prefill.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use ragstone_kernels::config::ModelConfig;
@@ -13,7 +12,7 @@ use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::device::DeviceOptions;
-use ragstone_storage::tier::disk::DiskTier;
+use ragstone_storage::tier::disk::{DiskTier, Remembered};
 use ragstone_storage::tier::{Tier, TierStatus};
 use tokio::runtime::Runtime;
 
@@ -47,7 +46,7 @@ impl Bench {
         runtime.shutdown_timeout(Duration::from_secs(60));
         let (begun, kv) = (Instant::now(), folder.path().join("kv"));
         let options = TierOptions { capacity_bytes: 1 << 30, policy: PolicyKind::Lru };
-        while let Err(error) = DiskTier::open(&kv, options, Env::seeded(0, 0), &HashMap::new()) {
+        while let Err(error) = DiskTier::open(&kv, options, Env::seeded(0, 0), &Remembered::default()) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
             std::thread::yield_now();
         }

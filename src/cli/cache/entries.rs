@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::filter::Filter;
 use crate::access;
-use crate::cli::output;
+use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -53,32 +53,65 @@ pub async fn list(config: &Config, args: ListArgs) -> Result<()> {
 
 fn table(found: &Value) -> String {
     let mut out = String::new();
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
     let rows = found["data"].as_array().map_or(&[][..], Vec::as_slice);
     if !rows.is_empty() {
-        let _ = writeln!(out, "key           model         tokens       MiB    uses  pin  tiers             tenant");
+        let _ = writeln!(out, "key           tokens       MiB    uses  pin  tiers             of");
     }
+    let has_one_model = rows.windows(2).all(|pair| pair[0]["fingerprint"] == pair[1]["fingerprint"]);
     for row in rows {
-        let short = |name: &str| row[name].as_str().unwrap_or_default().chars().take(12).collect::<String>();
         let tiers: Vec<&str> = row["tiers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let _ = writeln!(
+        let _ = write!(
             out,
-            "{:<13} {:<13} {:>6} {:>9.2} {:>7}  {:<3}  {:<17} {}",
-            short("key"),
-            short("fingerprint"),
+            "{:<13} {:>6} {:>9.2} {:>7}  {:<3}  {:<17} {}",
+            short(&row["key"]),
             number(&row["tokens"]),
             mebibytes(number(&row["bytes"])),
             number(&row["uses"]),
             if row["pinned"] == true { "yes" } else { "" },
             tiers.join(","),
-            output::one_line(row["tenant"].as_str().unwrap_or_default(), 40),
+            of(&row["of"]),
         );
+        match text(&row["tenant"]) {
+            "" => {}
+            tenant => drop(write!(out, ", tenant {}", output::one_line(tenant, 40))),
+        }
+        if !has_one_model {
+            let _ = write!(out, ", model {}", short(&row["fingerprint"]));
+        }
+        out.push('\n');
     }
-    let _ = writeln!(out, "{} entries, {:.1} MiB", number(&found["entries"]), mebibytes(number(&found["bytes"])));
+    let (entries, bytes) = (number(&found["entries"]), mebibytes(number(&found["bytes"])));
+    let _ = writeln!(out, "{}, {bytes:.1} MiB", output::count(entries, "entry", "entries"));
     if found["has_more"] == true {
-        let _ = writeln!(out, "{} are shown; more with --limit N", rows.len());
+        let shown = output::count(rows.len() as u64, "is", "are");
+        let _ = writeln!(out, "{shown} shown; more with --limit N");
     }
     out
+}
+
+fn short(hex: &Value) -> &str {
+    text(hex).get(..12).unwrap_or_default()
+}
+
+/// What an entry is of; for a passage, with the id that `--document` takes.
+fn of(of: &Value) -> String {
+    match text(&of["kind"]) {
+        "passage" => {
+            let (title, document) =
+                (output::one_line(text(&of["title"]), 40), output::one_line(text(&of["document"]), 40));
+            let title = if title.is_empty() { document.clone() } else { title };
+            let mut out = format!("{title}, passage {}", number(&of["ordinal"]) + 1);
+            let _ = write!(out, " (document {document} of {}", text(&of["collection"]));
+            match number(&of["also_in"]) {
+                0 => {}
+                others => drop(write!(out, ", and {}", output::count(others, "other place", "other places"))),
+            }
+            out + ")"
+        }
+        "system_prompt" => "system prompt".to_owned(),
+        "prompt_start" => "start of another prompt: a caller's own system prompt, or a conversation".to_owned(),
+        _ => "unknown: no passage of this data folder".to_owned(),
+    }
 }
 
 /// Evicts entries.
@@ -87,20 +120,35 @@ pub async fn evict(config: &Config, args: ChangeArgs) -> Result<()> {
     if args.json {
         return output::json(&done);
     }
+    output::text(&evicted(&done))
+}
+
+fn evicted(done: &Value) -> String {
     let mut out = String::new();
-    let verb = if args.dry_run { "would leave" } else { "left" };
-    for tier in done["removed"].as_array().into_iter().flatten() {
-        let megabytes = mebibytes(tier["bytes"].as_u64().unwrap_or(0));
-        let _ =
-            writeln!(out, "{} entries ({megabytes:.1} MiB) {verb} the {} tier", tier["entries"], text(&tier["tier"]));
+    let would = if done["dry_run"] == true { "would leave" } else { "left" };
+    match (number(&done["entries"]), number(&done["pinned"])) {
+        (0, 0) => out.push_str("no entry fits\n"),
+        (0, _) => out.push_str("nothing leaves the tiers\n"),
+        (entries, _) => {
+            let what = output::entries(entries, number(&done["copies"]), number(&done["bytes"]));
+            let _ = writeln!(out, "{what} {would} the tiers");
+        }
     }
-    if out.is_empty() {
-        out.push_str("no entry fits\n");
+    for tier in done["tiers"].as_array().into_iter().flatten() {
+        let (copies, megabytes) = (number(&tier["copies"]), mebibytes(number(&tier["bytes"])));
+        let _ = writeln!(
+            out,
+            "  {:<7} {}, {megabytes:.1} MiB",
+            text(&tier["tier"]),
+            output::count(copies, "copy", "copies")
+        );
     }
-    if done["pinned"] != 0 {
-        let _ = writeln!(out, "{} pinned entries stay; `ragstone cache unpin` lets them go", done["pinned"]);
+    match number(&done["pinned"]) {
+        0 => {}
+        1 => out.push_str("1 pinned entry stays; `ragstone cache unpin` lets it go\n"),
+        pinned => drop(writeln!(out, "{pinned} pinned entries stay; `ragstone cache unpin` lets them go")),
     }
-    output::text(&out)
+    out
 }
 
 /// Pins entries.
@@ -118,10 +166,10 @@ async fn set_pinned(config: &Config, args: ChangeArgs, verb: &str) -> Result<()>
     if args.json {
         return output::json(&done);
     }
-    let megabytes = mebibytes(done["bytes"].as_u64().unwrap_or(0));
+    let megabytes = mebibytes(number(&done["bytes"]));
     let would = if args.dry_run { "would be " } else { "" };
-    let changed = &done["changed"];
-    output::line(&format!("{changed} of {} fitting entries {would}{verb}ned ({megabytes:.1} MiB)", done["entries"]))
+    let fitting = output::count(number(&done["entries"]), "fitting entry", "fitting entries");
+    output::line(&format!("{} of {fitting} {would}{verb}ned ({megabytes:.1} MiB)", done["changed"]))
 }
 
 async fn change(config: &Config, args: &ChangeArgs, verb: &str) -> Result<Value> {
@@ -146,18 +194,46 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn row(key: &str, fingerprint: &str, tenant: &str, of: Value) -> Value {
+        json!({
+            "key": key, "fingerprint": fingerprint, "tokens": 57, "bytes": 1_048_576, "uses": 3, "pinned": true,
+            "tiers": ["host", "disk"], "tenant": tenant, "of": of,
+        })
+    }
+
     #[test]
-    fn a_line_an_entry() {
-        let row = json!({
-            "key": "0123456789abcdef", "fingerprint": "fedcba9876543210", "tokens": 57, "bytes": 1_048_576, "uses": 3,
-            "pinned": true, "tiers": ["host", "disk"], "tenant": "a\u{1b}[2Jb",
+    fn a_line_an_entry_says_what_it_is_of() {
+        let passage = json!({
+            "kind": "passage", "collection": "world", "document": "0f0f", "ordinal": 1, "title": "Calbet \u{1b}Works",
+            "also_in": 1,
         });
-        let text = table(&json!({ "data": [row], "entries": 5, "bytes": 5_242_880, "has_more": true }));
-        assert!(
-            text.contains("0123456789ab  fedcba987654      57      1.00       3  yes  host,disk         a[2Jb"),
-            "{text}"
-        );
-        assert!(text.contains("5 entries, 5.0 MiB\n1 are shown"), "{text}");
+        let first = row("0123456789abcdef", "fedcba9876543210", "a\u{1b}[2Jb", passage);
+        let text = table(&json!({ "data": [first], "entries": 5, "bytes": 5_242_880, "has_more": true }));
+        let line = "0123456789ab      57      1.00       3  yes  host,disk         Calbet Works, passage 2 (document 0f0f \
+                    of world, and 1 other place), tenant a[2Jb\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("5 entries, 5.0 MiB\n1 is shown"), "{text}");
         assert_eq!(table(&json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
+        // Entries of several models say whose they are.
+        let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
+        let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));
+        let text = table(&json!({ "data": [second, third], "entries": 2, "bytes": 0, "has_more": false }));
+        assert!(text.contains("  system prompt, model 000000000000\n"), "{text}");
+        assert!(text.contains("  unknown: no passage of this data folder, model 111111111111\n"), "{text}");
+    }
+
+    #[test]
+    fn entries_that_left_are_counted_once_and_their_copies_by_tier() {
+        let done = json!({
+            "entries": 12, "copies": 19, "bytes": 35_651_584, "dry_run": false, "pinned": 1,
+            "tiers": [{ "tier": "host", "copies": 12, "bytes": 0 }, { "tier": "disk", "copies": 7, "bytes": 0 }],
+        });
+        let text = evicted(&done);
+        assert!(text.starts_with("12 entries (19 copies, 34.0 MiB) left the tiers\n  host    12 copies"), "{text}");
+        assert!(text.ends_with("1 pinned entry stays; `ragstone cache unpin` lets it go\n"), "{text}");
+        let nothing = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 0, "dry_run": true });
+        assert_eq!(evicted(&nothing), "no entry fits\n");
+        let pinned = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 2, "dry_run": false });
+        assert!(evicted(&pinned).starts_with("nothing leaves the tiers\n2 pinned entries stay"));
     }
 }

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::cli::output;
 use crate::error::{Error, Result};
 
 /// Entries must fit everything that is given.
@@ -28,6 +29,27 @@ pub struct Filter {
     /// Entries of this model: its name, or the beginning of its fingerprint (--model chooses the model to run)
     #[arg(long, value_name = "NAME")]
     of_model: Option<String>,
+}
+
+/// One document of a collection, or all of it.
+#[derive(Debug, clap::Args)]
+pub struct Subject {
+    /// The collection
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub collection: String,
+    /// Only this document of it, as `documents list` prints it
+    #[arg(long, value_name = "ID")]
+    pub document: Option<String>,
+}
+
+impl Subject {
+    /// In words.
+    pub fn shown(&self) -> String {
+        match &self.document {
+            Some(document) => format!("document {} of {}", output::one_line(document, 40), self.collection),
+            None => self.collection.clone(),
+        }
+    }
 }
 
 /// A time in seconds.

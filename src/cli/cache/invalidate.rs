@@ -2,23 +2,20 @@
 
 use serde_json::{Value, json};
 
+use super::filter::Subject;
 use crate::access;
-use crate::cli::output;
+use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::progress::{Progress, Unit, mebibytes};
+use crate::progress::{Progress, Unit};
 
 /// Nothing of it can be found, cited or loaded any more, also after a restart. Passages that another document has, too,
 /// stay. To free room and keep the documents, use `cache evict`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the document is
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    collection: String,
-    /// The document, as `documents list` prints it; without one the whole collection goes
-    #[arg(long, value_name = "ID")]
-    document: Option<String>,
+    #[command(flatten)]
+    subject: Subject,
     /// The whole collection is meant
     #[arg(long)]
     yes: bool,
@@ -32,7 +29,8 @@ pub struct Args {
 
 /// Removes a document or a collection from everything.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let Args { collection, document, yes, dry_run, json } = args;
+    let Args { subject, yes, dry_run, json } = args;
+    let Subject { collection, document } = &subject;
     if document.is_none() && !yes && !dry_run {
         return Err(Error::invalid(format!(
             "this would remove all documents of collection `{collection}`: name one with --document ID, or say --yes; \
@@ -42,7 +40,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let all = document.is_none();
     let body = json!({ "collection": collection, "document": document, "all": all, "dry_run": dry_run });
     let done: Value = access::with(config, "cache invalidate", async |client: &Client| {
-        let bar = Progress::new(format!("invalidating {}", document.as_deref().unwrap_or(&collection)), Unit::Nothing);
+        let bar = Progress::new(format!("invalidating {}", subject.shown()), Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await
     })
     .await?;
@@ -50,15 +48,13 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 }
 
 fn summary(done: &Value) -> String {
-    let megabytes = mebibytes(done["bytes_removed"].as_u64().unwrap_or(0));
-    let (passages, entries) = (&done["passages_removed"], &done["entries_removed"]);
+    let passages = output::count(number(&done["passages_removed"]), "passage", "passages");
+    let (entries, copies) = (number(&done["entries_removed"]), number(&done["copies_removed"]));
+    let entries = output::entries(entries, copies, number(&done["bytes_removed"]));
     if done["dry_run"] == true {
-        return format!(
-            "would remove {passages} passages and up to {entries} entries ({megabytes:.1} MiB) of them, and what was \
-             computed behind these"
-        );
+        return format!("would remove {passages} and up to {entries} of that, and what was computed behind it");
     }
-    format!("removed {passages} passages from the corpus and {entries} entries ({megabytes:.1} MiB) from the tiers")
+    format!("removed {passages} from the corpus and {entries} from the tiers")
 }
 
 #[cfg(test)]
@@ -67,8 +63,10 @@ mod tests {
 
     #[test]
     fn what_went_is_said() {
-        let done = json!({ "passages_removed": 2, "entries_removed": 5, "bytes_removed": 1_048_576, "dry_run": false });
-        let text = "removed 2 passages from the corpus and 5 entries (1.0 MiB) from the tiers";
+        let done = json!({
+            "passages_removed": 1, "entries_removed": 5, "copies_removed": 8, "bytes_removed": 1_048_576, "dry_run": false,
+        });
+        let text = "removed 1 passage from the corpus and 5 entries (8 copies, 1.0 MiB) from the tiers";
         assert_eq!(summary(&done), text);
     }
 }

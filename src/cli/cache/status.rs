@@ -53,7 +53,8 @@ fn table(status: &Value) -> String {
     for (name, queue) in [("disk", &store["to_disk"]), ("object storage", &store["to_object"])] {
         if number(&queue["entries"]) > 0 || number(&queue["dropped"]) > 0 {
             let (waiting, dropped) = (number(&queue["entries"]), number(&queue["dropped"]));
-            let _ = writeln!(out, "\non the way to {name}: {waiting} entries; {dropped} dropped as too many waited");
+            let waiting = output::count(waiting, "entry", "entries");
+            let _ = writeln!(out, "\non the way to {name}: {waiting}; {dropped} dropped as too many waited");
         }
     }
     out.push_str(&recovered(&status["recovery"]));
@@ -84,19 +85,23 @@ fn recovered(recovery: &Value) -> String {
     }
     let number = |key: &str| recovery[key].as_u64().unwrap_or(0);
     let mut out = format!(
-        "\nthe start found {} entries ({:.1} MiB) on disk in {:.0} ms",
-        number("entries"),
+        "\nthe start found {} ({:.1} MiB) on disk in {:.0} ms",
+        output::count(number("entries"), "entry", "entries"),
         mebibytes(number("bytes")),
         recovery["ms"].as_f64().unwrap_or(0.0)
     );
-    for (count, what) in [
-        ("repaired", "index rows made again"),
-        ("damaged", "damaged entries put into quarantine"),
-        ("evicted", "entries removed for a lower bound"),
+    for (name, one, many) in [
+        ("repaired", "index row made again", "index rows made again"),
+        ("damaged", "damaged entry put into quarantine", "damaged entries put into quarantine"),
+        ("evicted", "entry removed for a lower bound", "entries removed for a lower bound"),
     ] {
-        if number(count) > 0 {
-            let _ = write!(out, "; {} {what}", number(count));
+        if number(name) > 0 {
+            let _ = write!(out, "; {}", output::count(number(name), one, many));
         }
+    }
+    if number("over_bound_bytes") > 0 {
+        let megabytes = mebibytes(number("over_bound_bytes"));
+        let _ = write!(out, "; pinned entries exceed disk_bytes by {megabytes:.1} MiB, unpin some to make room");
     }
     out + "\n"
 }
@@ -120,6 +125,6 @@ mod tests {
         assert!(text.contains("7 of 10 blocks of 16 tokens free, 2 given up"), "{text}");
         assert!(text.contains("host           3       1.0         -"), "{text}");
         assert!(text.contains("object       off"), "{text}");
-        assert!(text.contains("found 4 entries (2.0 MiB) on disk in 12 ms; 1 damaged entries put"), "{text}");
+        assert!(text.contains("found 4 entries (2.0 MiB) on disk in 12 ms; 1 damaged entry put"), "{text}");
     }
 }

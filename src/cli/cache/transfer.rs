@@ -10,7 +10,7 @@ use crate::access;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::mebibytes;
 
 /// Entries of the model in use are copied, with what stands before them. What is there already is skipped, so that a copy
@@ -45,10 +45,25 @@ async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()
     fields.insert("url".to_owned(), url(&args.place, verb == "import")?.into());
     fields.insert("dry_run".to_owned(), args.dry_run.into());
     let body = Value::Object(fields);
-    let done =
-        access::with(config, &format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await)
-            .await?;
-    if args.json { output::json(&done) } else { output::text(&summary(&done, verb)) }
+    let (command, work) = (format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await);
+    // An import may be the first that a new folder sees.
+    let done = match verb {
+        "import" if !args.dry_run => access::creating(config, &command, work).await?,
+        _ => access::with(config, &command, work).await?,
+    };
+    if args.json {
+        output::json(&done)?;
+    } else {
+        output::text(&summary(&done, verb))?;
+    }
+    match done["damaged"].as_u64() {
+        None | Some(0) => Ok(()),
+        Some(damaged) => {
+            let damaged = output::count(damaged, "damaged entry was", "damaged entries were");
+            let message = format!("{damaged} left out of the {verb}; the service's log says which");
+            Err(Error::new(ErrorKind::Internal, message))
+        }
+    }
 }
 
 /// A path becomes a URL; the service may stand in another folder. A source must be there.
@@ -68,18 +83,32 @@ fn url(place: &str, must_exist: bool) -> Result<String> {
 fn summary(done: &Value, verb: &str) -> String {
     let number = |name: &str| done[name].as_u64().unwrap_or(0);
     let megabytes = mebibytes(number("bytes"));
+    let wanted = output::count(number("wanted"), "entry", "entries");
     if done["dry_run"] == true {
-        return format!("would {verb} up to {} entries ({megabytes:.1} MiB)\n", number("wanted"));
+        return format!("would {verb} up to {wanted} ({megabytes:.1} MiB)\n");
     }
-    let mut out = format!("{verb}ed {} of {} entries ({megabytes:.1} MiB)\n", number("entries"), number("wanted"));
-    for (name, what) in [
-        ("already_there", "were there already"),
-        ("refused", "were not taken: no room, or cheaper to compute than to load (kv_admission)"),
-        ("unreadable", "could not be read; the service's log says why"),
-        ("other_models", "are of other models; run the command with --model"),
+    let mut out = format!("{verb}ed {} of {wanted} ({megabytes:.1} MiB)\n", number("entries"));
+    for (name, one, many) in [
+        ("already_there", "was there already", "were there already"),
+        (
+            "refused",
+            "was not taken: no room, or cheaper to compute than to load (kv_admission)",
+            "were not taken: no room, or cheaper to compute than to load (kv_admission)",
+        ),
+        ("unreadable", "went meanwhile", "went meanwhile"),
+        (
+            "not_whole",
+            "is nowhere bit for bit, only in 8 bits in the bucket or on the device",
+            "are nowhere bit for bit, only in 8 bits in the bucket or on the device",
+        ),
+        (
+            "other_models",
+            "is of another model; run the command with --model",
+            "are of other models; run the command with --model",
+        ),
     ] {
         if number(name) > 0 {
-            let _ = writeln!(out, "{} {what}", number(name));
+            let _ = writeln!(out, "{}", output::count(number(name), one, many));
         }
     }
     out

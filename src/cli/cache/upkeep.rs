@@ -3,11 +3,12 @@
 use std::fmt::Write;
 
 use futures::StreamExt;
+use ragstone_actors::size;
 use serde_json::{Value, json};
 
 use super::filter::Age;
 use crate::access;
-use crate::cli::output;
+use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -33,8 +34,8 @@ pub struct GcArgs {
     /// Entries of the bucket that are older leave: 12h, 30d
     #[arg(long, value_name = "TIME")]
     ttl: Option<Age>,
-    /// The oldest entries leave until the bucket holds no more bytes than this
-    #[arg(long, value_name = "BYTES")]
+    /// The oldest entries leave until the bucket holds no more than this: 500GB, 2TiB
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     max_bytes: Option<u64>,
     /// Say what would be freed, and change nothing
     #[arg(long)]
@@ -60,23 +61,25 @@ pub async fn verify(config: &Config, args: VerifyArgs) -> Result<()> {
     if damaged == 0 {
         return Ok(());
     }
-    let done = if args.dry_run { "are still there; run without --dry-run to remove them" } else { "were removed" };
-    Err(Error::new(
-        ErrorKind::Internal,
-        format!("{damaged} damaged entries {done}; they are computed again when needed"),
-    ))
+    let done = if args.dry_run { "found and left; run without --dry-run to remove" } else { "found and removed" };
+    let damaged = output::count(damaged as u64, "damaged copy", "damaged copies");
+    Err(Error::new(ErrorKind::Internal, format!("{damaged} {done}; what is missing is computed again when needed")))
 }
 
 fn verified(report: &Value) -> String {
     let mut out = String::new();
-    let megabytes = mebibytes(report["bytes"].as_u64().unwrap_or(0));
-    let _ = writeln!(out, "{} entries, {} frames, {megabytes:.1} MiB read", report["entries"], report["frames"]);
+    let megabytes = mebibytes(number(&report["bytes"]));
+    let damage = if report["damaged"].as_array().is_none_or(Vec::is_empty) { "; none is damaged" } else { "" };
+    let copies = output::count(number(&report["entries"]), "copy", "copies");
+    let frames = output::count(number(&report["frames"]), "frame", "frames");
+    let _ = writeln!(out, "{copies} of entries, {frames}, {megabytes:.1} MiB read{damage}");
     for entry in report["damaged"].as_array().into_iter().flatten() {
         let text = |name: &str| entry[name].as_str().unwrap_or_default();
         let _ = writeln!(out, "damaged, {}: {}", text("tier"), text("error"));
     }
     if report["unreadable"] != 0 {
-        let _ = writeln!(out, "{} entries could not be read now; the service's log says why", report["unreadable"]);
+        let copies = output::count(number(&report["unreadable"]), "copy", "copies");
+        let _ = writeln!(out, "{copies} could not be read now; the service's log says why");
     }
     out
 }
@@ -96,17 +99,17 @@ pub async fn gc(config: &Config, args: GcArgs) -> Result<()> {
 }
 
 fn collected(done: &Value) -> String {
-    let megabytes = |value: &Value| mebibytes(value.as_u64().unwrap_or(0));
+    let megabytes = |value: &Value| mebibytes(number(value));
     let verb = if done["dry_run"] == true { "would be" } else { "were" };
     let mut out = format!("{:.1} MiB of files {verb} freed on disk\n", megabytes(&done["disk_freed_bytes"]));
     let object = &done["object"];
     if !object.is_null() {
         let _ = writeln!(
             out,
-            "{:.1} of {:.1} MiB {verb} freed in the bucket: {} entries expired, {} too many, {} orphaned, {} damaged",
+            "{:.1} of {:.1} MiB {verb} freed in the bucket: {} expired, {} too many, {} orphaned, {} damaged",
             megabytes(&object["freed_bytes"]),
             megabytes(&object["bytes"]),
-            object["left_expired"],
+            output::count(number(&object["left_expired"]), "entry", "entries"),
             object["left_for_size"],
             object["left_orphaned"],
             object["left_damaged"],
@@ -123,8 +126,7 @@ pub(super) async fn watch(client: &Client, verb: &str, body: &Value, doing: &str
         if let Some(finished) = event.get_mut("finished") {
             return Ok(finished.take());
         }
-        let number = |name: &str| event["progress"][name].as_u64().unwrap_or(0);
-        bar.set(number("done"), number("total"));
+        bar.set(number(&event["progress"]["done"]), number(&event["progress"]["total"]));
     }
     Err(Error::new(ErrorKind::Unavailable, format!("cache {verb} broke off; run the command again")))
 }
@@ -149,7 +151,7 @@ mod tests {
             "damaged": [{ "key": "00", "tier": "disk", "error": "the checksum does not match" }],
         });
         let text = verified(&report);
-        assert!(text.contains("5 entries, 60 frames, 2.0 MiB read\ndamaged, disk: the checksum"), "{text}");
-        assert!(text.contains("1 entries could not"), "{text}");
+        assert!(text.contains("5 copies of entries, 60 frames, 2.0 MiB read\ndamaged, disk: the checksum"), "{text}");
+        assert!(text.contains("1 copy could not"), "{text}");
     }
 }

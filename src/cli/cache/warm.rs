@@ -1,5 +1,6 @@
 //! `ragstone cache warm`
 
+use std::cell::Cell;
 use std::fmt::Write;
 
 use futures::StreamExt;
@@ -7,23 +8,20 @@ use ragstone_actors::warm::WarmEvent;
 use ragstone_storage::catalog::WarmProgress;
 use serde_json::{Value, json};
 
+use super::filter::Subject;
 use crate::access;
-use crate::cli::output;
+use crate::cli::output::{self, number};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit, mebibytes};
+use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 
-/// The job is durable: after Ctrl-C or a kill, a running service or the next one goes on with it. What is there already is
-/// skipped. Answers go first.
+/// The job is durable: after Ctrl-C or a kill, the running service or the next one goes on with it, and so does the same
+/// command. What is there already is skipped. Answers go first.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whose passages
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    collection: String,
-    /// Only this document's, as `documents list` prints it
-    #[arg(long, value_name = "ID")]
-    document: Option<String>,
+    #[command(flatten)]
+    subject: Subject,
     /// For this tenant; may be given again [default: the default tenant]
     #[arg(long = "tenant", value_name = "NAME")]
     tenants: Vec<String>,
@@ -49,9 +47,9 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if let Some(job) = args.cancel {
         return cancel(config, job, args.json).await;
     }
-    let body = json!({
-        "collection": args.collection, "document": args.document, "tenants": args.tenants, "dry_run": args.dry_run,
-    });
+    let Subject { collection, document } = &args.subject;
+    let body =
+        json!({ "collection": collection, "document": document, "tenants": args.tenants, "dry_run": args.dry_run });
     if args.dry_run {
         let estimate: Value = access::with(config, "cache warm", async |client: &Client| {
             let bar = Progress::new("looking what is missing", Unit::Nothing);
@@ -60,50 +58,75 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         .await?;
         return if args.json { output::json(&estimate) } else { output::line(&estimated(&estimate)) };
     }
-    let (job, done) = watch(config, &args.collection, &body).await?;
+    let (job, done) = watch(config, &args.subject, &body).await?;
     if args.json {
         let mut value = json!(done);
-        value["id"] = job;
+        value["id"] = job.into();
         return output::json(&value);
     }
-    output::line(&summary(&args.collection, &done))
+    output::line(&summary(job, &args.subject, &done))
 }
 
-async fn watch(config: &Config, collection: &str, body: &Value) -> Result<(Value, WarmProgress)> {
-    access::with(config, "cache warm", async |client: &Client| {
+async fn watch(config: &Config, subject: &Subject, body: &Value) -> Result<(u64, WarmProgress)> {
+    let job = Cell::new(None);
+    let work = async |client: &Client| {
         let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], body).await?);
-        let bar = Progress::new(format!("warming {collection}"), Unit::Items);
-        let mut job = Value::Null;
-        while let Some(mut event) = events.next().await.transpose()? {
-            if let Some(begun) = event.get_mut("begun") {
-                job = begun["id"].take();
+        let mut bar = None;
+        while let Some(event) = events.next().await.transpose()? {
+            if let Some(id) = event["begun"]["id"].as_u64() {
+                job.set(Some(id));
+                let what = format!("warm-up {id} of {}", subject.shown());
+                // A program that reads along and a person before Ctrl-C want to know the number.
+                beside_bars(|| eprintln!("{what}"));
+                bar = Some(Progress::new(what, Unit::Items));
                 continue;
             }
             let event = serde_json::from_value(event)
                 .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
-            match event {
-                WarmEvent::Progress(progress) => bar.set(progress.passages_done, progress.passages_total),
-                WarmEvent::Finished(progress) => return Ok((job, progress)),
+            match (event, &bar) {
+                (WarmEvent::Progress(progress), Some(bar)) => bar.set(progress.passages_done, progress.passages_total),
+                (WarmEvent::Progress(_), None) => {}
+                (WarmEvent::Finished(progress), _) => return Ok((job.get().unwrap_or_default(), progress)),
             }
         }
-        let message = "the warm-up broke off; the next start of the service goes on with it";
+        let message =
+            "the warm-up broke off; the next start of the service goes on with it, and so does the same command";
         Err(Error::new(ErrorKind::Unavailable, message))
-    })
-    .await
+    };
+    access::with_told(config, "cache warm", work, &|is_remote| Some(interrupted(job.get()?, is_remote))).await
+}
+
+/// What becomes of a job when the command that began it is interrupted.
+fn interrupted(job: u64, is_remote: bool) -> String {
+    let becomes = if is_remote {
+        "goes on in the running service: `ragstone cache warm --list` shows how far it is"
+    } else {
+        "is kept: the same command or the next `ragstone serve` goes on where it was"
+    };
+    format!("interrupted; warm-up {job} {becomes}, `ragstone cache warm --cancel {job}` ends it for good")
 }
 
 fn estimated(estimate: &Value) -> String {
-    let megabytes = mebibytes(estimate["bytes_missing"].as_u64().unwrap_or(0));
+    let megabytes = mebibytes(number(&estimate["bytes_missing"]));
+    let there = match number(&estimate["entries_there"]) {
+        1 => "1 entry is there".to_owned(),
+        entries => format!("{entries} entries are there"),
+    };
     format!(
-        "{} passages: {} entries are there, {} would be computed ({} tokens, {megabytes:.1} MiB)",
-        estimate["passages"], estimate["entries_there"], estimate["entries_missing"], estimate["tokens_missing"]
+        "{}: {there}, {} would be computed ({}, {megabytes:.1} MiB)",
+        output::count(number(&estimate["passages"]), "passage", "passages"),
+        estimate["entries_missing"],
+        output::count(number(&estimate["tokens_missing"]), "token", "tokens"),
     )
 }
 
-fn summary(collection: &str, done: &WarmProgress) -> String {
+fn summary(job: u64, subject: &Subject, done: &WarmProgress) -> String {
     let mut text = format!(
-        "{collection}: {} passages; {} entries computed, {} were there",
-        done.passages_done, done.entries_computed, done.entries_skipped
+        "warm-up {job} of {}: {}; {} computed, {} there already",
+        subject.shown(),
+        output::count(done.passages_done, "passage", "passages"),
+        output::count(done.entries_computed, "entry", "entries"),
+        done.entries_skipped
     );
     if done.entries_failed > 0 {
         let _ = write!(text, ", {} cannot be computed (the service's log says why)", done.entries_failed);
@@ -118,7 +141,8 @@ async fn list(config: &Config, json: bool) -> Result<()> {
     if json {
         return output::json(&jobs);
     }
-    output::text(&jobs_table(&jobs))
+    let table = jobs_table(&jobs);
+    output::text(if table.is_empty() { "no warm-up is unfinished\n" } else { &table })
 }
 
 /// A line a job.
@@ -131,14 +155,15 @@ pub(super) fn jobs_table(jobs: &Value) -> String {
             let _ = write!(out, ", document {}", output::one_line(document, 40));
         }
         let state = job["state"].as_str().unwrap_or_default().replace('_', " ");
-        let _ = writeln!(out, ": {state}, {} of {} passages", progress["passages_done"], progress["passages_total"]);
+        let passages = output::count(number(&progress["passages_total"]), "passage", "passages");
+        let _ = writeln!(out, ": {state}, {} of {passages}", progress["passages_done"]);
     }
     out
 }
 
 async fn cancel(config: &Config, job: u64, json: bool) -> Result<()> {
-    let number = job.to_string();
-    let path = ["v1", "cache", "jobs", &number];
+    let id = job.to_string();
+    let path = ["v1", "cache", "jobs", &id];
     let gone: Value = access::with(config, "cache warm", async |client: &Client| client.delete(&path).await).await?;
     if json { output::json(&gone) } else { output::line(&format!("cancelled warm-up {job}; what it computed is kept")) }
 }
@@ -155,6 +180,19 @@ mod tests {
         }]);
         assert_eq!(jobs_table(&jobs), "warm-up 7 of law, document it's: other model, 3 of 9 passages\n");
         let done = WarmProgress { passages_done: 3, entries_computed: 2, entries_failed: 1, ..WarmProgress::default() };
-        assert!(summary("law", &done).contains("1 cannot be computed"));
+        let subject = Subject { collection: "law".into(), document: None };
+        let text = summary(7, &subject, &done);
+        assert!(
+            text.starts_with("warm-up 7 of law: 3 passages; 2 entries computed, 0 there already, 1 cannot"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn who_interrupts_hears_what_becomes_of_the_job() {
+        let text = interrupted(7, true);
+        assert!(text.contains("warm-up 7 goes on in the running service") && text.contains("--cancel 7"), "{text}");
+        let text = interrupted(7, false);
+        assert!(text.contains("the same command") && text.contains("--cancel 7"), "{text}");
     }
 }

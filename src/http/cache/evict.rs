@@ -37,18 +37,44 @@ pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::
 
 fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
     let mut all = Vec::new();
-    ragstone.store().entries(&mut |entry| all.push(entry))?;
+    ragstone.store().entries(&matcher.listed(), &mut |entry| all.push(entry))?;
     let Eviction { steps, pinned } = plan(&all, |entry| matcher.matches(entry), &matcher.tiers());
-    let mut removed: BTreeMap<Tier, (u64, u64)> = BTreeMap::new();
+    let mut removed = Removed::default();
     for (tier, id, bytes) in &steps {
-        let left = if dry_run { 1 } else { ragstone.store().evict(id, *tier)? };
-        let sum = removed.entry(*tier).or_default();
-        *sum = (sum.0 + left, sum.1 + if left > 0 { *bytes } else { 0 });
+        // Children of the same tier went before it, so that it is one copy.
+        if dry_run || ragstone.store().evict(id, *tier)? > 0 {
+            removed.count(*tier, id.key, *bytes);
+        }
     }
-    let tier =
-        |(tier, (entries, bytes)): (&Tier, &(u64, u64))| json!({ "tier": tier, "entries": entries, "bytes": bytes });
-    let tiers: Vec<Value> = removed.iter().map(tier).collect();
-    Ok(json!({ "removed": tiers, "pinned": pinned, "dry_run": dry_run }))
+    Ok(removed.answer(pinned, dry_run))
+}
+
+/// What left. An entry has a copy in every tier that it is in.
+#[derive(Debug, Default)]
+struct Removed {
+    keys: HashSet<KvKey>,
+    /// Copies and their bytes.
+    tiers: BTreeMap<Tier, (u64, u64)>,
+}
+
+impl Removed {
+    fn count(&mut self, tier: Tier, key: KvKey, bytes: u64) {
+        self.keys.insert(key);
+        let (copies, sum) = self.tiers.entry(tier).or_default();
+        *copies += 1;
+        *sum += bytes;
+    }
+
+    fn answer(&self, pinned: u64, dry_run: bool) -> Value {
+        let tier =
+            |(tier, (copies, bytes)): (&Tier, &(u64, u64))| json!({ "tier": tier, "copies": copies, "bytes": bytes });
+        let tiers: Vec<Value> = self.tiers.iter().map(tier).collect();
+        let sum = |of: fn(&(u64, u64)) -> u64| self.tiers.values().map(of).sum::<u64>();
+        json!({
+            "entries": self.keys.len(), "copies": sum(|tier| tier.0), "bytes": sum(|tier| tier.1), "tiers": tiers,
+            "pinned": pinned, "dry_run": dry_run,
+        })
+    }
 }
 
 /// Decides. Pure.
@@ -115,7 +141,7 @@ mod tests {
             compute_us: 1,
             created_unix_ms: 1,
         };
-        EntryInfo { summary, tiers: tiers.to_vec(), pinned, last_use_unix_ms: 1, uses: 1 }
+        EntryInfo { summary, tiers: tiers.to_vec(), lossy: false, pinned, last_use_unix_ms: 1, uses: 1 }
     }
 
     fn planned(all: &[EntryInfo], fitting: &[u8], tiers: &[Tier]) -> (Vec<(Tier, u8)>, u64) {
@@ -137,6 +163,18 @@ mod tests {
         assert_eq!(planned(&all, &[1, 2], &[Tier::Host]).0, [(Tier::Host, 2), (Tier::Host, 4), (Tier::Host, 1)]);
         assert_eq!(planned(&all, &[3], &Tier::ALL).0, [(Tier::Disk, 3)]);
         assert_eq!(planned(&all, &[9], &Tier::ALL), (vec![], 0));
+    }
+
+    #[test]
+    fn entries_and_their_copies_are_told_apart() {
+        let mut removed = Removed::default();
+        for (tier, key) in [(Tier::Host, 1), (Tier::Host, 2), (Tier::Disk, 1)] {
+            removed.count(tier, KvKey([key; 32]), 10);
+        }
+        let tiers = json!([{ "tier": "host", "copies": 2, "bytes": 20 }, { "tier": "disk", "copies": 1, "bytes": 10 }]);
+        let answer = removed.answer(4, false);
+        let expected = json!({ "entries": 2, "copies": 3, "bytes": 30, "tiers": tiers, "pinned": 4, "dry_run": false });
+        assert_eq!(answer, expected);
     }
 
     #[test]

@@ -131,6 +131,15 @@ impl Matcher {
             && self.tenant.as_ref().is_none_or(|tenant| **tenant == *summary.tenant)
     }
 
+    /// The tiers whose entries have to be listed for it, so that it is seen in which of this machine they are. The bucket is
+    /// not, where another tier was asked for: that takes a request an entry.
+    pub fn listed(&self) -> Vec<Tier> {
+        Tier::ALL
+            .into_iter()
+            .filter(|tier| *tier != Tier::Object || self.tier.is_none_or(|wanted| wanted == *tier))
+            .collect()
+    }
+
     /// The tiers that it is about.
     pub fn tiers(&self) -> Vec<Tier> {
         self.tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier])
@@ -156,7 +165,7 @@ mod tests {
             compute_us: 1,
             created_unix_ms: 1,
         };
-        EntryInfo { summary, tiers: vec![Tier::Disk], pinned: false, last_use_unix_ms, uses: 1 }
+        EntryInfo { summary, tiers: vec![Tier::Disk], lossy: false, pinned: false, last_use_unix_ms, uses: 1 }
     }
 
     fn everything() -> Matcher {

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_storage::corpus::Scope;
+use ragstone_storage::tier::Tier;
 use serde_json::{Value, json};
 
 use super::entries::blocking;
@@ -59,15 +60,20 @@ async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -
     }
     let segments: HashSet<_> = ragstone.library().segments(scope).await?;
     blocking(move || {
-        let (mut entries, mut bytes) = (0_u64, 0_u64);
-        ragstone.store().entries(&mut |entry| {
+        let (mut entries, mut copies, mut bytes) = (0_u64, 0_u64, 0_u64);
+        ragstone.store().entries(&Tier::ALL, &mut |entry| {
             if segments.contains(&entry.summary.segment) {
+                let (held, stored) =
+                    (entry.tiers.len() as u64, entry.tiers.iter().filter(|tier| **tier != Tier::Device));
                 entries += 1;
-                bytes += entry.summary.bytes;
+                copies += held;
+                bytes += stored.count() as u64 * entry.summary.bytes;
             }
         })?;
-        let dry_run = true;
-        Ok(json!({ "passages_removed": passages, "entries_removed": entries, "bytes_removed": bytes, "dry_run": dry_run }))
+        Ok(json!({
+            "passages_removed": passages, "entries_removed": entries, "copies_removed": copies, "bytes_removed": bytes,
+            "dry_run": true,
+        }))
     })
     .await
 }

@@ -5,6 +5,7 @@ mod entries;
 mod evict;
 mod filter;
 mod invalidate;
+mod listing;
 mod status;
 mod transfer;
 mod upkeep;
@@ -18,7 +19,7 @@ use super::resource;
 pub fn paths(config: &mut ServiceConfig) {
     config
         .service(resource("/v1/cache/status", "GET", vec![web::get().to(status::status)]))
-        .service(resource("/v1/cache/entries", "GET", vec![web::get().to(entries::list)]))
+        .service(resource("/v1/cache/entries", "GET", vec![web::get().to(listing::list)]))
         .service(resource("/v1/cache/evict", "POST", vec![web::post().to(evict::evict)]))
         .service(resource("/v1/cache/pin", "POST", vec![web::post().to(entries::pin)]))
         .service(resource("/v1/cache/unpin", "POST", vec![web::post().to(entries::unpin)]))

@@ -3,7 +3,7 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::{Ragstone, Settings};
 use ragstone_storage::env::Env;
-use ragstone_storage::store::{Copied, Copying};
+use ragstone_storage::store::Copied;
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, ObjectTier};
 use serde_json::{Value, json};
 
@@ -17,14 +17,19 @@ use crate::service::State;
 /// is skipped. Ends early if the caller goes away.
 pub async fn export(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
     let (ragstone, wanted) = wanted(&state, &request, payload).await?;
-    let Wanted { filter, options, copying } = wanted;
+    let Wanted { filter, options, dry_run } = wanted;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
     let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
     Ok(watched(move |tell| {
+        let store = ragstone.store();
+        let plan = store.plan_export(&matcher.listed(), &|entry| matcher.matches(entry))?;
+        if dry_run {
+            // The place is not even opened: that would make the folder.
+            return Ok(answer(&plan.preview(), true));
+        }
         let bucket = open(&ragstone, &options, env)?;
-        let mut progress = |at: &Copied| tell(done(at), at.wanted);
-        let copied = ragstone.store().export(&bucket, &|entry| matcher.matches(entry), copying, &mut progress)?;
-        Ok(answer(&copied, copying))
+        let copied = store.export(&plan, &bucket, &mut |at| tell(done(at), at.wanted))?;
+        Ok(answer(&copied, false))
     }))
 }
 
@@ -32,7 +37,7 @@ pub async fn export(state: web::Data<State>, request: HttpRequest, payload: web:
 /// frame is verified. What is there is skipped.
 pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
     let (ragstone, wanted) = wanted(&state, &request, payload).await?;
-    let Wanted { filter, options, copying } = wanted;
+    let Wanted { filter, options, dry_run } = wanted;
     if filter.tier.is_some() || filter.older_than_s.is_some() || filter.younger_than_s.is_some() {
         let message = "an import goes by collection, document, tenant and model; tier and age are this node's own";
         return Err(Error::invalid(message));
@@ -41,10 +46,13 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web:
     let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
     Ok(watched(move |tell| {
         let bucket = open(&ragstone, &options, env)?;
-        let mut progress = |at: &Copied| tell(done(at), at.wanted);
-        let copied =
-            ragstone.store().import(&bucket, &|entry| matcher.matches_summary(entry), copying, &mut progress)?;
-        Ok(answer(&copied, copying))
+        let store = ragstone.store();
+        let plan = store.plan_import(&bucket, &|entry| matcher.matches_summary(entry))?;
+        if dry_run {
+            return Ok(answer(&plan.preview(), true));
+        }
+        let copied = store.import(&plan, &bucket, &mut |at| tell(done(at), at.wanted))?;
+        Ok(answer(&copied, false))
     }))
 }
 
@@ -52,7 +60,7 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web:
 struct Wanted {
     filter: Filter,
     options: ObjectOptions,
-    copying: Copying,
+    dry_run: bool,
 }
 
 async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::Payload) -> Result<(Ragstone, Wanted)> {
@@ -60,17 +68,23 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::P
     let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(payload, state.body_bytes).await?;
     let url: String = fields.need("url")?;
+    if url.starts_with("memory:") {
+        let message = "memory:// lies in the memory of this very process: an export would be gone with it, and an import \
+                       finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
+        return Err(Error::param("url", message));
+    }
     let filter = Filter::take(&mut fields)?;
-    let copying = if fields.take("dry_run")?.unwrap_or(false) { Copying::DryRun } else { Copying::Really };
+    let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
-    Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), copying }))
+    Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), dry_run }))
 }
 
 /// A cloud is reached as the settings say; a folder needs nothing.
 fn reached(url: &str, settings: &Settings) -> ObjectOptions {
-    let is_local = ["file://", "memory://"].iter().any(|scheme| url.starts_with(scheme));
-    let options = if is_local { ConnectionOptions::default() } else { settings.object_options.clone() };
-    ObjectOptions { options, codec: settings.object_codec, ..ObjectOptions::new(url) }
+    let options =
+        if url.starts_with("file://") { ConnectionOptions::default() } else { settings.object_options.clone() };
+    // What is carried elsewhere is to be exact there.
+    ObjectOptions { options, codec: settings.object_codec.exact(), ..ObjectOptions::new(url) }
 }
 
 fn open(ragstone: &Ragstone, options: &ObjectOptions, env: Env) -> Result<ObjectTier> {
@@ -78,11 +92,11 @@ fn open(ragstone: &Ragstone, options: &ObjectOptions, env: Env) -> Result<Object
 }
 
 fn done(at: &Copied) -> u64 {
-    at.entries + at.already_there + at.refused + at.unreadable
+    at.entries + at.already_there + at.refused + at.unreadable + at.damaged
 }
 
-fn answer(copied: &Copied, copying: Copying) -> Value {
+fn answer(copied: &Copied, dry_run: bool) -> Value {
     let mut answer = json!(copied);
-    answer["dry_run"] = json!(copying == Copying::DryRun);
+    answer["dry_run"] = json!(dry_run);
     answer
 }

@@ -46,7 +46,7 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web
     state.check_owner(&request)?;
     let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(payload, state.body_bytes).await?;
-    let ttl = fields.take("ttl_s")?.map(Duration::from_secs);
+    let ttl = fields.take("ttl_s")?.map(Duration::from_secs).or_else(|| ragstone.settings().object_ttl());
     let max_bytes: Option<u64> = fields.take("max_bytes")?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;

@@ -23,6 +23,10 @@ pub struct PassageTokens {
     pub id: String,
     /// Whose it is.
     pub document_id: String,
+    /// That document's title.
+    pub title: String,
+    /// Its place among the document's passages, from 0.
+    pub ordinal: u32,
     /// In the vocabulary of the encoder's tokenizer.
     pub token_ids: Arc<[u32]>,
     /// The ids it was stored with, where those are another tokenizer's: an earlier model may have entries of them.
@@ -160,7 +164,7 @@ impl Corpus {
         };
         let snapshot = table.snapshot().await?;
         let query = snapshot.table.query().only_if_expr(with(is_own));
-        let columns = ["id", "document_id", "token_ids"];
+        let columns = ["id", "document_id", "title", "ordinal", "token_ids"];
         let mut stream = table.stream(query.select(Select::columns(&columns))).await?;
         while let Some(batch) = stream.try_next().await.map_err(table.failed("read"))? {
             each(own_tokens(&batch)?)?;
@@ -183,6 +187,8 @@ impl Corpus {
                     token_ids: encoder.tokenize_passage(&passage.title, &passage.text)?.into(),
                     id: passage.id,
                     document_id: passage.document_id,
+                    title: passage.title,
+                    ordinal: passage.ordinal,
                     earlier_token_ids: Some(passage.token_ids),
                 })
             };
@@ -194,10 +200,13 @@ impl Corpus {
 
 fn own_tokens(batch: &RecordBatch) -> Result<Vec<PassageTokens>> {
     let (ids, documents) = (schema::strings(batch, "id")?, schema::strings(batch, "document_id")?);
+    let (titles, ordinals) = (schema::strings(batch, "title")?, schema::numbers(batch, "ordinal")?);
     let tokens = schema::token_ids(batch)?;
     let passage = |(row, token_ids)| PassageTokens {
         id: ids.value(row).to_owned(),
         document_id: documents.value(row).to_owned(),
+        title: titles.value(row).to_owned(),
+        ordinal: ordinals.value(row),
         token_ids,
         earlier_token_ids: None,
     };

@@ -463,6 +463,18 @@ impl Noted {
     }
 }
 
+/// Document, title and place of every passage.
+async fn places(corpus: &Corpus, scope: Scope<'_>) -> Vec<(String, String, u32)> {
+    let mut found = Vec::new();
+    let mut each = |passages: Vec<PassageTokens>| {
+        found.extend(passages.into_iter().map(|passage| (passage.document_id, passage.title, passage.ordinal)));
+        Ok(())
+    };
+    corpus.scan(scope, &mut each).await.unwrap();
+    found.sort();
+    found
+}
+
 async fn tokens(corpus: &Corpus, scope: Scope<'_>) -> Vec<(String, Vec<u32>)> {
     let mut found = Vec::new();
     let mut each = |passages: Vec<PassageTokens>| {
@@ -486,6 +498,8 @@ async fn passages_are_scanned_by_collection_and_document_in_the_own_tokenizers_i
     assert_eq!(tokens(&corpus, c).await, [wanted("a", "Granite bridge."), wanted("it's", "Rye bread.")]);
     let one = Scope { collection: Some("c"), document: Some("it's") };
     assert_eq!(tokens(&corpus, one).await, [wanted("it's", "Rye bread.")]);
+    let place = [("it's".to_owned(), "About it's".to_owned(), 0)];
+    assert_eq!(places(&corpus, one).await, place);
     let mut anywhere = vec![wanted("a", "Granite bridge."), wanted("a", "Glass lamp.")];
     anywhere.sort();
     assert_eq!(tokens(&corpus, Scope { collection: None, document: Some("a") }).await, anywhere);
@@ -496,6 +510,7 @@ async fn passages_are_scanned_by_collection_and_document_in_the_own_tokenizers_i
     // Another tokenizer: its ids, and those of the earlier one beside them.
     let encoder = WordEncoder { tokenizer: "tokens-2", ..ENCODER };
     let corpus = open_with(folder.path(), encoder.clone(), CorpusOptions::default()).await.unwrap();
+    assert_eq!(places(&corpus, one).await, place);
     let ids = corpus.passage_ids(one).await.unwrap();
     let [passage] = &corpus.passages_of("c", &ids).await.unwrap()[..] else { panic!("not one passage") };
     assert_eq!(*passage.token_ids, *encoder.tokenize_passage("About it's", "Rye bread.").unwrap());

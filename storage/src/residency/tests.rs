@@ -28,11 +28,12 @@ fn key(parent: Option<KvKey>, tokens: &[u32]) -> KvKey {
     KvKey::derive(&MODEL, "", parent.as_ref(), tokens)
 }
 
-/// E(xact), B(ehind root), - (missing), one letter a segment.
+/// E(xact), B(ehind root), L(ossy), - (missing), one letter a segment.
 fn letters(residency: &Residency) -> String {
     let letter = |at: &SegmentResidency| match at.state {
         SegmentState::Exact { .. } => 'E',
         SegmentState::BehindRoot { .. } => 'B',
+        SegmentState::Lossy { .. } => 'L',
         SegmentState::Missing => '-',
     };
     residency.segments.iter().map(letter).collect()
@@ -50,7 +51,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let a = file(Some(root_key), &[2, 2]);
     file(Some(a), &[3, 3]);
     file(Some(root_key), &[4]);
-    let look_up = |segments: &[Segment]| look_up_prompt(&store, None, "", segments).unwrap();
+    let look_up = |segments: &[Segment]| look_up_prompt(&store, None, Precision::Exact, "", segments).unwrap();
 
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
@@ -67,7 +68,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     // Another root, another tenant, no root: nothing.
     assert_eq!(letters(&look_up(&[root(&[7]), passage(&[2, 2])])), "--");
     assert_eq!(letters(&look_up(&[passage(&[2, 2]), question(&[1])])), "--");
-    let other = look_up_prompt(&store, None, "tenant", &[root(&[1]), passage(&[2, 2])]).unwrap();
+    let other = look_up_prompt(&store, None, Precision::Exact, "tenant", &[root(&[1]), passage(&[2, 2])]).unwrap();
     assert_eq!(letters(&other), "--");
     // A question is never looked up, even if a passage of its tokens is there.
     assert_eq!(letters(&look_up(&[root(&[1]), question(&[2, 2])])), "E-");
@@ -82,7 +83,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     let options = DeviceOptions { blocks: 8, block_bytes: 10, policy: PolicyKind::Lru, cache: true };
     let device = DeviceTier::new(options).unwrap();
     let prompt = [root(&[1; 9]), passage(&[]), passage(&[2; 20]), passage(&[3; 4]), question(&[9])];
-    let residency = look_up_prompt(&store, Some(&device), "", &prompt).unwrap();
+    let residency = look_up_prompt(&store, Some(&device), Precision::Exact, "", &prompt).unwrap();
     let keys: Vec<_> = residency.segments.iter().filter_map(|at| at.chain_key).collect();
     let path: Vec<KeptSegment> = [(0, 9), (2, 29)]
         .iter()
@@ -97,7 +98,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     put(&store, Tier::Host, entry_behind(Some(keys[1]), &[3; 4]));
     put(&store, Tier::Host, entry_behind(Some(keys[0]), &[3; 4]));
 
-    let found = look_up_prompt(&store, Some(&device), "", &prompt).unwrap();
+    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &prompt).unwrap();
     let tiers = found.segments.iter().map(|at| match at.state {
         SegmentState::Exact { tier, .. } => Some(tier),
         _ => None,
@@ -106,12 +107,23 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
     assert_eq!(found.segments[2].behind_root, None, "only an entry can be blended");
     assert_eq!(found.found.len(), 1);
+    // Listed, though no entry of them is anywhere.
+    store.set_device(device.clone());
+    let mut listed = Vec::new();
+    store.entries(&Tier::ALL, &mut |info| listed.push((info.summary.key, info.tiers, info.summary.parent))).unwrap();
+    for (key, tiers, parent) in [
+        (keys[0], vec![Tier::Device], None),
+        (keys[1], vec![Tier::Device], Some(keys[0])),
+        (key(Some(keys[1]), &[3; 4]), vec![Tier::Host], Some(keys[1])),
+    ] {
+        assert!(listed.contains(&(key, tiers, parent)), "{key}: {listed:?}");
+    }
     // In another place the passage has no blocks.
     let other = [root(&[1; 9]), passage(&[3; 4]), passage(&[2; 20])];
-    let found = look_up_prompt(&store, Some(&device), "", &other).unwrap();
+    let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &other).unwrap();
     assert_eq!(letters(&found), "EE-");
     // Without a device nothing of it is seen.
-    assert_eq!(letters(&look_up_prompt(&store, None, "", &prompt).unwrap()), "---B-");
+    assert_eq!(letters(&look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap()), "---B-");
 }
 
 #[test]
@@ -132,7 +144,7 @@ fn what_is_found_is_pinned() {
     let bytes = entry.header().total_bytes();
     let store = folder.open(bytes, 0);
     put(&store, Tier::Host, entry);
-    let residency = look_up_prompt(&store, None, "", &[root(&[1])]).unwrap();
+    let residency = look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1])]).unwrap();
     let newcomer = Arc::new(entry_behind(None, &[2]));
     assert_eq!(store.write(Tier::Host, &newcomer).unwrap(), Some(Put::Refused));
     assert!(store.contains(&key(None, &[1])).is_some(), "pinned: the newcomer is refused");
@@ -145,12 +157,18 @@ fn what_is_found_is_pinned() {
 fn keys_are_asked_for_once() {
     let folder = Folder::new();
     let store = folder.open(1 << 20, 1 << 20);
-    look_up_prompt(&store, None, "", &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])])
-        .unwrap();
+    look_up_prompt(
+        &store,
+        None,
+        Precision::Exact,
+        "",
+        &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])],
+    )
+    .unwrap();
     // Root and both passages behind the root: the path ended at the root, so no chain key is asked for behind it.
     assert_eq!(store.status().host.misses, 3);
     put(&store, Tier::Host, entry_behind(None, &[1]));
-    look_up_prompt(&store, None, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
+    look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
     assert_eq!((store.status().host.misses, store.status().host.hits), (4, 1), "chain and behind-root key are one");
 }
 

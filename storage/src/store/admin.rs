@@ -1,44 +1,43 @@
-//! What an operator does to the store: list, pin, evict, invalidate, verify.
+//! What an operator does to the store: pin, evict, invalidate, verify.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::KvStore;
 use super::tiers::count;
-use crate::catalog::LastUse;
 use crate::frame;
-use crate::key::{KvKey, SegmentDigest};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::resident::locked;
-use crate::tier::{EntryId, EntrySummary, EntryTier, Tier};
+use crate::tier::{EntryId, EntrySummary, Precision, Tier, TierEntry};
 use crate::{Error, ErrorKind, Result};
-
-/// The tiers that hold whole entries, fastest first.
-const ENTRY_TIERS: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::Object];
-
-/// One entry, wherever it is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct EntryInfo {
-    /// What it is.
-    #[serde(flatten)]
-    pub summary: EntrySummary,
-    /// Where it is, fastest first.
-    pub tiers: Vec<Tier>,
-    /// Whether an operator pinned it.
-    pub pinned: bool,
-    /// Its last use that this node knows of, in milliseconds since 1970; 0: none.
-    pub last_use_unix_ms: u64,
-    /// Requests of this node that used it.
-    pub uses: u32,
-}
 
 /// What an invalidation removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Invalidated {
-    /// Entries, each counted once for every tier it was in.
+    /// Entries, each counted once.
     pub entries: u64,
-    /// Their bytes.
+    /// The same, each counted once for every tier it was in, the device among them.
+    pub copies: u64,
+    /// Bytes of the copies in host memory, on disk and in object storage.
     pub bytes: u64,
+}
+
+/// What an invalidation has removed so far.
+#[derive(Debug, Default)]
+struct Removed {
+    keys: HashSet<KvKey>,
+    copies: u64,
+    bytes: u64,
+}
+
+impl Removed {
+    fn count(&mut self, key: KvKey, bytes: u64) {
+        self.keys.insert(key);
+        self.copies += 1;
+        self.bytes += bytes;
+    }
 }
 
 /// What a verification found.
@@ -68,41 +67,6 @@ pub struct DamagedEntry {
 }
 
 impl KvStore {
-    /// Calls `each` for every entry of every tier, those of object storage among them; what only the device has is not
-    /// listed. BLOCKS.
-    ///
-    /// # Errors
-    /// As a tier says.
-    pub fn entries(&self, each: &mut dyn FnMut(EntryInfo)) -> Result<()> {
-        let mut found: HashMap<KvKey, (EntrySummary, Vec<Tier>)> = HashMap::new();
-        for (tier, entries) in self.entry_tiers() {
-            let listed = entries.list(&mut |summary| {
-                found.entry(summary.key).or_insert_with(|| (summary, Vec::new())).1.push(tier);
-            });
-            match listed {
-                Err(error) if tier == Tier::Object && error.kind() == ErrorKind::Unavailable => {
-                    tracing::warn!(%error, "object storage cannot be listed; what only it has is left out");
-                }
-                listed => listed?,
-            }
-        }
-        let mut found: Vec<_> = found.into_values().collect();
-        found.sort_unstable_by_key(|(summary, _)| summary.key);
-        for (summary, mut tiers) in found {
-            if self.0.device.get().is_some_and(|device| device.contains(&summary.key)) {
-                tiers.insert(0, Tier::Device);
-            }
-            let LastUse { unix_ms, uses } = self.0.uses.get(&summary.key);
-            let pinned = locked(&self.0.pins).contains_key(&summary.key);
-            each(EntryInfo { summary, tiers, pinned, last_use_unix_ms: unix_ms, uses });
-        }
-        Ok(())
-    }
-
-    pub(super) fn entry_tiers(&self) -> impl Iterator<Item = (Tier, &dyn EntryTier)> {
-        ENTRY_TIERS.into_iter().filter_map(|tier| Some((tier, self.0.tiers.get(tier)?)))
-    }
-
     /// Takes an entry out of one tier, what stands behind it in that tier first: a parent outlives its children. Gives the
     /// number of entries that left. BLOCKS.
     ///
@@ -152,40 +116,43 @@ impl KvStore {
     }
 
     /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
-    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment; those
-    /// behind them, which other nodes computed and this one never held, are left to the bucket's collector: no key leads to
-    /// them any more. BLOCKS.
+    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, those
+    /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
+    /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.
     ///
     /// # Errors
     /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments
     /// that this machine holds is found.
-    pub fn invalidate(&self, segments: &[SegmentDigest]) -> Result<Invalidated> {
-        let mut done = Invalidated::default();
+    pub fn invalidate(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<Invalidated> {
+        let mut done = Removed::default();
         if segments.is_empty() {
-            return Ok(done);
+            return Ok(Invalidated::default());
         }
         let tiers = &self.0.tiers;
         tiers.tombstones.bury(segments, &[]);
         self.remove_entries_of(segments, &mut done)?;
         if let Some(object) = &tiers.object {
-            for segment in segments {
-                done.entries += object.remove_segment(segment)?;
-            }
+            let own = std::iter::once(self.fingerprint());
+            let models: Vec<Fingerprint> =
+                own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
+            let removed = object.remove_segments(&models, segments)?;
+            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
         }
         if let Some(device) = self.0.device.get() {
             // After the others: a prompt that found the passage in another tier might have brought it back.
-            done.entries += device.invalidate(self.fingerprint(), segments) as u64;
+            device.invalidate(self.fingerprint(), segments).into_iter().for_each(|key| done.count(key, 0));
         }
         // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
         // of it was filed already is removed.
         tiers.tombstones.bury(segments, &[]);
         self.remove_entries_of(segments, &mut done)?;
-        Ok(done)
+        let Removed { keys, copies, bytes } = done;
+        Ok(Invalidated { entries: keys.len() as u64, copies, bytes })
     }
 
     /// Removes the entries of some segments, and what stands behind them, from the tiers of this machine, and those of them
     /// from object storage as well.
-    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Invalidated) -> Result<()> {
+    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Removed) -> Result<()> {
         let tiers = &self.0.tiers;
         let mut all = Vec::new();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
@@ -196,15 +163,18 @@ impl KvStore {
         tiers.tombstones.bury(&[], &keys);
         for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
             if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&summary.id()))? {
-                done.entries += 1;
-                done.bytes += summary.bytes;
+                done.count(summary.key, summary.bytes);
             }
         }
         if let Some(object) = &tiers.object {
-            let ids: HashSet<EntryId> = all.iter().map(|(_, summary)| summary.id()).collect();
-            let proven = |id: &&EntryId| doomed.get(&id.key) == Some(&Doom::Proven) && !segments.contains(&id.segment);
-            for id in ids.iter().filter(proven) {
-                done.entries += u64::from(object.remove(id)?);
+            let named: HashMap<(Fingerprint, EntryId), u64> =
+                all.iter().map(|(_, summary)| ((summary.fingerprint, summary.id()), summary.bytes)).collect();
+            let is_proven =
+                |id: &EntryId| doomed.get(&id.key) == Some(&Doom::Proven) && !segments.contains(&id.segment);
+            for ((model, id), bytes) in named.iter().filter(|((_, id), _)| is_proven(id)) {
+                if object.remove_of(model, id)? {
+                    done.count(id.key, *bytes);
+                }
             }
         }
         self.0.uses.forget(&keys);
@@ -227,14 +197,18 @@ impl KvStore {
     ) -> Result<VerifyReport> {
         let mut report = VerifyReport::default();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| tiers.contains(tier)) {
-            let mut ids = Vec::new();
-            entries.list(&mut |summary| ids.push(summary.id()))?;
-            for id in ids {
-                match verify_entry(entries, &id, &mut report) {
+            let mut listed = Vec::new();
+            entries.list(&mut |summary| listed.push((summary.id(), Precision::Exact)))?;
+            if let (Tier::Object, Some(object)) = (tier, &self.0.tiers.object) {
+                object.list_lossy(&mut |summary| listed.push((summary.id(), Precision::Lossy)))?;
+            }
+            for (id, precision) in listed {
+                match self.verify_entry(tier, &id, precision, &mut report) {
                     Ok(()) => {}
                     // It left while we read.
                     Err(error)
-                        if error.kind() == ErrorKind::NotFound && entries.open(&id).is_ok_and(|at| at.is_none()) => {}
+                        if error.kind() == ErrorKind::NotFound
+                            && self.open_in(tier, &id, precision).is_ok_and(|at| at.is_none()) => {}
                     Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
                         count(&self.0.tiers.counts.of(tier).corrupt);
                         report.damaged.push(DamagedEntry { key: id.key, tier, error: error.to_string() });
@@ -253,6 +227,27 @@ impl KvStore {
             }
         }
         Ok(report)
+    }
+
+    fn open_in(&self, tier: Tier, id: &EntryId, precision: Precision) -> Result<Option<Arc<dyn TierEntry>>> {
+        match (precision, &self.0.tiers.object) {
+            (Precision::Lossy, Some(object)) => object.open_many(&[(*id, precision)]).pop().unwrap_or(Ok(None)),
+            _ => self.0.tiers.get(tier).map_or(Ok(None), |entries| entries.open(id)),
+        }
+    }
+
+    fn verify_entry(&self, tier: Tier, id: &EntryId, precision: Precision, report: &mut VerifyReport) -> Result<()> {
+        let entry = self.open_in(tier, id, precision)?;
+        let entry = entry.ok_or_else(|| Error::not_found(format!("entry {} left", id.key)))?;
+        let header = entry.header();
+        report.entries += 1;
+        for layer in 0..header.layers {
+            let bytes = entry.frame(layer)?;
+            frame::decode(&bytes, &header.key, layer, &header.frame_shape())?;
+            report.frames += 1;
+            report.bytes += bytes.len() as u64;
+        }
+        Ok(())
     }
 
     fn remove_damaged(&self, id: &EntryId, tier: Tier) -> Result<()> {
@@ -300,17 +295,4 @@ fn behind_any<'a>(
         }
     };
     entries.filter_map(|entry| Some((entry.key, doom(entry)?))).collect()
-}
-
-fn verify_entry(entries: &dyn EntryTier, id: &EntryId, report: &mut VerifyReport) -> Result<()> {
-    let Some(entry) = entries.open(id)? else { return Err(Error::not_found(format!("entry {} left", id.key))) };
-    let header = entry.header();
-    report.entries += 1;
-    for layer in 0..header.layers {
-        let bytes = entry.frame(layer)?;
-        frame::decode(&bytes, &header.key, layer, &header.frame_shape())?;
-        report.frames += 1;
-        report.bytes += bytes.len() as u64;
-    }
-    Ok(())
 }

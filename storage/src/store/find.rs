@@ -11,7 +11,7 @@ use crate::entry::EntryHeader;
 use crate::key::{KvKey, SegmentDigest};
 use crate::plan::{LoadPlan, Source};
 use crate::tier::resident::locked;
-use crate::tier::{EntryId, EntryTier, Tier, TierEntry, Use};
+use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
 
 /// How long an entry of object storage that could not be read is left alone, in milliseconds.
@@ -38,13 +38,27 @@ impl std::fmt::Debug for Found {
 
 /// What object storage has of a prompt's entries.
 #[derive(Default)]
-pub struct ObjectsFound(HashMap<KvKey, Arc<dyn TierEntry>>);
+pub struct ObjectsFound {
+    exact: HashMap<KvKey, Arc<dyn TierEntry>>,
+    lossy: HashMap<KvKey, Arc<dyn TierEntry>>,
+}
 
 impl ObjectsFound {
-    /// Whether object storage has the key.
+    /// Whether object storage has the key's entry bit for bit.
     pub fn contains(&self, key: &KvKey) -> bool {
-        self.0.contains_key(key)
+        self.exact.contains_key(key)
     }
+}
+
+/// An entry that object storage is asked for where no faster tier has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    /// Its key.
+    pub key: &'a KvKey,
+    /// Its token ids.
+    pub tokens: &'a [u32],
+    /// What of it is of use: with [`Precision::Lossy`], what is only close to it, too.
+    pub precision: Precision,
 }
 
 #[derive(Default)]
@@ -94,31 +108,60 @@ impl KvStore {
 
     /// Asks object storage for the entries that no faster tier has, all at once. Empty where there is none. BLOCKS.
     pub fn find_objects<'a>(&self, wanted: impl IntoIterator<Item = (&'a KvKey, &'a [u32])>) -> ObjectsFound {
+        let exact = |(key, tokens)| Wanted { key, tokens, precision: Precision::Exact };
+        self.find_wanted(wanted.into_iter().map(exact))
+    }
+
+    /// As [`find_objects`](Self::find_objects), lossy entries among them where they are of use, and kept here at all.
+    pub fn find_wanted<'a>(&self, wanted: impl IntoIterator<Item = Wanted<'a>>) -> ObjectsFound {
         let Some(object) = &self.0.tiers.object else { return ObjectsFound::default() };
-        let now = self.env().now_unix_ms();
-        let missing = wanted.into_iter().filter(|(key, _)| {
+        let (now, keeps_lossy) = (self.env().now_unix_ms(), object.keeps_lossy());
+        let mut asked = Vec::new();
+        for Wanted { key, tokens, precision } in wanted {
             let is_avoided = locked(&self.0.find).avoided.get(key).is_some_and(|until| *until > now);
-            !is_avoided && self.contains(key).is_none()
-        });
-        let ids: Vec<EntryId> = missing.map(|(key, tokens)| self.id(key, tokens)).collect();
-        if ids.is_empty() {
-            return ObjectsFound::default();
+            if is_avoided || self.contains(key).is_some() {
+                continue;
+            }
+            let id = self.id(key, tokens);
+            asked.push((id, Precision::Exact));
+            if precision == Precision::Lossy && keeps_lossy {
+                asked.push((id, Precision::Lossy));
+            }
         }
-        let mut found = HashMap::with_capacity(ids.len());
-        for (id, opened) in ids.iter().zip(object.open_many(&ids)) {
+        let mut found = ObjectsFound::default();
+        if asked.is_empty() {
+            return found;
+        }
+        for ((id, precision), opened) in asked.iter().zip(object.open_many(&asked)) {
+            let into = if *precision == Precision::Exact { &mut found.exact } else { &mut found.lossy };
             match opened {
-                Ok(Some(entry)) => drop(found.insert(id.key, entry)),
+                Ok(Some(entry)) => drop(into.insert(id.key, entry)),
                 Ok(None) => {}
                 Err(error) => self.note_unreadable(id, Tier::Object, &error),
             }
         }
-        ObjectsFound(found)
+        found
+    }
+
+    /// Finds what object storage has of an entry in 8 bits, where nothing has it exactly: for blending only. Its token ids are
+    /// compared, and a hit is counted.
+    pub fn look_up_lossy(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
+        let (tier, entry) = self.worth_loading(objects.lossy.get(key)?)?;
+        let found = self.checked(tier, entry, key, tokens)?;
+        let counts = &self.0.tiers.counts;
+        count(&counts.of(Tier::Object).hits);
+        count(&counts.lossy_hits);
+        Some(found)
     }
 
     fn find(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
         let id = EntryId { key: *key, segment: SegmentDigest([0; 16]) };
         let local = self.find_in(Tier::Host, &id).or_else(|| self.find_in(Tier::Disk, &id));
-        let (tier, entry) = local.or_else(|| self.find_among(objects, key))?;
+        let (tier, entry) = local.or_else(|| self.worth_loading(objects.exact.get(key)?))?;
+        self.checked(tier, entry, key, tokens)
+    }
+
+    fn checked(&self, tier: Tier, entry: Arc<dyn TierEntry>, key: &KvKey, tokens: &[u32]) -> Option<Found> {
         let header = Arc::clone(entry.header());
         if *header.tokens != *tokens || header.key != *key {
             count(&self.0.tiers.counts.token_mismatches);
@@ -140,8 +183,7 @@ impl KvStore {
         }
     }
 
-    fn find_among(&self, objects: &ObjectsFound, key: &KvKey) -> Option<(Tier, Arc<dyn TierEntry>)> {
-        let entry = objects.0.get(key)?;
+    fn worth_loading(&self, entry: &Arc<dyn TierEntry>) -> Option<(Tier, Arc<dyn TierEntry>)> {
         let tiers = &self.0.tiers;
         if tiers.worth.is_worth_loading(Tier::Object, &entry.header().summary()) {
             return Some((Tier::Object, Arc::clone(entry)));

@@ -158,7 +158,7 @@ impl World {
 
     fn invalidate(&mut self, id: u64) {
         let segment = SegmentDigest::of(&MODEL, &tokens_of(id));
-        self.store().invalidate(&[segment]).unwrap();
+        self.store().invalidate(&[segment], &[]).unwrap();
         let is_of = |other: u64| tokens_of(other) == tokens_of(id);
         let is_behind = |other: u64| std::iter::successors(Some(other), |at| parent_of(*at)).any(is_of);
         for gone in (0..IDS).filter(|other| is_behind(*other)) {
@@ -200,7 +200,7 @@ impl World {
         let report = self.store().verify(&Tier::ALL, true, &mut |_| true).unwrap();
         assert!(report.damaged.is_empty() && report.unreadable == 0, "{report:?}");
         let mut listed = 0;
-        self.store().entries(&mut |info| listed += info.tiers.len()).unwrap();
+        self.store().entries(&Tier::ALL, &mut |info| listed += info.tiers.len()).unwrap();
         assert_eq!(listed as u64, report.entries);
     }
 

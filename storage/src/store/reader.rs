@@ -155,14 +155,16 @@ impl EntryReader {
 impl Flights {
     /// The flight of an entry, begun if there is none.
     fn join(&self, found: &Found, planned_in: u64, host_bytes: u64) -> Arc<Flight> {
+        // Nothing is collected of what is in host memory already, or has no room there, or is not what was computed: each
+        // reader reads that for itself, and an exact flight never carries a lossy frame.
+        let is_collected =
+            found.tier != Tier::Host && found.entry.is_exact() && found.header.total_bytes() <= host_bytes;
         let mut flights = locked(&self.0);
         let name = (found.header.key, found.tier);
-        if let Some(flight) = flights.get(&name).and_then(Weak::upgrade) {
+        if let Some(flight) = flights.get(&name).filter(|_| is_collected).and_then(Weak::upgrade) {
             return flight;
         }
         let layers = found.header.layers;
-        // Nothing is collected of what is in host memory already, or has no room there.
-        let is_collected = found.tier != Tier::Host && found.header.total_bytes() <= host_bytes;
         let flight = Arc::new(Flight {
             header: Arc::clone(&found.header),
             tier: found.tier,

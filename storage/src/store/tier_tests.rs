@@ -5,15 +5,16 @@ use std::sync::Barrier;
 use tempfile::TempDir;
 
 use super::tests::{assert_right, options, put};
+use super::transfer::Read;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
 use crate::key::SegmentDigest;
 use crate::plan::{PlanOptions, ReuseMode, plan};
 use crate::residency::{Segment, SegmentKind, look_up_prompt};
-use crate::tier::EntryId;
 use crate::tier::conformance::ModelTier;
 use crate::tier::disk::tests::{tamper_frame, tamper_row};
 use crate::tier::resident::locked;
+use crate::tier::{EntryId, Precision};
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);
@@ -48,7 +49,7 @@ fn keep(store: &KvStore, entry: Entry) -> EntryId {
 fn tiers_of(store: &KvStore, id: &EntryId) -> Vec<Tier> {
     let mut tiers = Vec::new();
     store
-        .entries(&mut |info| {
+        .entries(&Tier::ALL, &mut |info| {
             if info.summary.key == id.key {
                 tiers = info.tiers
             }
@@ -164,15 +165,15 @@ fn invalidation_removes_a_passage_and_all_behind_it_from_every_tier_and_nothing_
     for tier in [Tier::Host, Tier::Disk] {
         assert_eq!(store.evict(&same_text, tier).unwrap(), 1);
     }
-    let done = store.invalidate(&[doomed.segment]).unwrap();
-    assert_eq!(done.entries, 2 * 3 + 1);
+    let done = store.invalidate(&[doomed.segment], &[]).unwrap();
+    assert_eq!((done.entries, done.copies), (3, 2 * 3 + 1));
     for gone in [doomed, behind, same_text] {
         assert_eq!(tiers_of(&store, &gone), [], "{}", gone.key);
     }
     for stays in [root, other] {
         assert_eq!(tiers_of(&store, &stays), [Tier::Host, Tier::Disk, Tier::Object]);
     }
-    assert_eq!(store.invalidate(&[doomed.segment]).unwrap(), Invalidated::default());
+    assert_eq!(store.invalidate(&[doomed.segment], &[]).unwrap(), Invalidated::default());
 }
 
 /// One that may stand behind the passage goes from this machine, but stays in the bucket, where its parent may be.
@@ -182,9 +183,9 @@ fn entries_of_unknown_descent_stay_in_the_bucket_and_no_segment_removes_nothing(
     let store = node(&bucket, PLENTY, PLENTY).store;
     let gone = entry_behind(None, &[1]).header().key;
     let orphan = keep(&store, entry_behind(Some(gone), &[5]));
-    assert_eq!(store.invalidate(&[]).unwrap(), Invalidated::default());
+    assert_eq!(store.invalidate(&[], &[]).unwrap(), Invalidated::default());
     assert_eq!(tiers_of(&store, &orphan).len(), 3);
-    store.invalidate(&[SegmentDigest::of(&MODEL, &[9])]).unwrap();
+    store.invalidate(&[SegmentDigest::of(&MODEL, &[9])], &[]).unwrap();
     assert_eq!(tiers_of(&store, &orphan), [Tier::Object]);
 }
 
@@ -198,7 +199,7 @@ fn what_was_computed_behind_a_passage_that_only_the_bucket_had_is_not_filed_afte
         store.evict(&passage, tier).unwrap();
     }
     let planned_in = store.epoch();
-    store.invalidate(&[passage.segment]).unwrap();
+    store.invalidate(&[passage.segment], &[]).unwrap();
     assert!(!store.keep(entry_behind(Some(passage.key), &[3]), planned_in).unwrap());
     assert!(store.keep(entry_behind(None, &[3]), planned_in).unwrap(), "what stands behind nothing is not touched");
 }
@@ -209,7 +210,7 @@ fn an_invalidated_entry_is_pinned_no_more() {
     let store = open(&dir, None, PLENTY, PLENTY);
     let id = keep(&store, entry_behind(None, &[2]));
     store.set_pinned(&id.key, true).unwrap();
-    store.invalidate(&[id.segment]).unwrap();
+    store.invalidate(&[id.segment], &[]).unwrap();
     assert!(store.set_pinned(&id.key, true).unwrap(), "it was not");
 }
 
@@ -227,7 +228,7 @@ fn what_was_planned_before_an_invalidation_is_not_filed_after_it() {
     reader.layer(1).unwrap();
     let held = store.look_up(&ids[0].key, &[2]).unwrap();
     let last = held.entry.frame(2).unwrap();
-    store.invalidate(&[ids[0].segment]).unwrap();
+    store.invalidate(&[ids[0].segment], &[]).unwrap();
     assert!(reader.layer(2).is_err() && !last.is_empty());
     assert!(!store.keep(passage, planned_in).unwrap());
     assert!(!store.keep(behind, planned_in).unwrap(), "nor what was computed behind it");
@@ -255,11 +256,69 @@ fn pins_hold_over_restarts_and_can_be_taken_back() {
     assert_eq!(tiers_of(&store, &pinned), [Tier::Disk]);
     assert_eq!(store.status().disk.refused, 1);
     let mut infos = Vec::new();
-    store.entries(&mut |info| infos.push((info.summary.key, info.pinned))).unwrap();
+    store.entries(&Tier::ALL, &mut |info| infos.push((info.summary.key, info.pinned))).unwrap();
     assert!(infos.contains(&(pinned.key, true)));
     assert!(store.set_pinned(&pinned.key, false).unwrap());
     keep(&store, entry_behind(None, &[3]));
     assert_eq!(tiers_of(&store, &pinned), []);
+}
+
+/// Three entries, the two oldest of them pinned: one, and what stands before it.
+#[test]
+fn a_lowered_bound_spares_what_is_pinned() {
+    let dir = TempDir::new().unwrap();
+    let root = entry_behind(None, &[1]);
+    let (bytes, root) = (root.header().total_bytes(), root.header().id());
+    let (pinned, newer);
+    {
+        let store = open(&dir, None, 0, PLENTY);
+        keep(&store, entry_behind(None, &[1]));
+        pinned = keep(&store, entry_behind(Some(root.key), &[2]));
+        store.env().advance(Duration::from_secs(1));
+        newer = keep(&store, entry_behind(None, &[3]));
+        store.set_pinned(&pinned.key, true).unwrap();
+    }
+    let there = |store: &KvStore| [&root, &pinned, &newer].map(|id| store.contains(&id.key).is_some());
+    {
+        let store = open(&dir, None, 0, 2 * bytes);
+        assert_eq!(
+            there(&store),
+            [true, true, false],
+            "the newest goes for what is pinned, and what stands before that"
+        );
+        assert_eq!((store.recovery().evicted, store.recovery().over_bound_bytes), (1, 0));
+    }
+    // A bound below what is pinned does not hold, and is not exceeded by anything else.
+    let store = open(&dir, None, 0, bytes);
+    assert_eq!(there(&store), [true, true, false]);
+    let (recovery, disk) = (*store.recovery(), store.status().disk);
+    assert_eq!((recovery.evicted, recovery.over_bound_bytes), (0, bytes));
+    assert_eq!((disk.bytes, disk.capacity_bytes), (2 * bytes, bytes));
+    assert!(store.keep(entry_behind(None, &[4]), store.epoch()).unwrap() && store.drain(SOON));
+    assert_eq!((there(&store), store.status().disk.refused), ([true, true, false], 1));
+    // Unpinned, they make room until the bound holds.
+    store.set_pinned(&pinned.key, false).unwrap();
+    keep(&store, entry_behind(None, &[5]));
+    assert_eq!(store.status().disk.bytes, bytes);
+}
+
+/// A listing of the bucket reads every object's header.
+#[test]
+fn only_the_tiers_that_are_asked_for_are_listed() {
+    let bucket = Arc::new(ModelTier::default());
+    let store = node(&bucket, PLENTY, PLENTY).store;
+    let id = keep(&store, entry_behind(None, &[1]));
+    let listed = |tiers: &[Tier]| {
+        let mut found = Vec::new();
+        store.entries(tiers, &mut |info| found.push(info)).unwrap();
+        found
+    };
+    let host = listed(&[Tier::Host]);
+    assert_eq!((host.len(), &host[0].tiers[..], host[0].summary.id()), (1, &[Tier::Host][..], id));
+    assert_eq!(listed(&[Tier::Disk, Tier::Host])[0].tiers, [Tier::Host, Tier::Disk]);
+    assert_eq!(*locked(&bucket.listed), 0);
+    assert_eq!(listed(&[Tier::Object])[0].tiers, [Tier::Object]);
+    assert_eq!(*locked(&bucket.listed), 1);
 }
 
 #[test]
@@ -320,7 +379,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     ];
     let uses = |id: &EntryId| store.0.uses.get(&id.key).uses;
     let before = [root, a, b].map(|id| uses(&id));
-    let residency = look_up_prompt(&store, None, "", &prompt).unwrap();
+    let residency = look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap();
     let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto }).unwrap();
     assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
     store.record_use(&plan);
@@ -333,11 +392,11 @@ fn a_whole_entry_can_be_read_from_whichever_tier_has_it() {
     let store = node(&bucket, PLENTY, PLENTY).store;
     let id = keep(&store, entry_behind(None, &[5, 6]));
     for tier in [Tier::Host, Tier::Disk] {
-        let entry = store.read_anywhere(&id).unwrap().unwrap();
+        let Read::Whole(entry) = store.read_anywhere(&id).unwrap() else { panic!("it is there") };
         assert_eq!(entry.frames(), entry_behind(None, &[5, 6]).frames());
         store.evict(&id, tier).unwrap();
     }
-    assert_eq!(store.read_anywhere(&id).unwrap().unwrap().header().key, id.key);
+    assert!(matches!(store.read_anywhere(&id).unwrap(), Read::Whole(entry) if entry.header().key == id.key));
     let missing = EntryId { key: KvKey([9; 32]), segment: SegmentDigest([9; 16]) };
-    assert!(store.read_anywhere(&missing).unwrap().is_none());
+    assert!(matches!(store.read_anywhere(&missing).unwrap(), Read::Gone));
 }

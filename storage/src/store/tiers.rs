@@ -37,6 +37,7 @@ pub(super) struct Counts {
     pub token_mismatches: AtomicU64,
     pub promoted: AtomicU64,
     pub shared_reads: AtomicU64,
+    pub lossy_hits: AtomicU64,
     pub invalidated_in_flight: AtomicU64,
 }
 

@@ -11,141 +11,180 @@ use crate::key::KvKey;
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier};
 use crate::{ErrorKind, Result};
 
-/// Whether to copy, or only to count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Copying {
-    /// Copies.
-    Really,
-    /// Counts what is wanted, and its bytes.
-    DryRun,
-}
-
-/// What a copy did so far.
+/// What a copy did so far, or would do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copied {
     /// Entries that were to be copied.
     pub wanted: u64,
     /// Copied.
     pub entries: u64,
-    /// Their bytes; in a dry run, those of what is wanted.
+    /// Their bytes; of a preview, those of what is wanted.
     pub bytes: u64,
     /// There already.
     pub already_there: u64,
     /// Not taken: larger than the target, no room beside what is pinned, or cheaper to compute than to load.
     pub refused: u64,
-    /// Damaged or gone at the source.
+    /// Gone from the source meanwhile.
     pub unreadable: u64,
+    /// Damaged at the source, so that they were not copied.
+    #[serde(default)]
+    pub damaged: u64,
+    /// Left out because nothing has them bit for bit: the bucket has 8 bits of them, or only the device has them.
+    #[serde(default)]
+    pub not_whole: u64,
     /// Of other models than the one in use.
     pub other_models: u64,
 }
 
-impl KvStore {
-    /// Copies the entries that `wants` picks, and what stands before them, into `target`, parents first. `progress` hears
-    /// of every entry and says whether to go on. May be repeated: what is there is skipped. BLOCKS.
-    ///
-    /// # Errors
-    /// As the target says, and as a tier says when it lists its entries. An entry that cannot be read is counted.
-    pub fn export(
+/// Which entries to copy, parents first. Nothing is copied yet.
+#[derive(Debug, Clone, Default)]
+pub struct CopyPlan {
+    entries: Vec<(EntryId, u64)>,
+    so_far: Copied,
+}
+
+/// Entries to choose from, and those that were chosen.
+#[derive(Default)]
+struct Choice {
+    all: HashMap<KvKey, EntrySummary>,
+    picked: Vec<KvKey>,
+    so_far: Copied,
+}
+
+/// What became of reading a whole entry.
+pub(super) enum Read {
+    /// Every frame was verified.
+    Whole(Arc<Entry>),
+    Damaged,
+    Gone,
+}
+
+impl CopyPlan {
+    /// What the copy would do, as far as that is known beforehand.
+    pub fn preview(&self) -> Copied {
+        Copied { bytes: self.entries.iter().map(|(_, bytes)| bytes).sum(), ..self.so_far }
+    }
+
+    fn run(
         &self,
-        target: &dyn EntryTier,
-        wants: &dyn Fn(&EntryInfo) -> bool,
-        copying: Copying,
+        read: impl Fn(&EntryId) -> Result<Read>,
+        mut write: impl FnMut(&Arc<Entry>) -> Result<Option<Put>>,
         progress: &mut dyn FnMut(&Copied) -> bool,
     ) -> Result<Copied> {
-        let mut copied = Copied::default();
-        let (mut all, mut picked) = (HashMap::new(), Vec::new());
-        self.entries(&mut |entry| {
-            let summary = entry.summary.clone();
-            if summary.fingerprint == *self.fingerprint() {
-                if wants(&entry) {
-                    picked.push(summary.key);
-                }
-                all.insert(summary.key, summary);
-            } else if wants(&entry) {
-                copied.other_models += 1;
-            }
-        })?;
-        let ids = parents_first(&all, picked);
-        copied.wanted = ids.len() as u64;
-        if copying == Copying::DryRun {
-            copied.bytes = ids.iter().filter_map(|id| all.get(&id.key)).map(|summary| summary.bytes).sum();
-            return Ok(copied);
-        }
-        for id in ids {
-            let bytes = all.get(&id.key).map_or(0, |summary| summary.bytes);
-            match self.read_anywhere(&id)? {
-                Some(entry) => copied.count(Some(target.put(&entry)?), bytes),
-                None => copied.unreadable += 1,
+        let mut copied = self.so_far;
+        for (id, _) in &self.entries {
+            match read(id)? {
+                Read::Whole(entry) => copied.count(write(&entry)?, entry.header().total_bytes()),
+                Read::Damaged => copied.damaged += 1,
+                Read::Gone => copied.unreadable += 1,
             }
             if !progress(&copied) {
                 break;
             }
         }
+        Ok(copied)
+    }
+}
+
+impl Choice {
+    fn plan(self) -> CopyPlan {
+        let Self { all, picked, mut so_far } = self;
+        let bytes = |id: EntryId| (id, all.get(&id.key).map_or(0, |summary| summary.bytes));
+        let entries: Vec<_> = parents_first(&all, picked).into_iter().map(bytes).collect();
+        so_far.wanted = entries.len() as u64 + so_far.damaged;
+        CopyPlan { entries, so_far }
+    }
+}
+
+impl KvStore {
+    /// The entries of `tiers` that `wants` picks, and what stands before them. BLOCKS.
+    ///
+    /// # Errors
+    /// As a tier says when it lists its entries.
+    pub fn plan_export(&self, tiers: &[Tier], wants: &dyn Fn(&EntryInfo) -> bool) -> Result<CopyPlan> {
+        let mut choice = Choice::default();
+        self.entries(tiers, &mut |entry| {
+            let is_wanted = wants(&entry);
+            let key = entry.summary.key;
+            if entry.summary.fingerprint != *self.fingerprint() {
+                choice.so_far.other_models += u64::from(is_wanted);
+            } else if !entry.is_whole_somewhere() {
+                choice.so_far.not_whole += u64::from(is_wanted);
+            } else {
+                choice.picked.extend(is_wanted.then_some(key));
+                choice.all.insert(key, entry.summary);
+            }
+        })?;
+        Ok(choice.plan())
+    }
+
+    /// Copies what was planned into `target`, parents first. `progress` hears of every entry and says whether to go on. May be
+    /// repeated: what is there is skipped. BLOCKS.
+    ///
+    /// # Errors
+    /// As the target says. An entry that cannot be read is counted.
+    pub fn export(
+        &self,
+        plan: &CopyPlan,
+        target: &dyn EntryTier,
+        progress: &mut dyn FnMut(&Copied) -> bool,
+    ) -> Result<Copied> {
+        let copied = plan.run(|id| self.read_anywhere(id), |entry| target.put(entry).map(Some), progress)?;
         target.flush()?;
         Ok(copied)
     }
 
-    /// Copies the entries of `source` that `wants` picks, and what stands before them, to this machine's disk, parents
-    /// first. As [`export`](Self::export) else.
+    /// The entries of `source` that `wants` picks, and what stands before them. BLOCKS.
     ///
     /// # Errors
-    /// As the source says when it lists its entries; as the disk says.
-    pub fn import(
-        &self,
-        source: &dyn EntryTier,
-        wants: &dyn Fn(&EntrySummary) -> bool,
-        copying: Copying,
-        progress: &mut dyn FnMut(&Copied) -> bool,
-    ) -> Result<Copied> {
-        let mut copied = Copied::default();
-        let (mut all, mut picked) = (HashMap::new(), Vec::new());
-        source.list(&mut |summary| {
+    /// As the source says when it lists its entries. Those whose description is damaged are counted.
+    pub fn plan_import(&self, source: &dyn EntryTier, wants: &dyn Fn(&EntrySummary) -> bool) -> Result<CopyPlan> {
+        let mut choice = Choice::default();
+        choice.so_far.damaged = source.list(&mut |summary| {
             if summary.fingerprint == *self.fingerprint() {
-                if wants(&summary) {
-                    picked.push(summary.key);
-                }
-                all.insert(summary.key, summary);
+                choice.picked.extend(wants(&summary).then_some(summary.key));
+                choice.all.insert(summary.key, summary);
             } else {
-                copied.other_models += 1;
+                choice.so_far.other_models += 1;
             }
         })?;
-        let ids = parents_first(&all, picked);
-        copied.wanted = ids.len() as u64;
-        if copying == Copying::DryRun {
-            copied.bytes = ids.iter().filter_map(|id| all.get(&id.key)).map(|summary| summary.bytes).sum();
-            return Ok(copied);
-        }
-        for id in ids {
-            match read(source, &id) {
-                Ok(Some(entry)) => copied.count(self.write(Tier::Disk, &entry)?, entry.header().total_bytes()),
-                Ok(None) => copied.unreadable += 1,
-                Err(error) if is_loss(error.kind()) => {
-                    tracing::warn!(key = %id.key, %error, "an entry was not imported");
-                    copied.unreadable += 1;
-                }
-                Err(error) => return Err(error),
+        Ok(choice.plan())
+    }
+
+    /// Copies what was planned from `source` to this machine's disk, parents first, as if it had been used just now. As
+    /// [`export`](Self::export) else.
+    ///
+    /// # Errors
+    /// As the source and the disk say. An entry that is damaged is counted.
+    pub fn import(
+        &self,
+        plan: &CopyPlan,
+        source: &dyn EntryTier,
+        progress: &mut dyn FnMut(&Copied) -> bool,
+    ) -> Result<Copied> {
+        let write = |entry: &Arc<Entry>| {
+            let put = self.write(Tier::Disk, entry)?;
+            if matches!(put, Some(Put::Stored { .. })) {
+                self.0.uses.note_arrival(&entry.header().key, self.env());
             }
-            if !progress(&copied) {
-                break;
-            }
-        }
+            Ok(put)
+        };
+        let copied = plan.run(|id| read(source, id), write, progress)?;
         self.flush()?;
         Ok(copied)
     }
 
     /// From the fastest tier that has it whole.
-    pub(super) fn read_anywhere(&self, id: &EntryId) -> Result<Option<Arc<Entry>>> {
-        for (tier, entries) in self.entry_tiers() {
-            match read(entries, id) {
-                Ok(Some(entry)) => return Ok(Some(entry)),
-                Ok(None) => {}
-                Err(error) if is_loss(error.kind()) => {
-                    tracing::warn!(key = %id.key, %tier, %error, "not exported from here")
-                }
-                Err(error) => return Err(error),
+    pub(super) fn read_anywhere(&self, id: &EntryId) -> Result<Read> {
+        let mut lost = Read::Gone;
+        for (_, entries) in self.entry_tiers() {
+            match read(entries, id)? {
+                Read::Gone => {}
+                Read::Damaged => lost = Read::Damaged,
+                whole @ Read::Whole(_) => return Ok(whole),
             }
         }
-        Ok(None)
+        Ok(lost)
     }
 }
 
@@ -162,17 +201,22 @@ impl Copied {
     }
 }
 
-/// That entry is lost; others need not be.
-fn is_loss(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Corrupt | ErrorKind::NotFound)
-}
-
-/// A whole entry, every frame verified.
-fn read(tier: &dyn EntryTier, id: &EntryId) -> Result<Option<Arc<Entry>>> {
-    let Some(entry) = tier.open(id)? else { return Ok(None) };
-    let header = entry.header();
-    let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
-    Entry::from_frames(Arc::clone(header), frames).map(|entry| Some(Arc::new(entry)))
+/// Reads a whole entry and verifies every frame. That one is lost is no error: others need not be.
+fn read(tier: &dyn EntryTier, id: &EntryId) -> Result<Read> {
+    let whole = || -> Result<Option<Arc<Entry>>> {
+        let Some(entry) = tier.open(id)? else { return Ok(None) };
+        let header = entry.header();
+        let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
+        Entry::from_frames(Arc::clone(header), frames).map(|entry| Some(Arc::new(entry)))
+    };
+    match whole() {
+        Ok(entry) => Ok(entry.map_or(Read::Gone, Read::Whole)),
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+            tracing::warn!(key = %id.key, tier = %tier.tier(), %error, "an entry was not copied from here");
+            Ok(if error.kind() == ErrorKind::Corrupt { Read::Damaged } else { Read::Gone })
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// The picked entries and all that stand before them, each behind its parent.

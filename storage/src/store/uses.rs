@@ -52,6 +52,14 @@ impl Uses {
         state.trim();
     }
 
+    /// An entry came from elsewhere: no use, but no reason to take it for the oldest of all either.
+    pub fn note_arrival(&self, key: &KvKey, env: &Env) {
+        let mut state = locked(&self.state);
+        state.known.entry(*key).or_default().unix_ms = env.now_unix_ms();
+        state.unwritten.insert(*key);
+        state.trim();
+    }
+
     /// Hands what is new to the catalog, if that is much.
     pub fn write_if_many(&self) {
         let unwritten = locked(&self.state).unwritten.len();

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 
 use super::resident::locked;
-use super::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
+use super::{EntryId, EntrySummary, EntryTier, Precision, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{Entry, EntryHeader};
-use crate::key::{KvKey, SegmentDigest};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::{Error, Result, frame};
 
 /// Makes a new, empty tier of a capacity in bytes. A tier without a bound of its own may ignore it, and says so by a
@@ -187,6 +187,8 @@ pub(crate) struct ModelTier {
     pub fails: Mutex<Option<crate::ErrorKind>>,
     /// Entries opened so far.
     pub opened: Mutex<u64>,
+    /// Listings so far.
+    pub listed: Mutex<u64>,
 }
 
 struct ModelEntry(Arc<Entry>);
@@ -221,10 +223,11 @@ impl EntryTier for ModelTier {
         Ok(locked(&self.entries).remove(&id.key).is_some())
     }
 
-    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
         self.check()?;
+        *locked(&self.listed) += 1;
         locked(&self.entries).values().for_each(|entry| each(entry.header().summary()));
-        Ok(())
+        Ok(0)
     }
 
     fn usage(&self) -> TierUsage {
@@ -239,16 +242,40 @@ impl EntryTier for ModelTier {
 }
 
 impl SharedTier for ModelTier {
-    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
-        ids.iter().map(|id| self.open(id)).collect()
+    fn open_many(&self, wanted: &[(EntryId, Precision)]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
+        wanted
+            .iter()
+            .map(|(id, precision)| if *precision == Precision::Exact { self.open(id) } else { Ok(None) })
+            .collect()
     }
 
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
+    fn keeps_lossy(&self) -> bool {
+        false
+    }
+
+    fn list_lossy(&self, _: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
+        self.check().map(|()| 0)
+    }
+
+    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
         self.check()?;
         let mut entries = locked(&self.entries);
-        let before = entries.len();
-        entries.retain(|_, entry| entry.header().segment() != *segment);
-        Ok((before - entries.len()) as u64)
+        let is_theirs = entries.get(&id.key).is_some_and(|entry| entry.header().fingerprint == *model);
+        Ok(is_theirs && entries.remove(&id.key).is_some())
+    }
+
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
+        self.check()?;
+        let mut removed = Vec::new();
+        locked(&self.entries).retain(|_, entry| {
+            let header = entry.header();
+            let stays = !(models.contains(&header.fingerprint) && segments.contains(&header.segment()));
+            if !stays {
+                removed.push((header.key, bytes_of(entry)));
+            }
+            stays
+        });
+        Ok(removed)
     }
 
     fn as_tier(&self) -> &dyn EntryTier {

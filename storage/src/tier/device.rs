@@ -17,6 +17,7 @@
 //! The tier's memory is the engine's pool, its contents are blocks instead of frames; so it is not an
 //! [`EntryTier`](super::EntryTier): no entry can be put into it or read out of it.
 
+mod listing;
 mod path;
 mod recovery;
 
@@ -203,18 +204,18 @@ impl DeviceTier {
     pub fn remove(&self, key: &KvKey) -> bool {
         let mut state = self.state();
         let Some(node) = state.tree.find(key) else { return false };
-        state.remove(node) > 0
+        !state.remove(node).is_empty()
     }
 
-    /// Takes out every node of these segments, and everything computed behind them; says how many nodes went. What was planned
+    /// Takes out every node of these segments, and everything computed behind them; gives the keys of the nodes that went. What was planned
     /// before is not kept afterwards. To be called after the store's, or a prompt that comes between the two could leave here
     /// what it still found there.
-    pub fn invalidate(&self, fingerprint: &Fingerprint, segments: &[SegmentDigest]) -> usize {
+    pub fn invalidate(&self, fingerprint: &Fingerprint, segments: &[SegmentDigest]) -> Vec<KvKey> {
         let mut state = self.state();
         state.epoch += 1;
         let is_gone = |node: &Node| segments.contains(&SegmentDigest::of(fingerprint, &node.segment.tokens));
         let gone: Vec<NodeId> = state.nodes.iter().filter(|(_, node)| is_gone(node)).map(|(id, _)| *id).collect();
-        gone.into_iter().map(|node| state.remove(node)).sum()
+        gone.into_iter().flat_map(|node| state.remove(node)).collect()
     }
 
     /// Blocks that only the tier holds, and gives up when they are needed.
@@ -293,11 +294,11 @@ impl State {
         path
     }
 
-    /// Takes a node and everything behind it out.
-    fn remove(&mut self, node: NodeId) -> usize {
+    /// Takes a node and everything behind it out; their keys.
+    fn remove(&mut self, node: NodeId) -> Vec<KvKey> {
         let left = self.tree.remove(node, TIER);
         left.iter().for_each(|node| drop(self.nodes.remove(node)));
-        left.len()
+        left.into_iter().map(|node| self.tree.key(node)).collect()
     }
 }
 

@@ -41,6 +41,16 @@ use crate::{Error, ErrorKind, Result};
 /// Garbage that is not worth collecting: what lies in blob files until RocksDB's next compaction in any case.
 const GARBAGE_SLACK_BYTES: u64 = 96 << 20;
 
+/// What is known of a disk tier's entries beside what is on the disk.
+#[derive(Debug, Clone, Default)]
+pub struct Remembered {
+    /// They give the entries' order; an entry without one counts from its creation.
+    pub last_uses: HashMap<KvKey, LastUse>,
+    /// What an operator pinned. It stays, with what stands before it, even where the bound was lowered below it. Who opens
+    /// the tier pins it for good.
+    pub pins: Vec<KvKey>,
+}
+
 /// Entries in RocksDB. Cheap to clone; clones share it. Reads and writes BLOCK on the disk: call them from a thread that
 /// may. No lock is held meanwhile.
 #[derive(Clone)]
@@ -80,16 +90,24 @@ impl Drop for Reserved<'_> {
 }
 
 impl DiskTier {
-    /// Opens or creates the tier in `dir` and rebuilds its index from the index rows; `last_uses` give their order, an entry
-    /// without one counts from its creation. Damaged rows are repaired or quarantined. BLOCKS.
+    /// Opens or creates the tier in `dir` and rebuilds its index from the index rows. Damaged rows are repaired or
+    /// quarantined; what has no room any more leaves. BLOCKS.
     ///
     /// # Errors
     /// `Unavailable` if another process holds the folder; `Full` if the disk is. A RocksDB that is damaged as a whole
     /// is emptied with a warning: it holds derived data only.
-    pub fn open(dir: &Path, options: TierOptions, env: Env, last_uses: &HashMap<KvKey, LastUse>) -> Result<Self> {
+    pub fn open(dir: &Path, options: TierOptions, env: Env, remembered: &Remembered) -> Result<Self> {
         let db = rocks::open(dir)?;
         let mut index = DiskIndex::new(options);
-        let (recovery, excess) = recovery::read_index(&db, dir, &env, &mut index, last_uses)?;
+        let (recovery, excess) = recovery::read_index(&db, dir, &env, &mut index, remembered)?;
+        if recovery.over_bound_bytes > 0 {
+            let (bytes, bound) = (recovery.over_bound_bytes, options.capacity_bytes);
+            tracing::warn!(
+                bytes,
+                bound,
+                "pinned entries take more of the disk than disk_bytes allows; they stay, and nothing else is kept there until some are unpinned"
+            );
+        }
         let tier = Self(Arc::new(Inner {
             db,
             dir: dir.to_owned(),
@@ -307,9 +325,9 @@ impl EntryTier for DiskTier {
         self.delete_entry(&id.key)
     }
 
-    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
         self.summaries().into_iter().for_each(each);
-        Ok(())
+        Ok(0)
     }
 
     fn usage(&self) -> TierUsage {

@@ -117,11 +117,11 @@ impl EntryTier for HostTier {
         Ok(removed.is_some())
     }
 
-    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
         let headers: Vec<Arc<EntryHeader>> =
             locked(&self.state).entries.values().map(|entry| Arc::clone(entry.header())).collect();
         headers.iter().for_each(|header| each(header.summary()));
-        Ok(())
+        Ok(0)
     }
 
     fn usage(&self) -> TierUsage {

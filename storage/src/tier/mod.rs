@@ -142,11 +142,11 @@ pub trait EntryTier: Send + Sync {
     /// As the medium says.
     fn remove(&self, id: &EntryId) -> Result<bool>;
 
-    /// Calls `each` for every entry that can be found.
+    /// Calls `each` for every entry that can be found. Gives how many were left out because what describes them is damaged.
     ///
     /// # Errors
     /// As the medium says.
-    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()>;
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64>;
 
     /// What it holds and did.
     fn usage(&self) -> TierUsage;
@@ -158,16 +158,42 @@ pub trait EntryTier: Send + Sync {
     fn flush(&self) -> Result<()>;
 }
 
-/// A tier that nodes share, where a look-up costs a round trip.
-pub trait SharedTier: EntryTier {
-    /// As [`EntryTier::open`], for many entries at once; as many answers, in the same order.
-    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>>;
+/// How close an entry is to what was computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// Bit for bit.
+    Exact,
+    /// Close, and not the same: for blending only.
+    Lossy,
+}
 
-    /// Removes every entry of a segment, whatever stood before it and whoever computed it; how many there were.
+/// A tier that nodes share, where a look-up costs a round trip. It may hold lossy entries beside the exact ones: those are
+/// never found, listed or given by what [`EntryTier`] offers, but are removed with the exact ones.
+pub trait SharedTier: EntryTier {
+    /// Opens many entries at once, each in the wanted precision; as many answers, in the same order.
+    fn open_many(&self, wanted: &[(EntryId, Precision)]) -> Vec<Result<Option<Arc<dyn TierEntry>>>>;
+
+    /// Whether what is put here is kept lossy.
+    fn keeps_lossy(&self) -> bool;
+
+    /// As [`EntryTier::list`], for the lossy entries.
     ///
     /// # Errors
     /// As the medium says.
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64>;
+    fn list_lossy(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64>;
+
+    /// As [`EntryTier::remove`], for an entry that a model wrote, be it this one or another.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool>;
+
+    /// Removes every entry that these models wrote of these segments, whatever stood before them; the keys and bytes of
+    /// those that were there. A digest is of one model; it is looked for under each.
+    ///
+    /// # Errors
+    /// As the medium says.
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>>;
 
     /// This tier as any other.
     fn as_tier(&self) -> &dyn EntryTier;

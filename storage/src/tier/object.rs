@@ -26,6 +26,7 @@ mod options;
 mod q8;
 mod reader;
 mod requests;
+mod shared;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +47,7 @@ use self::reader::ObjectEntry;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 use crate::entry::Entry;
 use crate::env::Env;
-use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::key::{Fingerprint, KvKey};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::{Error, ErrorKind, Result};
 
@@ -68,7 +69,8 @@ pub struct ObjectTier {
     hidden: Mutex<HashSet<Name>>,
     /// Entries that this node wrote, or whose header it read for the collector; what is known of one never changes.
     known: Mutex<HashMap<KvKey, Known>>,
-    seen: Mutex<Seen>,
+    /// Of each name space.
+    seen: Mutex<[Seen; Space::ALL.len()]>,
     evicted: AtomicU64,
     refused: AtomicU64,
 }
@@ -130,15 +132,6 @@ impl ObjectTier {
         })
     }
 
-    /// Opens an entry that was kept with [`Codec::Q8`]: close to what was computed, and not the same
-    /// ([`TierEntry::is_exact`] says so). For blending only.
-    ///
-    /// # Errors
-    /// As [`EntryTier::open`].
-    pub fn open_lossy(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
-        self.open_in(Space::Lossy, id)
-    }
-
     /// What was asked of the bucket.
     pub fn counts(&self) -> ObjectCounts {
         self.client.bucket.counts()
@@ -151,11 +144,6 @@ impl ObjectTier {
 
     fn name(&self, space: Space, id: &EntryId) -> Name {
         Name { space, fingerprint: self.fingerprint, id: *id }
-    }
-
-    fn open_in(&self, space: Space, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
-        let pending = self.start_open(&self.name(space, id));
-        self.opened(pending.map_or(Ok(None), client::Pending::wait))
     }
 
     /// Starts reading a header; `None` for one that this node removed.
@@ -188,15 +176,17 @@ impl ObjectTier {
         })
     }
 
-    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<bool> {
+    /// The bytes that left; `None` if it was not there.
+    fn removed(&self, name: &Name, removal: client::Pending<Option<u64>>) -> Result<Option<u64>> {
         match removal.wait() {
-            Ok(bytes) => {
+            Ok(object) => {
                 self.hidden().remove(name);
-                if let Some(bytes) = bytes {
-                    let known = self.known().remove(&name.id.key);
-                    self.seen().remove(known.map_or(bytes, |known| known.bytes));
+                let known = self.known().remove(&name.id.key);
+                let bytes = object.map(|bytes| known.map_or(bytes, |known| known.bytes));
+                if let Some(bytes) = bytes.filter(|_| name.fingerprint == self.fingerprint) {
+                    self.seen()[name.space as usize].remove(bytes);
                 }
-                Ok(bytes.is_some())
+                Ok(bytes)
             }
             Err(error) => {
                 self.hide(*name);
@@ -227,7 +217,7 @@ impl ObjectTier {
         self.hidden.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, [Seen; Space::ALL.len()]> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -258,7 +248,7 @@ impl EntryTier for ObjectTier {
         Tier::Object
     }
 
-    /// Creates the entry's object. With [`Codec::Q8`] it is found by [`ObjectTier::open_lossy`] only.
+    /// Creates the entry's object. With [`Codec::Q8`] it is lossy: [`SharedTier::open_many`] finds it as such only.
     fn put(&self, entry: &Arc<Entry>) -> Result<Put> {
         let header = entry.header();
         if header.fingerprint != self.fingerprint {
@@ -273,7 +263,8 @@ impl EntryTier for ObjectTier {
         if bytes > MOST_OBJECT_BYTES || (self.capacity_bytes > 0 && bytes > self.capacity_bytes) {
             return Ok(self.refuse());
         }
-        let name = self.name(Space::of(self.codec), &header.id());
+        let space = Space::of(self.codec);
+        let name = self.name(space, &header.id());
         if self.hidden().contains(&name) {
             // What could not be deleted before may be damaged: it makes room first.
             self.removed(&name, self.start_removal(name))?;
@@ -288,51 +279,30 @@ impl EntryTier for ObjectTier {
         self.client.bucket.count_written(bytes);
         let known = Known { parent: header.parent, bytes: header.total_bytes() };
         self.learn(header.key, known);
-        self.seen().add(known.bytes);
+        self.seen()[space as usize].add(known.bytes);
         Ok(Put::Stored { bytes: known.bytes })
     }
 
     fn open(&self, id: &EntryId) -> Result<Option<Arc<dyn TierEntry>>> {
-        self.open_in(Space::Exact, id)
+        let pending = self.start_open(&self.name(Space::Exact, id));
+        self.opened(pending.map_or(Ok(None), client::Pending::wait))
     }
 
     /// Removes the entry, exact and lossy. If the deletion fails it is this node that does not find it any more.
     fn remove(&self, id: &EntryId) -> Result<bool> {
-        let names = Space::ALL.map(|space| self.name(space, id));
-        let [exact, lossy] = names.map(|name| self.start_removal(name));
-        let (exact, lossy) = (self.removed(&names[0], exact), self.removed(&names[1], lossy));
-        Ok(exact? | lossy?)
+        self.remove_of(&self.fingerprint, id)
     }
 
     /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.
-    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<()> {
-        let mut listing = self.listing(self.names.model(Space::Exact, &self.fingerprint));
-        let mut seen = Seen::default();
-        while let Some(objects) = listing.next()? {
-            for (object, opened) in self.open_objects(&objects) {
-                match opened {
-                    Ok(Some(opened)) => {
-                        let summary = opened.layout.header.summary();
-                        seen.add(summary.bytes);
-                        each(summary);
-                    }
-                    Ok(None) => {}
-                    Err(error) if error.kind() == ErrorKind::Corrupt => {
-                        tracing::warn!(object = %object.location, %error, "leaving out a damaged object");
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        *self.seen() = seen;
-        Ok(())
+    fn list(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
+        self.list_space(Space::Exact, each)
     }
 
     fn usage(&self) -> TierUsage {
         let seen = *self.seen();
         TierUsage {
-            entries: seen.entries,
-            bytes: seen.bytes,
+            entries: seen.iter().map(|seen| seen.entries).sum(),
+            bytes: seen.iter().map(|seen| seen.bytes).sum(),
             capacity_bytes: self.capacity_bytes,
             evicted: self.evicted.load(Ordering::Relaxed),
             refused: self.refused.load(Ordering::Relaxed),
@@ -342,31 +312,6 @@ impl EntryTier for ObjectTier {
     /// Nothing to do: a put that returned is as durable as the bucket makes it.
     fn flush(&self) -> Result<()> {
         Ok(())
-    }
-}
-
-impl SharedTier for ObjectTier {
-    fn open_many(&self, ids: &[EntryId]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
-        let started: Vec<_> = ids.iter().map(|id| self.start_open(&self.name(Space::Exact, id))).collect();
-        started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), client::Pending::wait))).collect()
-    }
-
-    /// Exact ones and lossy ones. Those that were found and not deleted, this node does not find any more.
-    fn remove_segment(&self, segment: &SegmentDigest) -> Result<u64> {
-        let mut found = Vec::new();
-        for space in Space::ALL {
-            let mut listing = self.listing(self.names.segment(space, &self.fingerprint, segment));
-            while let Some(objects) = listing.next()? {
-                found.extend(objects.iter().filter_map(|object| self.names.parse(&object.location)));
-            }
-        }
-        let removed: Vec<_> = found.iter().map(|name| self.start_removal(*name)).collect();
-        let removed: Vec<_> = found.iter().zip(removed).map(|(name, removal)| self.removed(name, removal)).collect();
-        removed.into_iter().try_fold(0, |count, removed| Ok(count + u64::from(removed?)))
-    }
-
-    fn as_tier(&self) -> &dyn EntryTier {
-        self
     }
 }
 

@@ -64,6 +64,23 @@ impl Residents {
         usage.bytes.saturating_add(entry.bytes) <= usage.capacity_bytes && self.admit(entry).is_some()
     }
 
+    /// Takes an entry in that has to be there, whatever the bound says; these leave for it.
+    pub fn admit_regardless(&mut self, entry: &EntrySummary) -> Vec<KvKey> {
+        let node = self.enter(entry);
+        let left = self.tree.admit_regardless(node, HERE);
+        left.iter().map(|eviction| self.tree.key(eviction.node)).collect()
+    }
+
+    /// Says where an entry stands before it comes, so that a pin behind it keeps it too.
+    pub fn announce(&mut self, entry: &EntrySummary) {
+        self.enter(entry);
+    }
+
+    /// Whether a pin keeps an entry here.
+    pub fn is_pinned(&self, key: &KvKey) -> bool {
+        self.tree.find(key).is_some_and(|node| self.tree.is_pinned(node))
+    }
+
     fn enter(&mut self, entry: &EntrySummary) -> NodeId {
         let parent = entry.parent.map(|parent| self.tree.enter(None, parent, 0));
         self.tree.enter(parent, entry.key, entry.bytes)

@@ -61,6 +61,32 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
             self.unpin(parent);
         }
         let Some(evicted) = room else { return Admission::NoRoom };
+        self.take_in(node, tier);
+        Admission::Admitted(evicted)
+    }
+
+    /// As [`admit`](Self::admit), for a node that has to be there: where it has no room beside what is pinned, everything that
+    /// can leaves, and the bound does not hold until pins are given back. An orphan that may not enter does not.
+    pub fn admit_regardless(&mut self, node: NodeId, tier: TierIndex) -> Vec<Eviction> {
+        match self.admit(node, tier) {
+            Admission::Admitted(evicted) => return evicted,
+            Admission::AlreadyThere | Admission::Orphan => return Vec::new(),
+            Admission::NoRoom => {}
+        }
+        let parent = self.parent(node);
+        parent.into_iter().for_each(|parent| self.pin(parent));
+        let mut evicted = Vec::new();
+        while let Some(victim) = self.tiers[tier].policy.victim() {
+            evicted.push(self.evict(victim, tier));
+        }
+        parent.into_iter().for_each(|parent| self.unpin(parent));
+        self.take_in(node, tier);
+        evicted
+    }
+
+    fn take_in(&mut self, node: NodeId, tier: TierIndex) {
+        let at = self.node(node);
+        let (size_bytes, parent) = (at.size_bytes, at.parent);
         let state = &mut self.tiers[tier];
         state.usage.bytes += size_bytes;
         state.usage.nodes += 1;
@@ -71,7 +97,6 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
             self.refresh(parent);
         }
         self.refresh(node);
-        Admission::Admitted(evicted)
     }
 
     /// Evicts until `bytes` more fit: Algorithm 1, `EVICT`. `None`, and nothing has changed, if they cannot.

@@ -88,6 +88,26 @@ fn pins_keep_a_node_and_its_ancestors() {
 }
 
 #[test]
+fn what_has_to_be_there_exceeds_the_bound_only_beside_pins() {
+    let mut tree = tree(&[2 * TINY], PolicyKind::Lru);
+    request(&mut tree, &[1, 12]);
+    let roomy = tree.enter(None, 2, TINY);
+    let evicted = tree.admit_regardless(roomy, 0);
+    assert_eq!((keys_of(&tree, &evicted), tree.usage(0).bytes), (vec![12], 2 * TINY), "as any other, if there is room");
+    tree.pin(roomy);
+    let pinned = tree.enter(None, 3, 2 * TINY);
+    tree.pin(pinned);
+    let evicted = tree.admit_regardless(pinned, 0);
+    assert_eq!((keys_of(&tree, &evicted), tree.usage(0).bytes), (vec![1], 3 * TINY), "all that can leaves");
+    assert_eq!(tree.usage(0).evictable_bytes, 0);
+    let other = tree.enter(None, 4, TINY);
+    assert_eq!(tree.admit(other, 0), Admission::NoRoom);
+    tree.unpin(pinned);
+    let Admission::Admitted(evicted) = tree.admit(other, 0) else { panic!("there is room") };
+    assert_eq!((keys_of(&tree, &evicted), tree.usage(0).bytes), (vec![3], 2 * TINY), "the bound holds again");
+}
+
+#[test]
 fn what_is_larger_than_the_tier_or_has_no_parent_there_is_not_admitted() {
     let mut tree = tree(&[2 * TINY], PolicyKind::Lru);
     let root = tree.enter(None, 1, TINY);

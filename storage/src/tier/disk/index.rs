@@ -92,12 +92,44 @@ impl DiskIndex {
         }
     }
 
+    /// Pins keys, and makes what stands before what was found on disk known, so that the pins keep that too: before anything
+    /// is added. Ends with `end_opening`.
+    pub fn begin_opening(&mut self, pins: &[KvKey], found: &[EntrySummary]) {
+        if pins.is_empty() {
+            return;
+        }
+        let found: HashMap<&KvKey, &EntrySummary> = found.iter().map(|summary| (&summary.key, summary)).collect();
+        for key in pins {
+            self.residents.hold(key);
+            let mut at = found.get(key);
+            while let Some(summary) = at {
+                self.residents.announce(summary);
+                at = summary.parent.as_ref().and_then(|parent| found.get(parent));
+            }
+        }
+    }
+
+    /// Gives the pins of `begin_opening` back; whoever keeps them takes its own before anything else enters.
+    pub fn end_opening(&mut self, pins: &[KvKey]) {
+        pins.iter().for_each(|key| self.residents.let_go(key));
+    }
+
+    /// Bytes by which what is pinned exceeds the bound.
+    pub fn over_bound_bytes(&self) -> u64 {
+        let usage = self.residents.usage();
+        usage.bytes.saturating_sub(usage.capacity_bytes)
+    }
+
     /// Adds what was found on disk at open, to be called in the order of last use. What has no room any more (the bound was
-    /// lowered) is to be deleted; each ends with `end_removal`.
+    /// lowered) is to be deleted; each ends with `end_removal`. What is pinned stays, even if the bound does not hold then.
     pub fn add_existing(&mut self, summary: EntrySummary, uses: u32) -> Vec<Extent> {
         self.residents.restore(&summary, uses);
         let refused = self.residents.refused;
-        let victims = self.residents.admit(&summary);
+        let victims = if self.residents.is_pinned(&summary.key) {
+            Some(self.residents.admit_regardless(&summary))
+        } else {
+            self.residents.admit(&summary)
+        };
         // Nobody offered it.
         self.residents.refused = refused;
         let mut excess: Vec<Extent> = victims.iter().flatten().filter_map(|victim| self.leave(victim)).collect();

@@ -1,6 +1,5 @@
 //! Opening: the index is rebuilt from what is on disk, and what is damaged is repaired or put aside.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -8,7 +7,7 @@ use rocksdb::{DB, IteratorMode, WriteBatch};
 use serde::{Deserialize, Serialize};
 
 use super::index::{DiskIndex, Extent};
-use super::{frame_key, index_row, quarantine, rocks};
+use super::{Remembered, frame_key, index_row, quarantine, rocks};
 use crate::catalog::LastUse;
 use crate::entry::EntryHeader;
 use crate::env::Env;
@@ -32,6 +31,8 @@ pub struct Recovery {
     pub damaged: u64,
     /// Entries removed because the bound was lowered.
     pub evicted: u64,
+    /// Bytes of pinned entries beyond the bound: they are kept, and nothing else is until they are unpinned.
+    pub over_bound_bytes: u64,
     /// Time it took, in milliseconds.
     pub ms: f64,
 }
@@ -42,7 +43,7 @@ pub(super) fn read_index(
     dir: &Path,
     env: &Env,
     index: &mut DiskIndex,
-    last_uses: &HashMap<KvKey, LastUse>,
+    remembered: &Remembered,
 ) -> Result<(Recovery, Vec<Extent>)> {
     let started = Instant::now();
     env.fail_point("disk.open")?;
@@ -70,21 +71,24 @@ pub(super) fn read_index(
         }
     }
     // By key among equals, so that the order is the same at every start.
-    found.sort_by_key(|summary| (last_use(summary, last_uses).unix_ms, summary.key));
+    found.sort_by_key(|summary| (last_use(summary, remembered).unix_ms, summary.key));
+    index.begin_opening(&remembered.pins, &found);
     let mut excess = Vec::new();
     for summary in found {
-        let uses = last_use(&summary, last_uses).uses;
+        let uses = last_use(&summary, remembered).uses;
         excess.extend(index.add_existing(summary, uses));
     }
+    index.end_opening(&remembered.pins);
     recovery.entries = index.ready_entries();
     recovery.bytes = index.bytes() - excess.iter().map(|extent| extent.bytes).sum::<u64>();
     recovery.evicted = excess.len() as u64;
+    recovery.over_bound_bytes = index.over_bound_bytes();
     recovery.ms = started.elapsed().as_secs_f64() * 1e3;
     Ok((recovery, excess))
 }
 
-fn last_use(summary: &EntrySummary, last_uses: &HashMap<KvKey, LastUse>) -> LastUse {
-    let known = last_uses.get(&summary.key).copied().unwrap_or_default();
+fn last_use(summary: &EntrySummary, remembered: &Remembered) -> LastUse {
+    let known = remembered.last_uses.get(&summary.key).copied().unwrap_or_default();
     LastUse { unix_ms: known.unix_ms.max(summary.created_unix_ms), uses: known.uses.max(1) }
 }
 

@@ -43,7 +43,8 @@ fn stored_frames(tier: &DiskTier) -> usize {
 }
 
 fn open_with(dir: &TempDir, capacity_bytes: u64, env: &Env, last_uses: &HashMap<KvKey, LastUse>) -> DiskTier {
-    DiskTier::open(&dir.path().join("kv"), lru(capacity_bytes), env.clone(), last_uses).unwrap()
+    let remembered = Remembered { last_uses: last_uses.clone(), pins: Vec::new() };
+    DiskTier::open(&dir.path().join("kv"), lru(capacity_bytes), env.clone(), &remembered).unwrap()
 }
 
 fn open(dir: &TempDir, capacity_bytes: u64) -> DiskTier {
@@ -251,7 +252,7 @@ fn conforms_under_every_policy() {
             made.set(made.get() + 1);
             let folder = dir.path().join(made.get().to_string());
             let options = TierOptions { capacity_bytes, policy };
-            Box::new(DiskTier::open(&folder, options, Env::seeded(0, 0), &HashMap::new()).unwrap())
+            Box::new(DiskTier::open(&folder, options, Env::seeded(0, 0), &Remembered::default()).unwrap())
         });
     }
 }
@@ -275,7 +276,8 @@ fn compaction_gives_back_what_was_deleted() {
 fn a_held_folder_says_so() {
     let dir = TempDir::new().unwrap();
     let _held = open(&dir, 0);
-    let error = DiskTier::open(&dir.path().join("kv"), lru(0), Env::seeded(0, 0), &HashMap::new()).err().unwrap();
+    let error =
+        DiskTier::open(&dir.path().join("kv"), lru(0), Env::seeded(0, 0), &Remembered::default()).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     assert!(error.to_string().contains("in use by another process"), "{error}");
 }
@@ -300,7 +302,7 @@ fn a_damaged_database_is_emptied() {
                 }
             }
             let case = format!("{damage} {ending}");
-            let tier = DiskTier::open(&dir.path().join("kv"), lru(1 << 30), Env::seeded(0, 0), &HashMap::new());
+            let tier = DiskTier::open(&dir.path().join("kv"), lru(1 << 30), Env::seeded(0, 0), &Remembered::default());
             let tier = tier.unwrap_or_else(|error| panic!("{case}: {error}"));
             for entry in &entries {
                 if tier.contains(&key(entry)) {
@@ -341,6 +343,6 @@ fn errors_say_what_to_do() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("kv");
     std::fs::write(&file, "a file where the folder should be").unwrap();
-    let error = DiskTier::open(&file, lru(0), Env::seeded(0, 0), &HashMap::new()).err().unwrap();
+    let error = DiskTier::open(&file, lru(0), Env::seeded(0, 0), &Remembered::default()).err().unwrap();
     assert!(error.to_string().contains("create the KV folder"), "{error}");
 }

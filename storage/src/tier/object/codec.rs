@@ -24,7 +24,7 @@ pub enum Codec {
     /// Each frame compressed by zstd; what is read is what was written.
     Zstd,
     /// 8 bits an element, about half of bf16. LOSSY: kept under names of its own, never found by
-    /// [`EntryTier::open`](crate::tier::EntryTier::open), only by [`ObjectTier::open_lossy`](super::ObjectTier::open_lossy).
+    /// [`EntryTier::open`](crate::tier::EntryTier::open), only as [`Precision::Lossy`](crate::tier::Precision::Lossy).
     Q8,
 }
 
@@ -45,6 +45,12 @@ impl Codec {
     /// Whether what is read is what was written.
     pub fn is_exact(self) -> bool {
         self != Self::Q8
+    }
+
+    /// For copies that must be exact: this codec if it is, else frames as they are.
+    #[must_use]
+    pub fn exact(self) -> Self {
+        if self.is_exact() { self } else { Self::Plain }
     }
 
     /// Its number in objects; never reused for another.

@@ -136,11 +136,12 @@ impl ObjectTier {
 
     /// What is there now, of this model.
     fn remember<'a>(&self, there: impl Iterator<Item = &'a Found>) {
-        let mut seen = Seen::default();
+        let mut seen = [Seen::default(); Space::ALL.len()];
         let mut known = self.known();
         let mut keys = HashSet::new();
         for object in there.filter(|object| object.name.fingerprint == self.fingerprint) {
-            seen.add(known.get(&object.name.id.key).map_or(object.bytes, |known| known.bytes));
+            let bytes = known.get(&object.name.id.key).map_or(object.bytes, |known| known.bytes);
+            seen[object.name.space as usize].add(bytes);
             keys.insert(object.name.id.key);
         }
         known.retain(|key, _| keys.contains(key));

@@ -6,19 +6,26 @@ use object_store::ObjectMeta;
 use object_store::path::Path;
 
 use super::ObjectTier;
-use super::client::{Client, Operation, fault};
+use super::client::{Client, Operation, Pending, fault};
+use super::layout::Space;
 use super::requests::Opened;
 use crate::Result;
 
 /// Objects a piece: a page of the clouds.
 const PIECE: usize = 1_000;
 
+/// Names that are listed at once.
+const LISTINGS: usize = 32;
+
 /// Objects below a name. A piece is one operation, with its deadline.
 pub(super) struct Listing<'a> {
     client: &'a Client,
     below: Path,
-    rest: Option<BoxStream<'static, object_store::Result<ObjectMeta>>>,
+    rest: Option<Rest>,
 }
+
+type Rest = BoxStream<'static, object_store::Result<ObjectMeta>>;
+type Piece = (Vec<ObjectMeta>, Option<Rest>);
 
 impl Listing<'_> {
     /// The next piece; `None` at the end. BLOCKS.
@@ -26,10 +33,18 @@ impl Listing<'_> {
     /// # Errors
     /// As the bucket says; then the listing is at its end.
     pub fn next(&mut self) -> Result<Option<Vec<ObjectMeta>>> {
-        let Some(mut rest) = self.rest.take() else { return Ok(None) };
+        let Some(pending) = self.start() else { return Ok(None) };
+        let (piece, rest) = pending.wait()?;
+        self.rest = rest;
+        Ok((!piece.is_empty()).then_some(piece))
+    }
+
+    /// Starts reading the next piece; `None` at the end.
+    fn start(&mut self) -> Option<Pending<Piece>> {
+        let mut rest = self.rest.take()?;
         let (bucket, below) = (self.client.bucket.clone(), self.below.clone());
         let operation = Operation { doing: "list entries", failpoint: "object.list", bytes: 0 };
-        let (piece, rest) = self.client.wait(async move {
+        Some(self.client.start(async move {
             let piece = async move {
                 let mut piece = Vec::new();
                 while piece.len() < PIECE {
@@ -42,16 +57,51 @@ impl Listing<'_> {
                 Ok((piece, Some(rest)))
             };
             bucket.operate(operation, piece).await
-        })?;
-        self.rest = rest;
-        Ok((!piece.is_empty()).then_some(piece))
+        }))
     }
 }
 
 impl ObjectTier {
+    /// Asks the bucket for one name: whether it is there, answers, and lets this node list. Opening a tier asks nothing.
+    /// BLOCKS for the options' timeout at most.
+    ///
+    /// # Errors
+    /// What the bucket says; `Unavailable` if it does not answer in time.
+    pub fn probe(&self) -> Result<()> {
+        let (bucket, below) = (self.client.bucket.clone(), self.names.space(Space::Exact));
+        let mut names = bucket.store.list(Some(&below));
+        let operation = Operation { doing: "reach the bucket", failpoint: "object.list", bytes: 0 };
+        self.client.wait(async move {
+            let first = async move { names.next().await.transpose().map_err(|error| fault("list", &below, error)) };
+            bucket.operate(operation, first).await.map(drop)
+        })
+    }
+
     pub(super) fn listing(&self, below: Path) -> Listing<'_> {
         let rest = self.client.bucket.store.list(Some(&below));
         Listing { client: &self.client, below, rest: Some(rest) }
+    }
+
+    /// Everything below some names, many of them at once. BLOCKS.
+    ///
+    /// # Errors
+    /// As the bucket says.
+    pub(super) fn list_all(&self, below: Vec<Path>) -> Result<Vec<ObjectMeta>> {
+        let mut found = Vec::new();
+        let mut below = below.into_iter().peekable();
+        while below.peek().is_some() {
+            let mut listings: Vec<_> = below.by_ref().take(LISTINGS).map(|below| self.listing(below)).collect();
+            while !listings.is_empty() {
+                let started: Vec<_> = listings.iter_mut().map(Listing::start).collect();
+                for (listing, pending) in listings.iter_mut().zip(started) {
+                    let Some((piece, rest)) = pending.map(Pending::wait).transpose()? else { continue };
+                    listing.rest = rest;
+                    found.extend(piece);
+                }
+                listings.retain(|listing| listing.rest.is_some());
+            }
+        }
+        Ok(found)
     }
 
     /// Reads the headers of listed objects, many at once; objects whose names are not ours are left out.

@@ -4,6 +4,8 @@ mod faults;
 mod faulty;
 mod http;
 mod moto;
+#[path = "../../../../tests/s3_server/mod.rs"]
+mod s3_server;
 
 use std::time::Duration;
 
@@ -12,10 +14,12 @@ use object_store::memory::InMemory;
 use tempfile::TempDir;
 
 use self::faulty::{Fault, Faulty};
+use self::s3_server::S3Server;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::frame;
+use crate::tier::Precision;
 use crate::tier::conformance::conforms;
 
 /// The system's time: the stores' clocks are the system's, too. Tests move on from it.
@@ -25,6 +29,19 @@ fn env() -> Env {
 
 fn options(codec: Codec) -> ObjectOptions {
     ObjectOptions { codec, timeout: Duration::from_secs(5), ..ObjectOptions::new("memory://unused") }
+}
+
+/// A bucket of an S3 server on loopback.
+fn s3(endpoint: &str, url: &str, timeout: Duration) -> ObjectOptions {
+    let options = [
+        ("endpoint", endpoint),
+        ("region", "us-east-1"),
+        ("access_key_id", "test"),
+        ("secret_access_key", "test"),
+        ("allow_http", "true"),
+    ];
+    let options = options.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    ObjectOptions { options: ConnectionOptions(options), timeout, ..ObjectOptions::new(url) }
 }
 
 fn tier_over(store: Arc<dyn ObjectStore>, codec: Codec, env: &Env) -> ObjectTier {
@@ -72,6 +89,18 @@ fn assert_missed(tier: &ObjectTier, entry: &Entry) {
     assert!(tier.open(&entry.header().id()).unwrap().is_none());
 }
 
+fn exactly(ids: &[EntryId]) -> Vec<(EntryId, Precision)> {
+    ids.iter().map(|id| (*id, Precision::Exact)).collect()
+}
+
+fn open_lossy(tier: &ObjectTier, id: &EntryId) -> Option<Arc<dyn TierEntry>> {
+    tier.open_many(&[(*id, Precision::Lossy)]).remove(0).unwrap()
+}
+
+fn remove_segment(tier: &ObjectTier, entry: &Entry) -> usize {
+    tier.remove_segments(&[MODEL], &[entry.header().segment()]).unwrap().len()
+}
+
 fn listed(tier: &ObjectTier) -> Vec<EntrySummary> {
     let mut found = Vec::new();
     tier.list(&mut |summary| found.push(summary)).unwrap();
@@ -112,7 +141,7 @@ fn what_is_put_is_found_by_every_node_with_the_bucket() {
             assert_found(&a, entry);
             assert_found(&b, entry);
             assert!(b.open(&entry.header().id()).unwrap().unwrap().is_exact());
-            assert!(b.open_lossy(&entry.header().id()).unwrap().is_none());
+            assert!(open_lossy(&b, &entry.header().id()).is_none());
         }
         let mut summaries = [small.header().summary(), large.header().summary()];
         summaries.sort_by_key(|summary| summary.key);
@@ -131,6 +160,7 @@ fn folders_and_named_memory_are_buckets_too() {
     for url in [format!("file://{}/a%20bucket", dir.path().display()), "memory://tests/prefix".to_owned()] {
         let node = || ObjectTier::open(&ObjectOptions::new(url.clone()), MODEL, env()).unwrap();
         let (a, b, small, large) = (node(), node(), entry(None, &[1]), wide([3, 4], 50_000));
+        a.probe().unwrap();
         assert_eq!(listed(&a), []);
         assert_eq!(a.put(&small).unwrap(), stored(&small));
         assert_eq!(a.put(&large).unwrap(), stored(&large));
@@ -139,7 +169,7 @@ fn folders_and_named_memory_are_buckets_too() {
         assert_found(&b, &small);
         assert_found(&b, &large);
         assert_eq!(listed(&b).len(), 2);
-        assert_eq!(b.remove_segment(&small.header().segment()).unwrap(), 1);
+        assert_eq!(remove_segment(&b, &small), 1);
         assert_missed(&b, &small);
         assert!(!b.remove(&small.header().id()).unwrap());
     }
@@ -153,7 +183,7 @@ fn many_are_opened_at_once_and_answered_in_order() {
         tier.put(entry).unwrap();
     }
     let ids: Vec<_> = entries.iter().map(|entry| entry.header().id()).collect();
-    let opened = tier.open_many(&ids);
+    let opened = tier.open_many(&exactly(&ids));
     assert_eq!(opened.len(), 80);
     for (index, opened) in opened.into_iter().enumerate() {
         match opened.unwrap() {
@@ -175,13 +205,13 @@ fn a_segment_is_removed_whatever_stood_before_it_and_in_every_name_space() {
         tier.put(entry).unwrap();
     }
     assert_eq!(lossy.put(&quantisable()).unwrap(), stored(&quantisable()));
-    assert_eq!(tier.remove_segment(&behind[0].header().segment()).unwrap(), 2);
+    assert_eq!(remove_segment(&tier, &behind[0]), 2);
     behind.iter().for_each(|entry| assert_missed(&tier, entry));
     assert_found(&tier, &root);
     assert_found(&tier, &other);
-    assert_eq!(tier.remove_segment(&behind[0].header().segment()).unwrap(), 0);
-    assert_eq!(tier.remove_segment(&quantisable().header().segment()).unwrap(), 1);
-    assert!(lossy.open_lossy(&quantisable().header().id()).unwrap().is_none());
+    assert_eq!(remove_segment(&tier, &behind[0]), 0);
+    assert_eq!(remove_segment(&tier, &quantisable()), 1);
+    assert!(open_lossy(&lossy, &quantisable().header().id()).is_none());
 }
 
 /// An entry of numbers: those of `entry_behind` are bytes of any kind.
@@ -215,9 +245,9 @@ fn what_is_lossy_is_never_found_as_exact() {
     assert_eq!(lossy.put(&entry).unwrap(), Put::AlreadyThere);
     for tier in [&lossy, &exact] {
         assert_missed(tier, &entry);
-        assert!(tier.open_many(&[id])[0].as_ref().unwrap().is_none());
+        assert!(tier.open_many(&exactly(&[id]))[0].as_ref().unwrap().is_none());
         assert_eq!(listed(tier), []);
-        let read = tier.open_lossy(&id).unwrap().unwrap();
+        let read = open_lossy(tier, &id).unwrap();
         assert!(!read.is_exact());
         for layer in 0..LAYERS {
             let frame = frame::decode(&read.frame(layer).unwrap(), &id.key, layer, &entry.header().frame_shape());
@@ -235,7 +265,7 @@ fn what_is_lossy_is_never_found_as_exact() {
     assert_found(&lossy, &entry);
     assert!(lossy.remove(&id).unwrap(), "both go");
     assert_missed(&exact, &entry);
-    assert!(exact.open_lossy(&id).unwrap().is_none());
+    assert!(open_lossy(&exact, &id).is_none());
 }
 
 #[test]

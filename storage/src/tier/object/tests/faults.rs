@@ -50,7 +50,8 @@ fn assert_damage_is_noticed(codec: Codec) {
 }
 
 fn read(tier: &ObjectTier, name: &Name) -> Result<Arc<dyn TierEntry>> {
-    tier.open_in(name.space, &name.id).map(|opened| opened.expect("there"))
+    let precision = if name.space == Space::Exact { Precision::Exact } else { Precision::Lossy };
+    tier.open_many(&[(name.id, precision)]).remove(0).map(|opened| opened.expect("there"))
 }
 
 /// As the store reads a layer.
@@ -117,10 +118,11 @@ fn a_bucket_that_fails_hangs_or_lies_is_an_error_of_every_operation() {
         unavailable(tier.open(&id).map(drop), "open");
         unavailable(opened.frame(0).map(drop), "frame");
         unavailable(tier.put(&entry(None, &[1])).map(drop), "put");
-        unavailable(tier.list(&mut |_| panic!("found")), "list");
+        unavailable(tier.list(&mut |_| panic!("found")).map(drop), "list");
         unavailable(tier.collect(&CollectOptions::default()).map(drop), "collect");
-        unavailable(tier.open_many(&[id]).remove(0).map(drop), "open_many");
-        unavailable(tier.remove_segment(&id.segment).map(drop), "remove_segment");
+        unavailable(tier.open_many(&exactly(&[id])).remove(0).map(drop), "open_many");
+        unavailable(tier.remove_segments(&[MODEL], &[id.segment]).map(drop), "remove_segment");
+        unavailable(tier.probe(), "probe");
         let counts = tier.counts();
         assert!(counts.failed >= 5, "{counts:?}");
         assert_eq!(fault == Fault::Hanging, counts.timed_out > 0, "{counts:?}");
@@ -192,7 +194,7 @@ fn a_dead_bucket_is_asked_by_one_probe_at_a_time_and_comes_back() {
     }
     assert!(!tier.is_up());
     let asked = faulty.requests();
-    let refused = tier.open_many(&[id; 10]);
+    let refused = tier.open_many(&exactly(&[id; 10]));
     assert!(refused.iter().all(|opened| opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Unavailable)));
     assert_eq!((faulty.requests(), tier.counts().shed), (asked, 10), "nobody waits for it");
     env.advance(Duration::from_secs(1));
@@ -225,9 +227,9 @@ fn what_could_not_be_deleted_is_not_found_any_more() {
     faulty.set(Some(Fault::Undeletable));
     assert_eq!(tier.remove(&id).unwrap_err().kind(), ErrorKind::Unavailable);
     assert_missed(&tier, &large);
-    assert!(tier.open_many(&[id])[0].as_ref().unwrap().is_none());
+    assert!(tier.open_many(&exactly(&[id]))[0].as_ref().unwrap().is_none());
     assert_eq!(listed(&tier), []);
-    assert!(tier.remove_segment(&id.segment).is_err());
+    assert!(tier.remove_segments(&[MODEL], &[id.segment]).is_err());
     assert_eq!(tier.put(&large).unwrap_err().kind(), ErrorKind::Unavailable, "it may be damaged and cannot make room");
     faulty.set(None);
     assert_missed(&tier, &large);
@@ -269,7 +271,7 @@ fn every_failpoint_is_an_error_of_its_operation() {
         tier.open(&entry.header().id()).and_then(|read| read.unwrap().frame(0)).map(drop)
     });
     fails("object.delete", &|tier, entry| tier.remove(&entry.header().id()).map(drop));
-    fails("object.list", &|tier, _| tier.list(&mut |_| {}));
+    fails("object.list", &|tier, _| tier.list(&mut |_| {}).map(drop));
 }
 
 /// A folder whose disk says no: an error that says so, and what was there stays.

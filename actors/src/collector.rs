@@ -1,0 +1,143 @@
+//! The bucket's collector, run now and then: where the bucket has a bound in age or size, nobody has to think of it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use ragstone_storage::env::Env;
+use ragstone_storage::tier::object::{CollectOptions, Collected, ObjectTier};
+use tokio::runtime::Handle;
+
+use crate::ragstone::blocking;
+use crate::settings::Settings;
+
+/// How often the clock is looked at, at the least.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Collects one bucket. Other nodes may do the same at the same time: nothing young leaves, and what is gone is gone.
+pub(crate) struct Collector {
+    /// The tier's owner may close it meanwhile.
+    object: Weak<ObjectTier>,
+    options: CollectOptions,
+    interval: Duration,
+    env: Env,
+    /// When the last collection began, or the service.
+    last_ms: AtomicU64,
+}
+
+impl Collector {
+    /// `None` where the settings bound nothing, or want no collection.
+    pub fn new(settings: &Settings, object: Option<&Arc<ObjectTier>>, env: Env) -> Option<Arc<Self>> {
+        let interval = Duration::from_secs(settings.object_gc_interval_s);
+        let is_bounded = settings.object_ttl_s > 0 || settings.object_max_bytes > 0;
+        let object = Arc::downgrade(object.filter(|_| is_bounded && !interval.is_zero())?);
+        let options = CollectOptions { ttl: settings.object_ttl(), ..CollectOptions::default() };
+        let last_ms = AtomicU64::new(env.now_unix_ms());
+        Some(Arc::new(Self { object, options, interval, env, last_ms }))
+    }
+
+    /// Looks at the clock now and then, until the tier is closed.
+    pub fn start(self: Arc<Self>, runtime: &Handle) {
+        let pause = self.interval.min(LOOK);
+        runtime.spawn(async move {
+            while self.object.strong_count() > 0 {
+                tokio::time::sleep(pause).await;
+                let collector = self.clone();
+                // It may take minutes, and waits for the network.
+                if let Err(error) = blocking(move || Ok(collector.collect_if_due())).await {
+                    tracing::warn!(%error, "the bucket's collection ended early");
+                }
+            }
+        });
+    }
+
+    /// Collects if the interval has passed since the last time; what left. A failure is a warning, and tried again an interval
+    /// later. BLOCKS.
+    pub fn collect_if_due(&self) -> Option<Collected> {
+        let now_ms = self.env.now_unix_ms();
+        let since = Duration::from_millis(now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)));
+        let object = self.object.upgrade().filter(|_| since >= self.interval)?;
+        self.last_ms.store(now_ms, Ordering::Relaxed);
+        let collected = object.collect(&self.options);
+        let collected = collected.inspect_err(|error| tracing::warn!(%error, "the bucket was not collected")).ok()?;
+        metrics::counter!("ragstone_object_collected_bytes_total").increment(collected.freed_bytes);
+        tracing::info!(?collected, "the bucket was collected");
+        Some(collected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_kernels::dtype::KvDtype;
+    use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
+    use ragstone_storage::env::FailMode;
+    use ragstone_storage::key::Fingerprint;
+    use ragstone_storage::tier::EntryTier;
+
+    use super::*;
+
+    const MODEL: Fingerprint = Fingerprint([3; 32]);
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    fn entry(token: u32) -> Arc<Entry> {
+        let new = NewEntry {
+            fingerprint: MODEL,
+            salt: "".into(),
+            parent: None,
+            tokens: [token].into(),
+            layers: 1,
+            kv_dim: 2,
+            dtype: KvDtype::F32,
+        };
+        let mut builder = EntryBuilder::new(new).unwrap();
+        builder.push_layer(&[1; 8], &[2; 8]).unwrap();
+        Arc::new(builder.finish(1, 1).unwrap())
+    }
+
+    fn settings() -> Settings {
+        Settings {
+            object_url: Some("memory://collector".into()),
+            object_ttl_s: 2 * 3600,
+            object_gc_interval_s: 3600,
+            ..Settings::default()
+        }
+    }
+
+    /// The buckets' clock is the system's; ours begins there and is moved by hand.
+    #[test]
+    fn the_bucket_is_collected_once_an_interval() {
+        let env = Env::seeded(1, Env::system().now_unix_ms());
+        let settings = settings();
+        let object = Arc::new(ObjectTier::open(&settings.object().unwrap(), MODEL, env.clone()).unwrap());
+        object.put(&entry(1)).unwrap();
+        let collector = Collector::new(&settings, Some(&object), env.clone()).unwrap();
+        assert_eq!(collector.collect_if_due(), None, "not as soon as it starts");
+        env.advance(HOUR);
+        let collected = collector.collect_if_due().unwrap();
+        assert_eq!((collected.objects, collected.left_expired), (1, 0));
+        assert_eq!(collector.collect_if_due(), None, "it was just done");
+        env.advance(2 * HOUR);
+        env.set_fail_point("object.list", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 1);
+        assert_eq!(collector.collect_if_due(), None, "a failure is a warning");
+        env.set_fail_point("object.list", FailMode::Off, 1);
+        assert_eq!(collector.collect_if_due(), None, "and is not repeated at once");
+        env.advance(HOUR);
+        assert_eq!(collector.collect_if_due().unwrap().left_expired, 1);
+        assert!(object.open(&entry(1).header().id()).unwrap().is_none());
+        drop(object);
+        env.advance(HOUR);
+        assert_eq!(collector.collect_if_due(), None, "the tier is closed");
+    }
+
+    #[test]
+    fn what_has_no_bound_is_not_collected() {
+        let object = ObjectTier::open(&settings().object().unwrap(), MODEL, Env::seeded(1, 0)).unwrap();
+        let (object, env) = (Arc::new(object), Env::seeded(1, 0));
+        let collects = |settings: &Settings| Collector::new(settings, Some(&object), env.clone()).is_some();
+        assert!(collects(&settings()));
+        assert!(collects(&Settings { object_ttl_s: 0, object_max_bytes: 1, ..settings() }));
+        assert!(!collects(&Settings { object_ttl_s: 0, ..settings() }));
+        assert!(!collects(&Settings { object_gc_interval_s: 0, ..settings() }));
+        assert!(Collector::new(&settings(), None, env.clone()).is_none());
+    }
+}

@@ -1,0 +1,70 @@
+//! The language model's folder: weights, tokenizer, chat template, and the fingerprint of them all.
+
+use std::sync::Arc;
+
+use ragstone_kernels::chat::ChatTemplate;
+use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
+use ragstone_storage::key::Fingerprint;
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ragstone::{Folders, Progress};
+use crate::settings::Settings;
+
+/// What was read from the model's folder.
+pub(crate) struct LoadedModel {
+    pub model: Arc<Model>,
+    pub tokenizer: Arc<Tokenizer>,
+    pub tokenizer_digest: String,
+    pub chat: Option<ChatTemplate>,
+    pub fingerprint: Fingerprint,
+}
+
+impl LoadedModel {
+    /// Reads the folder. BLOCKS, for about a second a gigabyte where the weights' digests are not in the catalog.
+    pub fn load(
+        settings: &Settings,
+        folders: &Folders,
+        catalog: &Catalog,
+        progress: &(dyn Fn(Progress) + Send + Sync),
+    ) -> Result<Self> {
+        let folder = &folders.model;
+        let tokenizer = Tokenizer::from_folder(folder)?;
+        let chat = ChatTemplate::from_folder(folder)?;
+        let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
+        let options = LoadOptions {
+            kv_dtype: settings.kv_dtype,
+            weights: settings.weights,
+            compute: settings.compute,
+            progress: Some(&loading),
+        };
+        let model = Model::load(folder, options)?;
+        tokenizer.check_fits(model.config())?;
+        let read = |name: &str| {
+            let path = folder.join(name);
+            std::fs::read(&path)
+                .map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
+        };
+        let tokenizer_json = read("tokenizer.json")?;
+        let weights = ragstone_kernels::weights::Checkpoint::open(folder)?;
+        let identity = ModelIdentity {
+            config: &read("config.json")?,
+            tokenizer: &tokenizer_json,
+            weights: Weights::Files(weights.files()),
+            arithmetic: &model.arithmetic().to_string(),
+            kv_dtype: model.kv_layout().dtype,
+            positional: &format!("{:?}", model.config().rope),
+        };
+        let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
+        let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
+        Ok(Self {
+            model: Arc::new(model),
+            tokenizer: Arc::new(tokenizer),
+            tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
+            chat,
+            fingerprint,
+        })
+    }
+}

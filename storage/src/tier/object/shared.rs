@@ -1,0 +1,99 @@
+//! What nodes and models that share a bucket need of it beside what every tier does: lossy entries, and removals that reach
+//! other models' objects.
+
+use std::sync::Arc;
+
+use super::client::Pending;
+use super::layout::{Name, Space};
+use super::{ObjectTier, Seen};
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::tier::{EntryId, EntrySummary, EntryTier, Precision, SharedTier, TierEntry};
+use crate::{ErrorKind, Result};
+
+/// Deletions under way at once.
+const DELETIONS: usize = 64;
+
+impl ObjectTier {
+    /// Lists this model's entries of a name space; reads the header of each.
+    pub(super) fn list_space(&self, space: Space, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
+        let mut listing = self.listing(self.names.model(space, &self.fingerprint));
+        let (mut seen, mut damaged) = (Seen::default(), 0);
+        while let Some(objects) = listing.next()? {
+            for (object, opened) in self.open_objects(&objects) {
+                match opened {
+                    Ok(Some(opened)) => {
+                        let summary = opened.layout.header.summary();
+                        seen.add(summary.bytes);
+                        each(summary);
+                    }
+                    Ok(None) => {}
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        tracing::warn!(object = %object.location, %error, "leaving out a damaged object");
+                        damaged += 1;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.seen()[space as usize] = seen;
+        Ok(damaged)
+    }
+
+    /// Deletes objects, many at once; the keys and bytes of those that were there. Those that could not be deleted, this node
+    /// does not find any more.
+    fn remove_named(&self, names: &[Name]) -> Result<Vec<(KvKey, u64)>> {
+        let (mut left, mut failed) = (Vec::new(), None);
+        for some in names.chunks(DELETIONS) {
+            let started: Vec<_> = some.iter().map(|name| (name, self.start_removal(*name))).collect();
+            for (name, removal) in started {
+                match self.removed(name, removal) {
+                    Ok(bytes) => left.extend(bytes.map(|bytes| (name.id.key, bytes))),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+        failed.map_or(Ok(left), Err)
+    }
+}
+
+impl SharedTier for ObjectTier {
+    fn open_many(&self, wanted: &[(EntryId, Precision)]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
+        let start = |(id, precision): &(EntryId, Precision)| {
+            let space = if *precision == Precision::Exact { Space::Exact } else { Space::Lossy };
+            self.start_open(&self.name(space, id))
+        };
+        let started: Vec<_> = wanted.iter().map(start).collect();
+        started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), Pending::wait))).collect()
+    }
+
+    fn keeps_lossy(&self) -> bool {
+        !self.codec.is_exact()
+    }
+
+    fn list_lossy(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64> {
+        self.list_space(Space::Lossy, each)
+    }
+
+    /// Exact and lossy.
+    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
+        let names = Space::ALL.map(|space| Name { space, fingerprint: *model, id: *id });
+        Ok(!self.remove_named(&names)?.is_empty())
+    }
+
+    /// Exact ones and lossy ones, by their names: nothing is read.
+    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
+        let mut below = Vec::new();
+        for space in Space::ALL {
+            for model in models {
+                below.extend(segments.iter().map(|segment| self.names.segment(space, model, segment)));
+            }
+        }
+        let found = self.list_all(below)?;
+        let names: Vec<Name> = found.iter().filter_map(|object| self.names.parse(&object.location)).collect();
+        self.remove_named(&names)
+    }
+
+    fn as_tier(&self) -> &dyn EntryTier {
+        self
+    }
+}
