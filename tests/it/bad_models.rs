@@ -31,8 +31,9 @@ fn change_config(model: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::write(path, config.to_string()).unwrap();
 }
 
-fn ask(folder: &Folder, model: &Path) -> Ran {
-    folder.run(&["ask", "What?", "--collection", "c", "--model", model.to_str().unwrap()])
+fn ingest(folder: &Folder, model: &Path) -> Ran {
+    let file = folder.write("a.txt", WORLD[0].1);
+    folder.run(&["ingest", file.to_str().unwrap(), "--model", model.to_str().unwrap()])
 }
 
 #[test]
@@ -50,17 +51,17 @@ fn a_model_that_cannot_be_loaded_is_explained() {
         config["architectures"] = json!(["MambaForCausalLM"]);
         config["model_type"] = json!("mamba");
     });
-    ask(&folder, &unknown).failed_with(&["amba"]);
+    ingest(&folder, &unknown).failed_with(&["amba"]);
 
     let missing = fresh("missing");
     change_config(&missing, |config| config["num_hidden_layers"] = json!(99));
-    ask(&folder, &missing).failed_with(&["model.layers."]);
+    ingest(&folder, &missing).failed_with(&["model.layers."]);
 
     let truncated = fresh("truncated");
     let weights = truncated.join("model.safetensors");
     let bytes = std::fs::read(&weights).unwrap();
     std::fs::write(&weights, &bytes[..bytes.len() / 2]).unwrap();
-    ask(&folder, &truncated).failed_with(&["model.safetensors"]);
+    ingest(&folder, &truncated).failed_with(&["model.safetensors"]);
 
     let misfit = fresh("misfit");
     let tokenizer = misfit.join("tokenizer.json");
@@ -71,12 +72,12 @@ fn a_model_that_cannot_be_loaded_is_explained() {
     }));
     vocabulary["model"]["vocab"]["<beyond>"] = json!(999_999);
     std::fs::write(&tokenizer, vocabulary.to_string()).unwrap();
-    ask(&folder, &misfit).failed_with(&["tokenizer"]);
+    ingest(&folder, &misfit).failed_with(&["tokenizer"]);
 
     let empty = fresh("empty");
     std::fs::remove_file(empty.join("config.json")).unwrap();
-    ask(&folder, &empty).failed_with(&["config.json"]);
-    ask(&folder, Path::new("/nowhere/model")).failed_with(&["/nowhere/model"]);
+    ingest(&folder, &empty).failed_with(&["config.json"]);
+    ingest(&folder, Path::new("/nowhere/model")).failed_with(&["/nowhere/model"]);
 }
 
 #[test]
@@ -125,7 +126,8 @@ fn a_data_folder_of_a_newer_version_is_left_alone() {
 #[test]
 fn without_an_embedding_model_the_three_ways_to_one_are_listed() {
     let folder = Folder::new();
-    let mut command = folder.ragstone(&["ask", "What?", "--offline"]);
+    let file = folder.write("a.txt", WORLD[0].1);
+    let mut command = folder.ragstone(&["ingest", file.to_str().unwrap(), "--offline"]);
     command.env_remove("RAGSTONE_EMBEDDER").env("XDG_CACHE_HOME", folder.path()).env("HF_HOME", folder.path());
     let output = command.output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();

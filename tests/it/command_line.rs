@@ -177,6 +177,8 @@ fn a_verb_s_short_help_is_its_own() {
     let long = folder.run(&["cache", "list", "--help"]).succeeded().stdout;
     let (own, global) = long.split_once("Global options:").unwrap();
     assert!(own.contains("--older-than") && !own.contains("--set") && global.contains("--set"), "{long}");
+    let warm = folder.run(&["cache", "warm", "--help"]).succeeded().stdout;
+    assert!(warm.contains("The job is durable"), "{warm}");
     let all = folder.run(&["--help"]).succeeded().stdout;
     assert!(all.contains("GiB") && all.contains("powers of 1000"), "{all}");
 }

@@ -10,8 +10,6 @@ use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
-/// Nothing of it can be found, cited or loaded any more, also after a restart. Passages that another document has, too,
-/// stay. To free room and keep the documents, use `cache evict`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]

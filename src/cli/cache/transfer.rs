@@ -13,8 +13,6 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::mebibytes;
 
-/// Entries of the model in use are copied, with what stands before them. What is there already is skipped, so that a copy
-/// that broke off is finished by the same command.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A folder, or file:///folder, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix

@@ -14,8 +14,6 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit, mebibytes};
 
-/// Damaged entries are removed (a copy of what the disk had goes into quarantine) and computed again when they are needed.
-/// The exit status is 1 if there are any.
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// Only this tier

@@ -16,8 +16,6 @@ use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 
-/// The job is durable: after Ctrl-C or a kill, the running service or the next one goes on with it, and so does the same
-/// command. What is there already is skipped. Answers go first.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
