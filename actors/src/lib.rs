@@ -26,7 +26,7 @@ pub mod warm;
 pub mod worker;
 
 pub use error::{Error, ErrorKind, Result};
-pub use prefill::{By, Schedule, Selection};
+pub use prefill::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
 pub use question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
 pub use ragstone::{Folders, Progress, Ragstone, Status};
 pub use ragstone_kernels::deviation::Compared;

@@ -211,7 +211,7 @@ impl Pipeline {
                 plan: plan.clone(),
                 loads,
                 device,
-                selection: question.selection,
+                selection: question.selection.unwrap_or(self.settings.selection()),
                 decode: Some(decode),
                 urgency: Urgency::Answer,
             };

@@ -19,8 +19,8 @@ use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
 use ragstone_storage::tier::Tier;
 
-pub use self::selection::{By, Schedule, Selection};
-use self::selection::{SELECTION_LAYER, rows_to_keep};
+use self::selection::rows_to_keep;
+pub use self::selection::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{FailedLoad, LayerLoads, LoadedLayer};
 use crate::report::{TierLoad, TokenAccount};
@@ -119,7 +119,7 @@ pub fn prefill_selecting(
         let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
         pool.write(layer, model.rope(), prompt.blocks, &rows, &rows, k, v)?;
         fresh.take(model, &rows, &kv);
-        if layer >= SELECTION_LAYER || layers <= SELECTION_LAYER {
+        if layer >= selection.first_layer(layers).min(layers - 1) {
             rows_computed.push(rows.len());
         }
         if layer + 1 == layers {

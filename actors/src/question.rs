@@ -17,8 +17,8 @@ pub struct Question {
     pub sampling: SamplingParams,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
-    /// Which tokens of blended passages are recomputed; the default but where the choice itself is measured.
-    pub selection: Selection,
+    /// Which tokens of blended passages are recomputed; `None`, as the settings have it, but where the choice is measured.
+    pub selection: Option<Selection>,
     /// What counts as the root; `Whole` but where that is measured.
     pub root: RootCut,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another.

@@ -10,6 +10,7 @@ use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::prefill::{DEFAULT_SELECTION_LAYER, Selection};
 use crate::prompt::PromptFormat;
 use crate::size;
 
@@ -56,6 +57,9 @@ pub struct Settings {
     pub kv_admission: AdmissionRule,
     /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
     pub recompute_ratio: f32,
+    /// The layer, the first is 0, whose fresh K and V choose these tokens; those before it compute every token of blended
+    /// passages. At least 1.
+    pub selection_layer: usize,
     /// Passages retrieved for a question.
     pub top_k: usize,
     /// Greatest length of a passage, in tokens of the language model.
@@ -102,6 +106,7 @@ impl Default for Settings {
             object_timeout_ms: 3000,
             kv_admission: AdmissionRule::Cost,
             recompute_ratio: 0.15,
+            selection_layer: DEFAULT_SELECTION_LAYER,
             top_k: 5,
             chunk_tokens: 256,
             max_queued: 64,
@@ -125,6 +130,7 @@ impl Settings {
             return bad("recompute_ratio", "must lie between 0.0 and 1.0");
         }
         for (key, value) in [
+            ("selection_layer", self.selection_layer),
             ("top_k", self.top_k),
             ("max_queued", self.max_queued),
             ("max_batch", self.max_batch),
@@ -168,6 +174,11 @@ impl Settings {
         let timeout = Duration::from_millis(self.object_timeout_ms);
         let capacity_bytes = self.object_max_bytes;
         Some(ObjectOptions { options, codec, timeout, capacity_bytes, ..ObjectOptions::new(url) })
+    }
+
+    /// How the tokens to recompute are chosen.
+    pub fn selection(&self) -> Selection {
+        Selection { layer: self.selection_layer, ..Selection::default() }
     }
 
     /// The age at which entries leave the bucket; `None`: none leaves for its age.

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_actors::{Folders, Progress as Loading, Ragstone};
+use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
@@ -73,6 +73,10 @@ struct AnswerArgs {
         conflicts_with = "retrieval"
     )]
     choice: Vec<Choice>,
+    /// The first layer on which blend and random choose tokens, from 1 on; those before it compute all [default: the setting
+    /// selection_layer]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = layer, conflicts_with = "retrieval")]
+    layer: Vec<usize>,
     /// What stood before each passage as its KV was computed, for reuse, blend and random
     #[arg(
         long,
@@ -104,14 +108,20 @@ struct AnswerArgs {
 }
 
 impl AnswerArgs {
-    fn axes(&self) -> Axes {
+    fn axes(&self, settings: &Settings) -> Axes {
         Axes {
             ratios: self.ratio.clone(),
             deviations: self.deviation.clone(),
             choices: self.choice.clone(),
+            layers: if self.layer.is_empty() { vec![settings.selection_layer] } else { self.layer.clone() },
             behind: self.behind.clone(),
         }
     }
+}
+
+fn layer(text: &str) -> Result<usize, String> {
+    let layer = text.trim().parse::<usize>().ok().filter(|layer| *layer >= FIRST_SELECTION_LAYER);
+    layer.ok_or_else(|| "a layer from 1 on is wanted: K and V of layer 0 never deviate".to_owned())
 }
 
 fn ratio(text: &str) -> Result<f32, String> {
@@ -193,7 +203,7 @@ async fn run_answers(config: &Config, args: &Args, items: Vec<(usize, Item)>) ->
     let folder = folder.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), &error))?;
     let ragstone = open(config, folder.path()).await?;
     let options = Options {
-        variants: Variant::of(&args.mode, &args.answers.axes()),
+        variants: Variant::of(&args.mode, &args.answers.axes(&config.settings)),
         seed: args.answers.seed,
         max_tokens: args.answers.max_tokens as usize,
         answer_after: args.answers.answer_after.clone(),

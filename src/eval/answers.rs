@@ -8,7 +8,9 @@
 use std::time::Duration;
 
 use ragstone_actors::report::SegmentReport;
-use ragstone_actors::{Answer, By, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
+use ragstone_actors::{
+    Answer, By, Context, DEFAULT_SELECTION_LAYER, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection,
+};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::residency::SegmentKind;
@@ -101,9 +103,10 @@ struct Way {
 }
 
 impl Way {
-    /// Computes what is missing and keeps it.
+    /// Computes what is missing and keeps it; with a cut root also what the passage is behind that alone, in the background.
     fn storing(root: RootCut, tenant: &'static str) -> Self {
-        Self { reuse: Reuse::Exact, selection: Selection::default(), root, tenant }
+        let reuse = if root == RootCut::Whole { Reuse::Exact } else { Reuse::Auto };
+        Self { reuse, selection: Selection::default(), root, tenant }
     }
 }
 
@@ -152,7 +155,8 @@ impl Asker<'_> {
             Mode::Random => By::Random(self.options.seed.rotate_left(32) ^ place as u64),
             _ => By::Deviation(variant.compared()),
         };
-        Way { reuse, selection: Selection { by, schedule: variant.schedule() }, root, tenant }
+        let layer = variant.layer.unwrap_or(DEFAULT_SELECTION_LAYER);
+        Way { reuse, selection: Selection { by, schedule: variant.schedule(), layer }, root, tenant }
     }
 
     /// Where passages that were computed without each other are kept.
@@ -191,7 +195,7 @@ impl Asker<'_> {
             input: Input::Chat { messages: vec![message], context: Some(context) },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             reuse: way.reuse,
-            selection: way.selection,
+            selection: Some(way.selection),
             root: way.root,
             tenant: way.tenant.into(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),

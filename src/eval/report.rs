@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ragstone_actors::report::TokenAccount;
-use ragstone_actors::{Compared, Schedule};
+use ragstone_actors::{Compared, DEFAULT_SELECTION_LAYER, Schedule};
 use serde::Serialize;
 
 use super::score::Score;
@@ -68,9 +68,9 @@ pub enum Deviation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// Once, on the second layer
+    /// Once
     OneShot,
-    /// On every layer behind the first, fewer each time, the ratio on average
+    /// On every layer from then on, fewer each time, the ratio on average
     Gradual,
 }
 
@@ -94,6 +94,8 @@ pub struct Variant {
     pub deviation: Option<Deviation>,
     /// Of modes that recompute.
     pub choice: Option<Choice>,
+    /// The first layer that chooses, of modes that recompute.
+    pub layer: Option<usize>,
     /// Of modes whose passages were computed by themselves.
     pub behind: Option<Behind>,
 }
@@ -104,6 +106,7 @@ pub struct Axes {
     pub ratios: Vec<f32>,
     pub deviations: Vec<Deviation>,
     pub choices: Vec<Choice>,
+    pub layers: Vec<usize>,
     pub behind: Vec<Behind>,
 }
 
@@ -112,23 +115,33 @@ impl Variant {
     pub fn of(modes: &[Mode], axes: &Axes) -> Vec<Self> {
         let mut variants: Vec<Self> = Vec::new();
         for &mode in modes {
-            for behind in some_if(mode.is_alone(), &axes.behind) {
-                for choice in some_if(mode.recomputes(), &axes.choices) {
-                    for deviation in some_if(mode == Mode::Blend, &axes.deviations) {
-                        for ratio in some_if(mode.recomputes(), &axes.ratios) {
-                            let variant = Self { mode, ratio, deviation, choice, behind };
-                            if !variants.contains(&variant) {
-                                variants.push(variant);
-                            }
-                        }
-                    }
+            let with_behind = some_if(mode.is_alone(), &axes.behind).into_iter();
+            let with_layer = with_behind.flat_map(|behind| {
+                let layers = some_if(mode.recomputes(), &axes.layers).into_iter();
+                layers.map(move |layer| Self { mode, ratio: None, deviation: None, choice: None, layer, behind })
+            });
+            let with_choice = with_layer.flat_map(|it| {
+                let choices = some_if(mode.recomputes(), &axes.choices).into_iter();
+                choices.map(move |choice| Self { choice, ..it })
+            });
+            let with_deviation = with_choice.flat_map(|it| {
+                let deviations = some_if(mode == Mode::Blend, &axes.deviations).into_iter();
+                deviations.map(move |deviation| Self { deviation, ..it })
+            });
+            let all = with_deviation.flat_map(|it| {
+                let ratios = some_if(mode.recomputes(), &axes.ratios).into_iter();
+                ratios.map(move |ratio| Self { ratio, ..it })
+            });
+            for variant in all {
+                if !variants.contains(&variant) {
+                    variants.push(variant);
                 }
             }
         }
         variants
     }
 
-    /// The mode's name and whatever is not as in production: "blend k gradual bos".
+    /// The mode's name and whatever is not as in production: "blend k gradual @1 bos".
     pub fn name(&self) -> String {
         let mut name = self.mode.name().to_owned();
         name += match self.deviation {
@@ -137,6 +150,10 @@ impl Variant {
             Some(Deviation::Kv) | None => "",
         };
         name += if self.choice == Some(Choice::Gradual) { " gradual" } else { "" };
+        name += &self
+            .layer
+            .filter(|layer| *layer != DEFAULT_SELECTION_LAYER)
+            .map_or_else(String::new, |at| format!(" @{at}"));
         name += if self.behind == Some(Behind::Bos) { " bos" } else { "" };
         name
     }
@@ -319,6 +336,7 @@ mod tests {
             ratios: vec![0.15, 0.2],
             deviations: vec![Deviation::Kv, Deviation::V],
             choices: vec![Choice::OneShot, Choice::Gradual],
+            layers: vec![2],
             behind: vec![Behind::Root, Behind::Bos],
         };
         let of = |modes: &[Mode], axes| Variant::of(modes, axes).iter().map(Variant::name).collect::<Vec<_>>();
@@ -331,12 +349,15 @@ mod tests {
         assert_eq!(of(&[Mode::Blend], &production), ["blend", "blend", "blend bos", "blend bos"]);
         let all = of(&[Mode::Blend], &axes);
         assert!(all.contains(&"blend v gradual bos".to_owned()), "{all:?}");
+        let late = of(&[Mode::Random, Mode::Reuse], &Axes { layers: vec![1], ..production.clone() });
+        assert_eq!(late, ["random @1", "random @1", "random @1 bos", "random @1 bos", "reuse", "reuse bos"]);
         assert!(Variant::of(&[Mode::Blend], &Axes { ratios: vec![], ..axes }).is_empty());
     }
 
     #[test]
     fn means_are_over_all_and_by_type() {
-        let variant = Variant { mode: Mode::Exact, ratio: None, deviation: None, choice: None, behind: None };
+        let variant =
+            Variant { mode: Mode::Exact, ratio: None, deviation: None, choice: None, layer: None, behind: None };
         let mut report = ModeReport::new(variant);
         for (item, kind, f1, em) in [(0, Some("T1"), 1.0, 1.0), (1, Some("T2"), 0.5, 0.0), (2, None, 0.0, 0.0)] {
             let tokens = TokenAccount { exact: 5, blended: 0, recomputed: 0, computed: 2 };

@@ -1,7 +1,7 @@
 //! `POST /v1/chat/completions`
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::{Input, Question, RootCut, Selection};
+use ragstone_actors::{Input, Question, RootCut};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::MAX_LOGPROBS;
 use serde::Deserialize;
@@ -41,7 +41,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: we
         input: Input::Chat { messages, context: generation.extension.context() },
         sampling: generation.sampling,
         reuse: generation.extension.reuse,
-        selection: Selection::default(),
+        selection: None,
         root: RootCut::Whole,
         tenant: std::mem::take(&mut generation.extension.tenant),
         deadline: generation.deadline,

@@ -1,7 +1,7 @@
 //! `POST /v1/completions`
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::{Input, Question, RootCut, Selection};
+use ragstone_actors::{Input, Question, RootCut};
 use serde::Deserialize;
 
 use super::answer::{self, Asked};
@@ -73,7 +73,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: we
             input: prompt.input()?,
             sampling,
             reuse: extension.reuse,
-            selection: Selection::default(),
+            selection: None,
             root: RootCut::Whole,
             tenant: extension.tenant,
             deadline: generation.deadline,

@@ -12,19 +12,33 @@ use crate::fusion::LoadedLayer;
 
 /// The first layer whose fresh K and V can differ from stored ones: those of the layer before it come from the
 /// embeddings alone.
-pub(super) const SELECTION_LAYER: usize = 1;
+pub const FIRST_SELECTION_LAYER: usize = 1;
+
+/// The layer that chooses unless settings say otherwise. K and V of layer 1 show only what layer 0 attended to, which can be
+/// as little as the few tokens before; where passages first meet in layer 1, layer 2 is the first to show it
+/// (docs/results.md, Answers). The paper chooses on layer 1, for one layer less of full computation.
+pub const DEFAULT_SELECTION_LAYER: usize = 2;
 
 /// Under [`Schedule::Gradual`] the first choice keeps this much more than the ratio, and the last this much less.
 const GRADUAL_SLOPE: f32 = 0.5;
 
 /// How the tokens of blended passages that are recomputed are chosen. How many is the ratio's alone. The default is what
 /// serves; the rest is there to be measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selection {
     /// Which tokens.
     pub by: By,
     /// On which layers.
     pub schedule: Schedule,
+    /// The first layer that chooses, at least [`FIRST_SELECTION_LAYER`]; those before it compute every token. A model without
+    /// this layer chooses on its last.
+    pub layer: usize,
+}
+
+impl Default for Selection {
+    fn default() -> Self {
+        Self { by: By::default(), schedule: Schedule::default(), layer: DEFAULT_SELECTION_LAYER }
+    }
 }
 
 /// Which of the tokens are recomputed.
@@ -45,26 +59,34 @@ impl Default for By {
 /// On which layers tokens are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Schedule {
-    /// Once, on the second layer.
+    /// Once, on the first layer that may.
     #[default]
     OneShot,
-    /// On every layer behind the first, each time from those that are left: more than the ratio at first, less in the end,
+    /// On that layer and every one behind it, each time from those that are left: more than the ratio at first, less in the end,
     /// and the ratio on average (section 4.3's gradual filtering).
     Gradual,
 }
 
 impl Schedule {
-    /// The share of the blended tokens that `layer` computes, of `layers`; `None` where nothing is chosen on this layer.
-    fn share(self, ratio: f32, layer: usize, layers: usize) -> Option<f32> {
+    /// The share of the blended tokens that `layer` computes, of `layers`, if `first` is the first that chooses; `None` where
+    /// nothing is chosen on this layer.
+    fn share(self, ratio: f32, first: usize, layer: usize, layers: usize) -> Option<f32> {
         match self {
-            Self::OneShot => (layer == SELECTION_LAYER).then_some(ratio),
-            Self::Gradual if layer < SELECTION_LAYER => None,
+            Self::OneShot => (layer == first).then_some(ratio),
+            Self::Gradual if layer < first => None,
             Self::Gradual => {
                 let slope = GRADUAL_SLOPE.min(1.0 / ratio - 1.0);
-                let last = (layers - 1 - SELECTION_LAYER).max(1) as f32;
-                Some(ratio * (1.0 + slope * (1.0 - 2.0 * (layer - SELECTION_LAYER) as f32 / last)))
+                let last = (layers - 1 - first).max(1) as f32;
+                Some(ratio * (1.0 + slope * (1.0 - 2.0 * (layer - first) as f32 / last)))
             }
         }
+    }
+}
+
+impl Selection {
+    /// The first layer of `layers` that chooses.
+    pub(super) fn first_layer(self, layers: usize) -> usize {
+        self.layer.clamp(FIRST_SELECTION_LAYER, layers.saturating_sub(1).max(FIRST_SELECTION_LAYER))
     }
 }
 
@@ -82,7 +104,8 @@ pub(super) fn rows_to_keep(
     if plan.ratio <= 0.0 || plan.ratio >= 1.0 {
         return Ok(None);
     }
-    let Some(share) = selection.schedule.share(plan.ratio, layer, layers) else { return Ok(None) };
+    let first = selection.first_layer(layers);
+    let Some(share) = selection.schedule.share(plan.ratio, first, layer, layers) else { return Ok(None) };
     let blended = |segment: usize| matches!(segment_of(plan, segment).source, Source::Blend { .. });
     let frames: Vec<_> = loaded.frames.iter().filter(|(segment, _)| blended(*segment)).collect();
     if frames.is_empty() {
@@ -158,16 +181,16 @@ mod tests {
     fn gradual_shares_fall_and_have_the_ratio_as_their_mean() {
         for (ratio, layers) in [(0.15_f32, 5_usize), (0.5, 24), (0.9, 5), (0.3, 3), (0.2, 2)] {
             let shares: Vec<f32> =
-                (1..layers).map(|layer| Schedule::Gradual.share(ratio, layer, layers).unwrap()).collect();
+                (1..layers).map(|layer| Schedule::Gradual.share(ratio, 1, layer, layers).unwrap()).collect();
             assert!(shares.is_sorted_by(|a, b| a >= b) && shares[0] <= 1.0, "{shares:?}");
             if layers > 2 {
                 let mean = shares.iter().sum::<f32>() / shares.len() as f32;
                 assert!((mean - ratio).abs() < 1e-5 && shares[0] > *shares.last().unwrap(), "{ratio}: {shares:?}");
             }
         }
-        assert_eq!(Schedule::Gradual.share(0.15, 0, 5), None);
+        assert_eq!(Schedule::Gradual.share(0.15, 1, 0, 5), None);
         assert_eq!(
-            (0..3).map(|layer| Schedule::OneShot.share(0.15, layer, 3)).collect::<Vec<_>>(),
+            (0..3).map(|layer| Schedule::OneShot.share(0.15, 1, layer, 3)).collect::<Vec<_>>(),
             [None, Some(0.15), None]
         );
     }

@@ -333,7 +333,7 @@ fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
         bench.ask_selecting(&segments, PlanOptions { ratio, reuse: ReuseMode::Auto }, false, selection).0
     };
     let by = |by| Selection { by, ..Selection::default() };
-    let gradual = |by| Selection { by, schedule: Schedule::Gradual };
+    let gradual = |by| Selection { by, schedule: Schedule::Gradual, ..Selection::default() };
     let ways = [
         Selection::default(),
         by(By::Deviation(Compared::Keys)),
@@ -342,6 +342,8 @@ fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
         by(By::Random(2)),
         gradual(By::default()),
         gradual(By::Random(1)),
+        Selection { layer: 2, ..Selection::default() },
+        Selection { layer: 99, ..Selection::default() },
     ];
     let chosen = ask(0.3, ways[0]);
     for (index, way) in ways.iter().enumerate() {
