@@ -104,6 +104,7 @@ def same_answers(folder, encode, items, path):
     """Share of the answers in a file of `ragstone eval --mode full --answers FILE` that are those of transformers."""
     theirs = Transformers(folder)
     lines = [line for line in map(json.loads, open(path)) if line["mode"] == "full"]
+    assert all(line["question"] == items[line["item"]]["question"] for line in lines), "answers to other questions: give their --data"
     same = [line["answer"] == theirs.answer(prompt_ids(encode, items[line["item"]])) for line in lines]
     return {"answers": len(same), "same": sum(same) / len(same)}
 

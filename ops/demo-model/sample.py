@@ -11,7 +11,7 @@ from pathlib import Path
 from world import LEVELS, World, held_out
 
 WORLDS, PAGES, SEED = 10, 6, 2026
-SHOWN = ("How many boats does Jona Wanfell own?", "What does Jona Wanfell play?")  # what ops/run asks
+SHOWN = ("How many bells are owned by Lodor Nevgan?", "Who owns more bells, Jovin Falgan or Lodor Nevgan?")  # what ops/run asks
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
 HELD_OUT = {"T1": 10, "T2": 20, "T3": 20}
 
@@ -48,6 +48,7 @@ def choose(made, rng):
     """The questions that `ops/run` asks, and some of each type."""
     every = [q for world in made for q in world.questions()]
     chosen = [q for text in SHOWN for q in every if q.text == text]
+    assert len(chosen) == len(SHOWN), "a question that ops/run asks is of no world: choose others"
     for kind, count in WANTED.items():
         pool = [q for q in every if q.type == kind and q not in chosen]
         chosen += rng.sample(pool, count - sum(q.type == kind for q in chosen))

@@ -127,7 +127,7 @@ fn print(ending: &Ending) -> Result<()> {
     let mut out = String::from("\n");
     if ending.model == model_source::DEMO_ID {
         out.push_str(
-            "(Embedded demo model: look-ups are mostly right, comparisons are guesses. --model takes a real one.)\n",
+            "(Embedded demo model: it knows the sentences of examples/world, nothing else. --model takes a real one.)\n",
         );
     }
     out.push_str(&report::citations(&ending.extension["citations"]));

@@ -9,6 +9,7 @@ use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Progress as Loading, Ragst
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
+use ragstone_storage::tier::object::ConnectionOptions;
 use sha2::{Digest, Sha256};
 
 use crate::cli::output;
@@ -99,7 +100,7 @@ struct AnswerArgs {
     /// The longest answer, in tokens
     #[arg(long, value_name = "N", default_value_t = 32, conflicts_with = "retrieval", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: u32,
-    /// Score only what follows this text in an answer, where it occurs (the demo model compares as "3 and 5, so Mira")
+    /// Score only what follows this text in an answer, where it occurs (the demo model compares as "Mira Vosman 3, Lora Selholm 5, so Lora Selholm")
     #[arg(long, value_name = "TEXT", conflicts_with = "retrieval")]
     answer_after: Option<String>,
     /// Write every answer to this file, one JSON object a line
@@ -231,6 +232,10 @@ async fn open(config: &Config, folder: &Path) -> Result<Ragstone> {
     let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
     let mut settings = config.settings.clone();
     settings.disk_bytes = settings.disk_bytes.min(MOST_DISK_BYTES);
+    // What is measured neither goes to a shared bucket nor comes from there.
+    settings.object_url = None;
+    settings.object_options = ConnectionOptions::default();
+    (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
     let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
     let bars = std::sync::Mutex::new(None);
     let show = move |Loading::Loading { what, done, total }| service::show_loading(&bars, what, done, total);

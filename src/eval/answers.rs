@@ -24,6 +24,8 @@ use crate::error::{Error, ErrorKind, Result};
 const IN_ORDER: &str = "eval-in-order";
 /// Each passage behind the system prompt alone.
 const ALONE: &str = "eval-alone";
+/// A passage that no data set has.
+const BETWEEN: &str = "-- ragstone eval --";
 /// Each passage behind the prompt's first token alone.
 const BEHIND_BOS: &str = "eval-behind-bos";
 
@@ -124,7 +126,7 @@ impl Asker<'_> {
             self.prepare(*variant, &item.question, &documents).await?;
             let documents = if variant.mode == Mode::NoPassages { &[][..] } else { &documents };
             let answer = self.ask(&item.question, documents, way, self.options.max_tokens).await?;
-            check_source(variant.mode, &answer.finish.report.segments)?;
+            check_source(*variant, &answer.finish.report.segments)?;
             let text = answer.text.trim();
             let score = score(text, &item.answers, self.options.answer_after.as_deref());
             answered.push(Answered {
@@ -175,7 +177,12 @@ impl Asker<'_> {
             Mode::Reuse | Mode::Blend | Mode::Random => {
                 let (root, tenant) = Self::alone(variant);
                 for document in documents {
-                    self.store(question, std::slice::from_ref(document), Way::storing(root, tenant)).await?;
+                    // With a cut root what is left of the system prompt comes first, and no document may be stored behind it
+                    // as it will stand: another passage comes between them.
+                    let between = InlineDocument { title: String::new(), text: BETWEEN.into() };
+                    let prompt = [between, document.clone()];
+                    let prompt = if root == RootCut::Whole { &prompt[1..] } else { &prompt };
+                    self.store(question, prompt, Way::storing(root, tenant)).await?;
                 }
             }
         }
@@ -205,13 +212,16 @@ impl Asker<'_> {
 }
 
 /// An answer whose passages were quietly computed would be measured as something that it is not.
-fn check_source(mode: Mode, segments: &[SegmentReport]) -> Result<()> {
+fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
+    let mode = variant.mode;
     let passages = || segments.iter().filter(|it| it.kind == SegmentKind::Passage && it.tokens > 0);
-    let as_wanted = match mode {
-        Mode::NoPassages => passages().next().is_none(),
-        Mode::Full => passages().all(|it| it.source == "compute"),
-        Mode::Exact => passages().all(|it| it.source == "exact"),
-        Mode::Reuse | Mode::Blend | Mode::Random => passages().all(|it| it.source != "compute"),
+    let as_wanted = match (mode, variant.behind) {
+        (Mode::NoPassages, _) => passages().next().is_none(),
+        (Mode::Full, _) => passages().all(|it| it.source == "compute"),
+        (Mode::Exact, _) => passages().all(|it| it.source == "exact"),
+        // The first one is the rest of the system prompt.
+        (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == "blend"),
+        (Mode::Reuse | Mode::Blend | Mode::Random, _) => passages().all(|it| it.source != "compute"),
     };
     if as_wanted {
         return Ok(());
@@ -237,17 +247,21 @@ mod tests {
             segments.push(segment(SegmentKind::Question, 4, "compute"));
             segments
         };
-        for (mode, sources, right) in [
-            (Mode::Full, &["compute", "compute"][..], true),
-            (Mode::Full, &["exact", "compute"], false),
-            (Mode::NoPassages, &[], true),
-            (Mode::Exact, &["exact", "exact"], true),
-            (Mode::Exact, &["exact", "compute"], false),
-            (Mode::Exact, &["exact", "blend"], false),
-            (Mode::Reuse, &["exact", "blend"], true),
-            (Mode::Blend, &["exact", "compute"], false),
+        let bos = Some(Behind::Bos);
+        for (mode, behind, sources, right) in [
+            (Mode::Full, None, &["compute", "compute"][..], true),
+            (Mode::Full, None, &["exact", "compute"], false),
+            (Mode::NoPassages, None, &[], true),
+            (Mode::Exact, None, &["exact", "exact"], true),
+            (Mode::Exact, None, &["exact", "compute"], false),
+            (Mode::Exact, None, &["exact", "blend"], false),
+            (Mode::Reuse, None, &["exact", "blend"], true),
+            (Mode::Blend, None, &["exact", "compute"], false),
+            (Mode::Blend, bos, &["exact", "blend", "blend"], true),
+            (Mode::Blend, bos, &["exact", "exact", "blend"], false),
         ] {
-            assert_eq!(check_source(mode, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
+            let variant = Variant { mode, ratio: None, deviation: None, choice: None, layer: None, behind };
+            assert_eq!(check_source(variant, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
         }
     }
 }

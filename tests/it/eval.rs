@@ -11,7 +11,7 @@ fn dataset() -> Value {
     let bakery = [
         (
             "Calnix Bakery",
-            "Calnix Bakery makes candles. Calnix Bakery employs 34 people. Jona Wanfell founded Calnix Bakery.",
+            "Calnix Bakery makes candles. Calnix Bakery employs 34 people. The founder of Calnix Bakery is Jona Wanfell.",
         ),
         ("Elka Dorman", "Elka Dorman plays harp. Elka Dorman keeps 12 doves. Elka Dorman visits Torbury."),
         ("Harbour report", "The founder of Calnix Bakery owns 7 boats. The road was closed in March."),
@@ -19,7 +19,7 @@ fn dataset() -> Value {
     let works = [
         (
             "Callux Motors",
-            "Callux Motors makes ink. Gavin Wesden directs Callux Motors. Callux Motors employs 18 people.",
+            "Callux Motors makes ink. The director of Callux Motors is Gavin Wesden. Callux Motors employs 18 people.",
         ),
         ("Market letter", "The director of Callux Motors keeps 25 doves. The director of Callux Motors plays lute."),
     ];
@@ -29,11 +29,11 @@ fn dataset() -> Value {
         json!({ "ctxs": passages, "question": question, "answers": [answer], "type": kind })
     };
     json!([
-        item(&bakery, "T1", "What does Calnix Bakery make?", "candles"),
-        item(&bakery, "T1", "How many doves does Elka Dorman keep?", "12"),
-        item(&works, "T1", "What does Callux Motors make?", "ink"),
-        item(&bakery, "T2", "How many boats does Jona Wanfell own?", "7"),
-        item(&works, "T2", "What does Gavin Wesden play?", "lute"),
+        item(&bakery, "T1", "What is made by Calnix Bakery?", "candles"),
+        item(&bakery, "T1", "How many doves are kept by Elka Dorman?", "12"),
+        item(&works, "T1", "What is made by Callux Motors?", "ink"),
+        item(&bakery, "T2", "How many boats are owned by Jona Wanfell?", "7"),
+        item(&works, "T2", "Which instrument is played by Gavin Wesden?", "lute"),
     ])
 }
 
@@ -122,6 +122,25 @@ fn parts_of_a_data_set_and_wrong_ones() {
     let ran = folder.run(&["eval", broken.to_str().unwrap(), "--mode", "full"]);
     ran.failed_with(&["broken.json", "item 3", "`ctxs[1].text` is a number"]);
     assert!(!folder.data().exists());
+}
+
+#[test]
+fn what_chooses_and_what_stood_before_can_be_measured() {
+    let folder = Folder::new();
+    let set = folder.write("set.json", dataset().to_string());
+    let ways = ["--mode", "reuse,blend", "--ratio", "0.3", "--deviation", "kv,v", "--layer", "1,2", "--behind", "root,bos"];
+    let report = folder.json(&[&["eval", set.to_str().unwrap(), "--choice", "gradual", "--json"][..], &ways].concat());
+    let modes = report["modes"].as_array().unwrap();
+    assert_eq!(modes.len(), 2 + 8);
+    for mode in modes {
+        let (exact, blended) = (mode["tokens"]["exact"].as_u64().unwrap(), mode["tokens"]["blended"].as_u64().unwrap());
+        assert!(blended > 0, "{mode}");
+        // Behind the first token alone only the system prompt is exact, behind the whole one the first passage, too.
+        let system = 5 * 8;
+        assert_eq!(exact == system, mode["behind"] == "bos", "{exact} of {mode}");
+    }
+    let refused = folder.run(&["eval", set.to_str().unwrap(), "--mode", "blend", "--layer", "0"]);
+    assert!(refused.code == Some(2) && refused.stderr.contains("from 1 on"), "{refused:?}");
 }
 
 /// What reuse costs, on the demo model's fifty held-out questions. The margins are about half of what was measured
