@@ -342,7 +342,7 @@ fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
         by(By::Random(2)),
         gradual(By::default()),
         gradual(By::Random(1)),
-        Selection { layer: 2, ..Selection::default() },
+        Selection { layer: 1, ..Selection::default() },
         Selection { layer: 99, ..Selection::default() },
     ];
     let chosen = ask(0.3, ways[0]);
