@@ -169,10 +169,13 @@ class Run:
         groups = [{"params": others}, {"params": [self.model.embed.weight], "lr_scale": 0.5}]
         self.optimizers = [torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0), Muon(matrices)]
         self.at = {"step": 0, "stage": a.stage, "in_stage": 0, "tokens": 0, "seconds": 0.0}
+        self.averages = {}  # of what was reported, moving
 
     def save(self, path):
         temporary = path.with_suffix(".new")
-        torch.save({"model": self.model.state_dict(), "optimizers": [o.state_dict() for o in self.optimizers], "at": self.at}, temporary)
+        optimizers = [o.state_dict() for o in self.optimizers]
+        torch.save({"model": self.model.state_dict(), "optimizers": optimizers, "at": self.at, "averages": self.averages},
+                   temporary)
         os.replace(temporary, path)
 
     def load(self, path):
@@ -180,7 +183,7 @@ class Run:
         self.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"]):
             optimizer.load_state_dict(saved)
-        self.at = state["at"]
+        self.at, self.averages = state["at"], state["averages"]
 
     def step(self, encode):
         """One step. The rate warms up over 100 steps, stays, and falls linearly over the last four fifths of the tokens."""
@@ -219,32 +222,31 @@ def train(a):
         run.load(state)
         run.at["stage"] = max(run.at["stage"], a.stage)
         print("resumed", run.at, flush=True)
-    averages = {}
     while run.at["tokens"] < a.tokens * 1e6:
         loss, hits = run.step(encode)
         for key, value in {"loss": loss, **hits}.items():
-            averages[key] = averages.get(key, value) * 0.97 + value * 0.03
+            run.averages[key] = run.averages.get(key, value) * 0.97 + value * 0.03
         if run.at["step"] % a.every == 0:
             speed = round(run.at["tokens"] / run.at["seconds"])
-            report(state, {**run.at, "per_second": speed, **{k: round(v, 3) for k, v in averages.items()}})
+            report(state, {**run.at, "per_second": speed, **{k: round(v, 3) for k, v in run.averages.items()}})
+            advance(run, a, encode, state)
             run.save(state)
-            advance(run, a, encode, state, averages)
     run.save(state)
     export(run.model, a.checkpoint)
 
 
-def advance(run, a, encode, state, averages):
+def advance(run, a, encode, state):
     """Goes to the next stage once free-running answers on dev worlds of this size pass the mark, or patience is at its end."""
     stage = run.at["stage"]
-    types = [t for t in ("T1", "T2", "T3") if t in averages]
+    types = [t for t in ("T1", "T2", "T3") if t in run.averages]
     late = stage < a.last and run.at["in_stage"] > PATIENCE[stage] * 1e6
-    if stage >= a.last or min(averages[t] for t in types) < PASS_MARK - 0.05 and not late:
+    if stage >= a.last or min(run.averages[t] for t in types) < PASS_MARK - 0.05 and not late:
         return
     scores = free_running(run.model, encode, dev_set(stage))["exact"]
     report(state, {"dev": STAGES[stage][0], "exact_match": scores})
     if late or min(scores.values()) >= PASS_MARK:
         run.at.update(stage=stage + 1, in_stage=0)
-        averages.clear()
+        run.averages.clear()
 
 
 def report(state, record):
