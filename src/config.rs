@@ -18,6 +18,12 @@ const PREFIX: &str = "RAGSTONE_";
 /// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
 const NO_SETTINGS: &[&str] = &["config", "failpoints"];
 
+/// What Kubernetes puts into every container beside a Service named `ragstone`: `RAGSTONE_PORT`, `RAGSTONE_SERVICE_HOST`, ….
+fn is_service_link(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    key == "port" || key.starts_with("port_") || key.starts_with("service_")
+}
+
 /// What the binary itself needs to know: where things are and how to speak.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -169,7 +175,7 @@ fn sources(file: Option<&Path>, prefix: &str, flags: &Flags, surface: bool) -> R
     if let Some(path) = file {
         figment = figment.merge(Half { data: Toml::file_exact(path), surface });
     }
-    let variables = Env::prefixed(prefix).ignore(NO_SETTINGS).split("__");
+    let variables = Env::prefixed(prefix).ignore(NO_SETTINGS).filter(|key| !is_service_link(key.as_str())).split("__");
     figment = figment.merge(Half { data: variables, surface });
     for assignment in &flags.set {
         figment = figment.merge(Half { data: Assignment::parse(assignment)?, surface });
@@ -285,6 +291,16 @@ mod tests {
     fn defaults_are_valid() {
         let config = load(None, &Flags::default()).unwrap();
         assert_eq!(config.surface, Surface::default());
+    }
+
+    #[test]
+    fn what_kubernetes_sets_is_no_setting() {
+        for key in ["PORT", "PORT_7411_TCP_ADDR", "SERVICE_HOST", "SERVICE_PORT_HTTP", "service_host"] {
+            assert!(is_service_link(key), "{key}");
+        }
+        for key in ["TOP_K", "LISTEN", "PORTS", "HOST_BYTES"] {
+            assert!(!is_service_link(key), "{key}");
+        }
     }
 
     #[test]

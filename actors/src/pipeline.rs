@@ -110,6 +110,11 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, format!("ratio {ratio} must lie between 0.0 and 1.0")));
         }
+        if let Input::Chat { messages, context: Some(_) } = &question.input
+            && messages.last().is_some_and(|message| message.content.trim().is_empty())
+        {
+            return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
+        }
         self.admission.clone().try_acquire_owned().map_err(|_| {
             metrics::counter!("ragstone_shed_total", "worker" => "admission").increment(1);
             let limit = self.settings.max_queued;

@@ -59,6 +59,7 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "messages": hello(), "ragstone": { "collection": "x", "top_k": 0 } }), "ragstone.top_k"),
         (json!({ "messages": hello(), "ragstone": { "reuse": { "ratio": 2 } } }), "ragstone.reuse.ratio"),
         (json!({ "messages": hello(), "ragstone": { "reuse": "never" } }), "ragstone"),
+        (json!({ "messages": [{ "role": "user", "content": " \n" }], "ragstone": { "collection": "x" } }), ""),
     ];
     let text = [
         (json!({}), "prompt"),

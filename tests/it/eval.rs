@@ -128,7 +128,8 @@ fn parts_of_a_data_set_and_wrong_ones() {
 fn what_chooses_and_what_stood_before_can_be_measured() {
     let folder = Folder::new();
     let set = folder.write("set.json", dataset().to_string());
-    let ways = ["--mode", "reuse,blend", "--ratio", "0.3", "--deviation", "kv,v", "--layer", "1,2", "--behind", "root,bos"];
+    let ways =
+        ["--mode", "reuse,blend", "--ratio", "0.3", "--deviation", "kv,v", "--layer", "1,2", "--behind", "root,bos"];
     let report = folder.json(&[&["eval", set.to_str().unwrap(), "--choice", "gradual", "--json"][..], &ways].concat());
     let modes = report["modes"].as_array().unwrap();
     assert_eq!(modes.len(), 2 + 8);
