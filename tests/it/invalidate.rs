@@ -77,6 +77,7 @@ async fn an_invalidated_document_is_nowhere_any_more() {
     let after = list(&folder, &[]);
     assert_eq!(done["entries_removed"], before.len() - after.len(), "each once: {done}");
     assert!(done["copies_removed"].as_u64().unwrap() >= 2 * (before.len() - after.len()) as u64, "{done}");
+    assert_eq!(done["entries_removed"], said["entries_removed"], "as the dry run said, what stood behind included");
     assert_eq!(traces.left(&folder), [json!(null); 0]);
     nowhere(&folder, &service, &traces, title).await;
     assert_eq!(service.stop(), 0);

@@ -50,7 +50,7 @@ fn summary(done: &Value) -> String {
     let (entries, copies) = (number(&done["entries_removed"]), number(&done["copies_removed"]));
     let entries = output::entries(entries, copies, number(&done["bytes_removed"]));
     if done["dry_run"] == true {
-        return format!("would remove {passages} and up to {entries} of that, and what was computed behind it");
+        return format!("would remove {passages} and up to {entries} of that and of what was computed behind it");
     }
     format!("removed {passages} from the corpus and {entries} from the tiers")
 }

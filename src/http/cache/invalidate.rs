@@ -1,10 +1,11 @@
 //! Documents out of everything: the corpus, and every tier.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_storage::corpus::Scope;
+use ragstone_storage::key::KvKey;
 use ragstone_storage::tier::Tier;
 use serde_json::{Value, json};
 
@@ -44,8 +45,15 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, payload: 
     Ok(HttpResponse::Ok().json(answer.await??))
 }
 
-/// What would go. Entries of passages that other documents have, too, are counted here and would stay; entries of other
-/// passages that stand behind these in a prompt are not counted and would go.
+/// What is held of one entry.
+struct Held {
+    key: KvKey,
+    copies: u64,
+    bytes: u64,
+}
+
+/// What would go at most: entries of these passages, and those that were computed behind them. Passages that another document has,
+/// too, are counted here and would stay.
 async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -> Result<Value> {
     let scope = Scope { collection: Some(collection), document };
     let mut passages = 0_u64;
@@ -60,16 +68,22 @@ async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -
     }
     let segments: HashSet<_> = ragstone.library().segments(scope).await?;
     blocking(move || {
-        let (mut entries, mut copies, mut bytes) = (0_u64, 0_u64, 0_u64);
+        let (mut behind, mut leaving) = (HashMap::<KvKey, Vec<Held>>::new(), Vec::new());
         ragstone.store().entries(&Tier::ALL, &mut |entry| {
-            if segments.contains(&entry.summary.segment) {
-                let (held, stored) =
-                    (entry.tiers.len() as u64, entry.tiers.iter().filter(|tier| **tier != Tier::Device));
-                entries += 1;
-                copies += held;
-                bytes += stored.count() as u64 * entry.summary.bytes;
+            let stored = entry.tiers.iter().filter(|tier| **tier != Tier::Device).count() as u64;
+            let bytes = stored * entry.summary.bytes;
+            let held = Held { key: entry.summary.key, copies: entry.tiers.len() as u64, bytes };
+            match entry.summary.parent {
+                _ if segments.contains(&entry.summary.segment) => leaving.push(held),
+                Some(parent) => behind.entry(parent).or_default().push(held),
+                None => {}
             }
         })?;
+        let (mut entries, mut copies, mut bytes) = (0_u64, 0_u64, 0_u64);
+        while let Some(held) = leaving.pop() {
+            (entries, copies, bytes) = (entries + 1, copies + held.copies, bytes + held.bytes);
+            leaving.extend(behind.remove(&held.key).unwrap_or_default());
+        }
         Ok(json!({
             "passages_removed": passages, "entries_removed": entries, "copies_removed": copies, "bytes_removed": bytes,
             "dry_run": true,
