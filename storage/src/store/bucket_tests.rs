@@ -17,12 +17,12 @@ use crate::tier::{EntryId, Precision};
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);
-const MODEL: Fingerprint = Fingerprint([1; 32]);
-const OTHER: Fingerprint = Fingerprint([2; 32]);
+pub(super) const MODEL: Fingerprint = Fingerprint([1; 32]);
+pub(super) const OTHER: Fingerprint = Fingerprint([2; 32]);
 const LAYERS: u32 = 2;
 const AUTO: PlanOptions = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
 
-fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
+pub(super) fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
     let env = Env::seeded(1, 1_000_000);
     let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
     let object = ObjectOptions { codec, ..ObjectOptions::new("memory://unused") };
@@ -32,7 +32,7 @@ fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec)
 }
 
 /// An entry of numbers that 8 bits do not hold exactly.
-fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
+pub(super) fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
     let new = NewEntry {
         fingerprint: model,
         salt: "".into(),
@@ -51,7 +51,7 @@ fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
     builder.finish(1_500, 7).unwrap()
 }
 
-fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
+pub(super) fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
     let entry = entry(*store.fingerprint(), parent, tokens);
     let id = entry.header().id();
     assert!(store.keep(entry, store.epoch()).unwrap() && store.drain(SOON));
@@ -84,7 +84,7 @@ fn look_up(store: &KvStore, precision: Precision) -> Residency {
 }
 
 /// Names of all objects below a model's part of a name space.
-fn objects(bucket: &InMemory, below: &str) -> Vec<String> {
+pub(super) fn objects(bucket: &InMemory, below: &str) -> Vec<String> {
     use futures::TryStreamExt;
     let listed = bucket.list(Some(&Name::from(format!("kv/{below}"))));
     let listed: Vec<_> = futures::executor::block_on(listed.try_collect()).unwrap();

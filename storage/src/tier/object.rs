@@ -290,7 +290,7 @@ impl EntryTier for ObjectTier {
 
     /// Removes the entry, exact and lossy. If the deletion fails it is this node that does not find it any more.
     fn remove(&self, id: &EntryId) -> Result<bool> {
-        self.remove_of(&self.fingerprint, id)
+        Ok(!self.remove_many(&[(self.fingerprint, *id)])?.is_empty())
     }
 
     /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.

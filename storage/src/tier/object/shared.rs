@@ -58,10 +58,8 @@ impl ObjectTier {
 
 impl SharedTier for ObjectTier {
     fn open_many(&self, wanted: &[(EntryId, Precision)]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
-        let start = |(id, precision): &(EntryId, Precision)| {
-            let space = if *precision == Precision::Exact { Space::Exact } else { Space::Lossy };
-            self.start_open(&self.name(space, id))
-        };
+        let start =
+            |(id, precision): &(EntryId, Precision)| self.start_open(&self.name(Space::holding(*precision), id));
         let started: Vec<_> = wanted.iter().map(start).collect();
         started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), Pending::wait))).collect()
     }
@@ -75,9 +73,16 @@ impl SharedTier for ObjectTier {
     }
 
     /// Exact and lossy.
-    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
-        let names = Space::ALL.map(|space| Name { space, fingerprint: *model, id: *id });
-        Ok(!self.remove_named(&names)?.is_empty())
+    fn remove_many(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
+        let both = |(fingerprint, id): &(Fingerprint, EntryId)| {
+            Space::ALL.map(|space| Name { space, fingerprint: *fingerprint, id: *id })
+        };
+        let names: Vec<Name> = named.iter().flat_map(both).collect();
+        self.remove_named(&names)
+    }
+
+    fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool> {
+        Ok(!self.remove_named(&[self.name(Space::holding(precision), id)])?.is_empty())
     }
 
     /// Exact ones and lossy ones, by their names: nothing is read.
