@@ -116,7 +116,7 @@ impl KvStore {
                         count(&self.0.tiers.counts.of(tier).corrupt);
                         report.damaged.push(DamagedEntry { key: id.key, tier, error: error.to_string() });
                         if !dry_run {
-                            self.remove_damaged(&id, tier)?;
+                            self.remove_damaged(&id, tier, precision)?;
                         }
                     }
                     Err(error) => {
@@ -153,10 +153,11 @@ impl KvStore {
         Ok(())
     }
 
-    fn remove_damaged(&self, id: &EntryId, tier: Tier) -> Result<()> {
+    fn remove_damaged(&self, id: &EntryId, tier: Tier, precision: Precision) -> Result<()> {
         let tiers = &self.0.tiers;
-        match tier {
-            Tier::Disk => tiers.disk.quarantine(&id.key).map(drop),
+        match (tier, &tiers.object) {
+            (Tier::Disk, _) => tiers.disk.quarantine(&id.key).map(drop),
+            (Tier::Object, Some(object)) => object.remove_as(id, precision).map(drop),
             _ => tiers.get(tier).map_or(Ok(false), |entries| entries.remove(id)).map(drop),
         }
     }

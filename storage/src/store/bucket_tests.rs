@@ -265,7 +265,50 @@ fn damaged_eight_bits_are_a_late_miss() {
     reader.layer(0).unwrap();
     let error = reader.layer(1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    store.late_miss(&reader.id(), reader.tier(), error.kind());
+    store.late_miss_of(&reader.id(), reader.tier(), reader.precision(), error.kind());
     assert_eq!((store.status().late_misses, store.status().object.unwrap().corrupt), (1, 1));
     assert_eq!(look_up(&store, Precision::Lossy).segments[1].state, SegmentState::Missing);
+}
+
+/// Damaged 8 bits leave alone: while they are looked for, verified, or read.
+#[test]
+fn damaged_eight_bits_do_not_take_the_exact_object_along() {
+    let bucket = Arc::new(InMemory::new());
+    let [a, b, c] = [(); 3].map(|()| TempDir::new().unwrap());
+    let (lossy, plain) = (open(&a, &bucket, MODEL, Codec::Q8), open(&b, &bucket, MODEL, Codec::Plain));
+    let ids = [1, 2, 3].map(|token| {
+        keep(&lossy, None, &[token]);
+        keep(&plain, None, &[token])
+    });
+    let flip = |id: &EntryId, from_end: bool| {
+        let name = objects(&bucket, "v1q8").into_iter().find(|name| name.ends_with(&id.key.to_string())).unwrap();
+        futures::executor::block_on(async {
+            let name = Name::from(name);
+            let mut bytes = bucket.get(&name).await.unwrap().bytes().await.unwrap().to_vec();
+            let at = if from_end { bytes.len() - 1 } else { 30 };
+            bytes[at] ^= 1;
+            bucket.put(&name, bytes.into()).await.unwrap();
+        });
+    };
+    let store = open(&c, &bucket, MODEL, Codec::Q8);
+    // A header is read with the look-up, frames afterwards.
+    flip(&ids[0], false);
+    let look = |at: usize, tokens: &[u32]| {
+        store.find_wanted([Wanted { key: &ids[at].key, tokens, precision: Precision::Lossy }])
+    };
+    look(0, &[1]);
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 2));
+
+    let found = look(1, &[2]);
+    let reader = store.open_found(&store.look_up_lossy(&found, &ids[1].key, &[2]).unwrap());
+    store.late_miss_of(&ids[1], reader.tier(), reader.precision(), ErrorKind::Corrupt);
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 1));
+
+    flip(&ids[2], true);
+    let report = store.verify(&[Tier::Object], false, &mut |_| true).unwrap();
+    assert_eq!((report.entries, report.damaged.len()), (4, 1));
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 0));
+    assert!(store.look_up(&ids[0].key, &[1]).is_some());
+    store.late_miss(&ids[0], Tier::Object, ErrorKind::Corrupt);
+    assert_eq!(objects(&bucket, "v1").len(), 2);
 }
