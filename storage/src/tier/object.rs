@@ -181,8 +181,9 @@ impl ObjectTier {
         match removal.wait() {
             Ok(object) => {
                 self.hidden().remove(name);
-                let known = self.known().remove(&name.id.key);
-                let bytes = object.map(|bytes| known.map_or(bytes, |known| known.bytes));
+                // It stays known: the other name space may have it, too, and counts it by the same bytes.
+                let known = self.known().get(&name.id.key).map(|known| known.bytes);
+                let bytes = object.map(|bytes| known.unwrap_or(bytes));
                 if let Some(bytes) = bytes.filter(|_| name.fingerprint == self.fingerprint) {
                     self.seen()[name.space as usize].remove(bytes);
                 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::client::Pending;
 use super::layout::{Name, Space};
-use super::{ObjectTier, Seen};
+use super::{Known, ObjectTier, Seen};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Precision, SharedTier, TierEntry};
 use crate::{ErrorKind, Result};
@@ -24,6 +24,7 @@ impl ObjectTier {
                     Ok(Some(opened)) => {
                         let summary = opened.layout.header.summary();
                         seen.add(summary.bytes);
+                        self.learn(summary.key, Known { parent: summary.parent, bytes: summary.bytes });
                         each(summary);
                     }
                     Ok(None) => {}
@@ -52,6 +53,12 @@ impl ObjectTier {
                 }
             }
         }
+        // Whoever writes one of them again may write another one: damaged, or behind what is gone.
+        let mut known = self.known();
+        for (key, _) in &left {
+            known.remove(key);
+        }
+        drop(known);
         failed.map_or(Ok(left), Err)
     }
 }
