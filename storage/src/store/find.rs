@@ -89,7 +89,10 @@ impl KvStore {
                 count(&tiers.counts.of(tier).hits);
                 break;
             }
-            count(&tiers.counts.of(tier).misses);
+            // What object storage has in 8 bits is counted when it is used, or is not: see `look_up_lossy`.
+            if tier != Tier::Object || !objects.lossy.contains_key(key) {
+                count(&tiers.counts.of(tier).misses);
+            }
         }
         found
     }
