@@ -1,5 +1,6 @@
 //! What an operator does to the store: pin, evict, verify.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -40,11 +41,14 @@ pub struct DamagedEntry {
 
 impl KvStore {
     /// Takes an entry out of one tier, what stands behind it in that tier first: a parent outlives its children. Gives the
-    /// number of entries that left. BLOCKS.
+    /// number of entries that left: none if it is pinned, or a pinned one stands behind it ([`kept`](Self::kept)). BLOCKS.
     ///
     /// # Errors
     /// As the tier says.
     pub fn evict(&self, id: &EntryId, tier: Tier) -> Result<u64> {
+        if self.is_kept(&id.key) {
+            return Ok(0);
+        }
         if let (Tier::Device, Some(device)) = (tier, self.0.device.get()) {
             return Ok(u64::from(device.remove(&id.key)));
         }
@@ -62,6 +66,33 @@ impl KvStore {
         }
         left += u64::from(entries.remove(id)?);
         Ok(left)
+    }
+
+    /// What evictions leave alone: pinned entries, and all that stand before one, as far as this machine knows. Between the
+    /// two, one may be missing.
+    pub fn kept(&self, keys: impl Iterator<Item = KvKey>) -> HashSet<KvKey> {
+        keys.filter(|key| self.is_kept(key)).collect()
+    }
+
+    fn is_kept(&self, key: &KvKey) -> bool {
+        {
+            let pins = locked(&self.0.pins);
+            if pins.is_empty() {
+                return false;
+            }
+            if pins.contains_key(key) {
+                return true;
+            }
+        }
+        let tiers = &self.0.tiers;
+        let behind = [tiers.host.behind(key), tiers.disk.behind(key)].concat();
+        let pins = locked(&self.0.pins);
+        behind.iter().any(|key| pins.contains_key(key))
+    }
+
+    /// What is pinned, be it in any tier or in none any more.
+    pub fn pinned(&self) -> Vec<KvKey> {
+        locked(&self.0.pins).keys().copied().collect()
     }
 
     /// Keeps an entry, and what stands before it, in every tier of this machine that it is in or comes to, or no longer;
