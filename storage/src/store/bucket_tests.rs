@@ -161,6 +161,8 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     assert!([root, first, second, behind_root].iter().all(|id| store.contains(&id.key).is_none()));
     let status = store.status();
     assert_eq!((status.promoted, status.lossy_hits, status.object.unwrap().hits), (0, 2, 2));
+    // The root, which is not blended, and the second look-up, for exact entries only; a lossy hit is no miss as well.
+    assert_eq!(status.object.unwrap().misses, 1 + 3);
     assert_eq!(status.object.unwrap().corrupt, 0);
 }
 
@@ -225,7 +227,8 @@ fn eight_bits_are_listed_as_such_verified_and_not_carried_elsewhere() {
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     keep(&store, None, &[1]);
     let mut infos = Vec::new();
-    store.entries(&Tier::ALL, &mut |info| infos.push((info.summary.key, info.tiers, info.lossy))).unwrap();
+    let is_complete = store.entries(&Tier::ALL, &mut |info| infos.push((info.summary.key, info.tiers, info.lossy)));
+    assert!(is_complete.unwrap());
     assert_eq!(infos.len(), 4);
     assert!(infos.contains(&(ids[0].key, vec![Tier::Host, Tier::Disk, Tier::Object], true)));
     assert!(infos.contains(&(ids[3].key, vec![Tier::Object], true)));
@@ -311,4 +314,28 @@ fn damaged_eight_bits_do_not_take_the_exact_object_along() {
     assert!(store.look_up(&ids[0].key, &[1]).is_some());
     store.late_miss(&ids[0], Tier::Object, ErrorKind::Corrupt);
     assert_eq!(objects(&bucket, "v1").len(), 2);
+}
+
+/// A source of another model, or of 8 bits: nothing comes from there, and it is said why.
+#[test]
+fn what_a_source_has_that_cannot_be_imported_is_counted() {
+    let bucket = Arc::new(InMemory::new());
+    let [a, b, c] = [(); 3].map(|()| TempDir::new().unwrap());
+    let other = open(&a, &bucket, OTHER, Codec::Plain);
+    [1, 2].iter().for_each(|token| _ = keep(&other, None, &[*token]));
+    drop(other);
+    let other = open(&a, &bucket, OTHER, Codec::Q8);
+    keep(&other, None, &[3]);
+    let own = open(&b, &bucket, MODEL, Codec::Q8);
+    [1, 2, 3].iter().for_each(|token| _ = keep(&own, None, &[*token]));
+    keep(&open(&c, &bucket, MODEL, Codec::Plain), None, &[3]);
+    let options = ObjectOptions::new("memory://unused");
+    let source = ObjectTier::over(bucket, Name::from("kv"), &options, MODEL, Env::seeded(1, 0)).unwrap();
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, &Arc::new(InMemory::new()), MODEL, Codec::Plain);
+    let plan = store.plan_import(&source, &|_| true).unwrap().leaving_out(source.count_beside().unwrap());
+    let dry = plan.preview();
+    assert_eq!((dry.wanted, dry.other_models, dry.not_whole), (1, 3, 2));
+    let done = store.import(&plan, &source, &mut |_| true).unwrap();
+    assert_eq!((done.entries, done.other_models, done.not_whole), (1, 3, 2));
 }

@@ -45,6 +45,7 @@ pub use self::measure::LoadTimes;
 pub use self::options::{ConnectionOptions, ObjectOptions};
 use self::reader::ObjectEntry;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
+pub use self::shared::Beside;
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};

@@ -1,6 +1,7 @@
 //! What nodes and models that share a bucket need of it beside what every tier does: lossy entries, and removals that reach
 //! other models' objects.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::client::Pending;
@@ -60,6 +61,39 @@ impl ObjectTier {
         }
         drop(known);
         failed.map_or(Ok(left), Err)
+    }
+}
+
+/// What a bucket has beside this model's exact entries, by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Entries of other models, each counted once.
+    pub other_models: u64,
+    /// Entries of this model that are there in 8 bits only.
+    pub lossy: u64,
+}
+
+impl ObjectTier {
+    /// Counts what [`EntryTier::list`] leaves out. Goes by names: nothing is read. BLOCKS.
+    ///
+    /// # Errors
+    /// As the bucket says.
+    pub fn count_beside(&self) -> Result<Beside> {
+        let (mut exact, mut lossy, mut others) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for space in Space::ALL {
+            let mut listing = self.listing(self.names.space(space));
+            while let Some(objects) = listing.next()? {
+                for name in objects.iter().filter_map(|object| self.names.parse(&object.location)) {
+                    let into = match (name.fingerprint == self.fingerprint, space) {
+                        (false, _) => &mut others,
+                        (true, Space::Exact) => &mut exact,
+                        (true, Space::Lossy) => &mut lossy,
+                    };
+                    into.insert(name.id.key);
+                }
+            }
+        }
+        Ok(Beside { other_models: others.len() as u64, lossy: lossy.difference(&exact).count() as u64 })
     }
 }
 
