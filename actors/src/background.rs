@@ -160,9 +160,9 @@ impl Background {
 async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
     tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
     let store = store.clone();
-    if let Err(error) =
-        runtime.spawn_blocking(move || store.late_miss(&failed.id, failed.tier, failed.error.kind())).await
-    {
+    let FailedLoad { id, tier, precision, error } = failed;
+    let dropped = runtime.spawn_blocking(move || store.late_miss_of(&id, tier, precision, error.kind())).await;
+    if let Err(error) = dropped {
         tracing::error!(%error, "dropping a bad entry failed");
     }
 }

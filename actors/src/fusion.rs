@@ -72,6 +72,8 @@ pub struct FailedLoad {
     pub id: EntryId,
     /// Where it was found.
     pub tier: Tier,
+    /// How close it was to what was computed.
+    pub precision: Precision,
     /// Why.
     pub error: ragstone_storage::Error,
 }
@@ -190,7 +192,12 @@ fn load_layer(readers: &[(usize, EntryReader)], layer: u32) -> Result<LoadedLaye
     let mut frames = Vec::with_capacity(readers.len());
     for (segment, reader) in readers {
         let frame = reader.layer(layer);
-        let frame = frame.map_err(|error| FailedLoad { id: reader.id(), tier: reader.tier(), error })?;
+        let frame = frame.map_err(|error| FailedLoad {
+            id: reader.id(),
+            tier: reader.tier(),
+            precision: reader.precision(),
+            error,
+        })?;
         frames.push((*segment, frame));
     }
     Ok(LoadedLayer { frames })

@@ -4,6 +4,7 @@
 //! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
 
 mod journal;
+mod objects;
 mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,8 @@ pub struct Catalog {
     warm_jobs: Tree,
     /// id, u64 big-endian -> [`RemovalRow`] as JSON
     removals: Tree,
+    /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
+    object_removals: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -242,9 +245,10 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 8] {
-        let Self { db: _, settings, models, digests, accesses, jobs, warm_jobs, removals, pins } = self;
-        [settings, models, digests, accesses, jobs, warm_jobs, removals, pins]
+    fn trees(&self) -> [&Tree; 9] {
+        let Self { db: _, settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins } =
+            self;
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins]
     }
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
@@ -280,6 +284,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         jobs: tree("jobs")?,
         warm_jobs: tree("warm_jobs")?,
         removals: tree("removals")?,
+        object_removals: tree("object_removals")?,
         db,
     })
 }

@@ -11,6 +11,7 @@
 
 mod admin;
 mod find;
+mod invalidate;
 mod listing;
 mod reader;
 mod tiers;
@@ -28,8 +29,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::admin::{DamagedEntry, Invalidated, VerifyReport};
+pub use self::admin::{DamagedEntry, VerifyReport};
 pub use self::find::{Found, ObjectsFound, Wanted};
+pub use self::invalidate::Invalidated;
 pub use self::listing::EntryInfo;
 use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};
@@ -295,6 +297,9 @@ mod bucket_tests;
 
 #[cfg(test)]
 mod fault_tests;
+
+#[cfg(test)]
+mod invalidate_tests;
 
 #[cfg(test)]
 mod kill_tests;

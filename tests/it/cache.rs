@@ -175,7 +175,9 @@ async fn entries_are_evicted_by_tier_and_by_filter_and_pinned_ones_stay() {
     assert_eq!(done["pinned"], left.len(), "what stands before a pinned entry stays, too: {done}");
     assert!(pinned.is_subset(&left), "{pinned:?} {left:?}");
     assert!(left.len() < all.len());
-    cache(&folder, &["unpin", "--all"]);
+    assert_eq!(cache(&folder, &["unpin", "--all", "--dry-run"])["changed"], pinned.len());
+    assert_eq!(cache(&folder, &["unpin", "--all"])["changed"], pinned.len());
+    assert!(list(&folder, &[]).iter().all(|entry| entry["pinned"] == false));
     cache(&folder, &["evict", "--all"]);
     assert_eq!(list(&folder, &[]).len(), 0);
     // KV is derived: the documents are there, and the answers.
@@ -281,6 +283,13 @@ async fn entries_are_carried_to_another_folder_and_answer_there() {
     let said: Value = serde_json::from_str(&ran.stdout).unwrap();
     assert_eq!((&said["damaged"], said["entries"].as_u64()), (&json!(1), done["entries"].as_u64().map(|all| all - 1)));
     other.run(&["cache", "import", "/nowhere/at/all"]).failed_with(&["/nowhere/at/all"]);
+    let typo = folder.path().join("carried-ovr");
+    let url = format!("file://{}", typo.display());
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let ran = other.run(&[&["cache", "import", &url], dry_run].concat());
+        ran.failed_with(&["carried-ovr", "check the path"]);
+        assert!(!typo.exists(), "an import makes no folder");
+    }
     other.run(&["cache", "import", place, "--tier", "disk"]).failed_with(&["tier and age"]);
     other.run(&["cache", "export", "ftp://somewhere"]).failed_with(&["s3://"]);
     for verb in ["export", "import"] {

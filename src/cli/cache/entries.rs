@@ -86,6 +86,9 @@ fn table(found: &Value) -> String {
         let shown = output::count(rows.len() as u64, "is", "are");
         let _ = writeln!(out, "{shown} shown; more with --limit N");
     }
+    if found["object_unavailable"] == true {
+        out.push_str("the bucket cannot be reached: what only it has is missing here\n");
+    }
     out
 }
 
@@ -214,6 +217,8 @@ mod tests {
         assert!(text.contains(line), "{text}");
         assert!(text.contains("5 entries, 5.0 MiB\n1 is shown"), "{text}");
         assert_eq!(table(&json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
+        let unreachable = json!({ "data": [], "entries": 0, "bytes": 0, "object_unavailable": true });
+        assert!(table(&unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
         // Entries of several models say whose they are.
         let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
         let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));

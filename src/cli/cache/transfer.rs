@@ -82,10 +82,11 @@ fn summary(done: &Value, verb: &str) -> String {
     let number = |name: &str| done[name].as_u64().unwrap_or(0);
     let megabytes = mebibytes(number("bytes"));
     let wanted = output::count(number("wanted"), "entry", "entries");
-    if done["dry_run"] == true {
-        return format!("would {verb} up to {wanted} ({megabytes:.1} MiB)\n");
-    }
-    let mut out = format!("{verb}ed {} of {wanted} ({megabytes:.1} MiB)\n", number("entries"));
+    let mut out = if done["dry_run"] == true {
+        format!("would {verb} up to {wanted} ({megabytes:.1} MiB)\n")
+    } else {
+        format!("{verb}ed {} of {wanted} ({megabytes:.1} MiB)\n", number("entries"))
+    };
     for (name, one, many) in [
         ("already_there", "was there already", "were there already"),
         (
@@ -132,5 +133,12 @@ mod tests {
     fn what_was_copied_is_said() {
         let done = json!({ "wanted": 5, "entries": 2, "bytes": 1_048_576, "already_there": 3, "dry_run": false });
         assert_eq!(summary(&done, "export"), "exported 2 of 5 entries (1.0 MiB)\n3 were there already\n");
+        let foreign = json!({ "wanted": 0, "entries": 0, "other_models": 1, "not_whole": 2, "dry_run": true });
+        let said = summary(&foreign, "import");
+        assert!(
+            said.starts_with("would import up to 0 entries") && said.contains("2 are nowhere bit for bit"),
+            "{said}"
+        );
+        assert!(said.ends_with("1 is of another model; run the command with --model\n"), "{said}");
     }
 }

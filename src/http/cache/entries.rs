@@ -27,6 +27,8 @@ async fn set_pinned(
 ) -> Result<HttpResponse> {
     let (ragstone, filter, dry_run) = wanted(&state, &request, payload).await?;
     let now = state.env.now_unix_ms();
+    // Then pins of what is in no tier any more go, too.
+    let every_pin = !pinned && filter.is_empty();
     let answer = state.on_runtime(async move {
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || {
@@ -41,6 +43,9 @@ async fn set_pinned(
                     }
                 }
             })?;
+            if every_pin {
+                changing = ragstone.store().pinned();
+            }
             let mut changed = 0_u64;
             for key in &changing {
                 changed += u64::from(dry_run || ragstone.store().set_pinned(key, pinned)?);

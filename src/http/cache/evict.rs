@@ -38,6 +38,9 @@ pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::
 fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
     let mut all = Vec::new();
     ragstone.store().entries(&matcher.listed(), &mut |entry| all.push(entry))?;
+    // Also what stands before a pinned entry where one between them is in no tier.
+    let kept = ragstone.store().kept(all.iter().map(|entry| entry.summary.key));
+    all.iter_mut().for_each(|entry| entry.pinned |= kept.contains(&entry.summary.key));
     let Eviction { steps, pinned } = plan(&all, |entry| matcher.matches(entry), &matcher.tiers());
     let mut removed = Removed::default();
     for (tier, id, bytes) in &steps {

@@ -42,6 +42,8 @@ struct Matching {
     entries: Vec<EntryInfo>,
     count: u64,
     bytes: u64,
+    /// The bucket was asked and did not answer: what only it has is not among them.
+    object_unavailable: bool,
 }
 
 /// An entry, and what it is of.
@@ -80,22 +82,24 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
         let within = (filter.collection.clone(), filter.document.clone());
         let matcher = filter.look_up(&ragstone, now).await?;
         let looking = ragstone.clone();
-        let Matching { entries, count, bytes } = blocking(move || {
+        let Matching { entries, count, bytes, object_unavailable } = blocking(move || {
             let mut found = Matching::default();
-            looking.store().entries(&matcher.listed(), &mut |entry| {
+            let is_complete = looking.store().entries(&matcher.listed(), &mut |entry| {
                 if matcher.matches(&entry) {
                     found.add(entry, limit);
                 }
             })?;
+            found.object_unavailable = !is_complete;
             found.cut(limit);
             Ok(found)
         })
         .await?;
         let has_more = count > entries.len() as u64;
         let data = named(&ragstone, entries, (within.0.as_deref(), within.1.as_deref())).await?;
-        Ok::<_, Error>(
-            json!({ "object": "list", "entries": count, "bytes": bytes, "has_more": has_more, "data": data }),
-        )
+        Ok::<_, Error>(json!({
+            "object": "list", "entries": count, "bytes": bytes, "has_more": has_more,
+            "object_unavailable": object_unavailable, "data": data,
+        }))
     });
     Ok(HttpResponse::Ok().json(answer.await??))
 }
@@ -105,7 +109,7 @@ impl Matching {
         self.count += 1;
         self.bytes += entry.summary.bytes;
         self.entries.push(entry);
-        // Sorted and cut now and then, so that memory does not grow with the store.
+        // Sorted and cut now and then: `KvStore::entries` holds a summary of every entry already, once is enough.
         if self.entries.len() >= 2 * limit + 1024 {
             self.cut(limit);
         }

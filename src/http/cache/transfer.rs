@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::filter::Filter;
 use super::upkeep::watched;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::http::fields::Fields;
 use crate::service::State;
 
@@ -42,12 +42,14 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web:
         let message = "an import goes by collection, document, tenant and model; tier and age are this node's own";
         return Err(Error::invalid(message));
     }
+    check_folder(&options.url)?;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
     let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
     Ok(watched(move |tell| {
         let bucket = open(&ragstone, &options, env)?;
         let store = ragstone.store();
         let plan = store.plan_import(&bucket, &|entry| matcher.matches_summary(entry))?;
+        let plan = plan.leaving_out(bucket.count_beside()?);
         if dry_run {
             return Ok(answer(&plan.preview(), true));
         }
@@ -85,6 +87,18 @@ fn reached(url: &str, settings: &Settings) -> ObjectOptions {
         if url.starts_with("file://") { ConnectionOptions::default() } else { settings.object_options.clone() };
     // What is carried elsewhere is to be exact there.
     ObjectOptions { options, codec: settings.object_codec.exact(), ..ObjectOptions::new(url) }
+}
+
+/// A folder to import from has to be there: opening it would make it.
+fn check_folder(url: &str) -> Result<()> {
+    let folder = url.starts_with("file://").then(|| reqwest::Url::parse(url).ok()?.to_file_path().ok()).flatten();
+    match folder {
+        Some(folder) if !folder.is_dir() => {
+            let message = format!("there is no folder {}; check the path", folder.display());
+            Err(Error::param_of(ErrorKind::NotFound, "url", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn open(ragstone: &Ragstone, options: &ObjectOptions, env: Env) -> Result<ObjectTier> {

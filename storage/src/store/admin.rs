@@ -1,6 +1,6 @@
-//! What an operator does to the store: pin, evict, invalidate, verify.
+//! What an operator does to the store: pin, evict, verify.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -8,37 +8,10 @@ use serde::{Deserialize, Serialize};
 use super::KvStore;
 use super::tiers::count;
 use crate::frame;
-use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::key::{KvKey, SegmentDigest};
 use crate::tier::resident::locked;
-use crate::tier::{EntryId, EntrySummary, Precision, Tier, TierEntry};
+use crate::tier::{EntryId, Precision, Tier, TierEntry};
 use crate::{Error, ErrorKind, Result};
-
-/// What an invalidation removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Invalidated {
-    /// Entries, each counted once.
-    pub entries: u64,
-    /// The same, each counted once for every tier it was in, the device among them.
-    pub copies: u64,
-    /// Bytes of the copies in host memory, on disk and in object storage.
-    pub bytes: u64,
-}
-
-/// What an invalidation has removed so far.
-#[derive(Debug, Default)]
-struct Removed {
-    keys: HashSet<KvKey>,
-    copies: u64,
-    bytes: u64,
-}
-
-impl Removed {
-    fn count(&mut self, key: KvKey, bytes: u64) {
-        self.keys.insert(key);
-        self.copies += 1;
-        self.bytes += bytes;
-    }
-}
 
 /// What a verification found.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -68,11 +41,14 @@ pub struct DamagedEntry {
 
 impl KvStore {
     /// Takes an entry out of one tier, what stands behind it in that tier first: a parent outlives its children. Gives the
-    /// number of entries that left. BLOCKS.
+    /// number of entries that left: none if it is pinned, or a pinned one stands behind it ([`kept`](Self::kept)). BLOCKS.
     ///
     /// # Errors
     /// As the tier says.
     pub fn evict(&self, id: &EntryId, tier: Tier) -> Result<u64> {
+        if self.is_kept(&id.key) {
+            return Ok(0);
+        }
         if let (Tier::Device, Some(device)) = (tier, self.0.device.get()) {
             return Ok(u64::from(device.remove(&id.key)));
         }
@@ -90,6 +66,33 @@ impl KvStore {
         }
         left += u64::from(entries.remove(id)?);
         Ok(left)
+    }
+
+    /// What evictions leave alone: pinned entries, and all that stand before one, as far as this machine knows. Between the
+    /// two, one may be missing.
+    pub fn kept(&self, keys: impl Iterator<Item = KvKey>) -> HashSet<KvKey> {
+        keys.filter(|key| self.is_kept(key)).collect()
+    }
+
+    fn is_kept(&self, key: &KvKey) -> bool {
+        {
+            let pins = locked(&self.0.pins);
+            if pins.is_empty() {
+                return false;
+            }
+            if pins.contains_key(key) {
+                return true;
+            }
+        }
+        let tiers = &self.0.tiers;
+        let behind = [tiers.host.behind(key), tiers.disk.behind(key)].concat();
+        let pins = locked(&self.0.pins);
+        behind.iter().any(|key| pins.contains_key(key))
+    }
+
+    /// What is pinned, be it in any tier or in none any more.
+    pub fn pinned(&self) -> Vec<KvKey> {
+        locked(&self.0.pins).keys().copied().collect()
     }
 
     /// Keeps an entry, and what stands before it, in every tier of this machine that it is in or comes to, or no longer;
@@ -113,75 +116,6 @@ impl KvStore {
         drop(pins);
         drop(before);
         Ok(true)
-    }
-
-    /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
-    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, those
-    /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
-    /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.
-    ///
-    /// # Errors
-    /// As a tier says: then some are left, and the call is to be repeated. From the first moment on none of the segments
-    /// that this machine holds is found.
-    pub fn invalidate(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<Invalidated> {
-        let mut done = Removed::default();
-        if segments.is_empty() {
-            return Ok(Invalidated::default());
-        }
-        let tiers = &self.0.tiers;
-        tiers.tombstones.bury(segments, &[]);
-        self.remove_entries_of(segments, &mut done)?;
-        if let Some(object) = &tiers.object {
-            let own = std::iter::once(self.fingerprint());
-            let models: Vec<Fingerprint> =
-                own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
-            let removed = object.remove_segments(&models, segments)?;
-            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
-        }
-        if let Some(device) = self.0.device.get() {
-            // After the others: a prompt that found the passage in another tier might have brought it back.
-            device.invalidate(self.fingerprint(), segments).into_iter().for_each(|key| done.count(key, 0));
-        }
-        // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
-        // of it was filed already is removed.
-        tiers.tombstones.bury(segments, &[]);
-        self.remove_entries_of(segments, &mut done)?;
-        let Removed { keys, copies, bytes } = done;
-        Ok(Invalidated { entries: keys.len() as u64, copies, bytes })
-    }
-
-    /// Removes the entries of some segments, and what stands behind them, from the tiers of this machine, and those of them
-    /// from object storage as well.
-    fn remove_entries_of(&self, segments: &[SegmentDigest], done: &mut Removed) -> Result<()> {
-        let tiers = &self.0.tiers;
-        let mut all = Vec::new();
-        for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
-            entries.list(&mut |summary| all.push((tier, summary)))?;
-        }
-        let doomed = behind_any(segments, all.iter().map(|(_, summary)| summary));
-        let keys: Vec<KvKey> = doomed.keys().copied().collect();
-        tiers.tombstones.bury(&[], &keys);
-        for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
-            if tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&summary.id()))? {
-                done.count(summary.key, summary.bytes);
-            }
-        }
-        if let Some(object) = &tiers.object {
-            let named: HashMap<(Fingerprint, EntryId), u64> =
-                all.iter().map(|(_, summary)| ((summary.fingerprint, summary.id()), summary.bytes)).collect();
-            let is_proven =
-                |id: &EntryId| doomed.get(&id.key) == Some(&Doom::Proven) && !segments.contains(&id.segment);
-            for ((model, id), bytes) in named.iter().filter(|((_, id), _)| is_proven(id)) {
-                if object.remove_of(model, id)? {
-                    done.count(id.key, *bytes);
-                }
-            }
-        }
-        self.0.uses.forget(&keys);
-        for key in &keys {
-            self.set_pinned(key, false)?;
-        }
-        Ok(())
     }
 
     /// Reads every frame of the given tiers and compares it with its checksum. Damaged entries are removed unless
@@ -213,7 +147,7 @@ impl KvStore {
                         count(&self.0.tiers.counts.of(tier).corrupt);
                         report.damaged.push(DamagedEntry { key: id.key, tier, error: error.to_string() });
                         if !dry_run {
-                            self.remove_damaged(&id, tier)?;
+                            self.remove_damaged(&id, tier, precision)?;
                         }
                     }
                     Err(error) => {
@@ -250,10 +184,11 @@ impl KvStore {
         Ok(())
     }
 
-    fn remove_damaged(&self, id: &EntryId, tier: Tier) -> Result<()> {
+    fn remove_damaged(&self, id: &EntryId, tier: Tier, precision: Precision) -> Result<()> {
         let tiers = &self.0.tiers;
-        match tier {
-            Tier::Disk => tiers.disk.quarantine(&id.key).map(drop),
+        match (tier, &tiers.object) {
+            (Tier::Disk, _) => tiers.disk.quarantine(&id.key).map(drop),
+            (Tier::Object, Some(object)) => object.remove_as(id, precision).map(drop),
             _ => tiers.get(tier).map_or(Ok(false), |entries| entries.remove(id)).map(drop),
         }
     }
@@ -265,34 +200,4 @@ impl KvStore {
     pub fn compact_disk(&self) -> Result<u64> {
         self.0.tiers.disk.compact()
     }
-}
-
-/// Why an entry goes with some segments.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doom {
-    /// It is of one of them, or stands behind one.
-    Proven,
-    /// Its ancestors are not all known. It may stand behind one: nothing is lost but time, on this machine.
-    Suspected,
-}
-
-/// The entries of some segments, and those that stand behind them.
-fn behind_any<'a>(
-    segments: &[SegmentDigest],
-    entries: impl Iterator<Item = &'a EntrySummary> + Clone,
-) -> HashMap<KvKey, Doom> {
-    let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
-    let known: HashMap<&KvKey, &EntrySummary> = entries.clone().map(|entry| (&entry.key, entry)).collect();
-    let doom = |entry: &EntrySummary| {
-        let mut at = entry;
-        loop {
-            if wanted.contains(&at.segment) {
-                return Some(Doom::Proven);
-            }
-            let parent = at.parent.as_ref()?;
-            let Some(above) = known.get(parent) else { return Some(Doom::Suspected) };
-            at = above;
-        }
-    };
-    entries.filter_map(|entry| Some((entry.key, doom(entry)?))).collect()
 }

@@ -17,12 +17,12 @@ use crate::tier::{EntryId, Precision};
 
 const PLENTY: u64 = 1 << 30;
 const SOON: Duration = Duration::from_secs(60);
-const MODEL: Fingerprint = Fingerprint([1; 32]);
-const OTHER: Fingerprint = Fingerprint([2; 32]);
+pub(super) const MODEL: Fingerprint = Fingerprint([1; 32]);
+pub(super) const OTHER: Fingerprint = Fingerprint([2; 32]);
 const LAYERS: u32 = 2;
 const AUTO: PlanOptions = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
 
-fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
+pub(super) fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
     let env = Env::seeded(1, 1_000_000);
     let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
     let object = ObjectOptions { codec, ..ObjectOptions::new("memory://unused") };
@@ -32,7 +32,7 @@ fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec)
 }
 
 /// An entry of numbers that 8 bits do not hold exactly.
-fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
+pub(super) fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
     let new = NewEntry {
         fingerprint: model,
         salt: "".into(),
@@ -51,7 +51,7 @@ fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
     builder.finish(1_500, 7).unwrap()
 }
 
-fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
+pub(super) fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
     let entry = entry(*store.fingerprint(), parent, tokens);
     let id = entry.header().id();
     assert!(store.keep(entry, store.epoch()).unwrap() && store.drain(SOON));
@@ -84,7 +84,7 @@ fn look_up(store: &KvStore, precision: Precision) -> Residency {
 }
 
 /// Names of all objects below a model's part of a name space.
-fn objects(bucket: &InMemory, below: &str) -> Vec<String> {
+pub(super) fn objects(bucket: &InMemory, below: &str) -> Vec<String> {
     use futures::TryStreamExt;
     let listed = bucket.list(Some(&Name::from(format!("kv/{below}"))));
     let listed: Vec<_> = futures::executor::block_on(listed.try_collect()).unwrap();
@@ -161,6 +161,8 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     assert!([root, first, second, behind_root].iter().all(|id| store.contains(&id.key).is_none()));
     let status = store.status();
     assert_eq!((status.promoted, status.lossy_hits, status.object.unwrap().hits), (0, 2, 2));
+    // The root, which is not blended, and the second look-up, for exact entries only; a lossy hit is no miss as well.
+    assert_eq!(status.object.unwrap().misses, 1 + 3);
     assert_eq!(status.object.unwrap().corrupt, 0);
 }
 
@@ -225,7 +227,8 @@ fn eight_bits_are_listed_as_such_verified_and_not_carried_elsewhere() {
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     keep(&store, None, &[1]);
     let mut infos = Vec::new();
-    store.entries(&Tier::ALL, &mut |info| infos.push((info.summary.key, info.tiers, info.lossy))).unwrap();
+    let is_complete = store.entries(&Tier::ALL, &mut |info| infos.push((info.summary.key, info.tiers, info.lossy)));
+    assert!(is_complete.unwrap());
     assert_eq!(infos.len(), 4);
     assert!(infos.contains(&(ids[0].key, vec![Tier::Host, Tier::Disk, Tier::Object], true)));
     assert!(infos.contains(&(ids[3].key, vec![Tier::Object], true)));
@@ -265,7 +268,74 @@ fn damaged_eight_bits_are_a_late_miss() {
     reader.layer(0).unwrap();
     let error = reader.layer(1).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
-    store.late_miss(&reader.id(), reader.tier(), error.kind());
+    store.late_miss_of(&reader.id(), reader.tier(), reader.precision(), error.kind());
     assert_eq!((store.status().late_misses, store.status().object.unwrap().corrupt), (1, 1));
     assert_eq!(look_up(&store, Precision::Lossy).segments[1].state, SegmentState::Missing);
+}
+
+/// Damaged 8 bits leave alone: while they are looked for, verified, or read.
+#[test]
+fn damaged_eight_bits_do_not_take_the_exact_object_along() {
+    let bucket = Arc::new(InMemory::new());
+    let [a, b, c] = [(); 3].map(|()| TempDir::new().unwrap());
+    let (lossy, plain) = (open(&a, &bucket, MODEL, Codec::Q8), open(&b, &bucket, MODEL, Codec::Plain));
+    let ids = [1, 2, 3].map(|token| {
+        keep(&lossy, None, &[token]);
+        keep(&plain, None, &[token])
+    });
+    let flip = |id: &EntryId, from_end: bool| {
+        let name = objects(&bucket, "v1q8").into_iter().find(|name| name.ends_with(&id.key.to_string())).unwrap();
+        futures::executor::block_on(async {
+            let name = Name::from(name);
+            let mut bytes = bucket.get(&name).await.unwrap().bytes().await.unwrap().to_vec();
+            let at = if from_end { bytes.len() - 1 } else { 30 };
+            bytes[at] ^= 1;
+            bucket.put(&name, bytes.into()).await.unwrap();
+        });
+    };
+    let store = open(&c, &bucket, MODEL, Codec::Q8);
+    // A header is read with the look-up, frames afterwards.
+    flip(&ids[0], false);
+    let look = |at: usize, tokens: &[u32]| {
+        store.find_wanted([Wanted { key: &ids[at].key, tokens, precision: Precision::Lossy }])
+    };
+    look(0, &[1]);
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 2));
+
+    let found = look(1, &[2]);
+    let reader = store.open_found(&store.look_up_lossy(&found, &ids[1].key, &[2]).unwrap());
+    store.late_miss_of(&ids[1], reader.tier(), reader.precision(), ErrorKind::Corrupt);
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 1));
+
+    flip(&ids[2], true);
+    let report = store.verify(&[Tier::Object], false, &mut |_| true).unwrap();
+    assert_eq!((report.entries, report.damaged.len()), (4, 1));
+    assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (3, 0));
+    assert!(store.look_up(&ids[0].key, &[1]).is_some());
+    store.late_miss(&ids[0], Tier::Object, ErrorKind::Corrupt);
+    assert_eq!(objects(&bucket, "v1").len(), 2);
+}
+
+/// A source of another model, or of 8 bits: nothing comes from there, and it is said why.
+#[test]
+fn what_a_source_has_that_cannot_be_imported_is_counted() {
+    let bucket = Arc::new(InMemory::new());
+    let [a, b, c] = [(); 3].map(|()| TempDir::new().unwrap());
+    let other = open(&a, &bucket, OTHER, Codec::Plain);
+    [1, 2].iter().for_each(|token| _ = keep(&other, None, &[*token]));
+    drop(other);
+    let other = open(&a, &bucket, OTHER, Codec::Q8);
+    keep(&other, None, &[3]);
+    let own = open(&b, &bucket, MODEL, Codec::Q8);
+    [1, 2, 3].iter().for_each(|token| _ = keep(&own, None, &[*token]));
+    keep(&open(&c, &bucket, MODEL, Codec::Plain), None, &[3]);
+    let options = ObjectOptions::new("memory://unused");
+    let source = ObjectTier::over(bucket, Name::from("kv"), &options, MODEL, Env::seeded(1, 0)).unwrap();
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, &Arc::new(InMemory::new()), MODEL, Codec::Plain);
+    let plan = store.plan_import(&source, &|_| true).unwrap().leaving_out(source.count_beside().unwrap());
+    let dry = plan.preview();
+    assert_eq!((dry.wanted, dry.other_models, dry.not_whole), (1, 3, 2));
+    let done = store.import(&plan, &source, &mut |_| true).unwrap();
+    assert_eq!((done.entries, done.other_models, done.not_whole), (1, 3, 2));
 }

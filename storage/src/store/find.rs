@@ -89,7 +89,10 @@ impl KvStore {
                 count(&tiers.counts.of(tier).hits);
                 break;
             }
-            count(&tiers.counts.of(tier).misses);
+            // What object storage has in 8 bits is counted when it is used, or is not: see `look_up_lossy`.
+            if tier != Tier::Object || !objects.lossy.contains_key(key) {
+                count(&tiers.counts.of(tier).misses);
+            }
         }
         found
     }
@@ -137,7 +140,7 @@ impl KvStore {
             match opened {
                 Ok(Some(entry)) => drop(into.insert(id.key, entry)),
                 Ok(None) => {}
-                Err(error) => self.note_unreadable(id, Tier::Object, &error),
+                Err(error) => self.note_unreadable(id, Tier::Object, *precision, &error),
             }
         }
         found
@@ -177,7 +180,7 @@ impl KvStore {
         match opened {
             Ok(entry) => entry.map(|entry| (tier, entry)),
             Err(error) => {
-                self.note_unreadable(id, tier, &error);
+                self.note_unreadable(id, tier, Precision::Exact, &error);
                 None
             }
         }
@@ -192,13 +195,13 @@ impl KvStore {
         None
     }
 
-    fn note_unreadable(&self, id: &EntryId, tier: Tier, error: &Error) {
+    fn note_unreadable(&self, id: &EntryId, tier: Tier, precision: Precision, error: &Error) {
         self.0.tiers.count_failed_read(tier, error);
         let is_damaged = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound);
         if tier != Tier::Object && is_damaged {
             self.late_miss(id, tier, error.kind());
         } else if tier == Tier::Object {
-            self.remove_bad_object(id, error.kind());
+            self.remove_bad_object(id, precision, error.kind());
         }
     }
 
@@ -207,11 +210,19 @@ impl KvStore {
     ///
     /// A damaged entry is removed; on disk, a copy of what is left goes into quarantine. An object that only could not be
     /// reached is left alone for half a minute: other nodes may be able to read it.
+    ///
+    /// For what is exact; of a reader that may not be, call [`late_miss_of`](Self::late_miss_of).
     pub fn late_miss(&self, id: &EntryId, tier: Tier, kind: ErrorKind) {
+        self.late_miss_of(id, tier, Precision::Exact, kind);
+    }
+
+    /// As [`late_miss`](Self::late_miss), for an entry that was found in this precision: the bucket may have it in the other
+    /// one, too, and that stays.
+    pub fn late_miss_of(&self, id: &EntryId, tier: Tier, precision: Precision, kind: ErrorKind) {
         let tiers = &self.0.tiers;
         count(&tiers.counts.late_misses);
         let removed = match (tier, kind) {
-            (Tier::Object, kind) => return self.remove_bad_object(id, kind),
+            (Tier::Object, kind) => return self.remove_bad_object(id, precision, kind),
             (Tier::Disk, ErrorKind::Corrupt) => tiers.disk.quarantine(&id.key),
             (Tier::Disk, _) => tiers.disk.delete_entry(&id.key),
             (Tier::Host | Tier::Device, _) => tiers.host.remove(id),
@@ -222,11 +233,11 @@ impl KvStore {
         }
     }
 
-    fn remove_bad_object(&self, id: &EntryId, kind: ErrorKind) {
+    fn remove_bad_object(&self, id: &EntryId, precision: Precision, kind: ErrorKind) {
         if kind == ErrorKind::Corrupt
             && let Some(object) = &self.0.tiers.object
         {
-            match object.remove(id) {
+            match object.remove_as(id, precision) {
                 Ok(_) => return,
                 Err(error) => tracing::warn!(key = %id.key, %error, "a damaged object could not be removed"),
             }

@@ -53,12 +53,14 @@ struct At {
 
 impl KvStore {
     /// Calls `each` for every entry that one of `tiers` has, by key. In which others it is, is not said: naming
-    /// [`Tier::Object`] costs a request for each entry of the bucket. BLOCKS.
+    /// [`Tier::Object`] costs a request for each entry of the bucket. Collects what is known of every entry first, so memory
+    /// grows with the tiers. Gives whether the list is complete: `false` if object storage was asked and did not answer, so that
+    /// what only it has is left out. BLOCKS.
     ///
     /// # Errors
     /// As a tier says.
-    pub fn entries(&self, tiers: &[Tier], each: &mut dyn FnMut(EntryInfo)) -> Result<()> {
-        let mut found = HashMap::new();
+    pub fn entries(&self, tiers: &[Tier], each: &mut dyn FnMut(EntryInfo)) -> Result<bool> {
+        let (mut found, mut is_complete) = (HashMap::new(), true);
         // What an entry says of itself is more than what the device knows, so that is listed last.
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| tiers.contains(tier)) {
             let listed = match (tier, &self.0.tiers.object) {
@@ -68,6 +70,7 @@ impl KvStore {
             match listed {
                 Err(error) if tier == Tier::Object && error.kind() == ErrorKind::Unavailable => {
                     tracing::warn!(%error, "object storage cannot be listed; what only it has is left out");
+                    is_complete = false;
                 }
                 listed => listed?,
             }
@@ -83,7 +86,7 @@ impl KvStore {
             let pinned = locked(&self.0.pins).contains_key(&summary.key);
             each(EntryInfo { summary, tiers, lossy, pinned, last_use_unix_ms: unix_ms, uses });
         }
-        Ok(())
+        Ok(is_complete)
     }
 
     pub(super) fn entry_tiers(&self) -> impl Iterator<Item = (Tier, &dyn EntryTier)> {

@@ -16,7 +16,7 @@ use crate::entry::{Entry, EntryHeader};
 use crate::frame;
 use crate::key::KvKey;
 use crate::tier::resident::locked;
-use crate::tier::{EntryId, Put, Tier, TierEntry};
+use crate::tier::{EntryId, Precision, Put, Tier, TierEntry};
 
 /// Reads one entry layer by layer, in any order, from any thread; pins it meanwhile. Once every layer of an entry of a
 /// slower tier was read and verified, by whomever, the entry is in host memory.
@@ -84,11 +84,16 @@ impl EntryReader {
         self.flight.tier
     }
 
+    /// Whether what is read is what was computed.
+    pub fn precision(&self) -> Precision {
+        if self.flight.entry.is_exact() { Precision::Exact } else { Precision::Lossy }
+    }
+
     /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is not.
     ///
     /// # Errors
     /// `Corrupt` or `NotFound` if the bytes are damaged or gone, `Unavailable` if the medium fails: each a late miss, so
-    /// call [`KvStore::late_miss`] and recompute the segment.
+    /// call [`KvStore::late_miss_of`] and recompute the segment.
     pub fn layer(&self, layer: u32) -> Result<LayerFrame> {
         let started = Instant::now();
         let flight = &self.flight;

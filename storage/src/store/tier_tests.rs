@@ -263,6 +263,33 @@ fn pins_hold_over_restarts_and_can_be_taken_back() {
     assert_eq!(tiers_of(&store, &pinned), []);
 }
 
+/// The entry between was quarantined: nothing but the tier's tree knows that the two belong together.
+#[test]
+fn what_stands_before_a_pinned_entry_is_not_evicted_even_if_one_between_is_missing() {
+    let dir = TempDir::new().unwrap();
+    let store = open(&dir, None, 0, PLENTY);
+    let first = keep(&store, entry_behind(None, &[1]));
+    let between = keep(&store, entry_behind(Some(first.key), &[2]));
+    let last = keep(&store, entry_behind(Some(between.key), &[3]));
+    let other = keep(&store, entry_behind(Some(first.key), &[4]));
+    store.set_pinned(&last.key, true).unwrap();
+    store.late_miss(&between, Tier::Disk, ErrorKind::Corrupt);
+    assert_eq!([first, last].map(|id| store.evict(&id, Tier::Disk).unwrap()), [0, 0]);
+    assert_eq!([first, between, last].map(|id| store.contains(&id.key).is_some()), [true, false, true]);
+    let kept: Vec<KvKey> = [first, last, other]
+        .map(|id| id.key)
+        .into_iter()
+        .filter(|key| store.kept([*key].into_iter()).contains(key))
+        .collect();
+    assert_eq!(kept, [first.key, last.key]);
+    assert_eq!(store.evict(&other, Tier::Disk).unwrap(), 1);
+    // A pin of what is gone can be taken back.
+    store.late_miss(&last, Tier::Disk, ErrorKind::Corrupt);
+    assert_eq!(store.pinned(), [last.key]);
+    assert!(store.set_pinned(&last.key, false).unwrap());
+    assert_eq!((store.pinned(), store.evict(&first, Tier::Disk).unwrap()), (vec![], 1));
+}
+
 /// Three entries, the two oldest of them pinned: one, and what stands before it.
 #[test]
 fn a_lowered_bound_spares_what_is_pinned() {
@@ -319,6 +346,9 @@ fn only_the_tiers_that_are_asked_for_are_listed() {
     assert_eq!(*locked(&bucket.listed), 0);
     assert_eq!(listed(&[Tier::Object])[0].tiers, [Tier::Object]);
     assert_eq!(*locked(&bucket.listed), 1);
+    *locked(&bucket.fails) = Some(ErrorKind::Unavailable);
+    let complete = |tiers: &[Tier]| store.entries(tiers, &mut drop).unwrap();
+    assert_eq!((complete(&Tier::ALL), complete(&[Tier::Host])), (false, true));
 }
 
 #[test]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{EntryInfo, KvStore};
 use crate::entry::Entry;
 use crate::key::KvKey;
+use crate::tier::object::Beside;
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier};
 use crate::{ErrorKind, Result};
 
@@ -60,6 +61,14 @@ pub(super) enum Read {
 }
 
 impl CopyPlan {
+    /// Adds what a bucket has that cannot be imported, whatever was to be picked: names say no more than whose it is.
+    #[must_use]
+    pub fn leaving_out(mut self, beside: Beside) -> Self {
+        self.so_far.other_models += beside.other_models;
+        self.so_far.not_whole += beside.lossy;
+        self
+    }
+
     /// What the copy would do, as far as that is known beforehand.
     pub fn preview(&self) -> Copied {
         Copied { bytes: self.entries.iter().map(|(_, bytes)| bytes).sum(), ..self.so_far }

@@ -257,11 +257,20 @@ impl SharedTier for ModelTier {
         self.check().map(|()| 0)
     }
 
-    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
+    fn remove_many(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
         self.check()?;
         let mut entries = locked(&self.entries);
-        let is_theirs = entries.get(&id.key).is_some_and(|entry| entry.header().fingerprint == *model);
-        Ok(is_theirs && entries.remove(&id.key).is_some())
+        let mut removed = Vec::new();
+        for (model, id) in named {
+            if entries.get(&id.key).is_some_and(|entry| entry.header().fingerprint == *model) {
+                removed.extend(entries.remove(&id.key).map(|entry| (id.key, bytes_of(&entry))));
+            }
+        }
+        Ok(removed)
+    }
+
+    fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool> {
+        if precision == Precision::Exact { self.remove(id) } else { self.check().map(|()| false) }
     }
 
     fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {

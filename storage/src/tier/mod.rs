@@ -182,11 +182,17 @@ pub trait SharedTier: EntryTier {
     /// As the medium says.
     fn list_lossy(&self, each: &mut dyn FnMut(EntrySummary)) -> Result<u64>;
 
-    /// As [`EntryTier::remove`], for an entry that a model wrote, be it this one or another.
+    /// As [`EntryTier::remove`], for entries that these models wrote, many at once; the keys and bytes of what was there.
+    ///
+    /// # Errors
+    /// The first that the medium says; the others are removed all the same.
+    fn remove_many(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>>;
+
+    /// As [`EntryTier::remove`], for what is there in this precision alone.
     ///
     /// # Errors
     /// As the medium says.
-    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool>;
+    fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool>;
 
     /// Removes every entry that these models wrote of these segments, whatever stood before them; the keys and bytes of
     /// those that were there. A digest is of one model; it is looked for under each.

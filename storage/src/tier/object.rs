@@ -45,6 +45,7 @@ pub use self::measure::LoadTimes;
 pub use self::options::{ConnectionOptions, ObjectOptions};
 use self::reader::ObjectEntry;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
+pub use self::shared::Beside;
 use crate::entry::Entry;
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
@@ -181,8 +182,9 @@ impl ObjectTier {
         match removal.wait() {
             Ok(object) => {
                 self.hidden().remove(name);
-                let known = self.known().remove(&name.id.key);
-                let bytes = object.map(|bytes| known.map_or(bytes, |known| known.bytes));
+                // It stays known: the other name space may have it, too, and counts it by the same bytes.
+                let known = self.known().get(&name.id.key).map(|known| known.bytes);
+                let bytes = object.map(|bytes| known.unwrap_or(bytes));
                 if let Some(bytes) = bytes.filter(|_| name.fingerprint == self.fingerprint) {
                     self.seen()[name.space as usize].remove(bytes);
                 }
@@ -290,7 +292,7 @@ impl EntryTier for ObjectTier {
 
     /// Removes the entry, exact and lossy. If the deletion fails it is this node that does not find it any more.
     fn remove(&self, id: &EntryId) -> Result<bool> {
-        self.remove_of(&self.fingerprint, id)
+        Ok(!self.remove_many(&[(self.fingerprint, *id)])?.is_empty())
     }
 
     /// Lists this model's exact entries; reads the header of each, many at once. Damaged ones are left out, with a warning.

@@ -30,7 +30,7 @@ use super::codec::Codec;
 use crate::entry::{Entry, EntryHeader};
 use crate::frame::{CHECKSUM_BYTES, u64_at};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::EntryId;
+use crate::tier::{EntryId, Precision};
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"RSKO";
@@ -53,6 +53,13 @@ impl Space {
 
     pub fn of(codec: Codec) -> Self {
         if codec.is_exact() { Self::Exact } else { Self::Lossy }
+    }
+
+    pub fn holding(precision: Precision) -> Self {
+        match precision {
+            Precision::Exact => Self::Exact,
+            Precision::Lossy => Self::Lossy,
+        }
     }
 
     fn part(self) -> &'static str {

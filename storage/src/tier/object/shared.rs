@@ -1,11 +1,12 @@
 //! What nodes and models that share a bucket need of it beside what every tier does: lossy entries, and removals that reach
 //! other models' objects.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::client::Pending;
 use super::layout::{Name, Space};
-use super::{ObjectTier, Seen};
+use super::{Known, ObjectTier, Seen};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Precision, SharedTier, TierEntry};
 use crate::{ErrorKind, Result};
@@ -24,6 +25,7 @@ impl ObjectTier {
                     Ok(Some(opened)) => {
                         let summary = opened.layout.header.summary();
                         seen.add(summary.bytes);
+                        self.learn(summary.key, Known { parent: summary.parent, bytes: summary.bytes });
                         each(summary);
                     }
                     Ok(None) => {}
@@ -52,16 +54,53 @@ impl ObjectTier {
                 }
             }
         }
+        // Whoever writes one of them again may write another one: damaged, or behind what is gone.
+        let mut known = self.known();
+        for (key, _) in &left {
+            known.remove(key);
+        }
+        drop(known);
         failed.map_or(Ok(left), Err)
+    }
+}
+
+/// What a bucket has beside this model's exact entries, by name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Beside {
+    /// Entries of other models, each counted once.
+    pub other_models: u64,
+    /// Entries of this model that are there in 8 bits only.
+    pub lossy: u64,
+}
+
+impl ObjectTier {
+    /// Counts what [`EntryTier::list`] leaves out. Goes by names: nothing is read. BLOCKS.
+    ///
+    /// # Errors
+    /// As the bucket says.
+    pub fn count_beside(&self) -> Result<Beside> {
+        let (mut exact, mut lossy, mut others) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for space in Space::ALL {
+            let mut listing = self.listing(self.names.space(space));
+            while let Some(objects) = listing.next()? {
+                for name in objects.iter().filter_map(|object| self.names.parse(&object.location)) {
+                    let into = match (name.fingerprint == self.fingerprint, space) {
+                        (false, _) => &mut others,
+                        (true, Space::Exact) => &mut exact,
+                        (true, Space::Lossy) => &mut lossy,
+                    };
+                    into.insert(name.id.key);
+                }
+            }
+        }
+        Ok(Beside { other_models: others.len() as u64, lossy: lossy.difference(&exact).count() as u64 })
     }
 }
 
 impl SharedTier for ObjectTier {
     fn open_many(&self, wanted: &[(EntryId, Precision)]) -> Vec<Result<Option<Arc<dyn TierEntry>>>> {
-        let start = |(id, precision): &(EntryId, Precision)| {
-            let space = if *precision == Precision::Exact { Space::Exact } else { Space::Lossy };
-            self.start_open(&self.name(space, id))
-        };
+        let start =
+            |(id, precision): &(EntryId, Precision)| self.start_open(&self.name(Space::holding(*precision), id));
         let started: Vec<_> = wanted.iter().map(start).collect();
         started.into_iter().map(|pending| self.opened(pending.map_or(Ok(None), Pending::wait))).collect()
     }
@@ -75,9 +114,16 @@ impl SharedTier for ObjectTier {
     }
 
     /// Exact and lossy.
-    fn remove_of(&self, model: &Fingerprint, id: &EntryId) -> Result<bool> {
-        let names = Space::ALL.map(|space| Name { space, fingerprint: *model, id: *id });
-        Ok(!self.remove_named(&names)?.is_empty())
+    fn remove_many(&self, named: &[(Fingerprint, EntryId)]) -> Result<Vec<(KvKey, u64)>> {
+        let both = |(fingerprint, id): &(Fingerprint, EntryId)| {
+            Space::ALL.map(|space| Name { space, fingerprint: *fingerprint, id: *id })
+        };
+        let names: Vec<Name> = named.iter().flat_map(both).collect();
+        self.remove_named(&names)
+    }
+
+    fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool> {
+        Ok(!self.remove_named(&[self.name(Space::holding(precision), id)])?.is_empty())
     }
 
     /// Exact ones and lossy ones, by their names: nothing is read.

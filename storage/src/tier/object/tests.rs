@@ -268,6 +268,28 @@ fn what_is_lossy_is_never_found_as_exact() {
     assert!(open_lossy(&exact, &id).is_none());
 }
 
+/// In 8 bits, an object is smaller than what counts: the bytes of the entry.
+#[test]
+fn what_is_removed_is_counted_as_it_was_counted_when_it_came() {
+    let (store, lossy, env) = in_memory(Codec::Q8);
+    let entry = quantisable();
+    let id = entry.header().id();
+    let count = |tier: &ObjectTier| (tier.usage().entries, tier.usage().bytes);
+    lossy.put(&entry).unwrap();
+    assert_eq!(count(&lossy), (1, entry.header().total_bytes()));
+    assert!(lossy.remove(&id).unwrap());
+    assert_eq!(count(&lossy), (0, 0));
+    // Both kinds, and seen by who wrote neither.
+    let exact = tier_over(store, Codec::Plain, &env);
+    lossy.put(&entry).unwrap();
+    exact.put(&entry).unwrap();
+    lossy.list(&mut drop).unwrap();
+    exact.list_lossy(&mut drop).unwrap();
+    assert_eq!((count(&lossy), count(&exact)), ((2, 2 * entry.header().total_bytes()), count(&lossy)));
+    assert!(exact.remove(&id).unwrap());
+    assert_eq!(count(&exact), (0, 0));
+}
+
 #[test]
 fn what_cannot_be_kept_is_refused_and_counted() {
     let store = Arc::new(InMemory::new());

@@ -1,0 +1,64 @@
+//! Objects that are to leave the bucket, for when it can be reached.
+
+use std::collections::HashSet;
+
+use super::{Catalog, sled_error};
+use crate::Result;
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::tier::EntryId;
+
+/// Where the parts of a row's key end.
+const MODEL_END: usize = 32;
+const SEGMENT_END: usize = 48;
+const ROW_BYTES: usize = 80;
+
+impl Catalog {
+    /// Notes that these entries of these models are to be removed from object storage; durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn add_object_removals(&self, named: &HashSet<(Fingerprint, EntryId)>) -> Result<()> {
+        if named.is_empty() {
+            return Ok(());
+        }
+        let mut batch = sled::Batch::default();
+        named.iter().for_each(|name| batch.insert(&to_row(name)[..], &[]));
+        self.object_removals.apply_batch(batch).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// What is noted.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn object_removals(&self) -> Result<HashSet<(Fingerprint, EntryId)>> {
+        let rows = self.object_removals.iter().keys();
+        rows.filter_map(|row| row.map(|row| from_row(&row)).map_err(sled_error).transpose()).collect()
+    }
+
+    /// Forgets what was removed. Not synced: what is removed twice is removed.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_object_removals(&self, named: &HashSet<(Fingerprint, EntryId)>) -> Result<()> {
+        let mut batch = sled::Batch::default();
+        named.iter().for_each(|name| batch.remove(&to_row(name)[..]));
+        self.object_removals.apply_batch(batch).map_err(sled_error)
+    }
+}
+
+fn to_row((model, id): &(Fingerprint, EntryId)) -> [u8; ROW_BYTES] {
+    let mut row = [0; ROW_BYTES];
+    row[..MODEL_END].copy_from_slice(&model.0);
+    row[MODEL_END..SEGMENT_END].copy_from_slice(&id.segment.0);
+    row[SEGMENT_END..].copy_from_slice(&id.key.0);
+    row
+}
+
+/// A row that is not ours counts as none.
+fn from_row(row: &[u8]) -> Option<(Fingerprint, EntryId)> {
+    let model = Fingerprint(row.get(..MODEL_END)?.try_into().ok()?);
+    let segment = SegmentDigest(row.get(MODEL_END..SEGMENT_END)?.try_into().ok()?);
+    let key = KvKey(row.get(SEGMENT_END..)?.try_into().ok()?);
+    Some((model, EntryId { key, segment }))
+}

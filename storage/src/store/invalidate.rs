@@ -1,0 +1,182 @@
+//! Invalidation: passages, and all that was computed behind them, out of every tier.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::KvStore;
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::tier::{EntryId, EntrySummary, Tier};
+use crate::{Error, Result};
+
+/// What an invalidation removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invalidated {
+    /// Entries, each counted once.
+    pub entries: u64,
+    /// The same, each counted once for every tier it was in, the device among them.
+    pub copies: u64,
+    /// Bytes of the copies in host memory, on disk and in object storage.
+    pub bytes: u64,
+}
+
+/// What an invalidation has done so far. A step that fails does not keep the others from being done.
+#[derive(Debug, Default)]
+struct Progress {
+    keys: HashSet<KvKey>,
+    copies: u64,
+    bytes: u64,
+    /// Keys that nothing is to be known of any more, removed or not.
+    doomed: HashSet<KvKey>,
+    /// What is to leave object storage by its name.
+    named: HashSet<(Fingerprint, EntryId)>,
+    failed: Option<Error>,
+}
+
+impl Progress {
+    fn count(&mut self, key: KvKey, bytes: u64) {
+        self.keys.insert(key);
+        self.copies += 1;
+        self.bytes += bytes;
+    }
+
+    /// Remembers the first error.
+    fn noted<T>(&mut self, step: Result<T>) -> Option<T> {
+        match step {
+            Ok(done) => Some(done),
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                None
+            }
+        }
+    }
+}
+
+impl KvStore {
+    /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
+    /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, those
+    /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
+    /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.
+    ///
+    /// What a dead bucket keeps is noted in the catalog; every later call removes it, one without segments too.
+    ///
+    /// # Errors
+    /// The first that a tier says; every other step is done all the same. Then some are left, and the call is to be repeated.
+    /// From the first moment on none of the segments that this machine holds is found.
+    pub fn invalidate(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<Invalidated> {
+        let mut done = Progress::default();
+        let tiers = &self.0.tiers;
+        tiers.tombstones.bury(segments, &[]);
+        self.remove_local(segments, &mut done);
+        self.remove_objects(segments, others, &mut done);
+        if let Some(device) = self.0.device.get().filter(|_| !segments.is_empty()) {
+            // After the others: a prompt that found the passage in another tier might have brought it back.
+            device.invalidate(self.fingerprint(), segments).into_iter().for_each(|key| done.count(key, 0));
+        }
+        // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
+        // of it was filed already is removed.
+        tiers.tombstones.bury(segments, &[]);
+        self.remove_local(segments, &mut done);
+        // A bucket that failed just now is not waited for twice.
+        if done.failed.is_none() {
+            self.remove_named_objects(|_| true, &mut done);
+        }
+        let keys: Vec<KvKey> = done.doomed.union(&done.keys).copied().collect();
+        self.0.uses.forget(&keys);
+        for key in &keys {
+            done.noted(self.set_pinned(key, false));
+        }
+        let Progress { keys, copies, bytes, failed, .. } = done;
+        failed.map_or(Ok(Invalidated { entries: keys.len() as u64, copies, bytes }), Err)
+    }
+
+    /// Removes the entries of some segments, and what stands behind them, from host memory and disk. Before that, those that
+    /// are theirs for certain are noted as to be removed from object storage: without the local copies nothing names them.
+    fn remove_local(&self, segments: &[SegmentDigest], done: &mut Progress) {
+        if segments.is_empty() {
+            return;
+        }
+        let tiers = &self.0.tiers;
+        let mut all = Vec::new();
+        for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
+            done.noted(entries.list(&mut |summary| all.push((tier, summary))));
+        }
+        let doomed = behind_any(segments, all.iter().map(|(_, summary)| summary));
+        let keys: Vec<KvKey> = doomed.keys().copied().collect();
+        tiers.tombstones.bury(&[], &keys);
+        done.doomed.extend(keys);
+        if tiers.object.is_some() {
+            let proven = all.iter().filter(|(_, summary)| doomed.get(&summary.key) == Some(&Doom::Proven));
+            let named: HashSet<_> = proven.map(|(_, summary)| (summary.fingerprint, summary.id())).collect();
+            done.noted(self.0.uses.catalog.add_object_removals(&named));
+            done.named.extend(named);
+        }
+        for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
+            let removed = tiers.get(*tier).map_or(Ok(false), |entries| entries.remove(&summary.id()));
+            if done.noted(removed) == Some(true) {
+                done.count(summary.key, summary.bytes);
+            }
+        }
+    }
+
+    /// Removes the objects of some segments, and those that this or an earlier call named.
+    fn remove_objects(&self, segments: &[SegmentDigest], others: &[Fingerprint], done: &mut Progress) {
+        let Some(object) = &self.0.tiers.object else { return };
+        let noted = done.noted(self.0.uses.catalog.object_removals()).unwrap_or_default();
+        done.named.extend(noted);
+        let own = std::iter::once(self.fingerprint());
+        let models: Vec<Fingerprint> =
+            own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
+        let mut listed: HashSet<SegmentDigest> = HashSet::new();
+        if !segments.is_empty()
+            && let Some(removed) = done.noted(object.remove_segments(&models, segments))
+        {
+            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
+            listed.extend(segments);
+        }
+        // Even if the listing failed: this node does not find any more what it asked to have deleted.
+        self.remove_named_objects(|(model, id)| !(listed.contains(&id.segment) && models.contains(model)), done);
+    }
+
+    /// Removes what was named, and `is_left` says is there still; then it is noted no more.
+    fn remove_named_objects(&self, is_left: impl Fn(&(Fingerprint, EntryId)) -> bool, done: &mut Progress) {
+        let Some(object) = &self.0.tiers.object else { return };
+        let left: Vec<_> = done.named.iter().copied().filter(is_left).collect();
+        done.doomed.extend(left.iter().map(|(_, id)| id.key));
+        if let Some(removed) = done.noted(object.remove_many(&left)) {
+            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
+            let gone = std::mem::take(&mut done.named);
+            done.noted(self.0.uses.catalog.finish_object_removals(&gone));
+        }
+    }
+}
+
+/// Why an entry goes with some segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doom {
+    /// It is of one of them, or stands behind one.
+    Proven,
+    /// Its ancestors are not all known. It may stand behind one: nothing is lost but time, on this machine.
+    Suspected,
+}
+
+/// The entries of some segments, and those that stand behind them.
+fn behind_any<'a>(
+    segments: &[SegmentDigest],
+    entries: impl Iterator<Item = &'a EntrySummary> + Clone,
+) -> HashMap<KvKey, Doom> {
+    let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
+    let known: HashMap<&KvKey, &EntrySummary> = entries.clone().map(|entry| (&entry.key, entry)).collect();
+    let doom = |entry: &EntrySummary| {
+        let mut at = entry;
+        loop {
+            if wanted.contains(&at.segment) {
+                return Some(Doom::Proven);
+            }
+            let parent = at.parent.as_ref()?;
+            let Some(above) = known.get(parent) else { return Some(Doom::Suspected) };
+            at = above;
+        }
+    };
+    entries.filter_map(|entry| Some((entry.key, doom(entry)?))).collect()
+}

@@ -1,0 +1,105 @@
+//! Invalidations that meet a bucket which cannot be reached.
+
+use object_store::memory::InMemory;
+use tempfile::TempDir;
+
+use super::bucket_tests::{MODEL, OTHER, keep, objects, open};
+use super::*;
+use crate::env::FailMode;
+use crate::policy::PolicyKind;
+use crate::residency::{Segment, SegmentKind};
+use crate::tier::EntryId;
+use crate::tier::device::{DeviceOptions, KeptSegment};
+use crate::tier::object::Codec;
+
+const TOKENS: [&[u32]; 3] = [&[1], &[2, 3], &[4, 5]];
+
+fn set_bucket(store: &KvStore, mode: FailMode) {
+    // Every attempt fails, until the breaker lets none through.
+    ["object.list", "object.delete"].iter().for_each(|point| store.env().set_fail_point(point, mode, 1));
+}
+
+/// A root, a passage behind it, and one behind that: everywhere, the device included.
+fn filled(store: &KvStore) -> [EntryId; 3] {
+    let root = keep(store, None, TOKENS[0]);
+    let passage = keep(store, Some(root.key), TOKENS[1]);
+    let behind = keep(store, Some(passage.key), TOKENS[2]);
+    let ids = [root, passage, behind];
+    let options = DeviceOptions { blocks: 8, block_bytes: 16, policy: PolicyKind::Lru, cache: true };
+    let device = DeviceTier::new(options).unwrap();
+    let mut end = 0;
+    let path: Vec<KeptSegment> = std::iter::zip(&ids, TOKENS)
+        .map(|(id, tokens)| {
+            end += tokens.len();
+            let segment = Segment { kind: SegmentKind::Passage, tokens: tokens.into() };
+            KeptSegment { key: id.key, segment, end }
+        })
+        .collect();
+    let found = device.find("", path.iter().map(|at| (at.key, &at.segment)));
+    let (mut table, _) = device.begin(Some(&found), 0, end, true).unwrap();
+    drop(device.keep(&found, &path, &mut table, 1.0));
+    store.set_device(device);
+    ids
+}
+
+fn in_bucket(bucket: &InMemory, id: &EntryId) -> bool {
+    objects(bucket, "v1").iter().any(|name| name.ends_with(&id.key.to_string()))
+}
+
+fn assert_found_by_nobody(store: &KvStore, id: &EntryId, tokens: &[u32]) {
+    assert!(store.look_up(&id.key, tokens).is_none());
+    assert_eq!(store.contains(&id.key), None);
+    assert!(store.0.device.get().is_none_or(|device| !device.contains(&id.key)));
+}
+
+/// What stood behind the passage is known by the local copies only, and they are gone when the bucket is back.
+#[test]
+fn what_a_dead_bucket_keeps_is_found_by_nobody_and_leaves_with_the_next_attempt() {
+    for restart in [false, true] {
+        let (dir, bucket) = (TempDir::new().unwrap(), Arc::new(InMemory::new()));
+        let mut store = open(&dir, &bucket, MODEL, Codec::Plain);
+        let [root, passage, behind] = filled(&store);
+        store.set_pinned(&behind.key, true).unwrap();
+        set_bucket(&store, FailMode::Error(ErrorKind::Unavailable));
+        let failed = store.invalidate(&[passage.segment], &[]).unwrap_err();
+        assert_eq!(failed.kind(), ErrorKind::Unavailable);
+        assert!(in_bucket(&bucket, &passage) && in_bucket(&bucket, &behind));
+        assert!(store.set_pinned(&behind.key, true).unwrap(), "it is pinned no more");
+        store.set_pinned(&behind.key, false).unwrap();
+
+        // The bucket is back before anybody tries again.
+        set_bucket(&store, FailMode::Off);
+        store.env().advance(Duration::from_secs(600));
+        assert_found_by_nobody(&store, &passage, TOKENS[1]);
+        assert_found_by_nobody(&store, &behind, TOKENS[2]);
+        assert!(store.look_up(&root.key, TOKENS[0]).is_some());
+        if restart {
+            drop(store);
+            store = open(&dir, &bucket, MODEL, Codec::Plain);
+        }
+        let done = store.invalidate(&[passage.segment], &[]).unwrap();
+        assert_eq!((done.entries, done.copies), (2, 2), "both were left in the bucket only");
+        assert!(in_bucket(&bucket, &root) && !in_bucket(&bucket, &passage) && !in_bucket(&bucket, &behind));
+        assert_eq!(store.invalidate(&[passage.segment], &[]).unwrap(), Invalidated::default());
+    }
+}
+
+#[test]
+fn what_is_left_of_another_models_passage_leaves_with_any_later_attempt() {
+    let (dir, bucket) = (TempDir::new().unwrap(), Arc::new(InMemory::new()));
+    let passage;
+    let behind = {
+        let store = open(&dir, &bucket, OTHER, Codec::Q8);
+        passage = keep(&store, None, TOKENS[1]);
+        keep(&store, Some(passage.key), TOKENS[2])
+    };
+    let store = open(&dir, &bucket, MODEL, Codec::Plain);
+    set_bucket(&store, FailMode::Error(ErrorKind::Unavailable));
+    assert!(store.invalidate(&[passage.segment], &[OTHER]).is_err());
+    assert_eq!(objects(&bucket, "v1q8").len(), 2);
+    set_bucket(&store, FailMode::Off);
+    store.env().advance(Duration::from_secs(600));
+    // The passage came back meanwhile, so that its removal has no segments left.
+    assert_eq!(store.invalidate(&[], &[]).unwrap().copies, 2);
+    assert_eq!(objects(&bucket, "v1q8"), [String::new(); 0], "{}", behind.key);
+}
