@@ -147,13 +147,21 @@ impl World {
 
     fn evict(&self, id: u64) {
         let tier = if self.draw(2) == 0 { Tier::Host } else { Tier::Disk };
-        self.store().evict(&entry_of(id).header().id(), tier).unwrap();
-        let is_there = |key: &KvKey| match tier {
-            Tier::Host => self.store().0.tiers.host.contains(key),
-            _ => self.store().0.tiers.disk.contains(key),
+        let is_there = |other: &u64| match tier {
+            Tier::Host => self.store().0.tiers.host.contains(&key_of(*other)),
+            _ => self.store().0.tiers.disk.contains(&key_of(*other)),
         };
-        let left = (0..IDS).filter(|other| *other == id || parent_of(*other) == Some(id));
-        left.for_each(|other| assert!(!is_there(&key_of(other))));
+        let there = || (0..IDS).filter(is_there).collect::<Vec<u64>>();
+        let (before, is_kept) = (there(), !self.store().kept([key_of(id)].into_iter()).is_empty());
+        assert!(is_kept || !locked(&self.store().0.pins).contains_key(&key_of(id)));
+        let left = self.store().evict(&entry_of(id).header().id(), tier).unwrap();
+        let after = there();
+        assert_eq!(left as usize, before.len() - after.len());
+        if is_kept {
+            return assert_eq!(after, before, "what is pinned stays, and all that stands before it");
+        }
+        let gone = |other: &u64| *other == id || parent_of(*other) == Some(id);
+        assert!(!after.iter().any(gone));
     }
 
     fn invalidate(&mut self, id: u64) {
