@@ -37,6 +37,11 @@ struct Shared {
     closing: AtomicBool,
 }
 
+/// This process's bucket. A client of another test may still ask for its server, which is gone, at what is now our port.
+fn bucket() -> String {
+    format!("bucket-{}", std::process::id())
+}
+
 /// Listens on a port of the system's choice until it is dropped.
 struct Server {
     address: std::net::SocketAddr,
@@ -65,7 +70,7 @@ impl Server {
     }
 
     fn tier_in(&self, timeout: Duration, env: Env) -> ObjectTier {
-        let options = s3(&format!("http://{}", self.address), "s3://bucket/kv", timeout);
+        let options = s3(&format!("http://{}", self.address), &format!("s3://{}/kv", bucket()), timeout);
         ObjectTier::open(&options, MODEL, env).unwrap()
     }
 
@@ -116,6 +121,10 @@ fn serve(stream: TcpStream, shared: &Shared) {
     let mut writer = stream.try_clone().unwrap();
     let mut reader = BufReader::new(stream);
     while let Some(request) = read_request(&mut reader) {
+        if !request.path.starts_with(&format!("/{}", bucket())) {
+            let _ = answer(&mut writer, 404, &[], b"", 0);
+            return;
+        }
         shared.log.lock().unwrap().push(request.method.clone());
         let treat = shared.treats.lock().unwrap().pop_front();
         match treat {
