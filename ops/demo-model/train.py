@@ -266,7 +266,7 @@ def arguments():
     p.add_argument("--layers", type=int)
     p.add_argument("--stage", type=int, default=0, help="first stage to train, also of a resumed run")
     p.add_argument("--last", type=int, default=len(STAGES) - 1, help="last stage to go to")
-    p.add_argument("--every", type=int, default=100, help="steps between reports and saves")
+    p.add_argument("--every", type=int, default=50, help="steps between reports and saves")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--seed", type=int, default=1)
     return p.parse_args()
