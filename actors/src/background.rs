@@ -182,6 +182,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
     let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
     let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
     if is_there(&workers.store, key, wanted.passage.tokens.clone()).await? {
+        workers.store.write_again(&key);
         return Ok(Precomputed::AlreadyThere);
     }
     let segments = wanted.root.into_iter().chain([wanted.passage]).collect();

@@ -368,7 +368,12 @@ impl Warmer {
             // Nobody has to see every step.
             let _ = events.try_send(Ok(WarmEvent::Progress(progress.clone())));
         }
-        Ok(progress)
+        if is_whole {
+            return Ok(progress);
+        }
+        let message = "some of what the warm-up computed did not reach the disk (the service's log says why); it stays in \
+                       the journal: run it again, or start again, and what is missing is written or computed";
+        Err(Error::new(ErrorKind::Full, message))
     }
 
     /// Computes one entry, if it is missing. Waits where answers take all there is.

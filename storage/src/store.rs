@@ -216,6 +216,17 @@ impl KvStore {
         Ok(true)
     }
 
+    /// Offers the disk an entry that host memory has and it has not: an earlier write may have been lost.
+    pub fn write_again(&self, key: &KvKey) {
+        let planned_in = self.epoch();
+        if self.0.tiers.disk.contains(key) {
+            return;
+        }
+        if let Some(entry) = self.0.tiers.host.get(key) {
+            self.0.to_disk.offer(Job { entry, planned_in });
+        }
+    }
+
     /// Writes an entry to one tier and waits for it; `None` if the tier declined it, or its passage was invalidated. BLOCKS.
     ///
     /// # Errors

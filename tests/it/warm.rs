@@ -31,6 +31,25 @@ fn computed_and_skipped(value: &Value) -> (u64, u64) {
 }
 
 #[tokio::test]
+async fn what_did_not_reach_the_disk_is_said_and_made_up_for() {
+    let folder = Folder::new();
+    let service = folder.serve_with(&[], &[("RAGSTONE_FAILPOINTS", "disk.before_write=error:full@20")]).await;
+    filled(&service).await;
+    let command = [&["cache"], WARM].concat();
+    // The second time everything is in host memory, and on disk no more than before.
+    for _ in 0..2 {
+        folder.run(&command).failed_with(&["did not reach the disk", "run it again"]);
+        assert_eq!(cache(&folder, &["warm", "--list"]).as_array().unwrap().len(), 1, "it stays in the journal");
+    }
+    assert_eq!(service.stop(), 0);
+    let service = folder.serve(&[]).await;
+    assert_eq!(cache(&folder, WARM)["passages_done"], DOCUMENTS);
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]));
+    settle(&service).await;
+    assert_eq!(list(&folder, &["--collection", "c", "--tier", "disk"]).len() as u64, DOCUMENTS);
+}
+
+#[tokio::test]
 async fn a_warmed_collection_is_loaded_and_not_computed() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;

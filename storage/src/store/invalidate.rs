@@ -108,7 +108,10 @@ impl KvStore {
         if tiers.object.is_some() {
             let proven = all.iter().filter(|(_, summary)| doomed.get(&summary.key) == Some(&Doom::Proven));
             let named: HashSet<_> = proven.map(|(_, summary)| (summary.fingerprint, summary.id())).collect();
-            done.noted(self.0.uses.catalog.add_object_removals(&named));
+            if done.noted(self.0.uses.catalog.add_object_removals(&named)).is_none() {
+                // They are not found any more, and name to the next call what it is to remove.
+                return;
+            }
             done.named.extend(named);
         }
         for (tier, summary) in all.iter().filter(|(_, summary)| doomed.contains_key(&summary.key)) {
