@@ -268,7 +268,7 @@ impl DiskTier {
     /// one. BLOCKS.
     ///
     /// # Errors
-    /// As RocksDB says; the entry stays hidden until a restart, and is deleted with the next write.
+    /// As RocksDB says; the entry stays hidden until a restart, and is deleted with the next write or flush.
     pub fn delete_entry(&self, key: &KvKey) -> Result<bool> {
         let Some(extent) = self.index().begin_removal(key) else { return Ok(false) };
         self.delete(&extent).map(|()| true)
@@ -341,8 +341,10 @@ impl EntryTier for DiskTier {
         }
     }
 
-    /// Syncs the write-ahead log.
+    /// Deletes what earlier could not be deleted, so that no restart brings it back, and syncs the write-ahead log.
     fn flush(&self) -> Result<()> {
+        let dead = self.index().dead().to_vec();
+        dead.iter().try_for_each(|key| self.delete_entry(key).map(drop))?;
         self.0.env.fail_point("disk.flush")?;
         self.0.db.flush_wal(true).map_err(|error| rocks::error("sync the log", error))
     }

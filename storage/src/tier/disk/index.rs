@@ -248,6 +248,11 @@ impl DiskIndex {
         }
     }
 
+    /// Hidden entries whose deletion failed.
+    pub fn dead(&self) -> &[KvKey] {
+        &self.dead
+    }
+
     /// The deletion of a `Leaving` entry came through, or failed: then it stays hidden and leaves with the next write.
     pub fn end_removal(&mut self, key: &KvKey, deleted: bool) {
         if deleted {

@@ -173,6 +173,22 @@ fn a_failed_deletion_hides_the_entry_and_room_comes_back_later() {
     assert_eq!(stored_frames(&tier), LAYERS as usize, "deleted together with the write that took its room");
 }
 
+#[test]
+fn a_flush_makes_up_for_a_failed_deletion_or_fails() {
+    let dir = TempDir::new().unwrap();
+    let env = Env::seeded(0, 0);
+    let gone = entry_behind(None, &[1]);
+    let tier = open_with(&dir, 1 << 20, &env, &HashMap::new());
+    tier.write(&gone).unwrap();
+    env.set_fail_point("disk.delete", FailMode::Error(ErrorKind::Unavailable), 1);
+    assert!(tier.delete_entry(&key(&gone)).is_err());
+    assert!(tier.flush().is_err(), "a restart would bring it back");
+    assert!(!tier.contains(&key(&gone)));
+    env.set_fail_point("disk.delete", FailMode::Off, 1);
+    tier.flush().unwrap();
+    assert_eq!((stored_frames(&tier), rows(&tier)), (0, 0));
+}
+
 fn rows(tier: &DiskTier) -> usize {
     tier.0.db.iterator_cf(rocks::entries(&tier.0.db).unwrap(), IteratorMode::Start).count()
 }
