@@ -7,13 +7,12 @@ mod tests;
 use std::fs;
 use std::path::Path;
 
-use candle_transformers::models::bert::Config;
 use rayon::prelude::*;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::tokenizer::read_json;
 use crate::weights::Checkpoint;
-use bert::Bert;
+use bert::{Bert, Config};
 
 /// The longest text that is read, in tokens with the two that stand around it; what is behind is ignored. The model
 /// was trained for this length.

@@ -2,8 +2,8 @@
 
 mod kernels;
 
-use candle_transformers::models::bert::{Config, HiddenAct};
 use rayon::prelude::*;
+use serde::Deserialize;
 
 use crate::aligned::SharedMut;
 use crate::error::{Error, Result};
@@ -14,6 +14,20 @@ use kernels::{AddNorm, Attend, Gelu};
 
 /// Values that one thread takes at a time between the matrix products.
 const VALUES_PER_TASK: usize = 1 << 15;
+
+/// What `config.json` must say of a BERT; everything else in it is for training.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct Config {
+    pub(super) vocab_size: usize,
+    pub(super) hidden_size: usize,
+    pub(super) num_hidden_layers: usize,
+    pub(super) num_attention_heads: usize,
+    pub(super) intermediate_size: usize,
+    pub(super) hidden_act: String,
+    pub(super) max_position_embeddings: usize,
+    pub(super) type_vocab_size: usize,
+    pub(super) layer_norm_eps: f64,
+}
 
 /// The weights, f32 unless the file has bf16.
 pub(super) struct Bert {
@@ -156,7 +170,7 @@ impl Norm {
 }
 
 fn refuse_odd(config: &Config) -> Result<()> {
-    if config.hidden_act != HiddenAct::Gelu {
+    if config.hidden_act != "gelu" {
         return Err(Error::unsupported(
             "embedding models with another activation than gelu are not supported; take all-MiniLM-L6-v2",
         ));
