@@ -33,11 +33,14 @@ class Service:
         self.address = self.process.stdout.readline().removeprefix("listening on ").strip()
         if not self.address:
             sys.exit("the service did not start; its message stands above")
+        with open(f"{data}/service.json", encoding="utf-8") as record:
+            self.token = json.load(record)["token"]
 
     def call(self, method, path, body=None):
         """Status and JSON. 429 is an answer like any other: the service sheds load."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + path, data, {"content-type": "application/json"}, method=method)
+        headers = {"content-type": "application/json", "x-ragstone-token": self.token}
+        request = urllib.request.Request(self.address + path, data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=300) as response:
                 return response.status, json.loads(response.read() or b"null")

@@ -36,6 +36,14 @@ pub struct Surface {
     pub embedder: Option<String>,
     /// Where `serve` listens. Port 0 picks a free one.
     pub listen: String,
+    /// Where health and metrics listen besides, on a thread of their own; none given takes a free port of the loopback interface.
+    pub health_listen: Option<String>,
+    /// Listen beyond loopback although nobody has to log in.
+    pub allow_anyone: bool,
+    /// Host names with a dot that clients may call this service by; `*` is any. Addresses, `localhost` and names without a dot always do.
+    pub allowed_hosts: Vec<String>,
+    /// Origins, such as `https://chat.example.org`, whose pages may use this service; `*` is any. Its own always does.
+    pub allowed_origins: Vec<String>,
     /// Never use the network.
     pub offline: bool,
     /// Which log lines to write, as `RUST_LOG` has it; none given takes the command's own choice.
@@ -47,6 +55,16 @@ pub struct Surface {
     /// The greatest body of a request, in bytes; may be given with a unit.
     #[serde(deserialize_with = "size::deserialize")]
     pub body_bytes: usize,
+    /// What the bodies of all requests may take of memory together, in bytes; may be given with a unit. Those of 64 KiB and
+    /// less do not count: the connections bound them.
+    #[serde(deserialize_with = "size::deserialize")]
+    pub bodies_bytes: usize,
+    /// Seconds that a body may take to come, and one more for each 64 KiB of it.
+    pub body_timeout_s: u64,
+    /// Seconds that a client may leave what was sent to it unread before its connection is closed.
+    pub write_timeout_s: u64,
+    /// Connections at once; more wait until one ends.
+    pub max_connections: usize,
 }
 
 /// How log lines are written.
@@ -67,12 +85,48 @@ impl Default for Surface {
             model: None,
             embedder: None,
             listen: "127.0.0.1:7411".into(),
+            health_listen: None,
+            allow_anyone: false,
+            allowed_hosts: Vec::new(),
+            allowed_origins: Vec::new(),
             offline: false,
             log: None,
             log_format: LogFormat::Text,
             log_steps: false,
             body_bytes: 16 << 20,
+            bodies_bytes: 64 << 20,
+            body_timeout_s: 10,
+            write_timeout_s: 30,
+            max_connections: 1024,
         }
+    }
+}
+
+impl Surface {
+    fn validate(&self) -> Result<()> {
+        let least = [
+            ("body_bytes", self.body_bytes, 1024),
+            ("bodies_bytes", self.bodies_bytes, self.body_bytes),
+            ("body_timeout_s", self.body_timeout_s as usize, 1),
+            ("write_timeout_s", self.write_timeout_s as usize, 1),
+            ("max_connections", self.max_connections, 2),
+        ];
+        for (key, value, least) in least {
+            if value < least {
+                return Err(Error::invalid(format!("setting `{key}` must be at least {least}")));
+            }
+        }
+        let most = [
+            ("body_timeout_s", self.body_timeout_s as usize, 3600),
+            ("write_timeout_s", self.write_timeout_s as usize, 3600),
+            ("max_connections", self.max_connections, 1 << 20),
+        ];
+        for (key, value, most) in most {
+            if value > most {
+                return Err(Error::invalid(format!("setting `{key}` must be at most {most}")));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -98,6 +152,8 @@ pub struct Flags {
     pub embedder: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_anyone: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -157,9 +213,7 @@ impl Config {
     }
 
     fn validate(&self) -> Result<()> {
-        if self.surface.body_bytes < 1024 {
-            return Err(Error::invalid("setting `body_bytes` must be at least 1024"));
-        }
+        self.surface.validate()?;
         Ok(self.settings.validate()?)
     }
 

@@ -24,6 +24,9 @@ pub struct ServiceRecord {
     pub address: String,
     /// Shows that a caller can read the data folder.
     pub token: String,
+    /// `http://ADDR:PORT` where health and metrics are answered whatever else goes on.
+    #[serde(default)]
+    pub health: Option<String>,
 }
 
 /// Who holds a data folder; the text of `DATA/lock`.
@@ -73,7 +76,11 @@ impl DataFolder {
 
     /// The folder at `path`, created where it is missing.
     pub fn create(path: &Path) -> Result<Self> {
-        std::fs::create_dir_all(path).map_err(|error| Error::io("cannot create the data folder", path, &error))?;
+        let mut builder = std::fs::DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        builder.recursive(true);
+        builder.create(path).map_err(|error| Error::io("cannot create the data folder", path, &error))?;
         let path = path.canonicalize().map_err(|error| Error::io("cannot open the data folder", path, &error))?;
         Ok(Self(path))
     }
@@ -115,6 +122,8 @@ impl DataFolder {
             .map_err(|error| failed(&error))?;
         // A record found while nobody held the lock is what a killed service left behind.
         let held = HeldFolder { folder: self.clone(), _lock: lock };
+        #[cfg(unix)]
+        keep_to_oneself(self.path());
         held.remove_service_record();
         Ok(Some(held))
     }
@@ -173,6 +182,19 @@ impl HeldFolder {
     }
 }
 
+/// The folder holds people's documents and the owner's token; earlier versions made it readable for everybody.
+#[cfg(unix)]
+fn keep_to_oneself(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(metadata) = path.metadata() else { return };
+    let mode = metadata.permissions().mode() & 0o7777;
+    if mode & 0o077 != 0
+        && let Err(error) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode & !0o077))
+    {
+        tracing::warn!(path = %path.display(), %error, "other users of this machine can read the data folder");
+    }
+}
+
 /// The platform's folder for application data, with ragstone's name.
 pub fn default_path() -> Result<PathBuf> {
     dirs::data_dir().map(|path| path.join("ragstone")).ok_or_else(|| {
@@ -189,7 +211,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = DataFolder::create(&dir.path().join("new")).unwrap();
         let held = folder.try_hold("serve").unwrap().unwrap();
-        let record = ServiceRecord { pid: 1, address: "http://127.0.0.1:1".into(), token: "t".into() };
+        let record = ServiceRecord { pid: 1, address: "http://127.0.0.1:1".into(), token: "t".into(), health: None };
         held.write_service_record(&record).unwrap();
         assert_eq!(folder.service_record(), Some(record));
         assert!(folder.try_hold("ask").unwrap().is_none());
@@ -230,7 +252,13 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().unwrap();
         let held = DataFolder::create(dir.path()).unwrap().try_hold("serve").unwrap().unwrap();
-        held.write_service_record(&ServiceRecord { pid: 1, address: String::new(), token: String::new() }).unwrap();
+        held.write_service_record(&ServiceRecord {
+            pid: 1,
+            address: String::new(),
+            token: String::new(),
+            health: None,
+        })
+        .unwrap();
         let mode = dir.path().join("service.json").metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o077, 0);
     }

@@ -15,6 +15,8 @@ pub enum ErrorKind {
     ContextLength,
     /// The request's body is larger than the service takes.
     TooLarge,
+    /// The request's body did not come in time.
+    TooSlow,
     /// Not for this caller.
     Forbidden,
     /// No such path, collection, document, model or file.

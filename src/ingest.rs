@@ -208,7 +208,7 @@ impl Run<'_> {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         if !documents.is_empty() {
-            let (changes, _) = self.ingestor.library.upsert(&self.job.collection, documents).await?;
+            let (changes, _) = self.ingestor.library.upsert(&self.job.collection, documents, || true).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -10,11 +10,15 @@ mod document;
 mod embedder_source;
 mod error;
 mod eval;
+#[cfg(unix)]
+mod file_limit;
 mod http;
 mod hub;
 mod ingest;
+mod lanes;
 mod model_source;
 mod progress;
+mod server;
 mod service;
 mod telemetry;
 

@@ -4,25 +4,28 @@
 use std::future::Future;
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use actix_web::dev::ServerHandle;
-use actix_web::{HttpMessage, HttpRequest, web};
+use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_storage::env::Env;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
 use crate::config::Config;
 use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::body::Bodies;
+use crate::http::visitor::Allowed;
 use crate::ingest::Ingestor;
+use crate::lanes::{Lanes, Place, Work};
 use crate::progress::{Progress, Unit};
-use crate::{embedder_source, http, model_source, telemetry};
+use crate::server::Servers;
+use crate::{embedder_source, model_source, telemetry};
 
 /// The header that carries the owner's token.
 pub const TOKEN_HEADER: &str = "x-ragstone-token";
@@ -44,8 +47,12 @@ pub struct State {
     pub env: Env,
     /// As configured.
     pub settings: Settings,
-    /// The greatest body of a request.
-    pub body_bytes: usize,
+    /// The bounds on request bodies.
+    pub bodies: Arc<Bodies>,
+    /// Which names and pages may reach this service.
+    pub allowed: Allowed,
+    /// How long a client may leave unread what was sent to it.
+    pub write_timeout: Duration,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -55,6 +62,7 @@ pub struct State {
     opened: OnceLock<Opened>,
     closing: AtomicBool,
     in_flight: watch::Sender<usize>,
+    lanes: Lanes,
 }
 
 /// The models and the store, once they are loaded.
@@ -117,19 +125,63 @@ impl State {
     /// Runs `future` on the multi-thread runtime; it is aborted when the caller goes away.
     pub async fn on_runtime<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> Result<T> {
         let mut task = AbortOnDrop(self.runtime.spawn(future.in_current_span()));
-        (&mut task.0).await.map_err(|error| {
-            if error.is_panic() {
-                Error::internal("this request met a defect in ragstone and is lost; the service goes on")
-            } else {
-                Error::new(ErrorKind::Cancelled, "the service is stopping")
+        (&mut task.0).await.map_err(|error| lost(&error))
+    }
+
+    /// Runs `future` on the multi-thread runtime when a place for that kind of work is free, with the configured deadline. The
+    /// place is kept until the work has really ended, also where its caller went away or was told that its time is up.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: Work,
+        future: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
+        let deadline = tokio::time::Instant::now() + self.deadline();
+        let place = self.lanes.enter(work, self.deadline()).await?;
+        let task = self.runtime.spawn(
+            async move {
+                let done = future.await;
+                drop(place);
+                done
             }
-        })
+            .in_current_span(),
+        );
+        let ended = match work {
+            // Their callers wait as long as it takes, and end it by leaving.
+            Work::Change | Work::Upkeep => task.await,
+            Work::Search | Work::Look => tokio::time::timeout_at(deadline, task).await.map_err(|_| {
+                let seconds = self.settings.deadline_s;
+                Error::new(ErrorKind::DeadlineExceeded, format!("not done within {seconds} s; try again"))
+            })?,
+        };
+        ended.map_err(|error| lost(&error))
+    }
+
+    /// Waits for a place for work that its caller runs.
+    pub async fn place(&self, work: Work) -> Result<Place> {
+        self.lanes.enter(work, self.deadline()).await
+    }
+
+    /// Goes on beside the request.
+    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(future.in_current_span());
+    }
+
+    fn deadline(&self) -> Duration {
+        Duration::from_secs(self.settings.deadline_s)
     }
 
     /// Counts a request until the result is dropped.
     pub fn enter(self: &Arc<Self>) -> InFlight {
         self.in_flight.send_modify(|count| *count += 1);
-        InFlight(Arc::new(Entered(self.clone())))
+        InFlight(Arc::new(Entered { state: self.clone(), charges: Mutex::default() }))
+    }
+}
+
+fn lost(error: &tokio::task::JoinError) -> Error {
+    if error.is_panic() {
+        Error::internal("this request met a defect in ragstone and is lost; the service goes on")
+    } else {
+        Error::new(ErrorKind::Cancelled, "the service is stopping")
     }
 }
 
@@ -143,17 +195,30 @@ impl<T> Drop for AbortOnDrop<T> {
 
 /// A request that is being answered; a stream keeps a clone until its end.
 #[derive(Clone)]
-pub struct InFlight(#[expect(dead_code, reason = "held for its drop")] Arc<Entered>);
+pub struct InFlight(Arc<Entered>);
 
-struct Entered(Arc<State>);
+struct Entered {
+    state: Arc<State>,
+    /// What the request's body takes of the budget for bodies.
+    charges: Mutex<Option<OwnedSemaphorePermit>>,
+}
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.0.in_flight.send_modify(|count| *count -= 1);
+        self.state.in_flight.send_modify(|count| *count -= 1);
     }
 }
 
 impl InFlight {
+    /// Holds `permit` until the request is answered.
+    pub fn charge(&self, permit: OwnedSemaphorePermit) {
+        let mut charges = self.0.charges.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *charges {
+            Some(charged) => charged.merge(permit),
+            None => *charges = Some(permit),
+        }
+    }
+
     /// The one that was counted for `request`.
     pub fn of(request: &HttpRequest) -> Option<Self> {
         request.extensions().get::<Self>().cloned()
@@ -167,7 +232,8 @@ pub struct Service {
     state: Arc<State>,
     config: Config,
     held: HeldFolder,
-    server: ServerHandle,
+    servers: Servers,
+    _upkeep: AbortOnDrop<()>,
 }
 
 impl Service {
@@ -180,7 +246,9 @@ impl Service {
         let state = Arc::new(State {
             env,
             settings: config.settings.clone(),
-            body_bytes: config.surface.body_bytes,
+            bodies: Arc::new(Bodies::new(&config.surface)),
+            allowed: Allowed::new(&config.surface.allowed_hosts, &config.surface.allowed_origins),
+            write_timeout: Duration::from_secs(config.surface.write_timeout_s),
             metrics: telemetry::metrics()?,
             audience,
             token: fresh_token()?,
@@ -188,25 +256,20 @@ impl Service {
             opened: OnceLock::new(),
             closing: AtomicBool::new(false),
             in_flight: watch::Sender::new(0),
+            lanes: Lanes::default(),
         });
-        let data = web::Data::from(state.clone());
-        let server = actix_web::HttpServer::new(move || http::app(data.clone()))
-            .workers(2)
-            .disable_signals()
-            // A client that closes its side has gone: its request is cancelled.
-            .h1_allow_half_closed(false)
-            .shutdown_timeout(1)
-            .listen(listener)
-            .map_err(failed)?
-            .run();
-        let handle = server.handle();
-        tokio::spawn(server);
+        let servers = Servers::start(&state, &config.surface, listener, audience)?;
+        let upkeep = AbortOnDrop(tokio::spawn(telemetry::metrics_upkeep(state.metrics.clone())));
         if audience == Audience::Public {
-            let record =
-                ServiceRecord { pid: std::process::id(), address: address.clone(), token: state.token.clone() };
+            let record = ServiceRecord {
+                pid: std::process::id(),
+                address: address.clone(),
+                token: state.token.clone(),
+                health: servers.health_address.clone(),
+            };
             held.write_service_record(&record)?;
         }
-        Ok(Self { address, state, config: config.clone(), held, server: handle })
+        Ok(Self { address, state, config: config.clone(), held, servers, _upkeep: upkeep })
     }
 
     /// The owner's token.
@@ -262,7 +325,7 @@ impl Service {
         if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
             tracing::warn!(requests = *in_flight.borrow(), "requests were cut short");
         }
-        self.server.stop(false).await;
+        self.servers.stop().await;
         let closed = match opened {
             Some(opened) => {
                 opened.ingestor.stopped().await;

@@ -59,6 +59,16 @@ pub fn metrics() -> Result<PrometheusHandle> {
     Ok(RECORDER.get_or_init(|| handle).clone())
 }
 
+/// Sorts what histograms collected into their buckets, now and then, for as long as it is polled. Otherwise samples would pile up
+/// where nobody looks at the metrics.
+pub async fn metrics_upkeep(metrics: PrometheusHandle) {
+    let mut often = tokio::time::interval(std::time::Duration::from_secs(5));
+    loop {
+        often.tick().await;
+        metrics.run_upkeep();
+    }
+}
+
 fn install_recorder() -> Result<PrometheusHandle> {
     let seconds = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
     let failed = |error: metrics_exporter_prometheus::BuildError| Error::internal(format!("metrics: {error}"));

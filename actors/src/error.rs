@@ -77,6 +77,7 @@ impl From<ragstone_storage::Error> for Error {
             K::Incompatible => ErrorKind::Incompatible,
             K::Full => ErrorKind::Full,
             K::Unavailable => ErrorKind::Overloaded,
+            K::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Internal,
         };
         Self { kind, message: error.to_string(), source: Some(Box::new(error)) }

@@ -18,7 +18,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, LeavingPassage, Removal, RemovalRow};
-use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertReport};
+use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use serde::Serialize;
@@ -133,13 +133,31 @@ impl Library {
         failed.map_or(settled, Err)
     }
 
-    /// As [`Corpus::upsert`]; KV of passages that no document has any more leaves the store. Goes on if the caller goes
-    /// away.
-    pub async fn upsert(&self, collection: &str, documents: Vec<Document>) -> Result<(UpsertReport, Withdrawn)> {
+    /// As [`Corpus::upsert`]; KV of passages that no document has any more leaves the store. If the caller goes away, it goes
+    /// on as long as it is `wanted`, which is asked between commits.
+    ///
+    /// # Errors
+    /// `Cancelled` once it is not wanted any more; what was committed by then stays.
+    pub async fn upsert(
+        &self,
+        collection: &str,
+        documents: Vec<Document>,
+        wanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<(UpsertReport, Withdrawn)> {
         let (library, collection) = (self.clone(), collection.to_owned());
         self.detached(async move {
             let change = library.change()?;
-            let report = library.0.corpus.upsert(&collection, documents, &change, &|_| {}).await?;
+            let go_on = |progress: UpsertProgress| match wanted() {
+                true => Ok(()),
+                false => {
+                    let message = format!(
+                        "the caller went away; {} of {} documents were stored",
+                        progress.documents_done, progress.documents_total
+                    );
+                    Err(ragstone_storage::Error::new(ragstone_storage::ErrorKind::Cancelled, message))
+                }
+            };
+            let report = library.0.corpus.upsert(&collection, documents, &change, &go_on).await?;
             library.0.store.env().fail_point("removal.left_corpus")?;
             Ok((report, change.finish().await?))
         })

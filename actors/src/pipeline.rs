@@ -115,11 +115,18 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
-        self.admission.clone().try_acquire_owned().map_err(|_| {
-            metrics::counter!("ragstone_shed_total", "worker" => "admission").increment(1);
-            let limit = self.settings.max_queued;
-            Error::new(ErrorKind::Overloaded, format!("{limit} requests are waiting or running; try again"))
-        })
+        self.admission.clone().try_acquire_owned().map_err(|_| self.full())
+    }
+
+    /// Whether a question would be admitted now.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        if self.admission.available_permits() == 0 { Err(self.full()) } else { Ok(()) }
+    }
+
+    fn full(&self) -> Error {
+        metrics::counter!("ragstone_shed_total", "worker" => "admission").increment(1);
+        let limit = self.settings.max_queued;
+        Error::new(ErrorKind::Overloaded, format!("{limit} requests are waiting or running; try again"))
     }
 
     /// Passages in prompt order: inline documents first, then what the search found, best first.

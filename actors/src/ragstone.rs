@@ -199,6 +199,14 @@ impl Ragstone {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// Whether a question would be admitted now: asked before its body is read, so that overload costs little.
+    ///
+    /// # Errors
+    /// `Overloaded`.
+    pub fn check_room(&self) -> Result<()> {
+        self.inner.pipeline.check_room()
+    }
+
     /// Answers a question. Returns when its first token is there.
     pub async fn answer(&self, question: Question) -> Result<AnswerStream> {
         self.inner.pipeline.answer(question).await

@@ -143,15 +143,16 @@ impl Cli {
             clap_complete::generate(shell, &mut Self::command(), "ragstone", &mut std::io::stdout());
             return Ok(());
         }
-        let listen = match &command {
-            Command::Serve(args) => args.listen.clone(),
-            _ => None,
+        let (listen, allow_anyone) = match &command {
+            Command::Serve(args) => (args.listen.clone(), args.allow_anyone.then_some(true)),
+            _ => (None, None),
         };
         let flags = Flags {
             data: global.data,
             model: global.model,
             embedder: global.embedder,
             listen,
+            allow_anyone,
             offline: global.offline.then_some(true),
             threads: global.threads,
             weights: global.weights,

@@ -7,17 +7,24 @@ use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::ObjectTier;
 
 use crate::cli::output;
-use crate::config::Config;
+use crate::config::{Config, Surface};
 use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit};
 use crate::service::{Audience, Service};
+
+/// Files that RocksDB, LanceDB and sled may have open at once.
+#[cfg(unix)]
+const FILES_OF_THE_STORE: u64 = 2048;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Where to listen; port 0 picks a free one and prints it [default: 127.0.0.1:7411]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// Listen beyond loopback although nobody has to log in: whoever reaches the port may read and change the corpus
+    #[arg(long)]
+    pub allow_anyone: bool,
 }
 
 /// Serves until Ctrl-C or SIGTERM.
@@ -28,7 +35,8 @@ pub async fn run(config: &Config, _: Args) -> Result<()> {
         warn_if_unreachable(bucket).await?;
     }
     let listener = bind(&config.surface.listen)?;
-    warn_if_open(&listener);
+    refuse_if_open(&listener, config.surface.allow_anyone)?;
+    raise_file_limit(&config.surface);
     let mut stop = Stop::new()?;
     let service = Service::start(config, held, listener, Audience::Public)?;
     output::line(&format!("listening on {}", service.address))?;
@@ -106,11 +114,36 @@ fn bind(listen: &str) -> Result<TcpListener> {
     })
 }
 
-fn warn_if_open(listener: &TcpListener) {
-    if let Ok(address) = listener.local_addr()
-        && !address.ip().is_loopback()
+/// There is no login: whoever reaches the port reads and changes the corpus. That must be somebody's wish.
+fn refuse_if_open(listener: &TcpListener, allow_anyone: bool) -> Result<()> {
+    let Ok(address) = listener.local_addr() else { return Ok(()) };
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    if allow_anyone {
+        tracing::warn!(%address, "reachable from other machines, and without a login");
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{address} can be reached from other machines, and nobody has to log in here: listen on 127.0.0.1 behind a proxy that \
+         asks who it is, or say --allow-anyone (setting `allow_anyone`) if everybody there may read and change the corpus"
+    )))
+}
+
+/// Every connection is an open file, and the store needs some hundred, too; many systems begin with 1,024.
+fn raise_file_limit(surface: &Surface) {
+    #[cfg(unix)]
     {
-        tracing::warn!(%address, "reachable from other machines, and without a login: put a proxy in front");
+        let wanted = surface.max_connections as u64 + FILES_OF_THE_STORE;
+        match crate::file_limit::raise(wanted) {
+            Ok(have) if have < wanted => tracing::warn!(
+                have,
+                wanted,
+                "too few open files are allowed for `max_connections`; raise `ulimit -n`, or lower the setting"
+            ),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "the limit of open files is unknown"),
+        }
     }
 }
 

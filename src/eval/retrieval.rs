@@ -106,6 +106,7 @@ pub async fn retrieval(
     let passages = documents.len();
     let ingesting = |upsert: ragstone_storage::corpus::UpsertProgress| {
         progress(EvalProgress::Ingesting { done: upsert.documents_done, total: upsert.documents_total });
+        Ok(())
     };
     corpus.upsert(collection, documents, &(), &ingesting).await?;
     let modes = [SearchMode::Vector, SearchMode::FullText, SearchMode::Fused];

@@ -1,7 +1,9 @@
 //! Sends an answer: whole, or as server-sent events. A caller that goes away cancels its request.
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::{HttpRequest, HttpResponse};
@@ -9,6 +11,8 @@ use bytes::Bytes;
 use futures::Stream;
 use ragstone_actors::{AnswerStream, Event, Finish, Question};
 use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendTimeoutError;
 
 use super::error::body;
 use super::shape::Shape;
@@ -40,11 +44,29 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
         characters: 0,
         _in_flight: InFlight::of(request),
     };
+    let (sender, received) = mpsc::channel(SENT_AHEAD);
+    let finished = Arc::new(AtomicBool::new(false));
+    state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
     Ok(HttpResponse::Ok()
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((CACHE_CONTROL, "no-cache"))
         .insert_header(("x-accel-buffering", "no"))
-        .streaming(events.stream()))
+        .streaming(sent(received, finished)))
+}
+
+/// Events that wait for a client that reads slower than the model writes.
+const SENT_AHEAD: usize = 64;
+
+/// What the pump sends. A stream that broke off must not look like one that ended.
+fn sent(received: mpsc::Receiver<Bytes>, finished: Arc<AtomicBool>) -> impl Stream<Item = std::io::Result<Bytes>> {
+    futures::stream::unfold(Some((received, finished)), |state| async move {
+        let (mut received, finished) = state?;
+        match received.recv().await {
+            Some(bytes) => Some((Ok(bytes), Some((received, finished)))),
+            None if finished.load(Ordering::Relaxed) => None,
+            None => Some((Err(std::io::Error::other("the client did not read, or the service stops")), None)),
+        }
+    })
 }
 
 /// One server-sent event.
@@ -65,15 +87,26 @@ struct Events {
 }
 
 impl Events {
-    fn stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        futures::stream::unfold(self, |mut events| async move {
-            loop {
-                if let Some(bytes) = events.ready.pop_front() {
-                    return Some((Ok(bytes), events));
+    /// Sends the events until the last one, or until the client has gone or has read nothing for `patience`. This runs beside the
+    /// response, whose body nobody polls while the client does not read: the answer's place and its deadline must not wait for
+    /// that.
+    async fn pump(mut self, sender: mpsc::Sender<Bytes>, finished: Arc<AtomicBool>, patience: Duration) {
+        loop {
+            while let Some(bytes) = self.ready.pop_front() {
+                if let Err(error) = sender.send_timeout(bytes, patience).await {
+                    let stalled = matches!(error, SendTimeoutError::Timeout(_));
+                    tracing::debug!(id = self.shape.id(), stalled, "the client does not take the answer");
+                    return;
                 }
-                events.advance().await?;
             }
-        })
+            let more = tokio::select! {
+                more = self.advance() => more,
+                () = sender.closed() => return,
+            };
+            if more.is_none() {
+                return finished.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Readies the next events; `None` behind the end.

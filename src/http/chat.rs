@@ -8,6 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{self, Asked};
+use super::body::Incoming;
 use super::fields::Fields;
 use super::generation::{Generation, alternatives, check_model, text_of};
 use super::shape::Shape;
@@ -24,9 +25,10 @@ struct Message {
 }
 
 /// Answers a conversation, from passages where the extension names some.
-pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    opened.ragstone.check_room()?;
+    let mut fields = Fields::read(incoming).await?;
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, &state, opened.default_max_tokens())?;
     generation.sampling.logprobs = logprobs(&mut fields)?;

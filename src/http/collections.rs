@@ -9,23 +9,29 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answer::event;
+use super::body::Incoming;
 use super::fields::Fields;
 use crate::error::{Error, Result};
+use crate::lanes::Work;
 use crate::service::{Audience, State};
+
+/// Documents of one upsert. Their text is bounded by the body.
+const MAX_DOCUMENTS: usize = 1000;
 
 /// All collections.
 pub async fn list(state: web::Data<State>) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let data = state.on_runtime(async move { corpus.collections().await }).await??;
+    let data = state.run(Work::Look, async move { corpus.collections().await }).await??;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
-/// Removes a collection, and its KV.
-pub async fn delete(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+/// Removes a collection, and its KV. For the data folder's owner.
+pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
     let library = state.opened()?.ragstone.library().clone();
     let name = path.into_inner();
     let wanted = name.clone();
-    let removed = state.on_runtime(async move { library.delete_collection(&wanted).await }).await??;
+    let removed = state.run(Work::Change, async move { library.delete_collection(&wanted).await }).await??;
     Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
 }
 
@@ -60,21 +66,30 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let corpus = state.opened()?.ragstone.corpus().clone();
     let name = path.into_inner();
     // One more than asked for shows whether there is more.
-    let mut data = state.on_runtime(async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
+    let mut data =
+        state.run(Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
     let has_more = data.len() > limit;
     data.truncate(limit);
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
-pub async fn upsert(state: web::Data<State>, path: web::Path<String>, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn upsert(state: web::Data<State>, path: web::Path<String>, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let documents: Vec<Document> = fields.need("documents")?;
     fields.finish()?;
+    if documents.len() > MAX_DOCUMENTS {
+        let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
+        return Err(Error::param("documents", message));
+    }
     let library = opened.ragstone.library().clone();
     let name = path.into_inner();
-    let (report, kv) = state.on_runtime(async move { library.upsert(&name, documents).await }).await??;
+    // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
+    let (_client, gone) = tokio::sync::watch::channel(());
+    let wanted = move || gone.has_changed().is_ok();
+    let upserted = state.run(Work::Change, async move { library.upsert(&name, documents, wanted).await });
+    let (report, kv) = upserted.await??;
     let mut answer = json!(report);
     (answer["entries_removed"], answer["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
     answer["bytes_removed"] = kv.bytes_removed.into();
@@ -85,23 +100,28 @@ pub async fn upsert(state: web::Data<State>, path: web::Path<String>, payload: w
 pub async fn document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let (name, id) = path.into_inner();
-    let document = state.on_runtime(async move { corpus.document(&name, &id).await }).await??;
+    let document = state.run(Work::Look, async move { corpus.document(&name, &id).await }).await??;
     Ok(HttpResponse::Ok().json(document))
 }
 
-/// Removes a document, and its KV.
-pub async fn delete_document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
+/// Removes a document, and its KV. For the data folder's owner.
+pub async fn delete_document(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
     let library = state.opened()?.ragstone.library().clone();
     let (name, id) = path.into_inner();
     let document = id.clone();
-    let removed = state.on_runtime(async move { library.delete_document(&name, &document).await }).await??;
+    let removed = state.run(Work::Change, async move { library.delete_document(&name, &document).await }).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
 /// The passages that answer a query best: `{"query", "top_k"?, "mode"?}`.
-pub async fn search(state: web::Data<State>, path: web::Path<String>, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn search(state: web::Data<State>, path: web::Path<String>, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let query: String = fields.need("query")?;
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
     let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
@@ -112,7 +132,7 @@ pub async fn search(state: web::Data<State>, path: web::Path<String>, payload: w
     let corpus = opened.ragstone.corpus().clone();
     let name = path.into_inner();
     let options = SearchOptions { top_k, mode };
-    let data = state.on_runtime(async move { corpus.search(&name, &query, &options).await }).await??;
+    let data = state.run(Work::Search, async move { corpus.search(&name, &query, &options).await }).await??;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
@@ -122,11 +142,11 @@ pub async fn ingest(
     state: web::Data<State>,
     request: HttpRequest,
     path: web::Path<String>,
-    payload: web::Payload,
+    incoming: Incoming,
 ) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let paths: Vec<std::path::PathBuf> = fields.need("paths")?;
     fields.finish()?;
     if paths.iter().any(|path| !path.is_absolute()) {

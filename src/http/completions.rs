@@ -5,6 +5,7 @@ use ragstone_actors::{Input, Question, RootCut};
 use serde::Deserialize;
 
 use super::answer::{self, Asked};
+use super::body::Incoming;
 use super::fields::{Fields, is_nothing};
 use super::generation::{Generation, alternatives, check_model};
 use super::shape::Shape;
@@ -45,9 +46,10 @@ impl Prompt {
 }
 
 /// Continues a text or token ids.
-pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    opened.ragstone.check_room()?;
+    let mut fields = Fields::read(incoming).await?;
     check_model(&mut fields, &opened.model_id)?;
     let generation = Generation::take(&mut fields, &state, DEFAULT_MAX_TOKENS)?;
     let mut sampling = generation.sampling;

@@ -5,6 +5,7 @@ use base64::Engine;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::body::Incoming;
 use super::fields::Fields;
 use super::generation::check_model;
 use crate::error::{Error, Result};
@@ -30,9 +31,9 @@ enum Encoding {
 }
 
 /// One unit vector a text.
-pub async fn embed(state: web::Data<State>, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn embed(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     check_model(&mut fields, &opened.embedder_id)?;
     let texts = match fields.need("input") {
         Ok(Input::One(text)) => vec![text],

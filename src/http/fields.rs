@@ -1,26 +1,19 @@
 //! The fields of a JSON request, taken one by one, so that each error names its field and no field is lost unseen.
 
-use actix_web::web;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use crate::error::{Error, ErrorKind, Result};
+use super::body::Incoming;
+use crate::error::{Error, Result};
 
 /// What is left of a request's top-level object.
 #[derive(Debug)]
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
-    /// Reads a body of at most `limit` bytes.
-    pub async fn read(payload: web::Payload, limit: usize) -> Result<Self> {
-        match payload.to_bytes_limited(limit).await {
-            Ok(Ok(bytes)) => Self::parse(&bytes),
-            Ok(Err(error)) => Err(Error::invalid(format!("the request's body broke off: {error}"))),
-            Err(_) => Err(Error::new(
-                ErrorKind::TooLarge,
-                format!("the request's body is larger than {limit} bytes; send less at once, or raise `body_bytes`"),
-            )),
-        }
+    /// Reads the body of a request.
+    pub async fn read(incoming: Incoming) -> Result<Self> {
+        incoming.parse(Self::parse).await
     }
 
     /// Reads an object from text.

@@ -1,6 +1,7 @@
 //! The HTTP surface: OpenAI's endpoints, collections, and what operators look at.
 
 mod answer;
+pub mod body;
 mod cache;
 mod chat;
 mod collections;
@@ -11,13 +12,15 @@ mod fields;
 mod generation;
 mod operations;
 mod shape;
+pub mod visitor;
 
 use std::time::Instant;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
-use actix_web::http::header::{CONTENT_TYPE, ORIGIN};
+use actix_web::http::Method;
 use actix_web::middleware::{Next, from_fn};
+use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Route, web};
 use tracing::Instrument;
 
@@ -59,10 +62,32 @@ pub fn app(
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
         .configure(cache::paths)
-        .service(resource("/healthz", "GET", vec![web::get().to(operations::healthz)]))
-        .service(resource("/readyz", "GET", vec![web::get().to(operations::readyz)]))
-        .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]))
+        .configure(health_paths)
         .default_service(web::to(not_found))
+}
+
+/// Health and metrics alone.
+pub fn health_app(
+    state: web::Data<State>,
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<impl MessageBody>,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    App::new().app_data(state).configure(health_paths).default_service(web::to(not_found))
+}
+
+fn health_paths(config: &mut ServiceConfig) {
+    config
+        .service(resource("/healthz", "GET", vec![web::get().to(operations::healthz)]))
+        // As vLLM and llama.cpp name it.
+        .service(resource("/health", "GET", vec![web::get().to(operations::healthz)]))
+        .service(resource("/readyz", "GET", vec![web::get().to(operations::readyz)]))
+        .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]));
 }
 
 /// A path with its methods; others get a 405 in OpenAI's shape.
@@ -89,7 +114,7 @@ async fn account(
     };
     let in_flight = state.clone().into_inner().enter();
     request.extensions_mut().insert(in_flight);
-    let method = request.method().to_string();
+    let method = method_label(request.method());
     let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
     let span = tracing::info_span!("request", method, path = request.path());
     let response = match admit(&state, request.request()) {
@@ -98,7 +123,7 @@ async fn account(
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
     span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));
-    let labels = [("path", path.clone()), ("method", method), ("status", status.to_string())];
+    let labels = [("path", path.clone()), ("method", method.to_owned()), ("status", status.to_string())];
     metrics::counter!("ragstone_requests_total", &labels).increment(1);
     metrics::histogram!("ragstone_request_seconds", "path" => path).record(elapsed.as_secs_f64());
     Ok(response)
@@ -108,13 +133,18 @@ fn admit(state: &State, request: &HttpRequest) -> Result<()> {
     if state.audience() == Audience::Private {
         state.check_owner(request)?;
     }
-    // A page in somebody's browser can post forms and plain text across origins without asking; JSON it cannot.
-    let json = request.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if request.method() == actix_web::http::Method::POST && request.headers().contains_key(ORIGIN) && !json {
-        return Err(Error::new(
-            ErrorKind::Forbidden,
-            "requests from a web page must have content type application/json",
-        ));
+    state.allowed.check(request.method(), request.headers())
+}
+
+/// A client makes up methods as it likes; every label value is kept for ever.
+fn method_label(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "GET",
+        Method::POST => "POST",
+        Method::DELETE => "DELETE",
+        Method::PUT => "PUT",
+        Method::HEAD => "HEAD",
+        Method::OPTIONS => "OPTIONS",
+        _ => "other",
     }
-    Ok(())
 }

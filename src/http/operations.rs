@@ -1,11 +1,16 @@
 //! What operators look at: models, health, readiness, metrics.
 
+use std::time::Duration;
+
 use actix_web::{HttpResponse, web};
 use ragstone_actors::Status;
 use serde_json::{Value, json};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Opened, State};
+
+/// How long the tiers may take to tell what they hold.
+const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The language model and the embedding model.
 pub async fn models(state: web::Data<State>) -> Result<HttpResponse> {
@@ -45,7 +50,12 @@ pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
 /// In Prometheus's text format.
 pub async fn metrics(state: web::Data<State>) -> HttpResponse {
     if let Ok(opened) = state.opened() {
-        publish(&opened.ragstone.status());
+        let ragstone = opened.ragstone.clone();
+        let published = tokio::task::spawn_blocking(move || publish(&ragstone.status()));
+        // A tier that hangs must not keep the other figures from whoever looks for the reason.
+        if tokio::time::timeout(STATUS_PATIENCE, published).await.is_err() {
+            tracing::warn!("the tiers do not tell what they hold; /metrics shows what they told last");
+        }
     }
     HttpResponse::Ok().content_type("text/plain; version=0.0.4; charset=utf-8").body(state.metrics.render())
 }

@@ -16,6 +16,8 @@ pub enum ErrorKind {
     InvalidInput,
     /// Try again later (lock held, disk busy).
     Unavailable,
+    /// The caller does not want it any more.
+    Cancelled,
     /// A broken promise inside ragstone or a dependency: report it.
     Internal,
 }

@@ -70,6 +70,21 @@ impl Folder {
         service
     }
 
+    /// What the running service tells its owner.
+    fn record(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.data().join("service.json")).unwrap()).unwrap()
+    }
+
+    /// The owner's token.
+    pub fn token(&self) -> String {
+        self.record()["token"].as_str().unwrap().to_owned()
+    }
+
+    /// Where the running service answers about health and metrics on a thread of their own.
+    pub fn health_address(&self) -> String {
+        self.record()["health"].as_str().unwrap().to_owned()
+    }
+
     /// The command that starts the service, with variables.
     pub fn serve_command(&self, variables: &[(&str, &str)]) -> Command {
         let mut command = self.ragstone(&["serve", "--listen", "127.0.0.1:0"]);

@@ -118,7 +118,13 @@ async fn a_question_that_was_in_flight_leaves_nothing_behind() {
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;
         }
         let path = format!("/v1/collections/boats/documents/{id}");
-        reqwest::Client::new().delete(service.url(&path)).send().await.unwrap().status()
+        reqwest::Client::new()
+            .delete(service.url(&path))
+            .header("x-ragstone-token", folder.token())
+            .send()
+            .await
+            .unwrap()
+            .status()
     };
     let (answer, removed) = futures::join!(request, removal);
     assert_eq!(removed, 200);

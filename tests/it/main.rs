@@ -3,11 +3,13 @@
 
 mod bad_input;
 mod bad_models;
+mod browsers;
 mod cache;
 mod command_line;
 mod eval;
 mod faults;
 mod harness;
+mod hostile_clients;
 mod http_docs;
 mod hub;
 mod invalidate;

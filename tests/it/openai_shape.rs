@@ -179,16 +179,17 @@ async fn documents_come_and_go() {
     assert_eq!((&document["title"], &document["metadata"]["year"]), (&json!("Lamp"), &json!(3)));
     let found = service.ask("/v1/collections/things/search", &json!({ "query": "glass lamp", "top_k": 1 })).await;
     assert_eq!(found["data"][0]["passage"]["document_id"], "a/b c");
-    assert_eq!(delete(&service, &format!("{path}/a%2Fb%20c")).await.0, 200);
-    let (status, error) = delete(&service, &format!("{path}/a%2Fb%20c")).await;
+    assert_eq!(delete(&folder, &service, &format!("{path}/a%2Fb%20c")).await.0, 200);
+    let (status, error) = delete(&folder, &service, &format!("{path}/a%2Fb%20c")).await;
     assert_eq!(status, 404);
     assert!(error_message(&error).contains("a/b c"));
     assert_eq!(service.get("/v1/collections").await.1["data"][0]["documents"], 1);
-    assert_eq!(delete(&service, "/v1/collections/things").await.0, 200);
+    assert_eq!(delete(&folder, &service, "/v1/collections/things").await.0, 200);
     assert_eq!(service.get("/v1/collections").await.1["data"], json!([]));
 }
 
-async fn delete(service: &Service, path: &str) -> (u16, Value) {
-    let response = reqwest::Client::new().delete(service.url(path)).send().await.unwrap();
+async fn delete(folder: &Folder, service: &Service, path: &str) -> (u16, Value) {
+    let request = reqwest::Client::new().delete(service.url(path)).header("x-ragstone-token", folder.token());
+    let response = request.send().await.unwrap();
     (response.status().as_u16(), response.json().await.unwrap())
 }

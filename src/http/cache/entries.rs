@@ -6,30 +6,32 @@ use serde_json::json;
 
 use super::filter::Filter;
 use crate::error::{Error, Result};
+use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Keeps entries from being evicted, also after a restart: `{…filter, "all"?, "dry_run"?}`.
-pub async fn pin(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    set_pinned(state, request, payload, true).await
+pub async fn pin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    set_pinned(state, request, incoming, true).await
 }
 
 /// Lets them go again.
-pub async fn unpin(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    set_pinned(state, request, payload, false).await
+pub async fn unpin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    set_pinned(state, request, incoming, false).await
 }
 
 async fn set_pinned(
     state: web::Data<State>,
     request: HttpRequest,
-    payload: web::Payload,
+    incoming: Incoming,
     pinned: bool,
 ) -> Result<HttpResponse> {
-    let (ragstone, filter, dry_run) = wanted(&state, &request, payload).await?;
+    let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
     let now = state.env.now_unix_ms();
     // Then pins of what is in no tier any more go, too.
     let every_pin = !pinned && filter.is_empty();
-    let answer = state.on_runtime(async move {
+    let answer = state.run(Work::Upkeep, async move {
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || {
             let (mut found, mut changing) = (0_u64, Vec::new());
@@ -61,11 +63,11 @@ async fn set_pinned(
 pub(super) async fn wanted(
     state: &web::Data<State>,
     request: &HttpRequest,
-    payload: web::Payload,
+    incoming: Incoming,
 ) -> Result<(Ragstone, Filter, bool)> {
     state.check_owner(request)?;
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let filter = Filter::take(&mut fields)?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);

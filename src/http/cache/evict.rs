@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use super::entries::{blocking, wanted};
 use super::filter::Matcher;
 use crate::error::Result;
+use crate::http::body::Incoming;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// What leaves, and what could not.
@@ -25,10 +27,10 @@ struct Eviction {
 
 /// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. What
 /// stands behind them in a tier leaves it, too; what is pinned stays, with all before it.
-pub async fn evict(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    let (ragstone, filter, dry_run) = wanted(&state, &request, payload).await?;
+pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
     let now = state.env.now_unix_ms();
-    let answer = state.on_runtime(async move {
+    let answer = state.run(Work::Upkeep, async move {
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || evicted(&ragstone, &matcher, dry_run)).await
     });

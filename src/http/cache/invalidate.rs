@@ -11,15 +11,17 @@ use serde_json::{Value, json};
 
 use super::entries::blocking;
 use crate::error::{Error, Result};
+use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
 /// behind it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
-pub async fn invalidate(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let collection: String = fields.need("collection")?;
     let document: Option<String> = fields.take("document")?;
     let all = fields.take("all")?.unwrap_or(false);
@@ -30,7 +32,7 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, payload: 
         return Err(Error::param("document", message));
     }
     let ragstone = opened.ragstone.clone();
-    let answer = state.on_runtime(async move {
+    let answer = state.run(Work::Change, async move {
         if dry_run {
             return preview(ragstone, &collection, document.as_deref()).await;
         }

@@ -16,6 +16,7 @@ use serde_json::json;
 use super::entries::blocking;
 use super::filter::Filter;
 use crate::error::{Error, Result};
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Entries that are named at once.
@@ -78,7 +79,7 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
     let limit = limit.unwrap_or(100).min(MOST_LISTED);
     let ragstone = state.opened()?.ragstone.clone();
     let now = state.env.now_unix_ms();
-    let answer = state.on_runtime(async move {
+    let answer = state.run(Work::Look, async move {
         let within = (filter.collection.clone(), filter.document.clone());
         let matcher = filter.look_up(&ragstone, now).await?;
         let looking = ragstone.clone();

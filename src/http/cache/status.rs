@@ -3,14 +3,23 @@
 use actix_web::{HttpResponse, web};
 use serde_json::json;
 
+use super::entries::blocking;
 use crate::error::Result;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Tiers, device pool, workers, what the start found, unfinished warm-ups.
 pub async fn status(state: web::Data<State>) -> Result<HttpResponse> {
-    let ragstone = &state.opened()?.ragstone;
-    let mut status = json!(ragstone.status());
-    status["recovery"] = json!(ragstone.store().recovery());
-    status["warm_jobs"] = json!(ragstone.warmer().unfinished().await?);
-    Ok(HttpResponse::Ok().json(status))
+    let ragstone = state.opened()?.ragstone.clone();
+    let looked = state.run(Work::Look, async move {
+        let warm_jobs = ragstone.warmer().unfinished().await?;
+        blocking(move || {
+            let mut status = json!(ragstone.status());
+            status["recovery"] = json!(ragstone.store().recovery());
+            status["warm_jobs"] = json!(warm_jobs);
+            Ok(status)
+        })
+        .await
+    });
+    Ok(HttpResponse::Ok().json(looked.await??))
 }

@@ -10,17 +10,19 @@ use serde_json::{Value, json};
 use super::filter::Filter;
 use super::upkeep::watched;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Copies entries into a folder or bucket, in the layout of the object tier: `{"url", …filter, "dry_run"?}`. What is there
 /// is skipped. Ends early if the caller goes away.
-pub async fn export(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    let (ragstone, wanted) = wanted(&state, &request, payload).await?;
+pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
-    Ok(watched(move |tell| {
+    let matcher = state.run(Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let copied = watched(&state, move |tell| {
         let store = ragstone.store();
         let plan = store.plan_export(&matcher.listed(), &|entry| matcher.matches(entry))?;
         if dry_run {
@@ -30,13 +32,14 @@ pub async fn export(state: web::Data<State>, request: HttpRequest, payload: web:
         let bucket = open(&ragstone, &options, env)?;
         let copied = store.export(&plan, &bucket, &mut |at| tell(done(at), at.wanted))?;
         Ok(answer(&copied, false))
-    }))
+    });
+    copied.await
 }
 
 /// Copies entries from a folder or bucket to the disk: `{"url", "collection"?, "document"?, "tenant"?, "dry_run"?}`. Every
 /// frame is verified. What is there is skipped.
-pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
-    let (ragstone, wanted) = wanted(&state, &request, payload).await?;
+pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
     if filter.tier.is_some() || filter.older_than_s.is_some() || filter.younger_than_s.is_some() {
         let message = "an import goes by collection, document, tenant and model; tier and age are this node's own";
@@ -44,8 +47,8 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web:
     }
     check_folder(&options.url)?;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.on_runtime(async move { filter.look_up(&looking, now).await }).await??;
-    Ok(watched(move |tell| {
+    let matcher = state.run(Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let copied = watched(&state, move |tell| {
         let bucket = open(&ragstone, &options, env)?;
         let store = ragstone.store();
         let plan = store.plan_import(&bucket, &|entry| matcher.matches_summary(entry))?;
@@ -55,7 +58,8 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, payload: web:
         }
         let copied = store.import(&plan, &bucket, &mut |at| tell(done(at), at.wanted))?;
         Ok(answer(&copied, false))
-    }))
+    });
+    copied.await
 }
 
 /// What a request is about.
@@ -65,10 +69,10 @@ struct Wanted {
     dry_run: bool,
 }
 
-async fn wanted(state: &web::Data<State>, request: &HttpRequest, payload: web::Payload) -> Result<(Ragstone, Wanted)> {
+async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incoming) -> Result<(Ragstone, Wanted)> {
     state.check_owner(request)?;
     let ragstone = state.opened()?.ragstone.clone();
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let url: String = fields.need("url")?;
     if url.starts_with("memory:") {
         let message = "memory:// lies in the memory of this very process: an export would be gone with it, and an import \

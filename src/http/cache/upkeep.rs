@@ -13,21 +13,23 @@ use tokio::sync::mpsc;
 use super::entries::blocking;
 use crate::error::{Error, Result};
 use crate::http::answer::event;
+use crate::http::body::Incoming;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::lanes::Work;
 use crate::service::State;
 
 /// Reads every frame of every tier, or of one, and compares it with its checksum; removes what is damaged:
 /// `{"tier"?, "dry_run"?}`. Ends early if the caller goes away.
-pub async fn verify(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let store = state.opened()?.ragstone.store().clone();
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let tier: Option<Tier> = fields.take("tier")?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
-    Ok(watched(move |tell| {
+    let verified = watched(&state, move |tell| {
         let status = store.status();
         let held = [(Tier::Host, Some(status.host)), (Tier::Disk, Some(status.disk)), (Tier::Object, status.object)];
         let wanted = held.into_iter().filter(|(tier, _)| tiers.contains(tier));
@@ -36,16 +38,17 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, payload: web:
         let mut answer = json!(report);
         answer["dry_run"] = json!(dry_run);
         Ok(answer)
-    }))
+    });
+    verified.await
 }
 
 /// Frees what deleted entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
 /// no key leads to: `{"ttl_s"?, "max_bytes"?, "dry_run"?}`. Nothing of the last hour leaves the bucket, so that other
 /// nodes' writing is safe.
-pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let ragstone = state.opened()?.ragstone.clone();
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let ttl = fields.take("ttl_s")?.map(Duration::from_secs).or_else(|| ragstone.settings().object_ttl());
     let max_bytes: Option<u64> = fields.take("max_bytes")?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
@@ -55,7 +58,9 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web
             "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
         return Err(Error::invalid(message));
     }
+    let place = state.place(Work::Upkeep).await?;
     let collected = blocking(move || {
+        let _place = place;
         let store = ragstone.store();
         let status = store.status();
         let garbage = status.disk_file_bytes.saturating_sub(status.disk.bytes);
@@ -69,9 +74,11 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, payload: web
 
 /// Runs `work` on a thread that may wait, and sends `{"progress": {"done", "total"}}` now and then and `{"finished": …}` in
 /// the end. `work` hears whether anybody still listens.
-pub(super) fn watched<R: Serialize>(
+pub(super) async fn watched<R: Serialize>(
+    state: &State,
     work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
-) -> HttpResponse {
+) -> Result<HttpResponse> {
+    let place = state.place(Work::Upkeep).await?;
     let (events, received) = mpsc::channel::<Value>(16);
     tokio::task::spawn_blocking(move || {
         let mut tell = |done: u64, total: u64| {
@@ -80,11 +87,12 @@ pub(super) fn watched<R: Serialize>(
             !events.is_closed()
         };
         let done = work(&mut tell);
+        drop(place);
         let _ = events.blocking_send(done.map_or_else(|error| body(&error), |done| json!({ "finished": done })));
     });
     let stream = futures::stream::unfold(received, |mut received| async move {
         let data = received.recv().await?;
         Some((Ok::<_, std::convert::Infallible>(event(&data)), received))
     });
-    HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(stream)
+    Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(stream))
 }

@@ -8,16 +8,18 @@ use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::answer::event;
+use crate::http::body::Incoming;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::lanes::Work;
 use crate::service::{Audience, State};
 
 /// Computes a collection's or a document's entries ahead: `{"collection", "document"?, "tenants"?, "dry_run"?}`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
-pub async fn warm(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
+pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let opened = state.opened()?;
-    let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let mut fields = Fields::read(incoming).await?;
     let wanted = Warm {
         collection: fields.need("collection")?,
         document: fields.take("document")?,
@@ -27,7 +29,7 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, payload: web::P
     fields.finish()?;
     let warmer = opened.ragstone.warmer().clone();
     if dry_run {
-        let estimate = state.on_runtime(async move { warmer.estimate(&wanted).await }).await??;
+        let estimate = state.run(Work::Upkeep, async move { warmer.estimate(&wanted).await }).await??;
         let status = opened.ragstone.status();
         let bytes = estimate.tokens_missing * status.model.kv_bytes_per_token as u64;
         let mut answer = json!(estimate);
@@ -35,7 +37,7 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, payload: web::P
         return Ok(HttpResponse::Ok().json(answer));
     }
     let beginning = warmer.clone();
-    let job = state.on_runtime(async move { beginning.begin(wanted).await }).await??;
+    let job = state.run(Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
     if state.audience() == Audience::Private {
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;

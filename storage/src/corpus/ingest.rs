@@ -63,14 +63,14 @@ impl Corpus {
         writer: &Writer<'_>,
         collection: &str,
         documents: Vec<Document>,
-        (departures, progress): (&dyn Departures, &(dyn Fn(UpsertProgress) + Send + Sync)),
+        (departures, progress): (&dyn Departures, &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync)),
         stored: HashMap<String, StoredVersion>,
     ) -> Result<UpsertReport> {
         let total = documents.len();
         let (changes, mut report) = changes(documents, &stored, self.chunk_tokens())?;
         let mut state =
             UpsertProgress { documents_done: report.documents_unchanged, documents_total: total, passages_embedded: 0 };
-        progress(state);
+        progress(state)?;
         let mut group = Group::default();
         let last = changes.len().saturating_sub(1);
         for (at, change) in changes.into_iter().enumerate() {
@@ -82,11 +82,11 @@ impl Corpus {
                 let documents = group.changes.len();
                 let mut embedded = |count| {
                     state.passages_embedded += count;
-                    progress(state);
+                    progress(state)
                 };
                 self.commit(writer, group, departures, &mut report, &mut embedded).await?;
                 state.documents_done += documents;
-                progress(state);
+                progress(state)?;
             }
         }
         Ok(report)
@@ -128,7 +128,7 @@ impl Corpus {
         group: Group,
         departures: &dyn Departures,
         report: &mut UpsertReport,
-        embedded: &mut (dyn FnMut(usize) + Send),
+        embedded: &mut (dyn FnMut(usize) -> Result<()> + Send),
     ) -> Result<()> {
         let tokenizer = self.encoder().tokenizer_identity();
         let (mut rows, mut replaced, mut emptied) = (Vec::new(), Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ impl Corpus {
             for (row, vector) in batch.iter_mut().zip(self.embed(texts).await?) {
                 row.vector = vector;
             }
-            embedded(batch.len());
+            embedded(batch.len())?;
         }
         let leaving = [&emptied[..], &replaced].concat();
         if !leaving.is_empty() {

@@ -150,20 +150,24 @@ impl Corpus {
     /// replaces all passages of the older version in one commit. Of two documents with one identity the later wins. On
     /// return, and for what `progress` reports as done, the change is on disk; a call that was cut off loses at most the
     /// passages that were not yet reported, and the same call again does the rest. `departures` hears of the passages of
-    /// an older version before they go.
+    /// an older version before they go. No collection is made for documents without a word.
     ///
     /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`.
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`; what
+    /// `progress` returns, which ends the call before the next commit.
     pub async fn upsert(
         &self,
         collection: &str,
         documents: Vec<Document>,
         departures: &dyn Departures,
-        progress: &(dyn Fn(UpsertProgress) + Send + Sync),
+        progress: &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync),
     ) -> Result<UpsertReport> {
         check_name(collection)?;
         for document in &documents {
             document.identity()?;
+        }
+        if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
+            return Ok(UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() });
         }
         loop {
             let table = self.find_or_create(collection).await?;

@@ -76,7 +76,7 @@ async fn open_with(folder: &Path, encoder: WordEncoder, options: CorpusOptions) 
 }
 
 async fn upsert(corpus: &Corpus, documents: &[Document]) -> UpsertReport {
-    corpus.upsert("c", documents.to_vec(), &(), &|_| {}).await.unwrap()
+    corpus.upsert("c", documents.to_vec(), &(), &|_| Ok(())).await.unwrap()
 }
 
 async fn find(corpus: &Corpus, query: &str, mode: SearchMode, top_k: usize) -> Vec<String> {
@@ -261,7 +261,7 @@ async fn collections_are_worlds_of_their_own() {
     let corpus = open(folder.path()).await;
     for collection in ["one", "two.two", "__x"] {
         let document = document("same", &format!("Only {collection} knows this."));
-        corpus.upsert(collection, vec![document], &(), &|_| {}).await.unwrap();
+        corpus.upsert(collection, vec![document], &(), &|_| Ok(())).await.unwrap();
     }
     let hits = corpus.search("two.two", "knows", &SearchOptions::default()).await.unwrap();
     assert_eq!(hits.len(), 1);
@@ -277,7 +277,7 @@ async fn collections_are_worlds_of_their_own() {
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert!(unknown.to_string().contains("two.two"), "{unknown}");
     for bad in ["", "a b", "a/b", "../up", "ünï", &"x".repeat(65), "a\"; DROP"] {
-        let error = corpus.upsert(bad, vec![], &(), &|_| {}).await.unwrap_err();
+        let error = corpus.upsert(bad, vec![], &(), &|_| Ok(())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let error = corpus.search(bad, "x", &SearchOptions::default()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
@@ -338,12 +338,49 @@ async fn progress_counts_up_to_everything() {
     let corpus = open(folder.path()).await;
     let documents: Vec<_> = (0..150).map(|n| document(&format!("d{n}"), &format!("Number {n}."))).collect();
     let seen = std::sync::Mutex::new(Vec::new());
-    corpus.upsert("c", documents, &(), &|progress| seen.lock().unwrap().push(progress)).await.unwrap();
+    corpus
+        .upsert("c", documents, &(), &|progress| {
+            seen.lock().unwrap().push(progress);
+            Ok(())
+        })
+        .await
+        .unwrap();
     let seen = seen.into_inner().unwrap();
     assert!(seen.windows(2).all(|pair| pair[0].documents_done <= pair[1].documents_done));
     let last = UpsertProgress { documents_done: 150, documents_total: 150, passages_embedded: 150 };
     assert_eq!(seen.last(), Some(&last));
     assert!(seen.iter().any(|progress| progress.documents_done == GROUP_PASSAGES));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upsert_that_nobody_wants_any_more_ends_between_commits() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let documents: Vec<_> = (0..150).map(|n| document(&format!("d{n}"), &format!("Number {n}."))).collect();
+    let until_one_commit = |progress: UpsertProgress| match progress.documents_done {
+        0 => Ok(()),
+        _ => Err(Error::new(ErrorKind::Cancelled, "gone")),
+    };
+    let ended = corpus.upsert("c", documents.clone(), &(), &until_one_commit).await;
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Cancelled);
+    let there = corpus.documents("c", 0, 1000).await.unwrap().len();
+    assert_eq!(there, GROUP_PASSAGES);
+    upsert(&corpus, &documents).await;
+    assert_eq!(corpus.documents("c", 0, 1000).await.unwrap().len(), 150);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_to_keep_makes_no_collection() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    let report = corpus.upsert("c", vec![document("a", " \n")], &(), &|_| Ok(())).await.unwrap();
+    assert_eq!((report.documents_empty, report.documents_added), (1, 0));
+    corpus.upsert("c", vec![], &(), &|_| Ok(())).await.unwrap();
+    assert!(corpus.collections().await.unwrap().is_empty());
+    upsert(&corpus, &[document("a", "Words.")]).await;
+    // An older version with words goes.
+    upsert(&corpus, &[document("a", "")]).await;
+    assert!(corpus.documents("c", 0, 10).await.unwrap().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -381,7 +418,7 @@ async fn an_upsert_that_was_cut_off_leaves_whole_documents_and_is_finished_by_th
         let folder = tempfile::tempdir().unwrap();
         upsert(&open(folder.path()).await, &documents("old")).await;
         let corpus = open(folder.path()).await;
-        let upserting = corpus.upsert("c", documents("new"), &(), &|_| {});
+        let upserting = corpus.upsert("c", documents("new"), &(), &|_| Ok(()));
         cut_off += usize::from(tokio::time::timeout(std::time::Duration::from_millis(delay), upserting).await.is_err());
         drop(corpus);
         let corpus = open(folder.path()).await;
@@ -491,7 +528,7 @@ async fn passages_are_scanned_by_collection_and_document_in_the_own_tokenizers_i
     let folder = tempfile::tempdir().unwrap();
     let corpus = open(folder.path()).await;
     upsert(&corpus, &[document("a", "Granite bridge."), document("it's", "Rye bread.")]).await;
-    corpus.upsert("other", vec![document("a", "Glass lamp.")], &(), &|_| {}).await.unwrap();
+    corpus.upsert("other", vec![document("a", "Glass lamp.")], &(), &|_| Ok(())).await.unwrap();
     let wanted =
         |id: &str, text: &str| (id.to_owned(), ENCODER.tokenize_passage(&format!("About {id}"), text).unwrap());
     let c = Scope { collection: Some("c"), document: None };
@@ -543,7 +580,7 @@ async fn whatever_leaves_is_announced_before_it_goes() {
     let folder = tempfile::tempdir().unwrap();
     let corpus = open(folder.path()).await;
     let noted = Noted::default();
-    let put = |documents: Vec<Document>| corpus.upsert("c", documents, &noted, &|_| {});
+    let put = |documents: Vec<Document>| corpus.upsert("c", documents, &noted, &|_| Ok(()));
     put(vec![document("a", "One."), document("b", "Two."), document("c", "Three."), document("d", "Four.")])
         .await
         .unwrap();
@@ -569,7 +606,7 @@ async fn what_cannot_be_noted_stays() {
     upsert(&corpus, &[document("a", "Granite bridge.")]).await;
     assert_eq!(corpus.delete("c", "a", &Unable).await.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(corpus.delete_collection("c", &Unable).await.unwrap_err().kind(), ErrorKind::Full);
-    let changed = corpus.upsert("c", vec![document("a", "Zebras.")], &Unable, &|_| {}).await;
+    let changed = corpus.upsert("c", vec![document("a", "Zebras.")], &Unable, &|_| Ok(())).await;
     assert_eq!(changed.unwrap_err().kind(), ErrorKind::Full);
     assert_eq!(find(&corpus, "granite", SearchMode::FullText, 5).await, ["a"]);
 }

@@ -1,0 +1,116 @@
+//! The listeners: one for everybody, and one for health and metrics, whose threads nothing else can keep busy.
+
+use std::any::Any;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::dev::{Extensions, Server, ServerHandle};
+use actix_web::{HttpServer, web};
+
+use crate::config::Surface;
+use crate::error::{Error, ErrorKind, Result};
+use crate::http;
+use crate::service::{Audience, State};
+
+/// Threads that speak HTTP. They only pass on what others compute.
+const HTTP_THREADS: usize = 2;
+/// Connections of monitoring; there is no need for more.
+const HEALTH_CONNECTIONS: usize = 64;
+/// A client has this long to send the head of a request.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// An idle connection is kept this long. It counts towards the bound on connections.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// The running listeners.
+pub struct Servers {
+    main: ServerHandle,
+    health: Option<ServerHandle>,
+    /// `http://ADDR:PORT` of health and metrics.
+    pub health_address: Option<String>,
+}
+
+impl Servers {
+    /// Starts to answer on `listener`, and, for a public service, on the address of `health_listen`.
+    ///
+    /// # Errors
+    /// `Unavailable` where health cannot listen, `Internal` where threads cannot start.
+    pub fn start(state: &Arc<State>, surface: &Surface, listener: TcpListener, audience: Audience) -> Result<Self> {
+        let health = match audience {
+            Audience::Public => Some(bind_health(surface)?),
+            Audience::Private => None,
+        };
+        let data = web::Data::from(state.clone());
+        let main = {
+            let (data, patience) = (data.clone(), state.write_timeout);
+            HttpServer::new(move || http::app(data.clone()))
+                .workers(HTTP_THREADS)
+                .max_connections((surface.max_connections / HTTP_THREADS).max(1))
+                .on_connect(move |connection, _: &mut Extensions| give_up_after(patience, connection))
+                .client_request_timeout(HEAD_TIMEOUT)
+                .keep_alive(KEEP_ALIVE)
+                .disable_signals()
+                // A client that closes its side has gone: its request is cancelled.
+                .h1_allow_half_closed(false)
+                .shutdown_timeout(1)
+                .listen(listener)
+                .map_err(failed)?
+                .run()
+        };
+        let main = spawn(main);
+        let mut servers = Self { main, health: None, health_address: None };
+        if let Some(listener) = health {
+            servers.health_address = Some(format!("http://{}", listener.local_addr().map_err(failed)?));
+            let health = HttpServer::new(move || http::health_app(data.clone()))
+                .workers(1)
+                .max_connections(HEALTH_CONNECTIONS)
+                .client_request_timeout(HEAD_TIMEOUT)
+                .disable_signals()
+                .shutdown_timeout(1)
+                .listen(listener)
+                .map_err(failed)?
+                .run();
+            servers.health = Some(spawn(health));
+        }
+        Ok(servers)
+    }
+
+    /// Closes every connection.
+    pub async fn stop(&self) {
+        self.main.stop(false).await;
+        if let Some(health) = &self.health {
+            health.stop(false).await;
+        }
+    }
+}
+
+fn spawn(server: Server) -> ServerHandle {
+    let handle = server.handle();
+    tokio::spawn(server);
+    handle
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::internal(format!("the service cannot start: {error}"))
+}
+
+fn bind_health(surface: &Surface) -> Result<TcpListener> {
+    let listen = surface.health_listen.as_deref().unwrap_or("127.0.0.1:0");
+    TcpListener::bind(listen).map_err(|error| {
+        let message = format!("health and metrics cannot listen on {listen}: {error}; change `health_listen`");
+        Error::new(ErrorKind::Unavailable, message)
+    })
+}
+
+/// Lets the operating system close a connection whose client leaves unread what was sent, however long. Without this a client that
+/// stops reading keeps its connection for ever: the HTTP library waits for room to write without a bound.
+fn give_up_after(patience: Duration, connection: &dyn Any) {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    if let Some(stream) = connection.downcast_ref::<actix_web::rt::net::TcpStream>()
+        && let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(patience))
+    {
+        tracing::debug!(%error, "no time-out for writing on a connection");
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let _ = (patience, connection);
+}
