@@ -10,6 +10,9 @@ mod document;
 mod embedder_source;
 mod error;
 mod eval;
+#[cfg(test)]
+#[path = "../tests/fuzz/driver.rs"]
+mod fuzz;
 mod http;
 mod hub;
 mod ingest;
