@@ -113,7 +113,7 @@ fn a_panic_costs_its_request_only() {
     let env = env();
     let engine = start(32, &env);
     env.set_fail_point("engine.prefill", FailMode::Panic, 1);
-    let (first, reply, _) = job(1, 9, 4);
+    let (first, reply, _decoded) = job(1, 9, 4);
     engine.submit(first, Urgency::Answer).expect("queued");
     assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Failed(_))));
     env.set_fail_point("engine.prefill", FailMode::Off, 1);
