@@ -3,8 +3,9 @@
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::Value;
 
 use crate::client::Client;
@@ -43,7 +44,7 @@ impl Access {
             Needs::Data => DataFolder::existing(&path)?,
             Needs::Nothing => DataFolder::create(&path)?,
         };
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
         loop {
             if let Some(held) = folder.try_hold(command)? {

@@ -12,6 +12,9 @@ mod error;
 mod eval;
 #[cfg(unix)]
 mod file_limit;
+#[cfg(test)]
+#[path = "../tests/fuzz/driver.rs"]
+mod fuzz;
 mod http;
 mod hub;
 mod ingest;

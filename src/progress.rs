@@ -4,9 +4,10 @@
 use std::future::Future;
 use std::io::IsTerminal;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use ragstone_storage::env::{Env, Stopwatch};
 
 /// Work shorter than this shows nothing.
 const QUIET: Duration = Duration::from_secs(2);
@@ -37,14 +38,14 @@ pub struct Progress(Arc<Inner>);
 struct Inner {
     what: String,
     unit: Unit,
-    begun: Instant,
+    begun: Stopwatch,
     state: Mutex<State>,
 }
 
 struct State {
     /// Drawn once the work turns out to be long.
     bar: Option<ProgressBar>,
-    last_line: Instant,
+    last_line: Stopwatch,
     lines: usize,
     done: u64,
     total: u64,
@@ -53,9 +54,9 @@ struct State {
 impl Progress {
     /// Begins `what`; shown from the first [`set`](Self::set) or [`tick`](Self::tick) after two seconds.
     pub fn new(what: impl Into<String>, unit: Unit) -> Self {
-        let now = Instant::now();
-        let state = State { bar: None, last_line: now, lines: 0, done: 0, total: 0 };
-        Self(Arc::new(Inner { what: what.into(), unit, begun: now, state: Mutex::new(state) }))
+        let begun = Stopwatch::start();
+        let state = State { bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0 };
+        Self(Arc::new(Inner { what: what.into(), unit, begun, state: Mutex::new(state) }))
     }
 
     /// Shows `done` of `total`.
@@ -94,18 +95,17 @@ impl Progress {
     /// Ticks from a thread of its own for as long as `work` runs.
     pub fn ticking<T>(&self, work: impl FnOnce() -> T) -> T {
         let (stop, stopped) = std::sync::mpsc::channel::<()>();
-        std::thread::scope(|scope| {
-            scope.spawn(move || {
-                while stopped.recv_timeout(Duration::from_millis(250))
-                    == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-                {
-                    self.tick();
-                }
-            });
-            let result = work();
-            drop(stop);
-            result
-        })
+        let progress = self.clone();
+        let ticker = Env::spawn("progress", move || {
+            while stopped.recv_timeout(Duration::from_millis(250)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                progress.tick();
+            }
+        });
+        let result = work();
+        drop(stop);
+        // Without the thread the work was done all the same; one that panicked has nothing more to show.
+        ticker.into_iter().for_each(|ticker| drop(ticker.join()));
+        result
     }
 }
 
@@ -127,7 +127,7 @@ impl Inner {
 
     fn line(&self, state: &mut State) {
         state.lines += 1;
-        state.last_line = Instant::now();
+        state.last_line = Stopwatch::start();
         let seconds = self.begun.elapsed().as_secs();
         match self.unit {
             Unit::Bytes if state.total > 0 => {
@@ -155,7 +155,7 @@ impl Drop for Inner {
             SCREEN.remove(&bar);
         }
         if state.lines > 0 {
-            eprintln!("{}: finished after {:.0} s", self.what, self.begun.elapsed().as_secs_f64());
+            eprintln!("{}: finished after {:.0} s", self.what, self.begun.elapsed_s());
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone, Settings};
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
@@ -135,7 +135,7 @@ impl State {
         work: Work,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
-        let deadline = tokio::time::Instant::now() + self.deadline();
+        let watch = Stopwatch::start();
         let place = self.lanes.enter(work, self.deadline()).await?;
         let task = self.runtime.spawn(
             async move {
@@ -148,10 +148,13 @@ impl State {
         let ended = match work {
             // Their callers wait as long as it takes, and end it by leaving.
             Work::Change | Work::Upkeep => task.await,
-            Work::Search | Work::Look => tokio::time::timeout_at(deadline, task).await.map_err(|_| {
-                let seconds = self.settings.deadline_s;
-                Error::new(ErrorKind::DeadlineExceeded, format!("not done within {seconds} s; try again"))
-            })?,
+            Work::Search | Work::Look => {
+                let left = self.deadline().saturating_sub(watch.elapsed());
+                tokio::time::timeout(left, task).await.map_err(|_| {
+                    let seconds = self.settings.deadline_s;
+                    Error::new(ErrorKind::DeadlineExceeded, format!("not done within {seconds} s; try again"))
+                })?
+            }
         };
         ended.map_err(|error| lost(&error))
     }

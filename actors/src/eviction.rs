@@ -33,6 +33,7 @@ pub struct Keep {
 
 impl Service for Evictor {
     const NAME: &'static str = "eviction";
+    const ENDS_WITH_CALLER: bool = false;
     type Request = Keep;
     type Reply = ();
 

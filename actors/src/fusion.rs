@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Instant;
 
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
@@ -97,6 +96,7 @@ impl LayerLoads {
 
 impl Service for Fusor {
     const NAME: &'static str = "fusion";
+    const ENDS_WITH_CALLER: bool = false;
     type Request = Fuse;
     type Reply = Fused;
 
@@ -115,12 +115,12 @@ impl Fusor {
     fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
         // On this thread, which may wait for a disk; the request's own may not.
         self.store.write_uses();
-        let started = Instant::now();
+        let started = self.store.env().stopwatch();
         let mut residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
-        let look_up_ms = milliseconds_since(started);
-        let started = Instant::now();
+        let look_up_ms = started.elapsed_ms();
+        let started = self.store.env().stopwatch();
         let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
-        let plan_ms = milliseconds_since(started);
+        let plan_ms = started.elapsed_ms();
         let device = residency.device.take();
         let loads = self.start_loads(&plan, &residency)?;
         Ok(Fused { plan, loads, device, look_up_ms, plan_ms })
@@ -201,9 +201,4 @@ fn load_layer(readers: &[(usize, EntryReader)], layer: u32) -> Result<LoadedLaye
         frames.push((*segment, frame));
     }
     Ok(LoadedLayer { frames })
-}
-
-/// Milliseconds since `started`.
-pub(crate) fn milliseconds_since(started: Instant) -> f64 {
-    started.elapsed().as_secs_f64() * 1e3
 }

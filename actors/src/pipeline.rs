@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_kernels::tokenizer::Tokenizer;
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
@@ -17,14 +17,14 @@ use crate::background::{Background, Precompute};
 use crate::engine::{DecodeSpec, Decoded, Prefill, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
-use crate::fusion::{Fuse, Fused, Fusor, milliseconds_since};
+use crate::fusion::{Fuse, Fused, Fusor};
 use crate::prefill::PrefillError;
 use crate::prompt::{assemble_chat, assemble_tokens};
 use crate::question::{Context, Input, Question, Reuse, RootCut};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::settings::Settings;
-use crate::stream::{AnswerStream, Opened, remaining};
+use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
 use crate::worker::Supervised;
 
 /// The workers a question passes, and what they share.
@@ -61,23 +61,23 @@ struct Sequence {
 impl Pipeline {
     /// Answers `question`. Returns when its first token is there.
     pub(crate) async fn answer(&self, question: Question) -> Result<AnswerStream> {
-        let arrived = std::time::Instant::now();
-        let deadline = Instant::now() + question.deadline;
+        let arrived = Stopwatch::start();
+        let deadline = deadline_after(question.deadline);
         let admission = self.admit(&question)?;
 
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = self.store.epoch();
         let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
-        let retrieve_ms = milliseconds_since(arrived);
+        let retrieve_ms = arrived.elapsed_ms();
 
-        let assembling = std::time::Instant::now();
+        let assembling = Stopwatch::start();
         let segments = tracing::info_span!("assemble").in_scope(|| self.assemble(&question, &passages))?;
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>() as u32;
-        let assemble_ms = milliseconds_since(assembling);
+        let assemble_ms = assembling.elapsed_ms();
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
         let mut sequence = self.fuse(&question, &segments, found_in, deadline).instrument(fuse).await?;
-        let total_ms = milliseconds_since(arrived);
+        let total_ms = arrived.elapsed_ms();
 
         self.keep(&question, &segments, &mut sequence, found_in);
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };

@@ -9,12 +9,12 @@
 mod selection;
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use ragstone_kernels::attention::{RowGroup, SequenceView};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{LayerKv, Model};
 use ragstone_kernels::pool::{BlockId, KvData, KvPool};
+use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
 use ragstone_storage::tier::Tier;
@@ -35,6 +35,10 @@ pub struct Prompt<'a> {
     pub loads: &'a LayerLoads,
     /// Blocks with room for at least the prompt, the KV of what the plan takes from the device in them.
     pub blocks: &'a [BlockId],
+    /// The clock that measures what the KV costs.
+    pub env: &'a Env,
+    /// Asked before each layer: a prompt that nobody waits for any more is left there.
+    pub is_wanted: &'a dyn Fn() -> bool,
 }
 
 /// A prefilled prompt.
@@ -99,7 +103,7 @@ pub fn prefill_selecting(
     prompt: &Prompt<'_>,
     selection: Selection,
 ) -> Result<Prefilled, PrefillError> {
-    let started = Instant::now();
+    let started = prompt.env.stopwatch();
     let layers = model.config().layers;
     let key_positions: Vec<u32> = (0..prompt.plan.total_tokens).collect();
     let sequence = SequenceView { blocks: prompt.blocks, key_positions: &key_positions };
@@ -108,7 +112,10 @@ pub fn prefill_selecting(
     let mut fresh = Kept::new(prompt.plan, layers);
     let (mut tally, mut rows_computed) = (Tally::default(), Vec::new());
     for layer in 0..layers {
-        let loaded = tally.next_layer(prompt.loads)?;
+        if !(prompt.is_wanted)() {
+            return Err(PrefillError::Failed(Error::new(ErrorKind::Cancelled, "nobody waits for the prompt any more")));
+        }
+        let loaded = tally.next_layer(prompt)?;
         let mut kv = model.project_kv(layer, &hidden);
         if let Some(keep) = rows_to_keep(prompt.plan, (layer, layers), &rows, &kv, &loaded, selection)? {
             rows = keep.iter().map(|index| rows[*index]).collect();
@@ -131,7 +138,7 @@ pub fn prefill_selecting(
         model.finish_layer(layer, &mut hidden, &[group], pool);
     }
     let logits = model.logits(&hidden).row(0).to_vec();
-    let compute_ms = started.elapsed().as_secs_f64() * 1e3 - tally.load_wait_ms;
+    let compute_ms = started.elapsed_ms() - tally.load_wait_ms;
     let rows_mean = rows_computed.iter().sum::<usize>().div_ceil(rows_computed.len().max(1));
     Ok(Prefilled {
         logits,
@@ -265,15 +272,15 @@ struct Tally {
 }
 
 impl Tally {
-    fn next_layer(&mut self, loads: &LayerLoads) -> Result<LoadedLayer, PrefillError> {
-        if loads.is_none() {
+    fn next_layer(&mut self, prompt: &Prompt<'_>) -> Result<LoadedLayer, PrefillError> {
+        if prompt.loads.is_none() {
             return Ok(LoadedLayer { frames: Vec::new() });
         }
-        let waited = Instant::now();
-        let loaded = loads.next().ok_or_else(|| {
+        let waited = prompt.env.stopwatch();
+        let loaded = prompt.loads.next().ok_or_else(|| {
             PrefillError::Failed(Error::new(ErrorKind::Internal, "the loader stopped before the last layer"))
         })?;
-        self.load_wait_ms += waited.elapsed().as_secs_f64() * 1e3;
+        self.load_wait_ms += waited.elapsed_ms();
         let loaded = loaded.map_err(PrefillError::LateMiss)?;
         for (_, frame) in &loaded.frames {
             self.add(frame.tier, frame.bytes, frame.elapsed.as_secs_f64() * 1e3);

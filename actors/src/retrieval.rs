@@ -29,6 +29,7 @@ pub struct Search {
 
 impl Service for Retriever {
     const NAME: &'static str = "retrieval";
+    const ENDS_WITH_CALLER: bool = true;
     type Request = Search;
     type Reply = Vec<Hit>;
 

@@ -3,17 +3,20 @@
 //! actix alone gives none of the three where it matters: `do_send` ignores the mailbox bound, nothing catches a panic,
 //! and `Supervisor` does not re-create an actor. Here the bound is a semaphore taken before sending (so that it counts
 //! waiting and running requests), the panic is caught around the request, and the service behind the actor is made anew.
+//! Nor does an actor hear that its caller left: a request carries its place and a line to the caller, so that a deadline ends
+//! the work where work can be ended, and the place is taken for as long as there is work.
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use actix::prelude::*;
 use futures::FutureExt;
+use ragstone_storage::env::Env;
 use serde::Serialize;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -25,6 +28,9 @@ pub trait Service: Send + Sync + 'static {
     type Request: Send + 'static;
     /// What it answers.
     type Reply: Send + 'static;
+    /// Whether the work ends with the caller's patience: its future is dropped. What runs on a blocking thread cannot be
+    /// ended, and goes on in its place until it is done.
+    const ENDS_WITH_CALLER: bool;
 
     /// Handles one request. May run beside others; a panic costs this request only.
     fn handle(self: Arc<Self>, request: Self::Request) -> impl Future<Output = Result<Self::Reply>> + Send + 'static;
@@ -47,7 +53,6 @@ struct Inner<S: Service> {
     slot: Slot<S>,
     permits: Arc<Semaphore>,
     capacity: usize,
-    in_flight: AtomicUsize,
 }
 
 /// Counters of one worker.
@@ -57,7 +62,7 @@ pub struct WorkerStatus {
     pub name: &'static str,
     /// Requests it takes at once, waiting ones included.
     pub capacity: usize,
-    /// Requests it has now.
+    /// Requests it has now, with those whose caller left before their work was done.
     pub in_flight: usize,
     /// How often it was made anew after a panic.
     pub restarts: u64,
@@ -100,7 +105,7 @@ impl<S: Service> Supervised<S> {
         let arbiter = Arbiter::new();
         let address = Mutex::new(spawn(&arbiter, &slot, capacity));
         let permits = Arc::new(Semaphore::new(capacity));
-        Self { inner: Arc::new(Inner { address, arbiter, slot, permits, capacity, in_flight: AtomicUsize::new(0) }) }
+        Self { inner: Arc::new(Inner { address, arbiter, slot, permits, capacity }) }
     }
 
     /// Asks the worker, which must answer within `deadline`.
@@ -109,12 +114,12 @@ impl<S: Service> Supervised<S> {
     /// `Overloaded` at once where its queue is full, `DeadlineExceeded`, `Internal` after a panic, or the service's own.
     pub async fn ask(&self, request: S::Request, deadline: Duration) -> Result<S::Reply> {
         let inner = &self.inner;
-        let _permit = inner.permits.try_acquire().map_err(|_| {
+        let place = inner.permits.clone().try_acquire_owned().map_err(|_| {
             metrics::counter!("ragstone_shed_total", "worker" => S::NAME).increment(1);
             Error::new(ErrorKind::Overloaded, format!("the {} queue is full ({}); try again", S::NAME, inner.capacity))
         })?;
-        let _count = Counted::new(&inner.in_flight);
-        match self.address().send(Ask { request }).timeout(deadline).await {
+        let (_here, caller) = oneshot::channel();
+        match self.address().send(Ask { request, caller, place }).timeout(deadline).await {
             Ok(reply) => reply,
             Err(MailboxError::Timeout) => Err(Error::new(
                 ErrorKind::DeadlineExceeded,
@@ -142,7 +147,7 @@ impl<S: Service> Supervised<S> {
         WorkerStatus {
             name: S::NAME,
             capacity: self.inner.capacity,
-            in_flight: self.inner.in_flight.load(Ordering::Relaxed),
+            in_flight: self.inner.capacity.saturating_sub(self.inner.permits.available_permits()),
             restarts: self.inner.slot.restarts.load(Ordering::Relaxed),
         }
     }
@@ -156,7 +161,7 @@ fn enter_system() {
     }
     let system = SYSTEM.get_or_init(|| {
         let (sender, receiver) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
+        let thread = Env::spawn("actix", move || {
             let runner = System::new();
             // The receiver waits right below.
             drop(sender.send(System::current()));
@@ -164,6 +169,7 @@ fn enter_system() {
                 tracing::error!(%error, "the actix system stopped");
             }
         });
+        thread.expect("a process that starts has a thread left");
         receiver.recv().expect("the thread sends before anything in it can fail")
     });
     System::set_current(system.clone());
@@ -172,22 +178,6 @@ fn enter_system() {
 impl<S: Service> Drop for Inner<S> {
     fn drop(&mut self) {
         self.arbiter.stop();
-    }
-}
-
-/// Counts a request for as long as it lives, whatever ends it.
-struct Counted<'a>(&'a AtomicUsize);
-
-impl<'a> Counted<'a> {
-    fn new(counter: &'a AtomicUsize) -> Self {
-        counter.fetch_add(1, Ordering::Relaxed);
-        Self(counter)
-    }
-}
-
-impl Drop for Counted<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -209,6 +199,10 @@ impl<S: Service> Actor for Worker<S> {
 
 struct Ask<S: Service> {
     request: S::Request,
+    /// Ends when nobody waits for the answer any more.
+    caller: oneshot::Receiver<()>,
+    /// Among the requests that the worker takes at once.
+    place: OwnedSemaphorePermit,
 }
 
 impl<S: Service> Message for Ask<S> {
@@ -222,9 +216,17 @@ impl<S: Service> Handler<Ask<S>> for Worker<S> {
         let slot = self.slot.clone();
         let service = slot.current();
         Box::pin(async move {
+            let Ask { request, caller, place: _place } = ask;
             // The call itself may panic too, so it is made inside the guarded future.
-            let guarded = AssertUnwindSafe(async move { service.handle(ask.request).await }).catch_unwind();
-            guarded.await.unwrap_or_else(|panic| {
+            let guarded = AssertUnwindSafe(async move { service.handle(request).await }).catch_unwind();
+            let done = tokio::select! {
+                biased;
+                done = guarded => done,
+                _ = caller, if S::ENDS_WITH_CALLER => {
+                    return Err(Error::new(ErrorKind::Cancelled, "nobody waits for the answer any more"));
+                }
+            };
+            done.unwrap_or_else(|panic| {
                 let what = panic_text(panic.as_ref());
                 tracing::error!(worker = S::NAME, panic = what, "request panicked; worker made anew");
                 metrics::counter!("ragstone_panics_total", "worker" => S::NAME).increment(1);

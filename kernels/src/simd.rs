@@ -183,15 +183,26 @@ pub(crate) trait Kernel {
 /// If this machine does not have `path` (only tests and benchmarks name a path other than [`Path::best`]).
 pub(crate) fn dispatch(path: Path, kernel: impl Kernel) {
     assert!(Path::available().contains(&path), "this machine cannot run the {} kernels", path.name());
-    // SAFETY, for each: the machine has the path, which implies the features of the function that is called.
     match path {
         #[cfg(target_arch = "x86_64")]
-        Path::Amx | Path::Avx512Bf16 => unsafe { run_avx512bf16(kernel) },
+        Path::Amx | Path::Avx512Bf16 => {
+            // SAFETY: the machine has the path, which implies the features of the function.
+            unsafe { run_avx512bf16(kernel) }
+        }
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe { run_avx512(kernel) },
+        Path::Avx512 => {
+            // SAFETY: the machine has the path, which implies the features of the function.
+            unsafe { run_avx512(kernel) }
+        }
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { run_avx2(kernel) },
-        _ => unsafe { kernel.run::<portable::Portable, 4, 2>() },
+        Path::Avx2 => {
+            // SAFETY: the machine has the path, which implies the features of the function.
+            unsafe { run_avx2(kernel) }
+        }
+        _ => {
+            // SAFETY: plain arrays need no instruction set.
+            unsafe { kernel.run::<portable::Portable, 4, 2>() }
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! A whole model: loading, prefill by length of the prompt, decode by length of what stands before.
 
 use std::path::Path;
-use std::time::Instant;
 
 use ragstone_kernels::attention::{RowGroup, SequenceView};
 use ragstone_kernels::config::ModelConfig;
@@ -9,6 +8,7 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
 use ragstone_kernels::sampling::argmax;
+use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
 use super::{Machine, QWEN_05B, Spread};
@@ -70,12 +70,12 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
     let progress = Progress::new("loading the model", Unit::Bytes);
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let model = match folder {
         Some(folder) => Model::load(folder, load)?,
         None => Model::random(ModelConfig::from_json(QWEN_05B)?, 1, load),
     };
-    let load_seconds = started.elapsed().as_secs_f64();
+    let load_seconds = started.elapsed_s();
     drop(progress);
     let longest = options.prefill.iter().copied().chain(options.contexts.iter().map(|context| context + NEW_TOKENS));
     let longest = longest.max().unwrap_or(0);
@@ -179,10 +179,10 @@ impl<'a> Sequence<'a> {
         if count == 0 {
             return Ok(0.0);
         }
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let tokens = self.tokens[..count].to_vec();
         self.logits(&tokens, 0)?;
-        Ok(started.elapsed().as_secs_f64())
+        Ok(started.elapsed_s())
     }
 
     /// Seconds of [`NEW_TOKENS`] tokens behind `context` others, whose K and V are random.
@@ -196,14 +196,14 @@ impl<'a> Sequence<'a> {
             self.pool.write(layer, self.model.rope(), &self.blocks, slots, slots, data, data)?;
         }
         let mut token = self.tokens[0];
-        let started = Instant::now();
+        let started = Stopwatch::start();
         for step in 0..NEW_TOKENS {
             let logits = self.logits(&[token], context + step)?;
             let best = argmax(logits.row(0));
             let best = best.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
             token = best as u32;
         }
-        Ok(started.elapsed().as_secs_f64())
+        Ok(started.elapsed_s())
     }
 
     /// The logits behind the last of `tokens`, the first of which stands at `first`.

@@ -9,14 +9,13 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
 use ragstone_kernels::rope::Rope;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::frame;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
@@ -190,7 +189,7 @@ impl Device {
 
     /// Verifies every frame and writes it into the blocks, rotated to its place. Seconds.
     fn place(&mut self, entries: &[Arc<Entry>]) -> Result<f64> {
-        let started = Instant::now();
+        let started = Stopwatch::start();
         for entry in entries {
             let dtype = entry.header().dtype;
             for layer in 0..entry.header().layers {
@@ -199,12 +198,12 @@ impl Device {
                 self.pool.write(layer as usize, &self.rope, &self.blocks, &self.slots, &self.slots, k, v)?;
             }
         }
-        Ok(started.elapsed().as_secs_f64())
+        Ok(started.elapsed_s())
     }
 
     /// Copies the same bytes. Seconds.
     fn copy(&mut self, entries: &[Arc<Entry>]) -> f64 {
-        let started = Instant::now();
+        let started = Stopwatch::start();
         for entry in entries {
             let mut at = 0;
             for frame in entry.frames() {
@@ -214,7 +213,7 @@ impl Device {
             }
             std::hint::black_box(&self.buffer);
         }
-        started.elapsed().as_secs_f64()
+        started.elapsed_s()
     }
 }
 
@@ -264,7 +263,7 @@ fn read_disk(tier: &DiskTier, folder: &Path, entries: &[Arc<Entry>]) -> Result<f
             forget_pages(&File::open(&path).map_err(failed)?)?;
         }
     }
-    let started = Instant::now();
+    let started = Stopwatch::start();
     for entry in entries {
         let held: Arc<dyn TierEntry> = tier
             .open(&entry.header().id())?
@@ -275,13 +274,13 @@ fn read_disk(tier: &DiskTier, folder: &Path, entries: &[Arc<Entry>]) -> Result<f
             std::hint::black_box(frame::decode(&bytes, &header.key, layer, &header.frame_shape())?);
         }
     }
-    Ok(started.elapsed().as_secs_f64())
+    Ok(started.elapsed_s())
 }
 
 /// Reads the same bytes in the same pieces from a plain file, from a cold page cache. Seconds.
 fn read_raw(file: &File, entries: &[Arc<Entry>]) -> Result<f64> {
     forget_pages(file)?;
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let mut at = 0;
     for frame in entries.iter().flat_map(|entry| entry.frames()) {
         let mut buffer = vec![0; frame.len()];
@@ -290,7 +289,7 @@ fn read_raw(file: &File, entries: &[Arc<Entry>]) -> Result<f64> {
         std::hint::black_box(&buffer);
         at += frame.len() as u64;
     }
-    Ok(started.elapsed().as_secs_f64())
+    Ok(started.elapsed_s())
 }
 
 /// Has the system drop a file's pages from its cache.

@@ -5,7 +5,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
 use ragstone_actors::eviction::{Evictor, Keep};
 use ragstone_actors::fusion::{Fuse, Fusor};
@@ -16,7 +15,7 @@ use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
@@ -147,7 +146,7 @@ impl Bench {
         let device = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
         let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
-        let env = Env::seeded(options.seed, 0);
+        let env = Env::system_with_seed(options.seed);
         let host = open_store(&folder.path().join("host"), 4 << 30, &model, options.seed, &env)?;
         // A host tier without room: every run of the disk modes reads the disk.
         let disk = open_store(&folder.path().join("disk"), 0, &model, options.seed, &env)?;
@@ -226,10 +225,10 @@ impl Bench {
             Tier::Disk => self.disk.clone(),
             Tier::Host | Tier::Device => self.host.clone(),
         };
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse }, tier == Tier::Device)?;
         let first = argmax(&done.logits);
-        let ttft_ms = started.elapsed().as_secs_f64() * 1e3;
+        let ttft_ms = started.elapsed_ms();
         first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
         Ok(Run {
             ttft_ms,
@@ -259,7 +258,8 @@ impl Bench {
         if let Some(copy) = copy {
             self.pool.copy_block(copy.from(), copy.to())?;
         }
-        let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: table.blocks() };
+        let (plan, loads, blocks) = (&fused.plan, &fused.loads, table.blocks());
+        let prompt = Prompt { tokens: &tokens, plan, loads, blocks, env: self.host.env(), is_wanted: &|| true };
         let done = prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
             PrefillError::Failed(error) => error.into(),
             PrefillError::LateMiss(failed) => {

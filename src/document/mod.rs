@@ -161,4 +161,6 @@ fn invalid(path: &Path, why: &str) -> Error {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;

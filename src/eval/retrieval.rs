@@ -8,10 +8,10 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::time::Instant;
 
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, Document, PassageEncoder, SearchMode, SearchOptions};
+use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
 use super::dataset::{self, Item, Passage};
@@ -129,9 +129,9 @@ async fn ask(
 ) -> Result<ModeReport> {
     let (mut at_5, mut at_10, mut times) = (0.0, 0.0, Vec::with_capacity(examples.len()));
     for (done, example) in examples.iter().enumerate() {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
-        times.push(begun.elapsed().as_secs_f64() * 1e3);
+        times.push(begun.elapsed_ms());
         let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
         let mut found: Vec<String> = Vec::with_capacity(hits.len());
         for hit in hits {

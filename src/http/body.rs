@@ -9,8 +9,8 @@ use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use ragstone_storage::env::Stopwatch;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
 
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,9 +64,9 @@ impl Bodies {
         Error::new(ErrorKind::TooSlow, message)
     }
 
-    /// The moment by which a body of which `come` bytes are there must have gone on.
-    fn due(&self, begun: Instant, come: usize) -> Instant {
-        begun + self.timeout + Duration::from_secs((come / LEAST_BYTES_A_SECOND) as u64)
+    /// How long after its begin a body of which `come` bytes are there must have gone on.
+    fn allowed(&self, come: usize) -> Duration {
+        self.timeout + Duration::from_secs((come / LEAST_BYTES_A_SECOND) as u64)
     }
 
     fn charge(&self, bytes: usize) -> Result<OwnedSemaphorePermit> {
@@ -127,12 +127,12 @@ impl Incoming {
         if self.announced.is_some_and(|length| length > bodies.limit) {
             return Err(bodies.too_large());
         }
-        let begun = Instant::now();
+        let watch = Stopwatch::start();
         let mut body = BytesMut::new();
         let mut charged = FREE_BYTES;
         loop {
-            let next = tokio::time::timeout_at(bodies.due(begun, body.len()), self.payload.next());
-            let chunk = match next.await {
+            let left = bodies.allowed(body.len()).saturating_sub(watch.elapsed());
+            let chunk = match tokio::time::timeout(left, self.payload.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
                 Ok(Some(Err(error))) => return Err(Error::invalid(format!("the request's body broke off: {error}"))),
                 Ok(None) => return Ok(body.freeze()),
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn a_body_must_go_on_and_a_great_one_has_more_time() {
         let bodies = Bodies::new(&Surface::default());
-        let begun = Instant::now();
+        let watch = Stopwatch::start();
         assert_eq!(bodies.due(begun, 0) - begun, Duration::from_secs(10));
         assert_eq!(bodies.due(begun, 1 << 20) - begun, Duration::from_secs(26));
     }

@@ -90,3 +90,6 @@ fn plain(index: usize, message: Message) -> Result<ChatMessage> {
     }
     Ok(ChatMessage { role: role.to_owned(), content: text_of(message.content, &param)? })
 }
+
+#[cfg(test)]
+mod fuzz_tests;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ragstone_actors::{Context, InlineDocument, Reuse};
 use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::env::Env;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -82,6 +83,17 @@ struct StreamOptions {
 impl Generation {
     /// Takes the fields that both endpoints know. The caller adds `logprobs` and takes the rest.
     pub fn take(fields: &mut Fields, state: &State, default_max_tokens: usize) -> Result<Self> {
+        let limit = Duration::from_secs(state.settings.deadline_s);
+        Self::take_within(limit, fields, &state.env, default_max_tokens)
+    }
+
+    /// As [`take`](Self::take), where no request may take longer than `limit`.
+    pub(super) fn take_within(
+        limit: Duration,
+        fields: &mut Fields,
+        env: &Env,
+        default_max_tokens: usize,
+    ) -> Result<Self> {
         Self::refuse_unsupported(fields)?;
         let max_tokens = match fields.take::<usize>("max_completion_tokens")? {
             Some(count) => {
@@ -103,7 +115,7 @@ impl Generation {
         }
         let seed = match fields.take::<i64>("seed")? {
             Some(seed) => seed.cast_unsigned(),
-            None => state.env.random_u64(),
+            None => env.random_u64(),
         };
         let sampling = SamplingParams {
             temperature: fields.take("temperature")?.unwrap_or(1.0),
@@ -119,7 +131,6 @@ impl Generation {
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
-        let limit = Duration::from_secs(state.settings.deadline_s);
         let deadline = extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit));
         Ok(Self { sampling, stream, include_usage: stream && options.include_usage, extension, deadline })
     }

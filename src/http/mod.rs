@@ -14,14 +14,13 @@ mod operations;
 mod shape;
 pub mod visitor;
 
-use std::time::Instant;
-
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
 use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Route, web};
+use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -108,7 +107,7 @@ async fn account(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
         return Err(Error::internal("the service has no state").into());
     };

@@ -71,6 +71,7 @@ fn name_of(host: &str) -> &str {
     let host = host.trim_end_matches('.');
     match host.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, port)) if port.is_empty() || port.starts_with(':') => address,
+        _ if host.starts_with('[') => host,
         _ => host.split_once(':').map_or(host, |(name, _)| name.trim_end_matches('.')),
     }
 }

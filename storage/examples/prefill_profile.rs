@@ -8,12 +8,11 @@
 //! chunked prefill runs it: the sum of `T(cached + j · CHUNK, CHUNK)`, linear between measured cached lengths (attention
 //! is linear in them). Takes about ten minutes and 6 GiB of memory on two cores.
 
-use std::time::Instant;
-
 use ragstone_kernels::attention::{RowGroup, SequenceView};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
+use ragstone_storage::env::Stopwatch;
 
 const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
     "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
@@ -86,7 +85,7 @@ fn prefill_us(
     let blocks = &blocks[..key_positions.len().div_ceil(BLOCK_TOKENS)];
     let mut rows: Vec<u32> = (cached..cached + new).collect();
     let layers = model.config().layers;
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let mut hidden = model.embed(&rows.iter().map(|row| row * 7919 % 150_000).collect::<Vec<_>>())?;
     for layer in 0..layers {
         let kv = model.project_kv(layer, &hidden);
@@ -101,5 +100,5 @@ fn prefill_us(
         model.finish_layer(layer, &mut hidden, &[group], pool);
     }
     std::hint::black_box(model.logits(&hidden));
-    Ok(begun.elapsed().as_secs_f64() * 1e6)
+    Ok(begun.elapsed_s() * 1e6)
 }

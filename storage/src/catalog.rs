@@ -9,7 +9,7 @@ mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ use sled::Tree;
 
 pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
 pub use self::uses::LastUse;
-use crate::env::Env;
+use crate::env::{Env, Stopwatch};
 use crate::key::Fingerprint;
 use crate::{Error, ErrorKind, Result};
 
@@ -292,7 +292,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
 /// sled's threads may hold the lock of a catalog that this process closed a moment longer than the last handle: it is tried
 /// again for a while. That no other process has it, the data folder's own lock sees to.
 fn open_when_free(dir: &Path) -> Result<Catalog> {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     loop {
         match open_and_read(dir) {
             Err(error) if error.kind() == ErrorKind::Unavailable && begun.elapsed() < LOCK_PATIENCE => {

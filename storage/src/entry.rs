@@ -336,4 +336,6 @@ impl std::fmt::Debug for EntryBuilder {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 pub(crate) mod tests;

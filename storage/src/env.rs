@@ -1,12 +1,16 @@
-//! The one seam for wall clock, randomness and failpoints, so that a seed replays a run and a test can break any step.
+//! The one seam for clocks, randomness, threads and failpoints, so that a seed replays a run and a test can break any step.
+
+mod stopwatch;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+pub use self::stopwatch::Stopwatch;
 use crate::{Error, ErrorKind, Result};
 
 /// The variable that arms failpoints in a process that a test starts; its form is that of [`Env::arm`].
@@ -102,6 +106,11 @@ impl Env {
         Self::new(Clock::Fixed(AtomicU64::new(now_unix_ms)), seed)
     }
 
+    /// The system's clock and randomness that `seed` replays: for measurements.
+    pub fn system_with_seed(seed: u64) -> Self {
+        Self::new(Clock::System, seed)
+    }
+
     fn new(clock: Clock, seed: u64) -> Self {
         Self(Arc::new(Inner {
             clock,
@@ -121,6 +130,26 @@ impl Env {
             }
             Clock::Fixed(now) => now.load(Ordering::Relaxed),
         }
+    }
+
+    /// Measures from now on this clock; a seeded one stands until [`Env::advance`] moves it.
+    pub fn stopwatch(&self) -> Stopwatch {
+        match &self.0.clock {
+            Clock::System => Stopwatch::start(),
+            Clock::Fixed(_) => Stopwatch::seeded(self),
+        }
+    }
+
+    /// Starts a named thread of the process's own. Computation belongs to rayon's pool, waiting to tokio's.
+    ///
+    /// # Errors
+    /// `Unavailable` if the system has no thread left.
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that starts threads")]
+    pub fn spawn<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(work)
+            .map_err(|error| Error::new(ErrorKind::Unavailable, format!("the thread {name} did not start: {error}")))
     }
 
     /// Moves a seeded clock on; a system clock moves by itself.
@@ -229,6 +258,12 @@ mod tests {
         let env = Env::system();
         assert!(env.now_unix_ms() > 1_600_000_000_000);
         assert_ne!(env.random_u64(), Env::system().random_u64());
+    }
+
+    #[test]
+    fn a_thread_has_its_name_and_gives_back_what_it_made() {
+        let thread = Env::spawn("named", || std::thread::current().name().map(str::to_owned)).unwrap();
+        assert_eq!(thread.join().unwrap().as_deref(), Some("named"));
     }
 
     #[test]

@@ -164,4 +164,6 @@ pub(crate) fn u64_at(bytes: &[u8], offset: usize) -> u64 {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+#[cfg(test)]
 mod tests;

@@ -10,6 +10,9 @@ pub mod env;
 pub mod error;
 pub mod fingerprint;
 pub mod frame;
+#[cfg(test)]
+#[path = "../../tests/fuzz/driver.rs"]
+mod fuzz;
 pub mod key;
 pub mod plan;
 pub mod policy;

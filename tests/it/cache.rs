@@ -1,8 +1,9 @@
 //! `ragstone cache list`, `evict`, `pin`, `unpin`: what they do, that a dry run does nothing, and what is refused.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD, error_message};
@@ -22,7 +23,7 @@ pub async fn cited(service: &Service, collection: &str, question: &str, tenant: 
 
 /// Waits until nothing is computed or written any more behind the answers.
 pub async fn settle(service: &Service) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     loop {
         let (_, status) = service.get("/v1/cache/status").await;
         let waiting =

@@ -3,8 +3,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::{Env, Stopwatch};
 use serde_json::{Value, json};
 
 /// Nothing in these tests takes longer on a slow machine.
@@ -140,12 +141,12 @@ impl Service {
         let address =
             line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("no address in {line:?}")).to_owned();
         // Keeps the pipe open and empty.
-        std::thread::spawn(move || lines.read_to_end(&mut Vec::new()));
+        Env::spawn("output", move || lines.read_to_end(&mut Vec::new())).unwrap();
         Self { child, address }
     }
 
     pub async fn wait_until_ready(&self) {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         while get(&self.url("/readyz")).await.0 != 200 {
             assert!(begun.elapsed() < PATIENCE, "the service does not become ready");
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -203,7 +204,7 @@ impl Service {
     pub fn stop(mut self) -> i32 {
         let killed = Command::new("kill").arg("-TERM").arg(self.pid().to_string()).status().unwrap();
         assert!(killed.success());
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code().unwrap_or(-1);

@@ -1,8 +1,9 @@
 //! Clients that send slowly, send much, stop reading, or go away: what they take is bounded, and others are answered meanwhile.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
@@ -39,7 +40,7 @@ async fn short_answer(service: &Service) -> u16 {
 
 /// Asks until the status is `wanted`.
 async fn eventually(wanted: u16, mut ask: impl AsyncFnMut() -> u16) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     while ask().await != wanted {
         assert!(begun.elapsed() < PATIENCE, "no {wanted}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -139,7 +140,7 @@ async fn idle_connections_are_bounded_and_health_has_its_own() {
     }
     let health = folder.health_address();
     for path in ["/healthz", "/health", "/readyz"] {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         assert_eq!(get(&format!("{health}{path}")).await.0, 200);
         assert!(begun.elapsed() < Duration::from_secs(2), "{path} waited");
     }

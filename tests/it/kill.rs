@@ -1,8 +1,9 @@
 //! `kill -9` at any instant: the next start is clean, ingest goes on, the answer is the same.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::StreamExt;
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service};
@@ -21,7 +22,7 @@ fn corpus(folder: &Folder) -> String {
 }
 
 async fn wait_for_documents(service: &Service) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     loop {
         let (_, collections) = service.get("/v1/collections").await;
         if collections["data"][0]["documents"] == DOCUMENTS {

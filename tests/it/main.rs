@@ -19,6 +19,8 @@ mod lossy;
 mod migrate;
 mod openai_client;
 mod openai_shape;
+#[path = "../outside/mod.rs"]
+mod outside;
 mod restart;
 mod s3;
 #[path = "../s3_server/mod.rs"]

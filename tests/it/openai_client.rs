@@ -3,13 +3,11 @@
 use std::process::Command;
 
 use crate::harness::{Folder, WORLD};
+use crate::outside::from_outside;
 
 #[tokio::test]
 async fn the_official_python_client_works_unmodified() {
-    let Some(python) = std::env::var_os("OPENAI_TEST_PYTHON") else {
-        println!("skipped: OPENAI_TEST_PYTHON names no interpreter that has the openai package; ops/test installs one");
-        return;
-    };
+    let Some(python) = from_outside("OPENAI_TEST_PYTHON", "interpreter that has the openai package") else { return };
     let folder = Folder::new();
     let service = folder.serve(&[]).await;
     service.add("world", WORLD).await;

@@ -1,7 +1,8 @@
 //! Nodes that share a bucket.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, WORLD};
@@ -55,7 +56,7 @@ async fn store_status(service: &Service) -> Value {
 
 /// Waits until everything that is to go to the bucket is there.
 async fn uploaded(service: &Service) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     loop {
         let status = store_status(service).await;
         let waiting = &status["to_object"]["entries"];

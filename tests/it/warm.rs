@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::cache::{cache, list, settle};
@@ -98,7 +99,7 @@ async fn one_document_is_warmed_and_wrong_names_are_told() {
 }
 
 async fn wait_until_done(folder: &Folder) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     while cache(folder, &["warm", "--list"]) != json!([]) {
         assert!(begun.elapsed() < Duration::from_secs(60), "the warm-up does not end");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -4,6 +4,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
+use super::outside::from_outside;
+
 /// Prints its address, and ends when its standard input closes.
 const SCRIPT: &str = include_str!("../s3_server.py");
 
@@ -14,12 +16,9 @@ pub struct S3Server {
 }
 
 impl S3Server {
-    /// `None` where no interpreter is named: the test says that it is skipped.
+    /// `None` where no interpreter is named: the test is skipped, which is said.
     pub fn start() -> Option<Self> {
-        let Some(python) = std::env::var_os("S3_TEST_PYTHON") else {
-            println!("skipped: S3_TEST_PYTHON names no interpreter that has moto[server]; ops/test installs one");
-            return None;
-        };
+        let python = from_outside("S3_TEST_PYTHON", "interpreter that has moto[server]")?;
         let mut command = Command::new(python);
         command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("S3_TEST_PYTHON can be started");

@@ -44,7 +44,7 @@ impl Bench {
         let Self { runtime, store, engine, _folder: folder, .. } = self;
         drop((store, engine));
         runtime.shutdown_timeout(Duration::from_secs(60));
-        let (begun, kv) = (Instant::now(), folder.path().join("kv"));
+        let (begun, kv) = (Stopwatch::start(), folder.path().join("kv"));
         let options = TierOptions { capacity_bytes: 1 << 30, policy: PolicyKind::Lru };
         while let Err(error) = DiskTier::open(&kv, options, Env::seeded(0, 0), &Remembered::default()) {
             assert!(begun.elapsed() < Duration::from_secs(60), "{error}");
@@ -121,7 +121,7 @@ impl Bench {
         let decode = (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), output });
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
-        let (selection, queued) = (Selection::default(), Instant::now());
+        let (selection, queued) = (Selection::default(), Stopwatch::start());
         let job = Job { tokens, plan, loads, device, selection, decode, reply, queued };
         self.engine.submit(job, Urgency::Answer).expect("queued");
         (prefilled, decoded)

@@ -13,13 +13,12 @@ pub use prefiller::{PrefillRequest, Prefiller};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::KvPool;
 use ragstone_kernels::sampling::{Sampled, Sampler};
 use ragstone_storage::block::{BlockCopy, BlockTable};
-use ragstone_storage::env::Env;
+use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::LoadPlan;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment, LostPath, Refused};
 use tokio::sync::{mpsc, oneshot};
@@ -62,8 +61,15 @@ pub struct Job {
     pub decode: Option<DecodeSpec>,
     /// Who waits for the prefill.
     pub reply: oneshot::Sender<Result<Prefill, PrefillError>>,
-    /// When it was queued.
-    pub queued: Instant,
+    /// Started when it was queued.
+    pub queued: Stopwatch,
+}
+
+impl Job {
+    /// Whether somebody still waits for what comes of it: for its prefill and, where tokens follow, for those.
+    fn is_wanted(&self) -> bool {
+        !self.reply.is_closed() && self.decode.as_ref().is_none_or(|decode| !decode.output.is_closed())
+    }
 }
 
 /// How to continue a prompt.
@@ -129,11 +135,7 @@ impl Engine {
             max_batch,
             env,
         };
-        let thread = std::thread::Builder::new()
-            .name("engine".into())
-            .spawn(move || device.run())
-            .map_err(|error| Error::new(ErrorKind::Internal, format!("the engine thread did not start: {error}")))?;
-        let thread = Mutex::new(Some(thread));
+        let thread = Mutex::new(Some(Env::spawn("engine", move || device.run())?));
         Ok(Self { shared: Arc::new(Shared { queue, device: tier, model, thread }) })
     }
 
@@ -234,7 +236,7 @@ impl Device {
 
     /// Prefills `job`, or gives it back where the running sequences leave no room yet.
     fn admit(&mut self, job: Job) -> Option<Job> {
-        if job.reply.is_closed() {
+        if !job.is_wanted() {
             return None;
         }
         let tokens = job.tokens.len() + job.decode.as_ref().map_or(0, |decode| decode.max_tokens);
@@ -250,9 +252,11 @@ impl Device {
     }
 
     fn prefill(&mut self, mut job: Job, mut table: BlockTable, copy: Option<BlockCopy>) {
-        let queue_ms = job.queued.elapsed().as_secs_f64() * 1e3;
-        let started = Instant::now();
-        let prompt = Prompt { tokens: &job.tokens, plan: &job.plan, loads: &job.loads, blocks: table.blocks() };
+        let queue_ms = job.queued.elapsed_ms();
+        let started = self.env.stopwatch();
+        let (loads, blocks, env) = (&job.loads, table.blocks(), &self.env);
+        let is_wanted = &|| job.is_wanted();
+        let prompt = Prompt { tokens: &job.tokens, plan: &job.plan, loads, blocks, env, is_wanted };
         let span = tracing::info_span!("prefill", tokens = job.tokens.len());
         let outcome = span.in_scope(|| {
             catch_unwind(AssertUnwindSafe(|| {
@@ -266,7 +270,7 @@ impl Device {
             Ok(Err(error)) => return reply(job.reply, Err(error)),
             Err(panic) => return reply(job.reply, Err(PrefillError::Failed(engine_panicked(panic.as_ref())))),
         };
-        let paths = match self.keep(&mut job, &done, &mut table, started) {
+        let paths = match self.keep(&mut job, &done, &mut table, &started) {
             Ok(paths) => paths,
             Err(error) => return reply(job.reply, Err(PrefillError::Failed(error))),
         };
@@ -279,7 +283,7 @@ impl Device {
             // Before the reply: who has it finds the blocks free.
             drop((table, paths));
         }
-        let compute_ms = started.elapsed().as_secs_f64() * 1e3 - done.load_wait_ms;
+        let compute_ms = started.elapsed_ms() - done.load_wait_ms;
         let (fresh, account, loads) = (done.fresh, done.account, done.loads);
         let load_wait_ms = done.load_wait_ms;
         reply(job.reply, Ok(Prefill { fresh, account, loads, queue_ms, load_wait_ms, compute_ms }));
@@ -292,7 +296,7 @@ impl Device {
         job: &mut Job,
         done: &Prefilled,
         table: &mut BlockTable,
-        started: Instant,
+        started: &Stopwatch,
     ) -> Result<Vec<DevicePath>> {
         let Some(seen) = job.device.take() else { return Ok(Vec::new()) };
         if !done.is_finite {
@@ -300,7 +304,7 @@ impl Device {
         }
         let path = KeptSegment::path_of(&job.plan, &job.tokens);
         let new_tokens = job.plan.total_tokens.saturating_sub(job.plan.device_tokens()).max(1);
-        let us_per_token = started.elapsed().as_secs_f64() * 1e6 / f64::from(new_tokens);
+        let us_per_token = started.elapsed_s() * 1e6 / f64::from(new_tokens);
         let kept = self.tier.keep(&seen, &path, table, us_per_token);
         if job.decode.is_some() {
             let copy = self.tier.own_slot(&kept, table, job.tokens.len())?;

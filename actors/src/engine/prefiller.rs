@@ -1,7 +1,6 @@
 //! The prefill worker: puts a prompt into the engine's queue and waits for its prefill.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::oneshot;
 
@@ -10,6 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
 use crate::worker::Service;
+use ragstone_storage::env::Stopwatch;
 use ragstone_storage::plan::LoadPlan;
 use ragstone_storage::tier::device::DevicePath;
 
@@ -39,13 +39,14 @@ pub struct PrefillRequest {
 
 impl Service for Prefiller {
     const NAME: &'static str = "prefill";
+    const ENDS_WITH_CALLER: bool = true;
     type Request = PrefillRequest;
     type Reply = Result<Prefill, PrefillError>;
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
         let PrefillRequest { tokens, plan, loads, device, selection, decode, urgency } = request;
-        let queued = Instant::now();
+        let queued = Stopwatch::start();
         self.engine.submit(Job { tokens, plan, loads, device, selection, decode, reply, queued }, urgency)?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }

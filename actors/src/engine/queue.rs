@@ -40,6 +40,10 @@ impl JobQueue {
             Urgency::Background => &mut state.background,
         };
         if queue.len() >= self.capacity {
+            // Those whose callers left would be passed over when their turn comes.
+            queue.retain(|job| job.is_wanted());
+        }
+        if queue.len() >= self.capacity {
             let message = format!("the engine's queue is full ({}); try again", self.capacity);
             return Err(Error::new(ErrorKind::Overloaded, message));
         }

@@ -64,7 +64,7 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::default());
-    let job = Job { tokens, plan, loads, device: None, selection, decode, reply, queued: Instant::now() };
+    let job = Job { tokens, plan, loads, device: None, selection, decode, reply, queued: Stopwatch::start() };
     (job, prefilled, decoded)
 }
 
@@ -113,7 +113,7 @@ fn a_panic_costs_its_request_only() {
     let env = env();
     let engine = start(32, &env);
     env.set_fail_point("engine.prefill", FailMode::Panic, 1);
-    let (first, reply, _) = job(1, 9, 4);
+    let (first, reply, _decoded) = job(1, 9, 4);
     engine.submit(first, Urgency::Answer).expect("queued");
     assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Failed(_))));
     env.set_fail_point("engine.prefill", FailMode::Off, 1);
@@ -146,6 +146,24 @@ fn a_full_pool_makes_the_next_request_wait_not_fail() {
     for (seed, (_reply, decoded)) in answers.into_iter().enumerate() {
         assert_eq!(drain(decoded).0, alone(seed as u32, 40, 20));
     }
+}
+
+#[test]
+fn what_nobody_waits_for_any_more_is_passed_over_and_takes_no_place_in_the_queue() {
+    let env = env();
+    let engine = start(32, &env);
+    env.set_fail_point("engine.prefill", FailMode::Off, 1);
+    // Whoever waits for tokens leaves without them; three times what the queue has room for.
+    for seed in 0..12 {
+        let (job, reply, decoded) = job(seed, 40, 20);
+        drop(decoded);
+        engine.submit(job, Urgency::Answer).expect("room");
+        drop(reply);
+    }
+    let (wanted, reply, _decoded) = job(1, 9, 4);
+    engine.submit(wanted, Urgency::Answer).expect("room");
+    assert!(reply.blocking_recv().expect("answered").is_ok());
+    assert_eq!(env.fail_point_hits("engine.prefill"), 1, "only what was wanted");
 }
 
 #[test]

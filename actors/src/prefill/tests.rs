@@ -68,7 +68,14 @@ impl Bench {
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
-        let prompt = Prompt { tokens: &tokens, plan: &plan, loads: &loads, blocks: &blocks };
+        let prompt = Prompt {
+            tokens: &tokens,
+            plan: &plan,
+            loads: &loads,
+            blocks: &blocks,
+            env: self.store.env(),
+            is_wanted: &|| true,
+        };
         let mut done = prefill_selecting(&self.model, &mut pool, &prompt, selection).expect("prefilled");
         if keep {
             let segments = std::mem::take(&mut done.fresh);
@@ -309,7 +316,14 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let tokens = tokens_of(&segments);
     let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
     let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
-    let prompt = Prompt { tokens: &tokens, plan: &fused.plan, loads: &fused.loads, blocks: &blocks };
+    let prompt = Prompt {
+        tokens: &tokens,
+        plan: &fused.plan,
+        loads: &fused.loads,
+        blocks: &blocks,
+        env: bench.store.env(),
+        is_wanted: &|| true,
+    };
     match prefill(&bench.model, &mut pool, &prompt) {
         Err(PrefillError::LateMiss(failed)) => {
             assert_eq!((failed.id.key, failed.tier), (key, Tier::Disk));
@@ -322,6 +336,25 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let expected = TokenAccount { exact: 0, blended: 28, recomputed: 5, computed: 9 + 16 + 40 + 11 };
     assert_eq!(again.account, expected, "only the passage directly behind the root can stand in without it");
     assert_eq!(bench.store.status().late_misses, 1);
+}
+
+#[test]
+fn a_prompt_that_nobody_waits_for_is_left_at_the_next_layer() {
+    let bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    let (_, plan) = bench.ask(&segments, ReuseMode::Off, 0.15, false);
+    let (tokens, loads, asked) = (tokens_of(&segments), LayerLoads::none(), std::cell::Cell::new(0));
+    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+    // The caller leaves while the first layer computes.
+    let is_wanted = || asked.replace(asked.get() + 1) == 0;
+    let env = bench.store.env();
+    let prompt = Prompt { tokens: &tokens, plan: &plan, loads: &loads, blocks: &blocks, env, is_wanted: &is_wanted };
+    match prefill(&bench.model, &mut pool, &prompt) {
+        Err(PrefillError::Failed(error)) => assert_eq!(error.kind(), ErrorKind::Cancelled),
+        _ => panic!("it must end"),
+    }
+    assert_eq!(asked.get(), 2, "at the second layer");
 }
 
 #[test]

@@ -1,3 +1,5 @@
+use std::sync::atomic::AtomicUsize;
+
 use super::*;
 
 struct Fragile {
@@ -6,6 +8,7 @@ struct Fragile {
 
 impl Service for Fragile {
     const NAME: &'static str = "fragile";
+    const ENDS_WITH_CALLER: bool = true;
     type Request = Option<tokio::sync::oneshot::Receiver<()>>;
     type Reply = usize;
 
@@ -75,6 +78,57 @@ fn a_deadline_ends_the_wait() {
         let error = worker.ask(Some(gate), Duration::from_millis(1)).await.expect_err("too late");
         assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
     });
+}
+
+#[test]
+fn a_deadline_ends_the_work_and_frees_its_place() {
+    runtime().block_on(async {
+        let worker = start(1);
+        let (mut open, gate) = tokio::sync::oneshot::channel();
+        let error = worker.ask(Some(gate), Duration::from_millis(1)).await.expect_err("too late");
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        open.closed().await;
+        until_idle(&worker).await;
+        worker.ask(open_gate(), LONG).await.expect("room again");
+    });
+}
+
+/// Works on a blocking thread, as those who wait for a disk do.
+struct Stubborn;
+
+impl Service for Stubborn {
+    const NAME: &'static str = "stubborn";
+    const ENDS_WITH_CALLER: bool = false;
+    type Request = std::sync::mpsc::Receiver<()>;
+    type Reply = ();
+
+    async fn handle(self: Arc<Self>, gate: Self::Request) -> Result<()> {
+        drop(tokio::task::spawn_blocking(move || gate.recv()).await);
+        Ok(())
+    }
+}
+
+#[test]
+fn work_that_cannot_be_ended_keeps_its_place_until_it_is_done() {
+    runtime().block_on(async {
+        let worker = Supervised::start(1, || Stubborn);
+        let (open, gate) = std::sync::mpsc::channel();
+        let error = worker.ask(gate, Duration::from_millis(1)).await.expect_err("too late");
+        assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
+        let (_, next) = std::sync::mpsc::channel();
+        let error = worker.ask(next, LONG).await.expect_err("it works still");
+        assert_eq!((error.kind(), worker.status().in_flight), (ErrorKind::Overloaded, 1));
+        drop(open);
+        until_idle(&worker).await;
+        let (_, next) = std::sync::mpsc::channel();
+        worker.ask(next, LONG).await.expect("room again");
+    });
+}
+
+async fn until_idle(worker: &Supervised<impl Service>) {
+    while worker.status().in_flight > 0 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Workers must also start where no actix system is: on tokio's own runtime.

@@ -1,3 +1,6 @@
+#[path = "../../../tests/outside/mod.rs"]
+mod outside;
+
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
@@ -5,6 +8,7 @@ use candle_nn::VarBuilder;
 use candle_transformers::models::bert::BertModel;
 use safetensors::SafeTensors;
 
+use self::outside::from_outside;
 use super::*;
 
 fn fixtures() -> PathBuf {
@@ -74,9 +78,8 @@ fn a_tiny_model_agrees_with_transformers() {
 
 #[test]
 fn minilm_agrees_with_transformers() {
-    match std::env::var_os("RAGSTONE_EMBEDDER") {
-        Some(folder) => check(Path::new(&folder), "minilm.safetensors"),
-        None => println!("skipped: set RAGSTONE_EMBEDDER to a folder of all-MiniLM-L6-v2"),
+    if let Some(folder) = from_outside("RAGSTONE_EMBEDDER", "folder of all-MiniLM-L6-v2") {
+        check(Path::new(&folder), "minilm.safetensors");
     }
 }
 

@@ -69,7 +69,7 @@ const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::
 
 #[test]
 fn products_agree_with_f64_for_odd_shapes() {
-    for (rows, inputs, outputs) in SHAPES {
+    for (rows, inputs, outputs) in SHAPES.into_iter().filter(|(rows, inputs, _)| !cfg!(miri) || rows * inputs < 1000) {
         let (weights, bias, x) =
             (random(7, inputs * outputs), random(8, outputs), random(rows as u64 + 99, rows * inputs));
         let bits = to_bf16(&weights);

@@ -12,9 +12,9 @@ pub(crate) struct Avx512<const DOTS: bool>(__m512);
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2(__m256);
 
-// SAFETY, for each block of both implementations: whoever calls a method of `Vector` promises that the machine has
-// the instruction set and that pointers are good for all lanes; the unaligned forms are used throughout, but for packed
-// bf16, which is promised to be aligned.
+// The contract that each block of both implementations stands on: whoever calls a method of `Vector` promises that the
+// machine has the instruction set and that pointers are good for all lanes. The unaligned forms are used throughout, but for
+// packed bf16, which is promised to be aligned.
 //
 // The high halves of bf16 are read volatile so that they are read again: kept from the low halves, they would push sums
 // out of the registers.
@@ -25,21 +25,25 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn load_words(from: *const u32) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_loadu_si512(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn splat_word(word: u32) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_set1_epi32(word as i32) }
     }
 
     #[inline(always)]
     unsafe fn low_halves(words: __m512i) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
     }
 
     #[inline(always)]
     unsafe fn dot_bf16(self, a: __m512i, b: __m512i) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             if DOTS {
                 // SAFETY: 512 bits either way; the type only says what they stand for.
@@ -55,6 +59,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn dot_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             if DOTS {
                 return _mm512_dpbusd_epi32(sum, a, b);
@@ -71,16 +76,19 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn from_integers(words: __m512i) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtepi32_ps(words)) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             if DOTS {
                 to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(self.0));
@@ -98,26 +106,31 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_set1_ps(value)) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_loadu_ps(from)) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_storeu_ps(to, self.0) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16_low(from: *const u32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(from.cast())))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16_high(from: *const u32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let mask = _mm512_set1_epi32(0xffff_0000_u32 as i32);
             Self(_mm512_castsi512_ps(_mm512_and_si512(from.cast::<__m512i>().read_volatile(), mask)))
@@ -126,41 +139,49 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_fmadd_ps(self.0, factor.0, addend.0)) }
     }
 
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_add_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_sub_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_mul_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn div(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_div_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_max_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn min(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_min_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn zero_where_less(self, probe: Self, bound: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let keep = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(probe.0, bound.0);
             Self(_mm512_maskz_mov_ps(keep, self.0))
@@ -169,6 +190,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(self.0));
             Self(_mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(0x3f80_0000))))
@@ -177,11 +199,13 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
 
     #[inline(always)]
     unsafe fn sum_lanes(self) -> f32 {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_reduce_add_ps(self.0) }
     }
 
     #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_reduce_max_ps(self.0) }
     }
 }
@@ -192,21 +216,25 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn load_words(from: *const u32) -> __m256i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
 
     #[inline(always)]
     unsafe fn splat_word(word: u32) -> __m256i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm256_set1_epi32(word as i32) }
     }
 
     #[inline(always)]
     unsafe fn low_halves(words: __m256i) -> __m256i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm256_and_si256(words, _mm256_set1_epi32(0xffff)) }
     }
 
     #[inline(always)]
     unsafe fn dot_bf16(self, a: __m256i, b: __m256i) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let low = |words| Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(words)));
             let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
@@ -217,6 +245,7 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn dot_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             // Bytes 0 and 2, then 1 and 3, of each word as 16-bit numbers: the instruction on bytes would saturate.
             let even = _mm256_madd_epi16(
@@ -230,16 +259,19 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn from_integers(words: __m256i) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_cvtepi32_ps(words)) }
     }
 
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_cvtph_ps(_mm_loadu_si128(from.cast()))) }
     }
 
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16) {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let bits = _mm256_castps_si256(self.0);
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
@@ -255,26 +287,31 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_set1_ps(value)) }
     }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_loadu_ps(from)) }
     }
 
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm256_storeu_ps(to, self.0) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16_low(from: *const u32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(from.cast())))) }
     }
 
     #[inline(always)]
     unsafe fn load_bf16_high(from: *const u32) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let mask = _mm256_set1_epi32(0xffff_0000_u32 as i32);
             Self(_mm256_castsi256_ps(_mm256_and_si256(from.cast::<__m256i>().read_volatile(), mask)))
@@ -283,46 +320,55 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn mul_add(self, factor: Self, addend: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_fmadd_ps(self.0, factor.0, addend.0)) }
     }
 
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_add_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_sub_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_mul_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn div(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_div_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_max_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn min(self, other: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_min_ps(self.0, other.0)) }
     }
 
     #[inline(always)]
     unsafe fn zero_where_less(self, probe: Self, bound: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(probe.0, bound.0), self.0)) }
     }
 
     #[inline(always)]
     unsafe fn power_of_two(self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
             Self(_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f80_0000))))
@@ -331,6 +377,7 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn sum_lanes(self) -> f32 {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let half = _mm_add_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
             let pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
@@ -340,6 +387,7 @@ impl Vector for Avx2 {
 
     #[inline(always)]
     unsafe fn max_lane(self) -> f32 {
+        // SAFETY: the contract of `Vector`, see above.
         unsafe {
             let half = _mm_max_ps(_mm256_castps256_ps128(self.0), _mm256_extractf128_ps::<1>(self.0));
             let pair = _mm_max_ps(half, _mm_movehl_ps(half, half));

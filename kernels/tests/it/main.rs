@@ -3,5 +3,6 @@
 mod answers;
 mod fixtures;
 mod forward;
+mod fuzz;
 mod loading;
 mod parity;

@@ -1,13 +1,12 @@
 //! One workload through one tree.
 
-use std::time::Instant;
-
 use serde::Serialize;
 
 use super::workload::key_of;
 use super::{Request, Workload};
 use crate::Result;
 use crate::cost::CostGrid;
+use crate::env::Stopwatch;
 use crate::key::KvKey;
 use crate::plan::{PlanOptions, ReuseMode, Source, plan};
 use crate::policy::PolicyKind;
@@ -107,7 +106,7 @@ impl<'a> Simulation<'a> {
     fn run(mut self, progress: &dyn Fn(usize)) -> Result<Outcome> {
         for (index, request) in self.run.workload.requests.iter().enumerate() {
             let keys: Vec<KvKey> = request.path.iter().map(|node| key_of(*node)).collect();
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             let cached = self.schedule(request, &keys)?;
             self.scheduling_us.push(begun.elapsed().as_secs_f32() * 1e6);
             self.count(request, cached);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use ragstone_kernels::dtype::KvDtype;
@@ -95,7 +95,7 @@ impl EntryReader {
     /// `Corrupt` or `NotFound` if the bytes are damaged or gone, `Unavailable` if the medium fails: each a late miss, so
     /// call [`KvStore::late_miss_of`] and recompute the segment.
     pub fn layer(&self, layer: u32) -> Result<LayerFrame> {
-        let started = Instant::now();
+        let started = self.store.env().stopwatch();
         let flight = &self.flight;
         let read = match flight.layers.get(layer as usize) {
             None => self.read(layer).map(|(_, frame)| frame),
@@ -129,7 +129,7 @@ impl EntryReader {
     }
 
     fn read(&self, layer: u32) -> Result<(Bytes, frame::Frame)> {
-        let started = Instant::now();
+        let started = self.store.env().stopwatch();
         let bytes = self.flight.entry.frame(layer)?;
         let frame = self.decode(layer, &bytes)?;
         self.store.0.tiers.worth.observe(self.flight.tier, bytes.len() as u64, started.elapsed());

@@ -362,6 +362,7 @@ fn open_readers_keep_disk_entries_from_eviction() {
 /// Readers, writers and removers at once, in tiers that hold a few entries: nobody ever reads wrong bytes, and the
 /// sizes add up in the end.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the threads end with the test")]
 fn threads_share_the_store() {
     const IDS: u32 = 24;
     let folder = Folder::new();

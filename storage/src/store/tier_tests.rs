@@ -113,6 +113,7 @@ fn a_bucket_that_fails_is_a_miss_counted_and_left_alone_for_a_while() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the threads end with the test")]
 fn readers_of_one_entry_share_its_reads() {
     let dir = TempDir::new().unwrap();
     let store = open(&dir, None, PLENTY, PLENTY);

@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::Result;
 use crate::entry::Entry;
+use crate::env::Env;
 use crate::tier::resident::locked;
-use crate::{Error, ErrorKind, Result};
 
 /// An entry to be written, and the epoch in which it was planned.
 pub(super) struct Job {
@@ -66,10 +67,7 @@ impl WriteBehind {
         let mut queue = Self { shared, threads: Vec::with_capacity(threads) };
         for _ in 0..threads {
             let (shared, write) = (Arc::clone(&queue.shared), write.clone());
-            let started = std::thread::Builder::new().name(name.to_owned()).spawn(move || shared.work(&write));
-            queue.threads.push(started.map_err(|error| {
-                Error::new(ErrorKind::Unavailable, format!("the thread {name} did not start: {error}"))
-            })?);
+            queue.threads.push(Env::spawn(name, move || shared.work(&write))?);
         }
         Ok(queue)
     }
@@ -92,16 +90,10 @@ impl WriteBehind {
 
     /// Waits until nothing waits and nothing is being written, for `limit` at most; whether it came to that.
     pub fn drain(&self, limit: Duration) -> bool {
-        let deadline = Instant::now() + limit;
-        let mut state = locked(&self.shared.state);
-        while !state.waiting.is_empty() || state.writing > 0 {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            state = self.shared.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let is_busy = |state: &mut State| !state.waiting.is_empty() || state.writing > 0;
+        let waited = self.shared.changed.wait_timeout_while(locked(&self.shared.state), limit, is_busy);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        !is_busy(&mut state)
     }
 
     pub fn status(&self) -> WriteBehindStatus {

@@ -104,6 +104,9 @@ fn checksum(key: &KvKey, body: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
+mod fuzz_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::ErrorKind;

@@ -1,7 +1,6 @@
 //! Opening: the index is rebuilt from what is on disk, and what is damaged is repaired or put aside.
 
 use std::path::Path;
-use std::time::Instant;
 
 use rocksdb::{DB, IteratorMode, WriteBatch};
 use serde::{Deserialize, Serialize};
@@ -45,7 +44,7 @@ pub(super) fn read_index(
     index: &mut DiskIndex,
     remembered: &Remembered,
 ) -> Result<(Recovery, Vec<Extent>)> {
-    let started = Instant::now();
+    let started = env.stopwatch();
     env.fail_point("disk.open")?;
     let mut recovery = Recovery::default();
     if db.iterator_cf(rocks::index(db)?, IteratorMode::Start).next().is_none() {
@@ -83,7 +82,7 @@ pub(super) fn read_index(
     recovery.bytes = index.bytes() - excess.iter().map(|extent| extent.bytes).sum::<u64>();
     recovery.evicted = excess.len() as u64;
     recovery.over_bound_bytes = index.over_bound_bytes();
-    recovery.ms = started.elapsed().as_secs_f64() * 1e3;
+    recovery.ms = started.elapsed_ms();
     Ok((recovery, excess))
 }
 

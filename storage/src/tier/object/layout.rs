@@ -215,14 +215,17 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
     let codec = Codec::of_code(body[6]).filter(|codec| body[7] == 0 && Space::of(*codec) == name.space);
     let codec = codec.ok_or_else(|| corrupt("the codec does not belong here"))?;
     let layers = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
-    let places_at = body.len() - PLACE_BYTES * layers as usize;
-    let header = EntryHeader::decode(&body[FIXED_BYTES..places_at], key)?;
+    let places_at = body.len().checked_sub(PLACE_BYTES.saturating_mul(layers as usize));
+    // What was promised may have been read from other bytes.
+    let row = places_at.and_then(|places_at| body.get(FIXED_BYTES..places_at));
+    let row = row.ok_or_else(|| corrupt("its places would be longer than it is"))?;
+    let header = EntryHeader::decode(row, key)?;
     if header.layers != layers || header.fingerprint != name.fingerprint || header.segment() != name.id.segment {
         return Err(corrupt("it belongs to another entry"));
     }
     let mut frames = Vec::with_capacity(layers as usize);
     let mut at = promise.header_bytes;
-    for place in body[places_at..].chunks_exact(PLACE_BYTES) {
+    for place in body[FIXED_BYTES + row.len()..].chunks_exact(PLACE_BYTES) {
         let (offset, length) = (u64_at(place, 0), u64_at(place, 8));
         let end = offset.checked_add(length).filter(|_| offset == at && codec.can_have(length, &header));
         at = end.ok_or_else(|| corrupt("a frame lies where none can be"))?;
@@ -233,6 +236,9 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
     }
     Ok(Layout { header: Arc::new(header), codec, frames })
 }
+
+#[cfg(test)]
+mod fuzz_tests;
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,11 @@
 //! What reading entries costs over plain requests for the same bytes: for benchmarks.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::client::Operation;
 use super::layout::Space;
 use super::{ObjectTier, reader};
+use crate::env::Stopwatch;
 use crate::tier::{EntryId, EntryTier};
 use crate::{Error, Result, frame};
 
@@ -35,7 +36,7 @@ impl ObjectTier {
             let ranges = reader::ranges(&opened.layout);
             times.bytes += ranges.iter().map(|range| range.end - range.start).sum::<u64>();
 
-            let started = Instant::now();
+            let started = Stopwatch::start();
             let entry = self.open(id)?.ok_or_else(gone)?;
             let header = entry.header().clone();
             for layer in 0..header.layers {
@@ -49,11 +50,11 @@ impl ObjectTier {
                 let operation = Operation { doing: "read a range", failpoint: "object.get_range", bytes };
                 self.client.start(async move { bucket.operate(operation, bucket.get(&path, None, range)).await })
             };
-            let started = Instant::now();
+            let started = Stopwatch::start();
             ranges.iter().try_for_each(|range| get(range).wait().map(drop))?;
             times.gets += started.elapsed();
 
-            let started = Instant::now();
+            let started = Stopwatch::start();
             let pending: Vec<_> = ranges.iter().map(get).collect();
             pending.into_iter().try_for_each(|pending| pending.wait().map(drop))?;
             times.gets_at_once += started.elapsed();

@@ -21,9 +21,9 @@ use crate::{Error, Result};
 const GROUP: usize = 64;
 const SCALE_BYTES: usize = 4;
 
-/// Bytes of a quantised frame; a function of the shape alone.
+/// Bytes of a quantised frame; a function of the shape alone. `None` where there are no columns or too many of them.
 pub(super) fn frame_bytes(shape: &FrameShape) -> Option<u64> {
-    let columns = u64::from(shape.kv_dim);
+    let columns = Some(u64::from(shape.kv_dim)).filter(|columns| *columns > 0)?;
     let row = columns + columns.div_ceil(GROUP as u64) * SCALE_BYTES as u64;
     u64::from(shape.tokens).checked_mul(row)?.checked_mul(2)?.checked_add(CHECKSUM_BYTES as u64)
 }
@@ -128,6 +128,9 @@ fn checksum(key: &KvKey, layer: u32, body: &[u8]) -> u64 {
     hasher.update(body);
     hasher.digest()
 }
+
+#[cfg(test)]
+mod fuzz_tests;
 
 #[cfg(test)]
 mod tests {

@@ -4,6 +4,8 @@ mod faults;
 mod faulty;
 mod http;
 mod moto;
+#[path = "../../../../tests/outside/mod.rs"]
+mod outside;
 #[path = "../../../../tests/s3_server/mod.rs"]
 mod s3_server;
 
@@ -356,6 +358,7 @@ fn a_header_longer_than_the_first_read_takes_a_second() {
 
 /// An entry outlives its tier, layers can be read from many threads, and all of it from within a runtime, too.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the threads end with the test")]
 fn readers_on_any_thread() {
     let (_, tier, _) = in_memory(Codec::Plain);
     let large = wide([1, 2], 150_000);

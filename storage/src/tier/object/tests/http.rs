@@ -5,10 +5,10 @@ use std::collections::{HashMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::env::Stopwatch;
 use crate::policy::PolicyKind;
 use crate::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 
@@ -53,15 +53,16 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, shared) = (listener.local_addr().unwrap(), Arc::new(Shared::default()));
         let of_thread = shared.clone();
-        std::thread::spawn(move || {
+        let accept = move || {
             for stream in listener.incoming() {
                 if of_thread.closing.load(Ordering::Relaxed) {
                     return;
                 }
                 let shared = of_thread.clone();
-                std::thread::spawn(move || serve(stream.unwrap(), &shared));
+                Env::spawn("connection", move || serve(stream.unwrap(), &shared)).unwrap();
             }
-        });
+        };
+        Env::spawn("server", accept).unwrap();
         Self { address, shared }
     }
 
@@ -289,7 +290,7 @@ fn a_server_that_does_not_answer_is_left_at_the_deadline() {
     let tier = server.tier(Duration::from_millis(300));
     let entry = entry(None, &[1]);
     server.treat(&[Treat::Hang; 100]);
-    let started = Instant::now();
+    let started = Stopwatch::start();
     assert_eq!(tier.open(&entry.header().id()).err().expect("no answer").kind(), ErrorKind::Unavailable);
     assert!(started.elapsed() >= Duration::from_millis(300));
     assert_eq!(tier.counts().timed_out, 1);
@@ -346,7 +347,7 @@ fn a_permission_that_is_lost_costs_reuse_and_comes_back() {
     assert_eq!(reader.tier(), Tier::Object);
 
     server.treat(&[Treat::Status(403); 1000]);
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let error = reader.layer(0).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     store.late_miss(&reader.id(), reader.tier(), error.kind());

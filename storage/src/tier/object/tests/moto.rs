@@ -8,6 +8,7 @@ fn node(server: &S3Server, codec: Codec) -> ObjectTier {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the threads end with the test")]
 fn nodes_share_a_bucket_of_another_make() {
     let Some(server) = S3Server::start() else { return };
     let (a, b) = (node(&server, Codec::Plain), node(&server, Codec::Zstd));
