@@ -7,6 +7,7 @@ mod cache;
 mod command_line;
 mod eval;
 mod faults;
+mod forged;
 mod harness;
 mod http_docs;
 mod hub;
