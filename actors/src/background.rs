@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_storage::key::KvKey;
+use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
@@ -51,8 +51,24 @@ pub(crate) struct Precompute {
 pub(crate) enum Precomputed {
     /// It is in the store now, as far as a tier took it.
     Computed,
-    /// It was there.
+    /// A tier of this machine had it; the disk is offered it again, if it was not there.
     AlreadyThere,
+    /// The bucket has it.
+    InBucket,
+    /// It holds values that are not finite, and nothing keeps it.
+    Unkeepable,
+}
+
+impl Precompute {
+    /// The key of the system prompt before it.
+    fn root_key(&self, fingerprint: &Fingerprint) -> Option<KvKey> {
+        self.root.as_ref().map(|root| KvKey::derive(fingerprint, &self.tenant, None, &root.tokens))
+    }
+
+    /// The key that its entry has.
+    pub(crate) fn key(&self, fingerprint: &Fingerprint) -> KvKey {
+        KvKey::derive(fingerprint, &self.tenant, self.root_key(fingerprint).as_ref(), &self.passage.tokens)
+    }
 }
 
 /// One piece of work for the engine.
@@ -178,16 +194,15 @@ async fn is_there(store: &KvStore, key: KvKey, tokens: Arc<[u32]>) -> Result<boo
 
 /// Computes one passage behind its root and files it.
 async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
-    let fingerprint = workers.store.fingerprint();
-    let root = wanted.root.as_ref().map(|root| KvKey::derive(fingerprint, &wanted.tenant, None, &root.tokens));
-    let key = KvKey::derive(fingerprint, &wanted.tenant, root.as_ref(), &wanted.passage.tokens);
+    let key = wanted.key(workers.store.fingerprint());
     if is_there(&workers.store, key, wanted.passage.tokens.clone()).await? {
         workers.store.write_again(&key);
-        return Ok(Precomputed::AlreadyThere);
+        let is_local = workers.store.contains(&key).is_some();
+        return Ok(if is_local { Precomputed::AlreadyThere } else { Precomputed::InBucket });
     }
     let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
-    compute(workers, wanted.tenant, segments, wanted.found_in).await?;
-    Ok(Precomputed::Computed)
+    let filed = compute(workers, wanted.tenant, segments, wanted.found_in).await?;
+    Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
 }
 
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.
@@ -195,11 +210,12 @@ async fn restore(workers: &Workers, lost: LostPath, lost_in: u64) -> Result<()> 
     let last = lost.segments.iter().rev().find_map(|segment| segment.tokens.last().copied());
     let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect() };
     let segments = lost.segments.into_iter().chain([behind]).collect();
-    compute(workers, lost.tenant, segments, lost_in).await
+    compute(workers, lost.tenant, segments, lost_in).await.map(drop)
 }
 
-/// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`.
-async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<()> {
+/// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`; the keys
+/// of what was filed.
+async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<Vec<KvKey>> {
     let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
     let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
     let mut on_device = true;
@@ -223,8 +239,9 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         };
         match workers.prefiller.ask(request, DEADLINE).await? {
             Ok(prefill) => {
+                let keys = prefill.fresh.iter().map(|segment| segment.key).collect();
                 let keep = Keep { tenant, segments: prefill.fresh, planned_in };
-                return workers.evictor.ask(keep, DEADLINE).await;
+                return workers.evictor.ask(keep, DEADLINE).await.map(|()| keys);
             }
             Err(PrefillError::Failed(error)) => return Err(error),
             Err(PrefillError::DeviceMiss) => on_device = false,

@@ -8,6 +8,7 @@ use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
+use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
@@ -163,6 +164,7 @@ impl Ragstone {
                 host: TierOptions { capacity_bytes: settings.host_bytes, policy: settings.host_policy },
                 disk: TierOptions { capacity_bytes: settings.disk_bytes, policy: settings.disk_policy },
                 object: object.clone().map(|tier| tier as Arc<dyn SharedTier>),
+                shape: EntryShape::of(&loaded.model.kv_layout()),
                 admission: settings.kv_admission,
             };
             let directory = folders.data.join("kv");

@@ -3,7 +3,12 @@
 //! A warm-up is a job in the catalog's journal. It takes the passages in the order of their ids, skips the entries that
 //! are there, and notes how far it is only when what it computed is on disk; so a kill at any instant costs the passages
 //! since the last note, and the next start goes on behind it. One job computes at a time, one entry after the other, at
-//! the engine's background urgency: answers go first.
+//! the engine's background urgency: answers go first, and where they take all there is, it waits.
+//!
+//! An entry that the disk declines because computing it again is faster than loading it is counted apart, and done with: at
+//! this rule nothing else can come of it. One that was lost on its way stays to be done, and so does the job.
+
+mod work;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,27 +19,19 @@ use futures::Stream;
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
 use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
 use ragstone_storage::key::{KvKey, SegmentDigest};
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::residency::Segment;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
-use crate::background::{Precompute, Precomputed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::ragstone::blocking;
 
-/// Passages between two notes: what a kill can cost.
-const PASSAGES_PER_NOTE: usize = 16;
 /// Jobs in the journal; more are refused.
 const MOST_JOBS: usize = 256;
 /// Finished jobs whose result is still told.
 const RECENT: usize = 64;
-/// How long it waits for what it computed to reach the disk.
-const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-/// How long a warm-up waits where answers keep every worker busy.
-const BACK_OFF: Duration = Duration::from_millis(250);
-
 /// How often who waits for a job that another call runs hears how far it is.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -50,6 +47,8 @@ struct Inner {
     turn: Arc<tokio::sync::Mutex<()>>,
     stopping: AtomicBool,
     state: Mutex<State>,
+    /// Wakes the running job where it waits, because it was cancelled or the service stops.
+    wake: Notify,
 }
 
 #[derive(Default)]
@@ -120,8 +119,8 @@ pub struct Warm {
 
 impl Warmer {
     pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, pipeline: Arc<Pipeline>) -> Self {
-        let (turn, stopping, state) = (Arc::default(), AtomicBool::new(false), Mutex::default());
-        Self(Arc::new(Inner { corpus, catalog, pipeline, runtime: Handle::current(), turn, stopping, state }))
+        let (turn, stopping, state, wake) = (Arc::default(), AtomicBool::new(false), Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { corpus, catalog, pipeline, runtime: Handle::current(), turn, stopping, state, wake }))
     }
 
     /// Journals a warm-up. One of the same passages and tenants that is not finished is taken up instead. Await it on a
@@ -273,6 +272,7 @@ impl Warmer {
             let mut state = self.state();
             state.cancelled |= state.running.as_ref().is_some_and(|(running, _)| *running == id);
         }
+        self.0.wake.notify_one();
         let catalog = self.0.catalog.clone();
         blocking(move || Ok(catalog.finish_warm_job(id)?)).await
     }
@@ -280,6 +280,7 @@ impl Warmer {
     /// Ends the running job at its next entry; it goes on at the next start.
     pub fn stop(&self) {
         self.0.stopping.store(true, Ordering::Relaxed);
+        self.0.wake.notify_one();
     }
 
     /// Waits until no job runs.
@@ -339,101 +340,20 @@ impl Warmer {
         Ok(jobs.into_iter().find(|job| job.id == id))
     }
 
-    async fn work(&self, job: &WarmJob, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
-        let ids = self.passage_ids(&job.collection, job.document.as_deref()).await?;
-        let mut progress = job.progress.clone();
-        let begin = ids.partition_point(|id| *id <= progress.last_passage);
-        (progress.passages_done, progress.passages_total) = (begin as u64, ids.len() as u64);
-        let mut is_whole = true;
-        for batch in ids[begin..].chunks(PASSAGES_PER_NOTE) {
-            let lost = self.0.pipeline.store.writes_lost();
-            let root = self.0.pipeline.root()?;
-            let found_in = self.0.pipeline.store.epoch();
-            for passage in self.0.corpus.passages_of(&job.collection, batch).await? {
-                self.show(job.id, &progress)?;
-                for tenant in &job.tenants {
-                    let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
-                    let wanted =
-                        Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
-                    self.entry(wanted, &passage.id, &mut progress).await?;
-                }
-            }
-            progress.passages_done += batch.len() as u64;
-            // Once something did not reach the disk, the place stays before it: after a kill it is looked at again.
-            is_whole &= self.written(lost).await?;
-            if is_whole {
-                progress.last_passage.clone_from(&batch[batch.len() - 1]);
-            }
-            self.note(job.id, &progress).await?;
-            // Nobody has to see every step.
-            let _ = events.try_send(Ok(WarmEvent::Progress(progress.clone())));
-        }
-        if is_whole {
-            return Ok(progress);
-        }
-        let message = "some of what the warm-up computed did not reach the disk (the service's log says why); it stays in \
-                       the journal: run it again, or start again, and what is missing is written or computed";
-        Err(Error::new(ErrorKind::Full, message))
+    /// Shows how far the running job is.
+    fn show(&self, id: u64, progress: &WarmProgress) {
+        self.state().running = Some((id, progress.clone()));
     }
 
-    /// Computes one entry, if it is missing. Waits where answers take all there is.
-    async fn entry(&self, wanted: Precompute, id: &str, progress: &mut WarmProgress) -> Result<()> {
-        let pipeline = &self.0.pipeline;
-        loop {
-            if self.0.stopping.load(Ordering::Relaxed) {
-                let message = "the service stops; the warm-up goes on when it starts again";
-                return Err(Error::new(ErrorKind::Cancelled, message));
-            }
-            match pipeline.background.compute(wanted.clone()).await {
-                Ok(Precomputed::Computed) => progress.entries_computed += 1,
-                Ok(Precomputed::AlreadyThere) => progress.entries_skipped += 1,
-                Err(error) if error.kind() == ErrorKind::Overloaded => {
-                    tokio::time::sleep(BACK_OFF).await;
-                    continue;
-                }
-                // This one will fail at every attempt; the others need not.
-                Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ContextLength) => {
-                    tracing::warn!(%error, passage = id, "a passage cannot be computed ahead");
-                    progress.entries_failed += 1;
-                }
-                Err(error) => return Err(error),
-            }
-            return Ok(pipeline.store.env().fail_point("warm.after_entry")?);
-        }
-    }
-
-    /// Waits until what was computed is on disk, and says whether all of it is; `lost` is how much was lost before.
-    async fn written(&self, lost: u64) -> Result<bool> {
-        let store = self.0.pipeline.store.clone();
-        blocking(move || {
-            let is_drained = store.drain(DRAIN_LIMIT);
-            store.flush()?;
-            Ok(is_drained && store.writes_lost() == lost)
-        })
-        .await
-    }
-
-    /// Notes how far the job is, once that is on disk.
-    async fn note(&self, id: u64, progress: &WarmProgress) -> Result<()> {
-        let (store, catalog, progress) = (self.0.pipeline.store.clone(), self.0.catalog.clone(), progress.clone());
-        blocking(move || {
-            store.env().fail_point("warm.before_note")?;
-            match catalog.update_warm_job(id, &progress) {
-                Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => Err(cancelled(id)),
-                noted => Ok(noted?),
-            }?;
-            Ok(store.env().fail_point("warm.after_note")?)
-        })
-        .await
-    }
-
-    /// Shows how far the running job is, unless it was cancelled meanwhile.
-    fn show(&self, id: u64, progress: &WarmProgress) -> Result<()> {
-        let mut state = self.state();
-        if state.cancelled {
+    /// Whether the running job may go on: not if it was cancelled meanwhile, nor if the service stops.
+    fn may_go_on(&self, id: u64) -> Result<()> {
+        if self.state().cancelled {
             return Err(cancelled(id));
         }
-        state.running = Some((id, progress.clone()));
+        if self.0.stopping.load(Ordering::Relaxed) {
+            let message = "the service stops; the warm-up goes on when it starts again";
+            return Err(Error::new(ErrorKind::Cancelled, message));
+        }
         Ok(())
     }
 

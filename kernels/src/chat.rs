@@ -5,17 +5,27 @@ mod json;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
+use std::io;
 use std::path::Path;
 
 use minijinja::{Environment, ErrorKind as TemplateErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
 pub use date::Date;
 
 const TEMPLATE: &str = "chat template";
+/// A template's own text. Published ones have some 10 kB.
+const SOURCE_BYTES: u64 = 1 << 20;
+/// Steps that one rendering may take: a conversation of ten thousand messages takes about half a million. A template is a
+/// program from elsewhere, and one that does not end would hold a thread for ever.
+const FUEL: u64 = 2_000_000;
+/// Bytes of a rendered prompt: so many whatever the messages say, and so many for each byte and each message of theirs.
+const TEXT_BYTES: usize = 1 << 20;
+const TEXT_BYTES_PER_BYTE: usize = 16;
+const TEXT_BYTES_PER_MESSAGE: usize = 4096;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,23 +48,28 @@ impl ChatMessage {
 pub struct ChatTemplate {
     environment: Environment<'static>,
     tokens: SpecialTokens,
+    /// Where the template stands, for messages.
+    origin: String,
 }
 
 impl ChatTemplate {
     /// The template in `chat_template.jinja` or else in `tokenizer_config.json` (a text, or a list of named ones, of
     /// which `default` is taken); `None` when the model has none.
-    pub fn from_folder(folder: &Path) -> Result<Option<Self>> {
-        let tokens = SpecialTokens::from_folder(folder)?;
-        let path = folder.join("chat_template.jinja");
+    pub fn from_folder(model: &Path) -> Result<Option<Self>> {
+        let tokens = SpecialTokens::from_folder(model)?;
+        let path = model.join("chat_template.jinja");
         if path.is_file() {
-            let source = fs::read_to_string(&path).map_err(|error| {
+            let source = folder::read_text(&path, SOURCE_BYTES).map_err(|error| {
                 Error::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())).with_source(error)
             })?;
-            return Self::new(source, tokens).map(Some);
+            return Self::named(source, tokens, path.display().to_string()).map(Some);
         }
-        let config = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let path = model.join("tokenizer_config.json");
+        let config = read_json(&path)?.unwrap_or_default();
         match configured_template(&config) {
-            Some(source) => Self::new(source.to_owned(), tokens).map(Some),
+            Some(source) => {
+                Self::named(source.to_owned(), tokens, format!("`chat_template` in {}", path.display())).map(Some)
+            }
             None => Ok(None),
         }
     }
@@ -64,7 +79,26 @@ impl ChatTemplate {
     /// # Errors
     /// `UnsupportedModel` when it uses what this engine does not know; the message has the line.
     pub fn new(source: String, tokens: SpecialTokens) -> Result<Self> {
+        Self::named(source, tokens, "of the model".to_owned())
+    }
+
+    /// Compiles a template's text and renders two conversations by it, so that one that does not end is refused now and not at
+    /// the first question. `origin` says where it stands.
+    fn named(source: String, tokens: SpecialTokens, origin: String) -> Result<Self> {
+        let template = Self::compile(&source, tokens, origin)?;
+        let says = |roles: &[&str]| roles.iter().map(|role| ChatMessage::new(*role, "Hello")).collect::<Vec<_>>();
+        for messages in [says(&["user"]), says(&["system", "user", "assistant", "user"])] {
+            // A template may refuse a conversation, one with a system prompt say; that it does not end is the template's fault.
+            if let Err(Failure::Endless(message)) = template.try_render(&messages, true, Date::from_unix_ms(0)) {
+                return Err(Error::unsupported(message));
+            }
+        }
+        Ok(template)
+    }
+
+    fn compile(source: &str, tokens: SpecialTokens, origin: String) -> Result<Self> {
         let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
@@ -73,13 +107,13 @@ impl ChatTemplate {
         environment.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(TemplateErrorKind::InvalidOperation, message))
         });
-        environment.add_template_owned(TEMPLATE, without_generation_tags(&source)).map_err(|error| {
+        environment.add_template_owned(TEMPLATE, without_generation_tags(source)).map_err(|error| {
             Error::unsupported(format!(
                 "the model's chat template is not understood ({error:#}); use /v1/completions, or edit the template"
             ))
             .with_source(error)
         })?;
-        Ok(Self { environment, tokens })
+        Ok(Self { environment, tokens, origin })
     }
 
     /// The prompt text of `messages`. With `add_generation_prompt` it ends where the assistant's answer begins.
@@ -88,13 +122,25 @@ impl ChatTemplate {
     /// The text already holds the model's BOS where the template wants one: encode it without adding another.
     ///
     /// # Errors
-    /// `InvalidInput` when the template refuses the messages, with its reason.
+    /// `InvalidInput` when the template refuses the messages, with its reason, or does not come to an end with them.
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool, today: Date) -> Result<String> {
-        let refused = |error: minijinja::Error| {
-            let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            Error::invalid_input(format!("the model's chat template refuses these messages: {reason}"))
-                .with_source(error)
-        };
+        self.try_render(messages, add_generation_prompt, today).map_err(|failure| match failure {
+            Failure::Endless(message) => Error::invalid_input(message),
+            Failure::Refused(error) => {
+                let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
+                Error::invalid_input(format!("the model's chat template refuses these messages: {reason}"))
+                    .with_source(error)
+            }
+        })
+    }
+
+    fn try_render(
+        &self,
+        messages: &[ChatMessage],
+        add_generation_prompt: bool,
+        today: Date,
+    ) -> Result<String, Failure> {
+        let refused = Failure::Refused;
         let template = self.environment.get_template(TEMPLATE).map_err(refused)?;
         let strftime = Value::from_function(move |format: String| today.format(&format));
         // Absent tokens stay undefined, as transformers leaves them.
@@ -110,7 +156,59 @@ impl ChatTemplate {
             pad_token => token(&self.tokens.pad),
             strftime_now => strftime,
         };
-        template.render(values).map_err(refused)
+        let said: usize = messages.iter().map(|message| message.content.len() + message.role.len()).sum();
+        let most_bytes = TEXT_BYTES
+            .saturating_add(said.saturating_mul(TEXT_BYTES_PER_BYTE))
+            .saturating_add(messages.len().saturating_mul(TEXT_BYTES_PER_MESSAGE));
+        let mut text = Bounded { bytes: Vec::new(), most_bytes, is_over: false };
+        let rendered = template.render_captured_to(values, &mut text).map(drop);
+        let endless = |what: String| {
+            let (count, origin) = (messages.len(), &self.origin);
+            Failure::Endless(format!(
+                "the model's chat template ({origin}) {what} for {count} messages, so it was stopped; send fewer messages, use \
+                 /v1/completions, or repair the template"
+            ))
+        };
+        if text.is_over {
+            return Err(endless(format!("writes more than {most_bytes} bytes")));
+        }
+        match rendered {
+            Err(error) if error.kind() == TemplateErrorKind::OutOfFuel => {
+                Err(endless(format!("takes more than {FUEL} steps")))
+            }
+            Err(error) => Err(refused(error)),
+            Ok(()) => String::from_utf8(text.bytes).map_err(|_| endless("writes what is no text".to_owned())),
+        }
+    }
+}
+
+/// Why a conversation was not rendered.
+enum Failure {
+    /// The template's word on the messages.
+    Refused(minijinja::Error),
+    /// It was stopped.
+    Endless(String),
+}
+
+/// A text that stops growing.
+struct Bounded {
+    bytes: Vec<u8>,
+    most_bytes: usize,
+    is_over: bool,
+}
+
+impl io::Write for Bounded {
+    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
+        self.is_over |= self.bytes.len().saturating_add(piece.len()) > self.most_bytes;
+        if self.is_over {
+            return Err(io::Error::other("the text is too long"));
+        }
+        self.bytes.extend_from_slice(piece);
+        Ok(piece.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

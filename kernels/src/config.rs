@@ -5,18 +5,24 @@ mod rope;
 #[cfg(test)]
 mod tests;
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::folder;
 use fields::Fields;
 pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 
-/// Upper bound of any size in a `config.json`. Real models stay far below; a damaged file must not make the
-/// program reserve terabytes before a tensor's shape contradicts it.
-const MAX_SIZE: usize = 1 << 26;
+/// Upper bounds of the sizes in a `config.json`. Real models stay far below; a damaged file must not make the program reserve
+/// gigabytes before a tensor's shape contradicts it, and their products stay far below 2^63.
+const MOST_LAYERS: usize = 1 << 12;
+const MOST_HEADS: usize = 1 << 12;
+const MOST_HEAD_DIM: usize = 1 << 12;
+const MOST_FEATURES: usize = 1 << 22;
+const MOST_TOKENS: usize = 1 << 24;
+/// Positions, those that scaling adds included: angles are kept for each.
+const MOST_POSITIONS: usize = 1 << 26;
 
 /// The decoder families that the forward covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,9 +145,9 @@ pub struct ModelConfig {
 
 impl ModelConfig {
     /// Reads `config.json` of a Hugging Face folder.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
-        let path = folder.join("config.json");
-        let text = fs::read_to_string(&path).map_err(|error| {
+    pub fn from_folder(model: &Path) -> Result<Self> {
+        let path = model.join("config.json");
+        let text = folder::read_text(&path, folder::CONFIG_BYTES).map_err(|error| {
             Error::invalid_model(format!(
                 "cannot read {}: {error}; point --model at a folder that holds config.json, *.safetensors and \
                  tokenizer.json",
@@ -165,23 +171,24 @@ impl ModelConfig {
         let architecture = Architecture::read(&fields)?;
         refuse_what_changes_the_forward(&fields)?;
 
-        let hidden_size = size(&fields, "hidden_size")?;
-        let heads = size(&fields, "num_attention_heads")?;
-        let layers = size(&fields, "num_hidden_layers")?;
-        let kv_heads = optional_size(&fields, "num_key_value_heads")?.unwrap_or(match architecture {
+        let hidden_size = size(&fields, "hidden_size", MOST_FEATURES)?;
+        let heads = size(&fields, "num_attention_heads", MOST_HEADS)?;
+        let layers = size(&fields, "num_hidden_layers", MOST_LAYERS)?;
+        let kv_heads = optional_size(&fields, "num_key_value_heads", MOST_HEADS)?.unwrap_or(match architecture {
             // The class default of transformers, which the published files rely on.
             Architecture::Mistral => 8,
             _ => heads,
         });
-        let head_dim = optional_size(&fields, "head_dim")?.unwrap_or(match architecture {
+        let head_dim = optional_size(&fields, "head_dim", MOST_HEAD_DIM)?.unwrap_or(match architecture {
             Architecture::Qwen3 => 128,
             _ => hidden_size / heads,
         });
-        let stated_positions = optional_size(&fields, "max_position_embeddings")?.unwrap_or(match architecture {
-            Architecture::Llama => 2048,
-            Architecture::Mistral => 131_072,
-            Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
-        });
+        let stated_positions =
+            optional_size(&fields, "max_position_embeddings", MOST_POSITIONS)?.unwrap_or(match architecture {
+                Architecture::Llama => 2048,
+                Architecture::Mistral => 131_072,
+                Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
+            });
         let rope = RopeConfig::read(&fields, stated_positions)?;
         let attention_bias = match architecture {
             Architecture::Llama | Architecture::Qwen3 => fields.flag("attention_bias", false)?,
@@ -189,15 +196,15 @@ impl ModelConfig {
         };
         let config = Self {
             architecture,
-            vocab_size: size(&fields, "vocab_size")?,
+            vocab_size: size(&fields, "vocab_size", MOST_TOKENS)?,
             hidden_size,
-            intermediate_size: size(&fields, "intermediate_size")?,
+            intermediate_size: size(&fields, "intermediate_size", MOST_FEATURES)?,
             layers,
             heads,
             kv_heads,
             head_dim,
             rms_norm_eps: fields.optional::<f64>("rms_norm_eps", "a number")?.unwrap_or(1e-6) as f32,
-            max_positions: rope.max_positions(stated_positions),
+            max_positions: rope.max_positions(stated_positions)?,
             rope,
             tie_embeddings: fields.flag("tie_word_embeddings", false)?,
             qkv_bias: attention_bias || architecture == Architecture::Qwen2,
@@ -236,16 +243,28 @@ impl ModelConfig {
                 self.heads, self.kv_heads
             )));
         }
-        if self.head_dim < 2 || !self.head_dim.is_multiple_of(2) {
+        if self.head_dim < 2 || !self.head_dim.is_multiple_of(2) || self.head_dim > MOST_HEAD_DIM {
             return Err(Error::invalid_model(format!(
-                "head_dim {} is not even, which rotary embedding needs; fetch the model again",
+                "config.json: `head_dim` {} is not even and in 2..={MOST_HEAD_DIM}, as rotary embedding needs; fetch the model \
+                 again",
                 self.head_dim
             )));
         }
-        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            return Err(Error::invalid_model("rms_norm_eps is not a small positive number; fetch the model again"));
+        if !(0.0..=1.0).contains(&self.rms_norm_eps) {
+            return Err(Error::invalid_model(
+                "config.json: `rms_norm_eps` is not a small positive number; fetch the model again",
+            ));
         }
-        Ok(())
+        let ids = [("bos_token_id", self.bos_token_id.as_slice()), ("eos_token_id", &self.eos_token_ids)];
+        for (key, ids) in ids {
+            if let Some(id) = ids.iter().find(|id| **id as usize >= self.vocab_size) {
+                return Err(Error::invalid_model(format!(
+                    "config.json: `{key}` is {id}, outside the vocabulary of {}; fetch the model again",
+                    self.vocab_size
+                )));
+            }
+        }
+        self.rope.check(self.head_dim)
     }
 }
 
@@ -265,15 +284,15 @@ fn refuse_what_changes_the_forward(fields: &Fields<'_>) -> Result<()> {
     Ok(())
 }
 
-fn size(fields: &Fields<'_>, key: &str) -> Result<usize> {
-    optional_size(fields, key)?
+fn size(fields: &Fields<'_>, key: &str, most: usize) -> Result<usize> {
+    optional_size(fields, key, most)?
         .ok_or_else(|| Error::invalid_model(format!("config.json lacks `{key}`; fetch the model again")))
 }
 
-fn optional_size(fields: &Fields<'_>, key: &str) -> Result<Option<usize>> {
+fn optional_size(fields: &Fields<'_>, key: &str, most: usize) -> Result<Option<usize>> {
     match fields.optional::<usize>(key, "a positive integer")? {
-        Some(value) if value == 0 || value > MAX_SIZE => Err(Error::invalid_model(format!(
-            "config.json: `{key}` is {value}, outside 1..={MAX_SIZE}; fetch it again"
+        Some(value) if value == 0 || value > most => Err(Error::invalid_model(format!(
+            "config.json: `{key}` is {value}, outside 1..={most}; fetch the model again"
         ))),
         value => Ok(value),
     }

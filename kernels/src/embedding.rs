@@ -10,6 +10,7 @@ use std::path::Path;
 use rayon::prelude::*;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::folder;
 use crate::tokenizer::read_json;
 use crate::weights::Checkpoint;
 use bert::{Bert, Config};
@@ -34,6 +35,8 @@ pub struct SentenceEncoder {
     model: Bert,
     tokenizer: tokenizers::Tokenizer,
     dimension: usize,
+    /// Rows of the table of token embeddings.
+    vocabulary: usize,
     max_tokens: usize,
     identity: String,
 }
@@ -66,13 +69,17 @@ impl SentenceEncoder {
         let checkpoint = Checkpoint::open(folder)?;
         let identity = identity(&config, &config_text, &tokenizer_bytes, checkpoint.files())?;
         let model = Bert::load(&checkpoint, &config)?;
-        Ok(Self {
+        let encoder = Self {
             model,
             tokenizer,
             dimension: config.hidden_size,
+            vocabulary: config.vocab_size,
             max_tokens: MAX_TOKENS.min(config.max_position_embeddings),
             identity,
-        })
+        };
+        // What would fail for every text is told now.
+        encoder.tokens("")?;
+        Ok(encoder)
     }
 
     /// Elements of a vector.
@@ -121,6 +128,13 @@ impl SentenceEncoder {
                 "the embedding model's tokenizer adds no [CLS] and [SEP]; fetch it again",
             ));
         };
+        // What a tokenizer puts around a text need not be in its vocabulary.
+        if let Some(id) = ids.iter().find(|id| **id as usize >= self.vocabulary) {
+            return Err(Error::invalid_model(format!(
+                "the embedding model's tokenizer gives id {id}, the weights have {} token embeddings; fetch it again",
+                self.vocabulary
+            )));
+        }
         if ids.len() > self.max_tokens {
             ids.truncate(self.max_tokens - 1);
             ids.push(last);
@@ -135,10 +149,10 @@ fn normalize(vector: &mut [f32]) {
     vector.iter_mut().for_each(|value| *value /= norm);
 }
 
-fn read_config(folder: &Path) -> Result<(Config, String)> {
-    let path = folder.join("config.json");
+fn read_config(model: &Path) -> Result<(Config, String)> {
+    let path = model.join("config.json");
     let text = match path.is_file() {
-        true => fs::read_to_string(&path).map_err(|error| unreadable(&path, error))?,
+        true => folder::read_text(&path, folder::CONFIG_BYTES).map_err(|error| unreadable(&path, error))?,
         false => MINILM_CONFIG.to_owned(),
     };
     let invalid = |error: serde_json::Error| {
@@ -155,6 +169,7 @@ fn read_config(folder: &Path) -> Result<(Config, String)> {
         )));
     }
     let config: Config = serde_json::from_value(value).map_err(invalid)?;
+    config.check(&path)?;
     Ok((config, text))
 }
 
@@ -170,9 +185,9 @@ fn refuse_other_pooling(folder: &Path) -> Result<()> {
     }
 }
 
-fn read_tokenizer(folder: &Path) -> Result<(tokenizers::Tokenizer, Vec<u8>)> {
-    let path = folder.join("tokenizer.json");
-    let bytes = fs::read(&path).map_err(|error| unreadable(&path, error))?;
+fn read_tokenizer(model: &Path) -> Result<(tokenizers::Tokenizer, Vec<u8>)> {
+    let path = model.join("tokenizer.json");
+    let bytes = folder::read(&path, folder::TABLE_BYTES).map_err(|error| unreadable(&path, error))?;
     let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
         Error::invalid_model(format!("{} is not a valid tokenizer ({error}); fetch it again", path.display()))
     })?;

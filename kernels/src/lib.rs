@@ -13,6 +13,7 @@ pub mod deviation;
 pub mod dtype;
 pub mod embedding;
 pub mod error;
+mod folder;
 pub mod linear;
 pub mod matrix;
 pub mod measure;

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::config::ModelConfig;
 use crate::error::{Error, ErrorKind, Result};
+use crate::folder;
 pub use special::SpecialTokens;
 pub(crate) use special::read_json;
 pub use stream::StreamDecoder;
@@ -37,9 +38,9 @@ impl Tokenizer {
     ///
     /// # Errors
     /// `InvalidModel` when a file is missing or malformed; the message names it.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
-        let path = folder.join("tokenizer.json");
-        let bytes = std::fs::read(&path).map_err(|error| {
+    pub fn from_folder(model: &Path) -> Result<Self> {
+        let path = model.join("tokenizer.json");
+        let bytes = folder::read(&path, folder::TABLE_BYTES).map_err(|error| {
             Error::invalid_model(format!(
                 "cannot read {}: {error}; the model needs its tokenizer.json, fetch it again",
                 path.display()
@@ -53,7 +54,7 @@ impl Tokenizer {
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(failed)?;
 
-        let tokens = SpecialTokens::from_folder(folder)?;
+        let tokens = SpecialTokens::from_folder(model)?;
         let bos = leading_token(&tokenizer, &tokens)?;
         let eos = tokens.end_ids(|token| tokenizer.token_to_id(token));
         let control =
@@ -136,13 +137,28 @@ impl Tokenizer {
     pub fn check_fits(&self, config: &ModelConfig) -> Result<()> {
         let (id, token) = &self.inner.greatest;
         if (*id as usize) < config.vocab_size {
-            return Ok(());
+            return self.check_ends_fit(config);
         }
         Err(Error::invalid_model(format!(
             "the tokenizer belongs to another model: its token {token:?} has id {id}, but the weights have only {} \
              token embeddings; fetch tokenizer.json and the weights from the same place",
             config.vocab_size
         )))
+    }
+}
+
+impl Tokenizer {
+    /// Ids that no vocabulary file has to name: what the post-processor puts in front, and what ends an answer.
+    fn check_ends_fit(&self, config: &ModelConfig) -> Result<()> {
+        let named = self.bos_id().map(|id| ("the first token that tokenizer.json adds", id));
+        let ends = self.eos_ids().iter().map(|id| ("`eos_token_id` in generation_config.json or config.json", *id));
+        match named.into_iter().chain(ends).find(|(_, id)| *id as usize >= config.vocab_size) {
+            None => Ok(()),
+            Some((what, id)) => Err(Error::invalid_model(format!(
+                "{what} is {id}, but the weights have only {} token embeddings; fetch the model again",
+                config.vocab_size
+            ))),
+        }
     }
 }
 

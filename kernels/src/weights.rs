@@ -5,7 +5,7 @@ mod tests;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::folder;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -98,8 +99,8 @@ impl Checkpoint {
         Err(Error::invalid_model(format!("{} holds neither {SINGLE} nor {INDEX}; {advice}", folder.display())))
     }
 
-    fn open_sharded(folder: &Path, index: &Path) -> Result<Self> {
-        let text = fs::read_to_string(index).map_err(|error| unreadable(index, error))?;
+    fn open_sharded(model: &Path, index: &Path) -> Result<Self> {
+        let text = folder::read_text(index, folder::TABLE_BYTES).map_err(|error| unreadable(index, error))?;
         let map = serde_json::from_str::<Index>(&text)
             .map_err(|error| {
                 Error::invalid_model(format!("{}: {error}; fetch it again", index.display())).with_source(error)
@@ -112,7 +113,7 @@ impl Checkpoint {
             if Path::new(shard).file_name().and_then(|name| name.to_str()) != Some(*shard) {
                 return Err(Error::invalid_model(format!("{}: \"{shard}\" is not a file name", index.display())));
             }
-            let path = folder.join(shard);
+            let path = model.join(shard);
             if !path.is_file() {
                 return Err(Error::invalid_model(format!(
                     "shard {} is missing, though {INDEX} names it; fetch the model again",
@@ -124,10 +125,10 @@ impl Checkpoint {
         let checkpoint = Self::map(files)?;
         for (name, shard) in &map {
             let found = checkpoint.tensors.get(name).map(|location| &checkpoint.files[location.file]);
-            if found != Some(&folder.join(shard)) {
+            if found != Some(&model.join(shard)) {
                 return Err(Error::invalid_model(format!(
                     "tensor {name} is not in {}, though {INDEX} says so; fetch the model again",
-                    folder.join(shard).display()
+                    model.join(shard).display()
                 )));
             }
         }

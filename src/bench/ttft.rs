@@ -15,6 +15,7 @@ use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
@@ -302,8 +303,13 @@ fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &En
         positional: "rope",
     };
     let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: PolicyKind::Lru };
-    let options =
-        StoreOptions { host: tier(host_bytes), disk: tier(4 << 30), object: None, admission: AdmissionRule::Always };
+    let options = StoreOptions {
+        host: tier(host_bytes),
+        disk: tier(4 << 30),
+        object: None,
+        shape: EntryShape::of(&model.kv_layout()),
+        admission: AdmissionRule::Always,
+    };
     let fingerprint = fingerprint(&identity, None, None)?;
     Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
 }

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::pool::KvLayout;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{self, CHECKSUM_BYTES, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at};
@@ -80,6 +81,18 @@ pub struct NewEntry {
     pub dtype: KvDtype,
 }
 
+/// What all entries of a model have in common. A checksum says that an entry is what somebody wrote; this, that it is one
+/// which this model can have computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EntryShape {
+    /// Frames.
+    pub layers: u32,
+    /// Columns of K and V: `kv_heads * head_dim`.
+    pub kv_dim: u32,
+    /// Element type of K and V.
+    pub dtype: KvDtype,
+}
+
 /// A whole entry: one encoded frame a layer. Held in [`Arc`]s; a held one is pinned in the host tier.
 #[derive(Clone)]
 pub struct Entry {
@@ -91,6 +104,32 @@ pub struct Entry {
 pub struct EntryBuilder {
     header: EntryHeader,
     frames: Vec<Bytes>,
+}
+
+impl EntryShape {
+    /// The shape that a model's KV has; `None` for one of 2^32 layers or columns, which no entry can hold.
+    pub fn of(layout: &KvLayout) -> Option<Self> {
+        let (layers, kv_dim) = (u32::try_from(layout.layers).ok()?, u32::try_from(layout.kv_dim()).ok()?);
+        Some(Self { layers, kv_dim, dtype: layout.dtype })
+    }
+
+    /// Whether an entry is of this shape.
+    ///
+    /// # Errors
+    /// `Corrupt` if not: under this model's name it can only be a forgery or a fault.
+    pub fn check(&self, header: &EntryHeader) -> Result<()> {
+        let EntryHeader { key, layers, kv_dim, dtype, .. } = header;
+        if *self == (Self { layers: *layers, kv_dim: *kv_dim, dtype: *dtype }) {
+            return Ok(());
+        }
+        Err(Error::corrupt(format!(
+            "entry {key} has {layers} layers of width {kv_dim} in {}, the model's have {} of width {} in {}; it will be recomputed",
+            dtype.name(),
+            self.layers,
+            self.kv_dim,
+            self.dtype.name()
+        )))
+    }
 }
 
 impl EntryHeader {

@@ -52,6 +52,8 @@ pub enum FailMode {
     Off,
     /// Returns an error of this kind.
     Error(ErrorKind),
+    /// Takes so long: a slow disk, a busy processor.
+    Delay(Duration),
     /// Panics.
     Panic,
     /// Ends the process at once; no destructor runs, as with `kill -9`.
@@ -72,9 +74,13 @@ impl FromStr for FailMode {
             "panic" => Self::Panic,
             "kill" => Self::Kill,
             _ => {
+                let milliseconds = text.strip_prefix("delay:").and_then(|text| text.parse::<u16>().ok());
+                if let Some(milliseconds) = milliseconds {
+                    return Ok(Self::Delay(Duration::from_millis(milliseconds.into())));
+                }
                 return Err(Error::invalid_input(format!(
                     "failpoint mode '{text}' is unknown; use off, error, error:full, error:corrupt, error:not_found, \
-                     error:unavailable, panic or kill"
+                     error:unavailable, delay:MILLISECONDS, panic or kill"
                 )));
             }
         })
@@ -226,6 +232,10 @@ impl Env {
         };
         match mode {
             FailMode::Off => Ok(()),
+            FailMode::Delay(time) => {
+                std::thread::sleep(time);
+                Ok(())
+            }
             FailMode::Error(kind) => Err(Error::new(kind, format!("failpoint {name} fired"))),
             FailMode::Panic => panic!("failpoint {name} fired"),
             FailMode::Kill => std::process::abort(),

@@ -109,7 +109,8 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
 /// copying.
 ///
 /// # Errors
-/// `Corrupt` on any difference: a flipped byte, a byte too few or too many, another key, layer, shape or version.
+/// `Corrupt` on any difference: a flipped byte, a byte too few or too many, another key, layer, shape or version; and on a
+/// value that is not finite.
 pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Result<Frame> {
     let corrupt = |what: &str| Error::corrupt(format!("layer {layer} of entry {key}: {what}; it will be recomputed"));
     // The whole length is known beforehand, so that nothing read from the frame decides how far to read.
@@ -134,6 +135,10 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
         && u64_at(bytes, 64) == side as u64;
     if !stands_as_wanted {
         return Err(corrupt("the header names another key, layer, shape or version"));
+    }
+    // A sum says nothing of who wrote it: one number that is none spreads to every answer that is computed behind it.
+    if !shape.dtype.all_finite(&bytes[HEADER_BYTES..end]) {
+        return Err(corrupt("it holds a value that is not finite"));
     }
     let middle = HEADER_BYTES + side;
     Ok(Frame { k: bytes.slice(HEADER_BYTES..middle), v: bytes.slice(middle..end) })

@@ -43,7 +43,7 @@ pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
 use crate::cost::CostGrid;
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
 use crate::tier::device::DeviceTier;
@@ -68,6 +68,8 @@ pub struct StoreOptions {
     pub disk: TierOptions,
     /// Object storage, where there is one.
     pub object: Option<Arc<dyn SharedTier>>,
+    /// What the model's entries look like: others are damaged, wherever they are found. `None`: not compared.
+    pub shape: Option<EntryShape>,
     /// What the disk and object storage take.
     pub admission: AdmissionRule,
 }
@@ -126,6 +128,18 @@ pub struct StoreStatus {
     pub to_object: WriteBehindStatus,
 }
 
+/// What became of an entry on its way to the disk; to host memory, where there is no disk tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Became {
+    /// It is there.
+    Stored,
+    /// Computing it again is faster than loading it would be, so that it is in host memory only ([`AdmissionRule::Cost`]).
+    Declined,
+    /// It is not there: the queue was full, the write failed, it had no room beside what is pinned, it was evicted already, or
+    /// its passage was invalidated meanwhile.
+    Lost,
+}
+
 impl KvStore {
     /// Opens or creates the store of one model in `dir` (`DATA/kv`). BLOCKS.
     ///
@@ -144,7 +158,7 @@ impl KvStore {
         let disk = DiskTier::open(dir, options.disk, env.clone(), &remembered)?;
         uses.forget_all_but(|key| disk.contains(key));
         let host = HostTier::new(options.host);
-        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.admission));
+        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.shape, options.admission));
         let pins = remembered.pins.into_iter().map(|key| (key, tiers.pin(&key))).collect();
         let writer = |tier: Tier| {
             let tiers = Arc::clone(&tiers);
@@ -200,7 +214,7 @@ impl KvStore {
     /// caller's back. A refusal is no error; `false` if its passage was invalidated since, so that it is kept nowhere.
     ///
     /// # Errors
-    /// `Incompatible` if another model computed it.
+    /// `Incompatible` if another model computed it, `Corrupt` if none like this one can have.
     pub fn keep(&self, entry: Entry, planned_in: u64) -> Result<bool> {
         self.check_model(&entry)?;
         let entry = Arc::new(entry);
@@ -230,7 +244,7 @@ impl KvStore {
     /// Writes an entry to one tier and waits for it; `None` if the tier declined it, or its passage was invalidated. BLOCKS.
     ///
     /// # Errors
-    /// `Incompatible` if another model computed it; else as the tier says. Counted; nothing is lost.
+    /// `Incompatible` if another model computed it, `Corrupt` if none like this one can have; else as the tier says. Counted; nothing is lost.
     pub fn write(&self, tier: Tier, entry: &Arc<Entry>) -> Result<Option<Put>> {
         self.check_model(entry)?;
         self.0.tiers.write(tier, entry, self.epoch())
@@ -239,7 +253,7 @@ impl KvStore {
     fn check_model(&self, entry: &Entry) -> Result<()> {
         let header = entry.header();
         if header.fingerprint == self.0.fingerprint {
-            return Ok(());
+            return self.0.tiers.shape.map_or(Ok(()), |shape| shape.check(header));
         }
         let message = format!(
             "entry {} was computed by model {}, but the store was opened for {}",
@@ -264,9 +278,23 @@ impl KvStore {
         is_on_disk && is_uploaded
     }
 
-    /// Entries that were to go to the disk and did not: the queue was full, or the write failed.
-    pub fn writes_lost(&self) -> u64 {
-        self.0.to_disk.status().dropped + self.0.tiers.counts.of(Tier::Disk).failed.load(Ordering::Relaxed)
+    /// As [`drain`](Self::drain), for the disk alone. BLOCKS.
+    pub fn drain_to_disk(&self, limit: Duration) -> bool {
+        self.0.to_disk.drain(limit)
+    }
+
+    /// What became of an entry that was kept, once it was drained. Memory only.
+    pub fn became_of(&self, key: &KvKey) -> Became {
+        let tiers = &self.0.tiers;
+        let has_disk = tiers.status(Tier::Disk).capacity_bytes > 0;
+        match self.contains(key) {
+            Some(Tier::Disk) => Became::Stored,
+            Some(_) if !has_disk || tiers.disk.contains(key) => Became::Stored,
+            // There is nothing else to ask without a round trip.
+            None if !has_disk && tiers.object.is_some() => Became::Stored,
+            _ if tiers.disk_declined(key) => Became::Declined,
+            _ => Became::Lost,
+        }
     }
 
     /// Syncs RocksDB's log and writes times of use to the catalog: what is on disk survives a power cut. BLOCKS.
@@ -308,6 +336,9 @@ mod bucket_tests;
 
 #[cfg(test)]
 mod fault_tests;
+
+#[cfg(test)]
+mod forged_tests;
 
 #[cfg(test)]
 mod invalidate_tests;

@@ -80,6 +80,95 @@ fn a_model_that_cannot_be_loaded_is_explained() {
     ingest(&folder, Path::new("/nowhere/model")).failed_with(&["/nowhere/model"]);
 }
 
+/// Numbers that would size a table, a loop or a shift: refused by name before they do.
+#[test]
+fn numbers_that_no_model_has_are_named() {
+    let folder = Folder::new();
+    let whole = model(&folder);
+    let refused = |change: &dyn Fn(&Path), words: &[&str]| {
+        let copy = folder.path().join("changed");
+        copy_files(&whole, &copy);
+        change(&copy);
+        ingest(&folder, &copy).failed_with(words);
+        std::fs::remove_dir_all(copy).unwrap();
+    };
+    let key = |key: &'static str, value: Value| {
+        refused(&|model| change_config(model, |config| config[key] = value.clone()), &["config.json", key]);
+    };
+    key("max_position_embeddings", json!(1u64 << 60));
+    key("num_hidden_layers", json!(1 << 25));
+    key("vocab_size", json!(u64::MAX));
+    key("eos_token_id", json!([1, u32::MAX]));
+    let scaling = |scaling: Value| {
+        refused(
+            &|model| {
+                change_config(model, |config| {
+                    config.as_object_mut().unwrap().remove("rope_parameters");
+                    config["rope_scaling"] = scaling.clone();
+                });
+            },
+            &["config.json", "factor"],
+        );
+    };
+    scaling(json!({ "type": "linear", "factor": 1e300 }));
+    scaling(json!({ "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 0.5 }));
+    let generation = json!({ "eos_token_id": u32::MAX }).to_string();
+    refused(&|model| std::fs::write(model.join("generation_config.json"), &generation).unwrap(), &["eos_token_id"]);
+    let index = json!({ "weight_map": { "a": "../../outside.safetensors" } }).to_string();
+    refused(
+        &|model| {
+            std::fs::rename(model.join("model.safetensors"), model.join("outside.safetensors")).unwrap();
+            std::fs::write(model.join("model.safetensors.index.json"), &index).unwrap();
+        },
+        &["model.safetensors.index.json", "not a file name"],
+    );
+    #[cfg(target_os = "linux")]
+    refused(
+        &|model| {
+            std::fs::remove_file(model.join("tokenizer.json")).unwrap();
+            std::os::unix::fs::symlink("/dev/zero", model.join("tokenizer.json")).unwrap();
+        },
+        &["tokenizer.json", "no regular file"],
+    );
+}
+
+#[test]
+fn a_chat_template_that_does_not_end_is_named() {
+    let folder = Folder::new();
+    let whole = model(&folder);
+    for body in ["", "{{ 'x' * 1000000 }}"] {
+        let loops = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}";
+        let template = format!("{loops}{body}{}", "{% endfor %}".repeat(3));
+        std::fs::write(whole.join("chat_template.jinja"), template).unwrap();
+        ingest(&folder, &whole).failed_with(&["chat_template.jinja", "was stopped"]);
+    }
+}
+
+/// What lies in the present folder, or where PYTHONPATH points, is not run in the name of pip.
+#[test]
+fn pip_runs_nothing_of_the_present_folder() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", WORLD[0].1);
+    let mark = folder.path().join("mark");
+    let planted = format!("open({:?}, 'w').close()\n", mark.display().to_string());
+    for name in ["pip.py", "path/pip.py", "path/sitecustomize.py", "path/usercustomize.py"] {
+        folder.write(name, &planted);
+    }
+    let mut command = folder.ragstone(&["ingest", file.to_str().unwrap()]);
+    command
+        .env_remove("RAGSTONE_EMBEDDER")
+        .env("XDG_CACHE_HOME", folder.path().join("cache"))
+        .env("HF_HOME", folder.path().join("hf"))
+        .env("HF_HUB_OFFLINE", "1")
+        .env("PYTHONPATH", folder.path().join("path"))
+        // No network, and no other place of wheels.
+        .env("PIP_NO_INDEX", "1")
+        .env("PIP_CONFIG_FILE", "/dev/null")
+        .current_dir(folder.path());
+    Ran::of(command.output().unwrap()).failed_with(&["no embedding model", "python3 -I -m pip"]);
+    assert!(!mark.exists(), "something of the folder was run");
+}
+
 #[test]
 fn a_corpus_of_another_embedding_model_is_refused_and_kept() {
     let folder = Folder::new();

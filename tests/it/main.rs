@@ -8,6 +8,7 @@ mod cache;
 mod command_line;
 mod eval;
 mod faults;
+mod forged;
 mod harness;
 mod hostile_clients;
 mod http_docs;

@@ -16,12 +16,16 @@ impl Bucket {
         S3Server::start().map(Self)
     }
 
-    /// A node on a folder of its own, with the sample documents.
+    /// A node on a folder of its own, with the sample documents, that keeps and loads everything.
     async fn node(&self, folder: &Folder) -> Service {
+        self.node_with(folder, &["--set", "kv_admission=always"]).await
+    }
+
+    async fn node_with(&self, folder: &Folder, more: &[&str]) -> Service {
         let endpoint = format!("object_options.endpoint={}", self.0.endpoint);
         // Without the device's cache, whose hits would hide the slower tiers'.
-        let (always, no_cache) = ("kv_admission=always", "device_cache=false");
-        let arguments = ["--set", "object_url=s3://bucket/kv", "--set", &endpoint, "--set", always, "--set", no_cache];
+        let no_cache = "device_cache=false";
+        let arguments = [&["--set", "object_url=s3://bucket/kv", "--set", &endpoint, "--set", no_cache], more].concat();
         let variables = [
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "hunter2"),
@@ -89,6 +93,29 @@ async fn a_node_with_an_empty_disk_answers_from_the_bucket() {
     }
     let status = first.get("/v1/cache/status").await.1.to_string();
     assert!(!status.contains("hunter2"), "{status}");
+}
+
+/// As the service comes: a node that has timed no load yet takes what the bucket has; later ones load what is worth it. Answers are
+/// the same either way.
+#[tokio::test]
+async fn with_the_default_admission_the_bucket_still_serves() {
+    let Some(bucket) = Bucket::start() else { return };
+    let (a, b) = (Folder::new(), Folder::new());
+    let first = bucket.node_with(&a, &[]).await;
+    let (answer, _) = ask(&first).await;
+    uploaded(&first).await;
+    let second = bucket.node_with(&b, &[]).await;
+    let (same, report) = ask(&second).await;
+    assert_eq!(same, answer);
+    assert!(tiers(&report).contains(&"object") && report["tokens"]["exact"].as_u64().unwrap() > 50, "{report}");
+    for _ in 0..5 {
+        assert_eq!(ask(&second).await.0, answer);
+    }
+    assert_eq!(second.stop(), 0);
+    let again = bucket.node_with(&b, &[]).await;
+    let (same, report) = ask(&again).await;
+    assert_eq!(same, answer);
+    assert!(report["tokens"]["exact"].as_u64().unwrap() > 50, "from the disk, or from the bucket: {report}");
 }
 
 #[tokio::test]

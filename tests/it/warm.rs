@@ -50,6 +50,97 @@ async fn what_did_not_reach_the_disk_is_said_and_made_up_for() {
     assert_eq!(list(&folder, &["--collection", "c", "--tier", "disk"]).len() as u64, DOCUMENTS);
 }
 
+/// With the default admission, what loads slower than it computes is not kept on disk: that is counted apart and said with what
+/// changes it, and the job is over.
+#[tokio::test]
+async fn what_the_disk_declines_is_counted_apart() {
+    let folder = Folder::new();
+    let slow = [("RAGSTONE_FAILPOINTS", "disk.read_frame=delay:40")];
+    let arguments = ["--set", "host_bytes=0", "--set", "device_cache=false"];
+    let service = folder.serve_with(&arguments, &slow).await;
+    service.add("world", crate::harness::WORLD).await;
+    let body = json!({
+        "messages": [{ "role": "user", "content": "What does Calbet Works make?" }], "temperature": 0, "max_tokens": 2,
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": "exact" },
+    });
+    // The first answer computes, the second one loads and is timed.
+    for _ in 0..2 {
+        service.ask("/v1/chat/completions", &body).await;
+        settle(&service).await;
+    }
+    filled(&service).await;
+    let done = cache(&folder, WARM);
+    let declined = done["entries_declined"].as_u64().unwrap();
+    assert!(declined > 0, "{done}");
+    assert_eq!(computed_and_skipped(&done).0 + declined, DOCUMENTS, "{done}");
+    assert_eq!((&done["entries_lost"], &done["passages_done"]), (&json!(0), &json!(DOCUMENTS)));
+    assert_eq!(cache(&folder, &["warm", "--list"]), json!([]), "nothing else can come of it");
+    let text = folder.run(&[&["cache"], WARM].concat()).succeeded().stdout;
+    assert!(text.contains("not kept on disk") && text.contains("kv_admission=always"), "{text}");
+    assert_eq!(service.stop(), 0);
+
+    let service = folder.serve(&["--set", "kv_admission=always"]).await;
+    let done = cache(&folder, WARM);
+    let (computed, skipped) = computed_and_skipped(&done);
+    assert_eq!((&done["entries_declined"], computed + skipped), (&json!(0), DOCUMENTS), "{done}");
+    assert!(computed > 0, "{done}");
+    settle(&service).await;
+    assert_eq!(list(&folder, &["--collection", "c", "--tier", "disk"]).len() as u64, DOCUMENTS);
+}
+
+/// A disk too small for a batch: what has no room is not done, and the job says so and stays.
+#[tokio::test]
+async fn what_has_no_room_on_the_disk_stays_to_be_done() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "disk_bytes=200KiB"]).await;
+    filled(&service).await;
+    folder.run(&[&["cache"], WARM].concat()).failed_with(&["did not reach the disk", "disk_bytes", "run it again"]);
+    let jobs = cache(&folder, &["warm", "--list"]);
+    assert!(jobs[0]["progress"]["entries_lost"].as_u64().unwrap() > 0, "{jobs}");
+    assert!(jobs[0]["progress"]["passages_done"].as_u64().unwrap() < DOCUMENTS, "{jobs}");
+    assert_eq!(service.stop(), 0);
+}
+
+/// Every queue has room for one: answers are refused and asked again, the warm-up waits, and both come to an end.
+#[tokio::test]
+async fn on_a_busy_service_a_warm_up_waits() {
+    let folder = Folder::new();
+    let slow = [("RAGSTONE_FAILPOINTS", "engine.prefill=delay:10")];
+    let service = folder.serve_with(&["--set", "max_queued=1"], &slow).await;
+    filled(&service).await;
+    let url = service.url("/v1/chat/completions");
+    let asking = (0..3).map(|client| {
+        let url = url.clone();
+        tokio::spawn(async move {
+            let (client_of, mut answered, mut refused) = (reqwest::Client::new(), 0, 0);
+            while answered < 15 {
+                let question = format!("What colour is the flame of lantern {}?", client * 15 + answered);
+                let body = json!({
+                    "messages": [{ "role": "user", "content": question }], "max_tokens": 4, "ragstone": { "collection": "c" },
+                });
+                match client_of.post(&url).json(&body).send().await.unwrap().status().as_u16() {
+                    200 => answered += 1,
+                    429 | 503 => refused += 1,
+                    other => panic!("status {other}"),
+                }
+            }
+            refused
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    let mut command = folder.ragstone(&[&["cache"], WARM, &["--json"]].concat());
+    let warmed = tokio::task::spawn_blocking(move || crate::harness::Ran::of(command.output().unwrap())).await.unwrap();
+    let done: Value = serde_json::from_str(&warmed.succeeded().stdout).unwrap();
+    let (computed, skipped) = computed_and_skipped(&done);
+    assert_eq!(computed + skipped + done["entries_declined"].as_u64().unwrap(), DOCUMENTS, "{done}");
+    assert_eq!((&done["passages_done"], &done["entries_lost"]), (&json!(DOCUMENTS), &json!(0)), "{done}");
+    let mut refused = 0;
+    for client in asking {
+        refused += client.await.unwrap();
+    }
+    assert!(refused > 0, "it was busy");
+}
+
 #[tokio::test]
 async fn a_warmed_collection_is_loaded_and_not_computed() {
     let folder = Folder::new();

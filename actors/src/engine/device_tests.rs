@@ -6,6 +6,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::entry::EntryShape;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::policy::PolicyKind;
@@ -93,7 +94,13 @@ impl Bench {
         let env = Env::seeded(1, 1_700_000_000_000);
         let catalog = Arc::new(Catalog::open(&folder.path().join("catalog"), &env).expect("a catalog"));
         let slower = TierOptions { capacity_bytes: 64 << 20, policy: PolicyKind::Lru };
-        let options = StoreOptions { host: slower, disk: slower, object: None, admission: AdmissionRule::Always };
+        let options = StoreOptions {
+            host: slower,
+            disk: slower,
+            object: None,
+            shape: EntryShape::of(&model.kv_layout()),
+            admission: AdmissionRule::Always,
+        };
         let store = KvStore::open(&folder.path().join("kv"), options, MODEL, env.clone(), catalog).expect("a store");
         let block_bytes = model.kv_layout().block_bytes();
         let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };

@@ -121,7 +121,7 @@ fn open(folder: &std::path::Path) -> KvStore {
     let env = Env::seeded(1, 1_700_000_000_000);
     let catalog = Arc::new(Catalog::open(&folder.join("catalog"), &env).expect("a catalog"));
     let tier = TierOptions { capacity_bytes: 64 << 20, policy: PolicyKind::Lru };
-    let options = StoreOptions { host: tier, disk: tier, object: None, admission: AdmissionRule::Always };
+    let options = StoreOptions { host: tier, disk: tier, object: None, shape: None, admission: AdmissionRule::Always };
     KvStore::open(&folder.join("kv"), options, Fingerprint([3; 32]), env, catalog).expect("a store")
 }
 

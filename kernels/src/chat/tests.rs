@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -105,4 +106,60 @@ fn dates_are_those_of_the_calendar() {
     for wrong in ["", "yesterday", "2026-02-29", "2026-13-01", "2026-01-32", "2026-01-01T25:00:00", "2026-01"] {
         assert!(wrong.parse::<Date>().is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_template_that_does_not_end_is_refused_when_it_is_loaded() {
+    let endless = [
+        "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}",
+        "{% for a in range(9999) %}{{ 'x' * 1000000 }}{% endfor %}",
+        "{% macro again() %}{{ again() }}{{ again() }}{% endmacro %}{{ again() }}",
+        "{% for a in [1] recursive %}{{ loop([1, 2]) }}{% endfor %}",
+    ];
+    for source in endless {
+        match ChatTemplate::new(source.to_owned(), SpecialTokens::default()) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::UnsupportedModel, "{source}");
+                assert!(error.to_string().contains("was stopped"), "{error}");
+            }
+            // Recursion has a bound of its own, which is an error of the rendering.
+            Ok(template) => {
+                let said = [ChatMessage::new("user", "Hello")];
+                assert!(template.render(&said, true, Date::from_unix_ms(0)).is_err(), "{source}");
+            }
+        }
+    }
+}
+
+/// The template is harmless until somebody says the word.
+#[test]
+fn a_template_that_does_not_end_for_some_messages_is_stopped() {
+    let source = "{% if messages[0].content == 'now' %}{% for a in range(9999) %}{% for b in range(9999) %}x{% endfor %}\
+                  {% endfor %}{% endif %}fine";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("chat_template.jinja"), source).unwrap();
+    let template = ChatTemplate::from_folder(folder.path()).unwrap().unwrap();
+    let render = |said: &str| template.render(&[ChatMessage::new("user", said)], true, Date::from_unix_ms(0));
+    assert_eq!(render("then").unwrap(), "fine");
+    let error = render("now").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("chat_template.jinja"), "{error}");
+    assert_eq!(render("then").unwrap(), "fine", "each rendering has its own steps");
+}
+
+#[test]
+fn a_long_conversation_is_rendered() {
+    let template = ChatTemplate::from_folder(&folder("llama3_style")).unwrap().unwrap();
+    let messages: Vec<ChatMessage> = (0..10_001)
+        .map(|turn| ChatMessage::new(if turn % 2 == 0 { "user" } else { "assistant" }, "x".repeat(100)))
+        .collect();
+    assert!(template.render(&messages, true, Date::from_unix_ms(0)).unwrap().len() > 1_000_000);
+}
+
+#[test]
+fn a_template_of_megabytes_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("chat_template.jinja"), vec![b'x'; 2 << 20]).unwrap();
+    let error = ChatTemplate::from_folder(folder.path()).unwrap_err();
+    assert!(error.to_string().contains("chat_template.jinja"), "{error}");
 }

@@ -4,8 +4,14 @@ use std::f32::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
+use super::MOST_POSITIONS;
 use super::fields::Fields;
 use crate::error::{Error, Result};
+
+/// The greatest base of the frequencies; published models have up to 10^9 or so.
+const MOST_THETA: f64 = 1e18;
+/// The greatest factor of a scaling.
+const MOST_FACTOR: f64 = 1e6;
 
 /// How rotary frequencies follow from a model's configuration.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -78,8 +84,10 @@ impl RopeConfig {
             return Err(Error::unsupported("rotary embedding of a part of each head is not supported"));
         }
         let theta = theta.unwrap_or(10_000.0);
-        if !(theta.is_finite() && theta > 1.0) {
-            return Err(Error::invalid_model(format!("config.json: rope_theta {theta} is not greater than 1")));
+        if !(theta > 1.0 && theta <= MOST_THETA) {
+            return Err(Error::invalid_model(format!(
+                "config.json: `rope_theta` is {theta}, not above 1 and at most {MOST_THETA:e}; fetch the model again"
+            )));
         }
         let scaling = match parameters {
             Some(parameters) => RopeScaling::read(&parameters, fields, max_positions)?,
@@ -90,12 +98,36 @@ impl RopeConfig {
 
     /// Longest context in tokens when `config.json` states `stated`: linear and YaRN stretch it, Llama 3's files
     /// state the stretched length already.
-    pub(super) fn max_positions(&self, stated: usize) -> usize {
-        match &self.scaling {
+    ///
+    /// # Errors
+    /// `InvalidModel` for a length that no model has.
+    pub(super) fn max_positions(&self, stated: usize) -> Result<usize> {
+        // A float above the range of an integer becomes its greatest.
+        let stretched = match &self.scaling {
             RopeScaling::None | RopeScaling::Llama3(_) => stated,
-            RopeScaling::Linear { factor } => stated.max((stated as f64 * factor) as usize),
-            RopeScaling::Yarn(yarn) => stated.max((yarn.original_max_positions as f64 * yarn.factor) as usize),
+            RopeScaling::Linear { factor } => (stated as f64 * factor) as usize,
+            RopeScaling::Yarn(yarn) => (yarn.original_max_positions as f64 * yarn.factor) as usize,
+        };
+        if stretched > MOST_POSITIONS {
+            return Err(Error::invalid_model(format!(
+                "config.json: `factor` of the rotary scaling stretches the context to {stretched} positions, beyond \
+                 {MOST_POSITIONS}; fetch the model again"
+            )));
         }
+        Ok(stated.max(stretched))
+    }
+
+    /// Whether every frequency that follows is a number that can be used; that each parameter is in its range does not say so.
+    pub(super) fn check(&self, head_dim: usize) -> Result<()> {
+        let (frequencies, attention_factor) = self.inverse_frequencies(head_dim);
+        let all_good = frequencies.iter().all(|frequency| frequency.is_finite() && *frequency >= 0.0);
+        if all_good && attention_factor.is_finite() && attention_factor > 0.0 {
+            return Ok(());
+        }
+        Err(Error::invalid_model(
+            "config.json: the rotary parameters (`rope_theta`, `rope_scaling` or `rope_parameters`) give frequencies that are no \
+             numbers; fetch the model again",
+        ))
     }
 
     /// Angles per position, `[head_dim / 2]` in radians, and the factor that cos and sin are multiplied by.
@@ -144,12 +176,7 @@ impl RopeScaling {
         match kind.as_str() {
             "default" => Ok(Self::None),
             "linear" => Ok(Self::Linear { factor: factor(parameters, "factor")? }),
-            "llama3" => Ok(Self::Llama3(Llama3Scaling {
-                factor: factor(parameters, "factor")?,
-                low_freq_factor: parameters.number("low_freq_factor")?,
-                high_freq_factor: parameters.number("high_freq_factor")?,
-                original_max_positions: original_positions(parameters, config, max_positions)?,
-            })),
+            "llama3" => Ok(Self::Llama3(Llama3Scaling::read(parameters, config, max_positions)?)),
             "yarn" => Ok(Self::Yarn(YarnScaling::read(parameters, config, max_positions)?)),
             other => Err(Error::unsupported(format!(
                 "rotary scaling of type {other} is not supported; take a model with default, linear, llama3 or yarn"
@@ -159,6 +186,24 @@ impl RopeScaling {
 }
 
 impl Llama3Scaling {
+    fn read(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<Self> {
+        let read = Self {
+            factor: factor(parameters, "factor")?,
+            low_freq_factor: positive(parameters, "low_freq_factor")?
+                .ok_or_else(|| Error::invalid_model("config.json lacks `low_freq_factor`; fetch the model again"))?,
+            high_freq_factor: positive(parameters, "high_freq_factor")?
+                .ok_or_else(|| Error::invalid_model("config.json lacks `high_freq_factor`; fetch the model again"))?,
+            original_max_positions: original_positions(parameters, config, max_positions)?,
+        };
+        if read.low_freq_factor >= read.high_freq_factor {
+            return Err(Error::invalid_model(format!(
+                "config.json: `low_freq_factor` {} is not below `high_freq_factor` {}; fetch the model again",
+                read.low_freq_factor, read.high_freq_factor
+            )));
+        }
+        Ok(read)
+    }
+
     fn scale(&self, frequency: f32) -> f32 {
         let original = self.original_max_positions as f32;
         let (low, high) = (self.low_freq_factor as f32, self.high_freq_factor as f32);
@@ -179,7 +224,7 @@ impl YarnScaling {
         let original_max_positions = original_positions(parameters, config, max_positions)?;
         let factor = match parameters.has("factor") {
             true => factor(parameters, "factor")?,
-            false => max_positions as f64 / original_max_positions as f64,
+            false => in_range("factor", max_positions as f64 / original_max_positions as f64)?,
         };
         let number = |key| parameters.optional::<f64>(key, "a number");
         let attention_factor = match (number("attention_factor")?, number("mscale")?, number("mscale_all_dim")?) {
@@ -192,8 +237,8 @@ impl YarnScaling {
         Ok(Self {
             factor,
             original_max_positions,
-            beta_fast: number("beta_fast")?.filter(|beta| *beta != 0.0).unwrap_or(32.0),
-            beta_slow: number("beta_slow")?.filter(|beta| *beta != 0.0).unwrap_or(1.0),
+            beta_fast: positive(parameters, "beta_fast")?.unwrap_or(32.0),
+            beta_slow: positive(parameters, "beta_slow")?.unwrap_or(1.0),
             attention_factor,
             truncate: parameters.flag("truncate", true)?,
         })
@@ -224,13 +269,27 @@ fn temperature(factor: f64, mscale: f64) -> f64 {
 }
 
 fn factor(parameters: &Fields<'_>, key: &str) -> Result<f64> {
-    let factor = parameters.number(key)?;
-    if factor.is_finite() && factor >= 1.0 {
+    in_range(key, parameters.number(key)?)
+}
+
+fn in_range(key: &str, factor: f64) -> Result<f64> {
+    if (1.0..=MOST_FACTOR).contains(&factor) {
         return Ok(factor);
     }
     Err(Error::invalid_model(format!(
-        "config.json: rotary scaling `{key}` is {factor}, below 1; fetch the model again"
+        "config.json: rotary scaling `{key}` is {factor}, outside 1..={MOST_FACTOR}; fetch the model again"
     )))
+}
+
+/// A number that may be left out; 0 counts as left out, as transformers reads it.
+fn positive(parameters: &Fields<'_>, key: &str) -> Result<Option<f64>> {
+    match parameters.optional::<f64>(key, "a positive number")? {
+        Some(0.0) | None => Ok(None),
+        Some(value) if value > 0.0 && value <= MOST_FACTOR => Ok(Some(value)),
+        Some(value) => Err(Error::invalid_model(format!(
+            "config.json: rotary scaling `{key}` is {value}, not above 0 and at most {MOST_FACTOR}; fetch the model again"
+        ))),
+    }
 }
 
 fn original_positions(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<usize> {
@@ -240,7 +299,9 @@ fn original_positions(parameters: &Fields<'_>, config: &Fields<'_>, max_position
         None => config.optional(key, "a positive integer")?,
     };
     match stated {
-        Some(0) => Err(Error::invalid_model(format!("config.json: `{key}` is 0; fetch the model again"))),
+        Some(stated) if !(1..=MOST_POSITIONS).contains(&stated) => Err(Error::invalid_model(format!(
+            "config.json: `{key}` is {stated}, outside 1..={MOST_POSITIONS}; fetch the model again"
+        ))),
         Some(stated) => Ok(stated),
         None => Ok(max_positions),
     }

@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::PathBuf;
 
 use safetensors::SafeTensors;
@@ -146,6 +147,97 @@ fn what_would_compute_something_else_is_refused() {
     }
 }
 
+fn llama3(low: f64, high: f64) -> Value {
+    let scaling = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": low, "high_freq_factor": high,
+        "original_max_position_embeddings": 500
+    });
+    json!({ "rope_scaling": scaling })
+}
+
+fn yarn(key: &str, value: Value) -> Value {
+    let mut scaling = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1000});
+    scaling[key] = value;
+    json!({ "rope_scaling": scaling })
+}
+
+/// Every key of every kind of file takes every value that could hurt: an error or a model that can be used, at once.
+#[test]
+fn no_value_of_any_key_hurts() {
+    let values = [
+        json!(null),
+        json!(0),
+        json!(1),
+        json!(2),
+        json!(3),
+        json!(-1),
+        json!(1e-300),
+        json!(1e300),
+        json!(-0.0),
+        json!(0.5),
+        json!(1.0000000000000002),
+        json!(1u64 << 24),
+        json!(1u64 << 26),
+        json!(u32::MAX),
+        json!(1u64 << 60),
+        json!(u64::MAX),
+        json!(""),
+        json!("x"),
+        json!([]),
+        json!([4294967295u32]),
+        json!({}),
+        json!(true),
+    ];
+    let extra = json!({
+        "sliding_window": 9, "use_sliding_window": true, "max_window_layers": 2, "head_dim": 8, "eos_token_id": 2,
+        "bos_token_id": 1, "rope_theta": 1e4, "torch_dtype": "float32", "attention_bias": false,
+    });
+    let (llama3, yarn) = (llama3(1.0, 4.0), yarn("beta_fast", json!(32.0)));
+    for class in ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+        for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {
+            let mut whole = base(class);
+            extra.as_object().unwrap().iter().for_each(|(key, value)| whole[key] = value.clone());
+            whole["rope_scaling"] = scaling.clone();
+            assert!(ModelConfig::from_json(&whole.to_string()).is_ok(), "{class} {scaling}");
+            let keys: Vec<String> = whole.as_object().unwrap().keys().cloned().collect();
+            let of_scaling: Vec<String> = scaling.as_object().unwrap().keys().cloned().collect();
+            for value in &values {
+                for key in &keys {
+                    let mut config = whole.clone();
+                    config[key] = value.clone();
+                    is_refused_or_usable(&config);
+                }
+                for key in of_scaling.iter().map(String::as_str).chain(["mscale", "mscale_all_dim", "attention_factor"])
+                {
+                    let mut config = whole.clone();
+                    config["rope_scaling"][key] = value.clone();
+                    if key == "mscale" {
+                        config["rope_scaling"]["mscale_all_dim"] = json!(-3.0);
+                    }
+                    is_refused_or_usable(&config);
+                }
+            }
+        }
+    }
+}
+
+fn is_refused_or_usable(config: &Value) {
+    let read = match ModelConfig::from_json(&config.to_string()) {
+        Ok(read) => read,
+        Err(error) => {
+            assert!(matches!(error.kind(), ErrorKind::InvalidModel | ErrorKind::UnsupportedModel), "{error}");
+            return;
+        }
+    };
+    let rope = crate::rope::Rope::new(&read);
+    for position in [0, 1, (read.max_positions - 1) as u32, u32::MAX] {
+        let mut head = vec![1.0; read.head_dim];
+        rope.rotate(&mut head, position);
+        assert!(head.iter().all(|value| value.is_finite()), "{config} at {position}");
+    }
+    assert_eq!(read.windows.len(), read.layers);
+}
+
 #[test]
 fn a_damaged_file_says_which_key() {
     let cases = [
@@ -154,6 +246,31 @@ fn a_damaged_file_says_which_key() {
         (json!({"num_hidden_layers": 0}), "num_hidden_layers"),
         (json!({"vocab_size": 1u64 << 40}), "vocab_size"),
         (json!({"vocab_size": -5}), "vocab_size"),
+        (json!({"num_hidden_layers": 1 << 20}), "num_hidden_layers"),
+        (json!({"num_attention_heads": 1 << 20}), "num_attention_heads"),
+        (json!({"num_key_value_heads": u64::MAX}), "num_key_value_heads"),
+        (json!({"intermediate_size": 1u64 << 60}), "intermediate_size"),
+        (json!({"head_dim": 1 << 20}), "head_dim"),
+        (json!({"hidden_size": 1 << 22, "num_attention_heads": 8}), "head_dim"),
+        (json!({"max_position_embeddings": 1u64 << 60}), "max_position_embeddings"),
+        (json!({"rms_norm_eps": -1.0}), "rms_norm_eps"),
+        (json!({"rope_theta": 1e300}), "rope_theta"),
+        (json!({"rope_theta": -1e4}), "rope_theta"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 1e300}}), "factor"),
+        (json!({"rope_scaling": {"type": "linear", "factor": 1e6}}), "factor"),
+        (json!({"rope_scaling": {"type": "linear", "factor": -8.0}}), "factor"),
+        (llama3(0.0, 4.0), "low_freq_factor"),
+        (llama3(-1.0, 4.0), "low_freq_factor"),
+        (llama3(4.0, 4.0), "high_freq_factor"),
+        (llama3(1.0, 1e300), "high_freq_factor"),
+        (yarn("original_max_position_embeddings", json!(1u64 << 60)), "original_max_position_embeddings"),
+        (yarn("factor", json!(1e5)), "factor"),
+        (yarn("beta_fast", json!(-1)), "beta_fast"),
+        (yarn("beta_slow", json!(1e300)), "beta_slow"),
+        (yarn("attention_factor", json!(-1.0)), "rope_parameters"),
+        (yarn("attention_factor", json!(1e300)), "rope_parameters"),
+        (json!({"eos_token_id": [2, 100]}), "eos_token_id"),
+        (json!({"bos_token_id": u32::MAX}), "bos_token_id"),
         (json!({"num_key_value_heads": 3}), "num_key_value_heads"),
         (json!({"head_dim": 7}), "head_dim"),
         (json!({"rope_theta": 0.0}), "rope_theta"),

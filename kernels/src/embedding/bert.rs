@@ -29,6 +29,48 @@ pub(super) struct Config {
     pub(super) layer_norm_eps: f64,
 }
 
+impl Config {
+    /// Whether a BERT can be like this; `path` is where it stands.
+    ///
+    /// # Errors
+    /// `InvalidModel` if not, naming the key; `UnsupportedModel` for another activation than GELU.
+    pub(super) fn check(&self, path: &std::path::Path) -> Result<()> {
+        if self.hidden_act != "gelu" {
+            return Err(Error::unsupported(
+                "embedding models with another activation than gelu are not supported; take all-MiniLM-L6-v2",
+            ));
+        }
+        let invalid = |what: String| {
+            Err(Error::invalid_model(format!(
+                "{}: {what}, so it describes no BERT; fetch the folder again, or take all-MiniLM-L6-v2",
+                path.display()
+            )))
+        };
+        // Tensors' shapes must agree later; these bounds keep the products of sizes far below 2^63.
+        for (key, value, range) in [
+            ("vocab_size", self.vocab_size, 1..=1 << 24),
+            ("hidden_size", self.hidden_size, 1..=1 << 16),
+            ("num_hidden_layers", self.num_hidden_layers, 1..=1 << 12),
+            ("num_attention_heads", self.num_attention_heads, 1..=1 << 12),
+            ("intermediate_size", self.intermediate_size, 1..=1 << 20),
+            // The shortest text is two special tokens.
+            ("max_position_embeddings", self.max_position_embeddings, 2..=1 << 24),
+            ("type_vocab_size", self.type_vocab_size, 1..=1 << 16),
+        ] {
+            if !range.contains(&value) {
+                return invalid(format!("`{key}` is {value}, outside {}..={}", range.start(), range.end()));
+            }
+        }
+        if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
+            return invalid("`hidden_size` is not a multiple of `num_attention_heads`".to_owned());
+        }
+        if !(0.0..=1.0).contains(&self.layer_norm_eps) {
+            return invalid("`layer_norm_eps` is not a small positive number".to_owned());
+        }
+        Ok(())
+    }
+}
+
 /// The weights, f32 unless the file has bf16.
 pub(super) struct Bert {
     /// `[vocabulary, hidden]`.
@@ -59,10 +101,8 @@ struct Norm {
 
 impl Bert {
     /// # Errors
-    /// `InvalidModel` for tensors that are missing or do not fit `config`, or a `config` that describes no model;
-    /// `UnsupportedModel` for another activation than GELU.
+    /// `InvalidModel` for tensors that are missing or do not fit `config`, which was checked.
     pub(super) fn load(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
-        refuse_odd(config)?;
         let loader = Loader {
             checkpoint,
             // Checkpoints saved with a head on top carry the name of the body.
@@ -167,25 +207,6 @@ impl Norm {
             simd::dispatch(Path::best(), AddNorm { rows, change, weight, bias, epsilon: *epsilon });
         });
     }
-}
-
-fn refuse_odd(config: &Config) -> Result<()> {
-    if config.hidden_act != "gelu" {
-        return Err(Error::unsupported(
-            "embedding models with another activation than gelu are not supported; take all-MiniLM-L6-v2",
-        ));
-    }
-    let (hidden, heads) = (config.hidden_size, config.num_attention_heads);
-    let whole_heads = hidden > 0 && heads > 0 && hidden.is_multiple_of(heads);
-    // The shortest text is two special tokens.
-    let enough = config.intermediate_size > 0 && config.type_vocab_size > 0 && config.max_position_embeddings >= 2;
-    if !whole_heads || !enough {
-        return Err(Error::invalid_model(
-            "config.json of the embedding model describes no BERT: hidden_size must be a multiple of \
-             num_attention_heads and no size zero; fetch the folder again",
-        ));
-    }
-    Ok(())
 }
 
 struct Loader<'a> {

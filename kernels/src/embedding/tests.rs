@@ -190,3 +190,47 @@ fn an_encoder_is_shared_between_threads() {
     shared::<crate::tokenizer::StreamDecoder>();
     shared::<crate::chat::ChatTemplate>();
 }
+
+#[test]
+fn sizes_that_no_model_has_are_named() {
+    let whole: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(fixtures().join("tiny/config.json")).unwrap()).unwrap();
+    for key in [
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "intermediate_size",
+        "max_position_embeddings",
+        "type_vocab_size",
+        "layer_norm_eps",
+    ] {
+        for value in [serde_json::json!(0), (-1).into(), (1u64 << 60).into(), u64::MAX.into(), 1e300.into()] {
+            let folder = copy();
+            let mut config = whole.clone();
+            config[key] = value.clone();
+            fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+            match SentenceEncoder::load(folder.path()) {
+                // It divides by more than nothing, which is what it is for.
+                Ok(encoder) => assert!(key == "layer_norm_eps" && encoder.encode(&["a"]).is_ok()),
+                Err(error) => assert!(error.to_string().contains("config.json"), "{key} {value}: {error}"),
+            }
+        }
+    }
+}
+
+/// The ids that stand around a text are stated beside the vocabulary, and need not be in it.
+#[test]
+fn ids_beyond_the_embeddings_are_refused_and_no_panic() {
+    let folder = copy();
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let special = tokenizer["post_processor"]["special_tokens"].as_object_mut().unwrap();
+    for token in special.values_mut() {
+        token["ids"] = serde_json::json!([u32::MAX]);
+    }
+    fs::write(&path, tokenizer.to_string()).unwrap();
+    let (kind, message) = refusal(folder.path());
+    assert_eq!(kind, ErrorKind::InvalidModel);
+    assert!(message.contains("4294967295"), "{message}");
+}

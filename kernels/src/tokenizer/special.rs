@@ -1,12 +1,12 @@
 //! The special tokens that a model folder's configuration files name.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::folder;
 
 /// Special tokens by their text, and the ids that end an answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct SpecialTokens {
 
 impl SpecialTokens {
     /// Reads the files that are there; each may be missing.
-    pub fn from_folder(folder: &Path) -> Result<Self> {
-        let tokenizer = read_json(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+    pub fn from_folder(model: &Path) -> Result<Self> {
+        let tokenizer = read_json(&model.join("tokenizer_config.json"))?.unwrap_or_default();
         let mut eos_ids = Vec::new();
         for file in ["generation_config.json", "config.json"] {
             if eos_ids.is_empty() {
-                let path = folder.join(file);
+                let path = model.join(file);
                 eos_ids = end_ids(&path, &read_json(&path)?.unwrap_or_default())?;
             }
         }
@@ -59,7 +59,7 @@ impl SpecialTokens {
 
 /// The JSON of a file that may be missing.
 pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
-    let text = match fs::read_to_string(path) {
+    let text = match folder::read_text(path, folder::CONFIG_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => {

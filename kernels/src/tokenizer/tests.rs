@@ -176,7 +176,7 @@ fn a_tokenizer_with_more_tokens_than_embeddings_belongs_elsewhere() {
         ModelConfig::from_json(&json.to_string()).unwrap()
     };
     let tokenizer = load("byte_level");
-    let vocab = cases("byte_level").vocab;
+    let vocab = cases("byte_fallback").vocab;
     tokenizer.check_fits(&config(vocab)).unwrap();
     tokenizer.check_fits(&config(vocab + 64)).unwrap();
     let error = tokenizer.check_fits(&config(vocab - 1)).unwrap_err();
@@ -194,4 +194,71 @@ fn missing_and_damaged_files_are_named() {
     assert_eq!(refusal().kind(), ErrorKind::InvalidModel);
     let damaged = configured(&[("tokenizer_config.json", json!("x"))]);
     assert!(damaged.is_ok(), "nothing in it is needed");
+}
+
+/// Every number and every text of a tokenizer's file takes values that could hurt: an error, or a tokenizer that works.
+#[test]
+fn no_value_of_a_tokenizer_hurts() {
+    let values = [
+        json!(null),
+        json!(-1),
+        json!(u32::MAX),
+        json!(u64::MAX),
+        json!(""),
+        json!("\u{10FFFF}((("),
+        json!([]),
+        json!({}),
+    ];
+    for name in NAMES {
+        let text = fs::read_to_string(folder(name).join("tokenizer.json")).unwrap();
+        let whole: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let mut places = Vec::new();
+        leaves(&whole, String::new(), &mut places);
+        // The vocabulary's entries are alike; some of them stand for all.
+        let step = |place: &String| place.contains("/vocab/") || place.contains("/merges/");
+        let (many, few): (Vec<_>, Vec<_>) = places.into_iter().partition(step);
+        let stride = (many.len() / 12).max(1);
+        for place in few.iter().chain(many.iter().step_by(stride)) {
+            for value in &values {
+                let mut changed = whole.clone();
+                *changed.pointer_mut(place).unwrap() = value.clone();
+                let dir = tempfile::tempdir().unwrap();
+                fs::write(dir.path().join("tokenizer.json"), changed.to_string()).unwrap();
+                if let Ok(tokenizer) = Tokenizer::from_folder(dir.path()) {
+                    // Refused or done: what matters is that it comes to an end.
+                    drop(tokenizer.encode("Hello wörld <s> \u{1F600}", true).and_then(|ids| tokenizer.decode(&ids)));
+                }
+            }
+        }
+    }
+}
+
+fn leaves(value: &serde_json::Value, place: String, to: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(map) => map.iter().for_each(|(key, value)| {
+            let key = key.replace('~', "~0").replace('/', "~1");
+            leaves(value, format!("{place}/{key}"), to);
+        }),
+        serde_json::Value::Array(items) => {
+            items.iter().enumerate().for_each(|(at, value)| leaves(value, format!("{place}/{at}"), to));
+        }
+        _ => to.push(place),
+    }
+}
+
+#[test]
+fn ends_and_beginnings_beyond_the_embeddings_are_refused() {
+    let config = |vocab: usize| {
+        let config = json!({
+            "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 8,
+            "num_hidden_layers": 1, "vocab_size": vocab,
+        });
+        ModelConfig::from_json(&config.to_string()).unwrap()
+    };
+    let vocab = cases("byte_fallback").vocab;
+    let ends = |id: u64| configured(&[("generation_config.json", json!({ "eos_token_id": [0, id] }))]);
+    ends(1).unwrap().check_fits(&config(vocab)).unwrap();
+    let error = ends(u32::MAX.into()).unwrap().check_fits(&config(vocab)).unwrap_err();
+    assert!(error.to_string().contains("eos_token_id") && error.to_string().contains("4294967295"), "{error}");
+    assert!(ends(u64::MAX).is_err());
 }

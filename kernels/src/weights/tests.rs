@@ -1,3 +1,4 @@
+use std::fs;
 use std::path::PathBuf;
 
 use safetensors::tensor::{TensorView, serialize_to_file};
@@ -163,4 +164,61 @@ fn unaligned_bytes_are_read_all_the_same() {
     let mut bytes = vec![0u8];
     bytes.extend(f32_bytes(&[1.5, -2.5]));
     assert_eq!(cast(&bytes[1..], f32::from_le_bytes)[..], [1.5, -2.5]);
+}
+
+/// A file of this header, and `data` bytes behind it.
+fn with_header(folder: &Path, header_bytes: u64, header: &str, data: usize) {
+    let bytes = [&header_bytes.to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat();
+    std::fs::write(folder.join(SINGLE), bytes).unwrap();
+}
+
+#[test]
+fn a_header_that_lies_is_refused() {
+    let tensor = |shape: &str, begin: u64, end: u64| {
+        format!(r#"{{"a":{{"dtype":"F32","shape":{shape},"data_offsets":[{begin},{end}]}}}}"#)
+    };
+    let overlapping = r#"{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},
+        "b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"c":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}"#;
+    for (header, data) in [
+        (tensor("[2]", 0, 8), 4),
+        (tensor("[2]", 0, 1 << 40), 8),
+        (tensor("[2]", 8, 0), 8),
+        (tensor("[2]", 4, 12), 12),
+        (tensor("[4]", 0, 8), 8),
+        (tensor("[4611686018427387904, 4]", 0, 0), 0),
+        (tensor("[18446744073709551615, 18446744073709551615]", 0, 4), 4),
+        (tensor("[-1]", 0, 4), 4),
+        (overlapping.to_owned(), 8),
+        ("{".repeat(100_000), 0),
+        ("[]".to_owned(), 0),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        with_header(folder.path(), header.len() as u64, &header, data);
+        assert!(refusal(folder.path()).contains(SINGLE), "{header}");
+    }
+    for header_bytes in [0, 1, 100_000_001, 1 << 40, u64::MAX - 7, u64::MAX] {
+        let folder = tempfile::tempdir().unwrap();
+        with_header(folder.path(), header_bytes, &tensor("[1]", 0, 4), 4);
+        assert!(refusal(folder.path()).contains(SINGLE), "{header_bytes}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join(SINGLE), []).unwrap();
+    refusal(folder.path());
+}
+
+#[test]
+fn an_index_names_files_beside_it_only() {
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::copy(small().path().join(SINGLE), outside.path().join("out.safetensors")).unwrap();
+    let folder = tempfile::tempdir_in(outside.path()).unwrap();
+    let absolute = outside.path().join("out.safetensors").display().to_string();
+    for name in ["../out.safetensors", &absolute, "..", ".", "", "a/../../out.safetensors", "./x", "x/", "a\0b"] {
+        let index = serde_json::json!({ "weight_map": { "single": name } }).to_string();
+        std::fs::write(folder.path().join(INDEX), index).unwrap();
+        refusal(folder.path());
+    }
+    // A link is the owner's own doing: the hub's cache is made of them.
+    std::os::unix::fs::symlink(&absolute, folder.path().join("link.safetensors")).unwrap();
+    std::fs::write(folder.path().join(INDEX), r#"{"weight_map":{"single":"link.safetensors"}}"#).unwrap();
+    assert!(Checkpoint::open(folder.path()).unwrap().contains("single"));
 }

@@ -129,6 +129,13 @@ fn summary(job: u64, subject: &Subject, done: &WarmProgress) -> String {
     if done.entries_failed > 0 {
         let _ = write!(text, ", {} cannot be computed (the service's log says why)", done.entries_failed);
     }
+    if done.entries_declined > 0 {
+        let _ = write!(
+            text,
+            ", {} not kept on disk, as computing them is faster than loading them (`--set kv_admission=always` keeps them)",
+            done.entries_declined
+        );
+    }
     text
 }
 
@@ -184,6 +191,9 @@ mod tests {
             text.starts_with("warm-up 7 of law: 3 passages; 2 entries computed, 0 there already, 1 cannot"),
             "{text}"
         );
+        let done = WarmProgress { entries_declined: 4, ..done };
+        let text = summary(7, &subject, &done);
+        assert!(text.contains("4 not kept on disk") && text.contains("kv_admission=always"), "{text}");
     }
 
     #[test]

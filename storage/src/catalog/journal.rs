@@ -38,12 +38,19 @@ pub struct WarmProgress {
     pub passages_done: u64,
     /// Distinct passages when the job was last begun.
     pub passages_total: u64,
-    /// Entries that were computed.
+    /// Entries that were computed and stored.
     pub entries_computed: u64,
     /// Entries that were there.
     pub entries_skipped: u64,
     /// Entries that failed to be computed; the reason is in the log.
     pub entries_failed: u64,
+    /// Entries that the disk declined, because computing them again is faster than loading them: they are in host memory, until
+    /// something else needs the room.
+    #[serde(default)]
+    pub entries_declined: u64,
+    /// Entries that did not reach the disk, or left it at once, in the run that was the last: they stay to be done.
+    #[serde(default)]
+    pub entries_lost: u64,
 }
 
 /// Something that is on its way out.

@@ -33,7 +33,9 @@ pub(crate) fn entry_of_width(parent: Option<KvKey>, tokens: &[u32], kv_dim: u32)
 
 /// What the test entries hold in a layer.
 pub(crate) fn expected_layer(key: &KvKey, layer: u32, bytes: usize) -> (Vec<u8>, Vec<u8>) {
-    let byte = |i: usize, side: u8| key.0[i % 32] ^ (layer as u8) ^ side ^ ((i / 32) as u8);
+    // A bit of each number's exponent is left out: what is not finite is no entry.
+    let mask = |i: usize| if i % 2 == 1 { 0xBF } else { 0xFF };
+    let byte = |i: usize, side: u8| (key.0[i % 32] ^ (layer as u8) ^ side ^ ((i / 32) as u8)) & mask(i);
     ((0..bytes).map(|i| byte(i, 0)).collect(), (0..bytes).map(|i| byte(i, 0x80)).collect())
 }
 

@@ -164,10 +164,11 @@ impl KvStore {
     }
 
     fn open_in(&self, tier: Tier, id: &EntryId, precision: Precision) -> Result<Option<Arc<dyn TierEntry>>> {
-        match (precision, &self.0.tiers.object) {
+        let opened = match (precision, &self.0.tiers.object) {
             (Precision::Lossy, Some(object)) => object.open_many(&[(*id, precision)]).pop().unwrap_or(Ok(None)),
             _ => self.0.tiers.get(tier).map_or(Ok(None), |entries| entries.open(id)),
-        }
+        };
+        self.0.tiers.fitting(opened)
     }
 
     fn verify_entry(&self, tier: Tier, id: &EntryId, precision: Precision, report: &mut VerifyReport) -> Result<()> {

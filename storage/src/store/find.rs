@@ -137,7 +137,7 @@ impl KvStore {
         }
         for ((id, precision), opened) in asked.iter().zip(object.open_many(&asked)) {
             let into = if *precision == Precision::Exact { &mut found.exact } else { &mut found.lossy };
-            match opened {
+            match self.0.tiers.fitting(opened) {
                 Ok(Some(entry)) => drop(into.insert(id.key, entry)),
                 Ok(None) => {}
                 Err(error) => self.note_unreadable(id, Tier::Object, *precision, &error),
@@ -177,7 +177,7 @@ impl KvStore {
     /// In a tier of this machine, which goes by the key alone.
     fn find_in(&self, tier: Tier, id: &EntryId) -> Option<(Tier, Arc<dyn TierEntry>)> {
         let opened = self.0.tiers.get(tier)?.open(id);
-        match opened {
+        match self.0.tiers.fitting(opened) {
             Ok(entry) => entry.map(|entry| (tier, entry)),
             Err(error) => {
                 self.note_unreadable(id, tier, Precision::Exact, &error);

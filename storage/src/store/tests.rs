@@ -34,7 +34,13 @@ pub(super) fn open_at(data: &Path, env: Env, host_bytes: u64, disk_bytes: u64) -
 /// Two tiers that evict what was used longest ago.
 pub(super) fn options(host_bytes: u64, disk_bytes: u64) -> StoreOptions {
     let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: PolicyKind::Lru };
-    StoreOptions { host: tier(host_bytes), disk: tier(disk_bytes), object: None, admission: AdmissionRule::Always }
+    StoreOptions {
+        host: tier(host_bytes),
+        disk: tier(disk_bytes),
+        object: None,
+        shape: None,
+        admission: AdmissionRule::Always,
+    }
 }
 
 /// Puts an entry into one tier, which must take or have it.

@@ -1,27 +1,35 @@
 //! The tiers, what they answered, and the one way in which an entry enters any of them.
 
-use std::sync::Arc;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::tombstones::Tombstones;
 use super::worth::{AdmissionRule, Worth};
-use crate::entry::Entry;
+use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::KvKey;
 use crate::tier::disk::{DiskIndex, DiskTier};
 use crate::tier::host::{HostState, HostTier};
-use crate::tier::resident::Pin;
-use crate::tier::{EntrySummary, EntryTier, Put, SharedTier, Tier, TierStatus, Use};
+use crate::tier::resident::{Pin, locked};
+use crate::tier::{EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierStatus, Use};
 use crate::{Error, ErrorKind, Result};
+
+/// Entries that are remembered as declined; beyond, all are forgotten.
+const MOST_DECLINED: usize = 1 << 16;
 
 pub(super) struct Tiers {
     pub env: Env,
     pub host: HostTier,
     pub disk: DiskTier,
     pub object: Option<Arc<dyn SharedTier>>,
+    /// What an entry of this model looks like.
+    pub shape: Option<EntryShape>,
     pub worth: Worth,
     pub tombstones: Tombstones,
     pub counts: Counts,
+    /// Entries that the disk declined lately, for who waits for one of them.
+    declined: Mutex<HashSet<KvKey>>,
 }
 
 /// Keeps an entry in host memory and on disk.
@@ -66,10 +74,24 @@ impl Tiers {
         host: HostTier,
         disk: DiskTier,
         object: Option<Arc<dyn SharedTier>>,
+        shape: Option<EntryShape>,
         admission: AdmissionRule,
     ) -> Self {
         let (worth, tombstones, counts) = (Worth::new(admission), Tombstones::default(), Counts::default());
-        Self { env, host, disk, object, worth, tombstones, counts }
+        Self { env, host, disk, object, shape, worth, tombstones, counts, declined: Mutex::default() }
+    }
+
+    /// What was opened, if this model can have computed it: whatever entry is to be read, from a tier of the store or from
+    /// elsewhere, passes here first.
+    ///
+    /// # Errors
+    /// That of `opened`; `Corrupt` for an entry of another shape.
+    pub fn fitting(&self, opened: Result<Option<Arc<dyn TierEntry>>>) -> Result<Option<Arc<dyn TierEntry>>> {
+        let opened = opened?;
+        if let (Some(shape), Some(entry)) = (&self.shape, &opened) {
+            shape.check(entry.header())?;
+        }
+        Ok(opened)
     }
 
     /// A tier of entries; `None` for the device, and for object storage where there is none.
@@ -91,8 +113,11 @@ impl Tiers {
             return Ok(None);
         }
         if !self.worth.is_worth_keeping(tier, &summary) {
-            count(&self.counts.of(tier).declined);
+            self.decline(tier, summary.key);
             return Ok(None);
+        }
+        if tier == Tier::Disk {
+            locked(&self.declined).remove(&summary.key);
         }
         let put = into.put(entry);
         // Who invalidates marks first and removes then: one of the two sees the other. A put that failed may have applied.
@@ -107,6 +132,22 @@ impl Tiers {
             tracing::warn!(%tier, key = %summary.key, %error, "an entry was not written");
         })?;
         Ok(Some(put))
+    }
+
+    fn decline(&self, tier: Tier, key: KvKey) {
+        count(&self.counts.of(tier).declined);
+        if tier == Tier::Disk {
+            let mut declined = locked(&self.declined);
+            if declined.len() >= MOST_DECLINED {
+                declined.clear();
+            }
+            declined.insert(key);
+        }
+    }
+
+    /// Whether the disk declined an entry lately.
+    pub fn disk_declined(&self, key: &KvKey) -> bool {
+        locked(&self.declined).contains(key)
     }
 
     /// Whether an entry that was planned in the epoch `planned_in` is of a passage, or stands behind one, that was invalidated

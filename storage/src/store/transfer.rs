@@ -178,7 +178,7 @@ impl KvStore {
             }
             Ok(put)
         };
-        let copied = plan.run(|id| read(source, id), write, progress)?;
+        let copied = plan.run(|id| self.read(source, id), write, progress)?;
         self.flush()?;
         Ok(copied)
     }
@@ -187,13 +187,32 @@ impl KvStore {
     pub(super) fn read_anywhere(&self, id: &EntryId) -> Result<Read> {
         let mut lost = Read::Gone;
         for (_, entries) in self.entry_tiers() {
-            match read(entries, id)? {
+            match self.read(entries, id)? {
                 Read::Gone => {}
                 Read::Damaged => lost = Read::Damaged,
                 whole @ Read::Whole(_) => return Ok(whole),
             }
         }
         Ok(lost)
+    }
+
+    /// Reads a whole entry, compares its shape with the model's and verifies every frame. That one is lost is no error:
+    /// others need not be.
+    fn read(&self, tier: &dyn EntryTier, id: &EntryId) -> Result<Read> {
+        let whole = || -> Result<Option<Arc<Entry>>> {
+            let Some(entry) = self.0.tiers.fitting(tier.open(id))? else { return Ok(None) };
+            let header = entry.header();
+            let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
+            Entry::from_frames(Arc::clone(header), frames).map(|entry| Some(Arc::new(entry)))
+        };
+        match whole() {
+            Ok(entry) => Ok(entry.map_or(Read::Gone, Read::Whole)),
+            Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
+                tracing::warn!(key = %id.key, tier = %tier.tier(), %error, "an entry was not copied from here");
+                Ok(if error.kind() == ErrorKind::Corrupt { Read::Damaged } else { Read::Gone })
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -207,24 +226,6 @@ impl Copied {
             Some(Put::AlreadyThere) => self.already_there += 1,
             Some(Put::Refused) | None => self.refused += 1,
         }
-    }
-}
-
-/// Reads a whole entry and verifies every frame. That one is lost is no error: others need not be.
-fn read(tier: &dyn EntryTier, id: &EntryId) -> Result<Read> {
-    let whole = || -> Result<Option<Arc<Entry>>> {
-        let Some(entry) = tier.open(id)? else { return Ok(None) };
-        let header = entry.header();
-        let frames = (0..header.layers).map(|layer| entry.frame(layer)).collect::<Result<Vec<_>>>()?;
-        Entry::from_frames(Arc::clone(header), frames).map(|entry| Some(Arc::new(entry)))
-    };
-    match whole() {
-        Ok(entry) => Ok(entry.map_or(Read::Gone, Read::Whole)),
-        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound) => {
-            tracing::warn!(key = %id.key, tier = %tier.tier(), %error, "an entry was not copied from here");
-            Ok(if error.kind() == ErrorKind::Corrupt { Read::Damaged } else { Read::Gone })
-        }
-        Err(error) => Err(error),
     }
 }
 

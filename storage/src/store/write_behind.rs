@@ -45,9 +45,13 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<Job>,
+    /// In the order of their numbers.
+    waiting: VecDeque<(u64, Job)>,
     bytes: u64,
-    writing: usize,
+    /// Numbers of those being written.
+    writing: Vec<u64>,
+    /// The number of the next one.
+    next: u64,
     dropped: u64,
     closed: bool,
 }
@@ -82,24 +86,36 @@ impl WriteBehind {
             return false;
         }
         state.bytes += bytes;
-        state.waiting.push_back(job);
+        let number = state.next;
+        state.next += 1;
+        state.waiting.push_back((number, job));
         drop(state);
         self.shared.changed.notify_all();
         true
     }
 
-    /// Waits until nothing waits and nothing is being written, for `limit` at most; whether it came to that.
+    /// Waits until what was queued before this call is written or was given up, for `limit` at most; whether it came to that.
     pub fn drain(&self, limit: Duration) -> bool {
-        let is_busy = |state: &mut State| !state.waiting.is_empty() || state.writing > 0;
+        self.drain_to(self.mark(), limit)
+    }
+
+    /// What was queued so far.
+    fn mark(&self) -> u64 {
+        locked(&self.shared.state).next
+    }
+
+    /// Later ones do not count: on a busy service there is always another.
+    fn drain_to(&self, mark: u64, limit: Duration) -> bool {
+        let is_busy = |state: &mut State| state.has_before(mark);
         let waited = self.shared.changed.wait_timeout_while(locked(&self.shared.state), limit, is_busy);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
-        !is_busy(&mut state)
+        let state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        !state.has_before(mark)
     }
 
     pub fn status(&self) -> WriteBehindStatus {
         let state = locked(&self.shared.state);
         WriteBehindStatus {
-            entries: (state.waiting.len() + state.writing) as u64,
+            entries: (state.waiting.len() + state.writing.len()) as u64,
             bytes: state.bytes,
             dropped: state.dropped,
         }
@@ -122,8 +138,8 @@ impl Drop for WriteBehind {
 
 impl Shared {
     fn work(&self, write: &impl Fn(&Job)) {
-        while let Some(job) = self.next() {
-            let _writing = Writing(self);
+        while let Some((number, job)) = self.next() {
+            let _writing = Writing(self, number);
             // The entry is lost to that tier, which is legal; the thread goes on.
             if catch_unwind(AssertUnwindSafe(|| write(&job))).is_err() {
                 tracing::error!(key = %job.entry.header().key, "writing an entry panicked");
@@ -131,13 +147,13 @@ impl Shared {
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(u64, Job)> {
         let mut state = locked(&self.state);
         loop {
-            if let Some(job) = state.waiting.pop_front() {
+            if let Some((number, job)) = state.waiting.pop_front() {
                 state.bytes -= job.entry.header().total_bytes();
-                state.writing += 1;
-                return Some(job);
+                state.writing.push(number);
+                return Some((number, job));
             }
             if state.closed {
                 return None;
@@ -147,12 +163,19 @@ impl Shared {
     }
 }
 
-/// One write, until it ended in whatever way.
-struct Writing<'a>(&'a Shared);
+impl State {
+    fn has_before(&self, mark: u64) -> bool {
+        self.waiting.front().is_some_and(|(number, _)| *number < mark)
+            || self.writing.iter().any(|number| *number < mark)
+    }
+}
+
+/// One write and its number, until it ended in whatever way.
+struct Writing<'a>(&'a Shared, u64);
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        locked(&self.0.state).writing -= 1;
+        locked(&self.0.state).writing.retain(|number| *number != self.1);
         self.0.changed.notify_all();
     }
 }
@@ -190,5 +213,23 @@ mod tests {
         assert!(queue.drain(Duration::from_secs(60)));
         assert_eq!(written.try_iter().collect::<Vec<_>>(), [1, 2, 3]);
         assert_eq!(queue.status(), WriteBehindStatus { entries: 0, bytes: 0, dropped: 1 });
+    }
+
+    #[test]
+    fn a_drain_does_not_wait_for_what_comes_after_it() {
+        let (go, wait) = sync_channel::<()>(0);
+        let wait = Arc::new(Mutex::new(wait));
+        // Written when told to, or when nobody tells any more.
+        let write = move |_: &Job| assert!(matches!(locked(&wait).recv(), Ok(()) | Err(_)));
+        let queue = WriteBehind::start("test", 1, u64::MAX, write).unwrap();
+        assert!(queue.offer(job(1)));
+        let mark = queue.mark();
+        assert!(queue.offer(job(2)));
+        assert!(!queue.drain_to(mark, Duration::ZERO));
+        go.send(()).unwrap();
+        assert!(queue.drain_to(mark, Duration::from_secs(60)), "though the second one is not written");
+        assert!(!queue.drain(Duration::ZERO));
+        drop(go);
+        assert!(queue.drain(Duration::from_secs(60)));
     }
 }

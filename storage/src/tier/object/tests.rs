@@ -303,7 +303,7 @@ fn what_cannot_be_kept_is_refused_and_counted() {
     small.codec = Codec::Q8;
     let tier = ObjectTier::over(store.clone(), Path::from("kv"), &small, MODEL, env()).unwrap();
     let not_finite = entry_with_nan();
-    assert_eq!(tier.put(&not_finite).unwrap(), Put::Refused);
+    assert_eq!(tier.put(&not_finite).unwrap_err().kind(), ErrorKind::Corrupt);
     let other = ObjectTier::over(store, Path::from("kv"), &small, Fingerprint([9; 32]), env()).unwrap();
     assert_eq!(other.put(&entry(None, &[1])).unwrap_err().kind(), ErrorKind::InvalidInput, "another model's");
 }
@@ -313,7 +313,7 @@ fn entry_with_nan() -> Arc<Entry> {
     let shape = header.frame_shape();
     let side = vec![0xFF; shape.side_bytes().unwrap() as usize];
     let frames = (0..LAYERS).map(|layer| frame::encode(&header.key, layer, &shape, &side, &side).unwrap());
-    Arc::new(Entry::from_frames(header.clone(), frames.collect()).unwrap())
+    Arc::new(Entry::from_verified_frames(header.clone(), frames.collect()))
 }
 
 /// Three frames of 3 MB: spans of two layers and of one.

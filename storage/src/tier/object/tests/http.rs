@@ -328,7 +328,7 @@ fn node(server: &Server, dir: &TempDir, env: &Env) -> KvStore {
     let tier = TierOptions { capacity_bytes: 1 << 30, policy: PolicyKind::Lru };
     let object: Arc<dyn SharedTier> = Arc::new(server.tier_in(PATIENT, env.clone()));
     let admission = AdmissionRule::Always;
-    let options = StoreOptions { host: tier, disk: tier, object: Some(object), admission };
+    let options = StoreOptions { host: tier, disk: tier, object: Some(object), shape: None, admission };
     KvStore::open(&dir.path().join("kv"), options, MODEL, env.clone(), catalog).unwrap()
 }
 
