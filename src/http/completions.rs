@@ -6,10 +6,13 @@ use serde::Deserialize;
 
 use super::answer::{self, Asked};
 use super::fields::{Fields, is_nothing};
-use super::generation::{Generation, alternatives, check_model};
+use super::generation::{Generation, alternatives, check_model, is_known};
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::service::State;
+use crate::service::{Opened, State};
+
+/// What this endpoint knows beside what both know.
+const FIELDS: &[&str] = &["prompt", "logprobs", "echo", "suffix"];
 
 /// OpenAI's default for this endpoint.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -48,8 +51,13 @@ impl Prompt {
 pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: web::Payload) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(payload, state.body_bytes).await?;
+    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
+    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+}
+
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
-    let generation = Generation::take(&mut fields, &state, DEFAULT_MAX_TOKENS)?;
+    let generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
     let mut sampling = generation.sampling;
     if let Some(count) = fields.take::<u64>("logprobs")? {
         sampling.logprobs = Some(alternatives("logprobs", count, MAX_ALTERNATIVES)?);
@@ -57,7 +65,6 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: we
     for name in ["echo", "suffix"] {
         fields.refuse_unless(name, is_nothing)?;
     }
-    fields.refuse_unless("best_of", |value| *value == 1)?;
     let prompt = fields.need::<Prompt>("prompt").map_err(|error| match error.to_string().contains("missing") {
         true => error,
         false => Error::param("prompt", "`prompt` must be a string or a list of token ids"),
@@ -81,7 +88,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, payload: we
         stream: generation.stream,
         include_usage: generation.include_usage,
     };
-    answer::respond(&state, &request, asked).await
+    answer::respond(state, request, asked).await
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ mod limits;
 mod lossy;
 mod migrate;
 mod openai_client;
+mod openai_fields;
 mod openai_shape;
+mod request_bounds;
 mod restart;
 mod s3;
 #[path = "../s3_server/mod.rs"]
