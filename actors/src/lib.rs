@@ -3,8 +3,11 @@
 //! Concurrency lives here and nowhere else: actix workers with bounded queues and deadlines, one OS thread that owns
 //! the device. Decisions are made by pure functions of `storage`; arithmetic is done by `kernels`.
 
+mod assembler;
 mod background;
+mod budget;
 mod collector;
+pub mod embedding;
 mod encoder;
 pub mod engine;
 pub mod error;
@@ -25,11 +28,13 @@ pub mod stream;
 pub mod warm;
 pub mod worker;
 
+pub use embedding::Embedded;
 pub use error::{Error, ErrorKind, Result};
 pub use prefill::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
-pub use question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
+pub use question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
 pub use ragstone::{Folders, Progress, Ragstone, Status};
 pub use ragstone_kernels::deviation::Compared;
-pub use report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+pub use report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;
 pub use stream::AnswerStream;

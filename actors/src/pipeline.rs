@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
-use ragstone_kernels::sampling::{Sampler, SamplingParams};
-use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_kernels::chat::Date;
+use ragstone_kernels::sampling::Sampler;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
@@ -13,14 +12,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
-use crate::engine::{DecodeSpec, Decoded, Prefill, PrefillRequest, Prefiller, Urgency};
+use crate::engine::{DecodeSpec, Decoded, Engine, Prefill, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor};
 use crate::prefill::PrefillError;
-use crate::prompt::{assemble_chat, assemble_tokens};
-use crate::question::{Context, Input, Question, Reuse, RootCut};
+use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::settings::Settings;
@@ -31,8 +30,8 @@ use crate::worker::Supervised;
 pub(crate) struct Pipeline {
     pub settings: Settings,
     pub env: Env,
-    pub tokenizer: Arc<Tokenizer>,
-    pub chat: Option<ChatTemplate>,
+    pub assembler: Assembler,
+    pub engine: Engine,
     pub store: KvStore,
     pub admission: Arc<Semaphore>,
     pub retriever: Supervised<Retriever>,
@@ -64,6 +63,7 @@ impl Pipeline {
         let arrived = Stopwatch::start();
         let deadline = deadline_after(question.deadline);
         let admission = self.admit(&question)?;
+        let question = Arc::new(question);
 
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = self.store.epoch();
@@ -71,12 +71,14 @@ impl Pipeline {
         let retrieve_ms = arrived.elapsed_ms();
 
         let assembling = Stopwatch::start();
-        let segments = tracing::info_span!("assemble").in_scope(|| self.assemble(&question, &passages))?;
-        let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>() as u32;
+        let assemble = tracing::info_span!("assemble");
+        let segments = self.assemble(&question, &passages, deadline).instrument(assemble).await?;
+        let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
+        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens)?);
         let assemble_ms = assembling.elapsed_ms();
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
-        let mut sequence = self.fuse(&question, &segments, found_in, deadline).instrument(fuse).await?;
+        let mut sequence = self.fuse(&question, &segments, max_tokens, found_in, deadline).instrument(fuse).await?;
         let total_ms = arrived.elapsed_ms();
 
         self.keep(&question, &segments, &mut sequence, found_in);
@@ -85,26 +87,35 @@ impl Pipeline {
         record(&report);
         let opened = Opened {
             citations: passages.into_iter().map(|passage| passage.citation).collect(),
-            prompt_tokens,
+            // No more than the context has.
+            prompt_tokens: prompt_tokens as u32,
             report,
             tokens: sequence.tokens,
-            stop: question.sampling.stop,
+            stop: question.sampling.stop.clone(),
+            show_control: question.sampling.show_control,
             deadline,
             admission,
         };
-        Ok(AnswerStream::new(opened, self.tokenizer.clone()))
+        Ok(AnswerStream::new(opened, self.assembler.tokenizer().clone()))
     }
 
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
     pub(crate) fn root(&self) -> Result<Option<Segment>> {
-        let context = Some(Context { collection: None, top_k: None, documents: Vec::new() });
-        let message = ChatMessage { role: "user".into(), content: "?".into() };
-        let segments = self.assemble_input(&Input::Chat { messages: vec![message], context }, &[])?;
-        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
+        self.assembler.root(self.today())
+    }
+
+    fn today(&self) -> Date {
+        Date::from_unix_ms(self.env.now_unix_ms())
     }
 
     fn admit(&self, question: &Question) -> Result<tokio::sync::OwnedSemaphorePermit> {
         question.sampling.validate()?;
+        check_tenant(&question.tenant)?;
+        let vocabulary = self.engine.vocabulary();
+        if let Some((id, _)) = question.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocabulary) {
+            let message = format!("logit_bias names token {id}; the model's vocabulary has {vocabulary}");
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
         if let Reuse::Ratio(ratio) = question.reuse
             && !(0.0..=1.0).contains(&ratio)
         {
@@ -115,6 +126,7 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
+        self.assembler.check_size(&question.input)?;
         self.admission.clone().try_acquire_owned().map_err(|_| self.full())
     }
 
@@ -130,9 +142,9 @@ impl Pipeline {
     }
 
     /// Passages in prompt order: inline documents first, then what the search found, best first.
-    async fn retrieve(&self, question: &Question, deadline: Instant) -> Result<Vec<Passage>> {
+    async fn retrieve(&self, question: &Arc<Question>, deadline: Instant) -> Result<Vec<Passage>> {
         let Input::Chat { messages, context: Some(context) } = &question.input else { return Ok(Vec::new()) };
-        let mut passages = self.inline(context)?;
+        let mut passages = inline(context, self.assembler.passages(question, deadline).await?);
         let Some(collection) = &context.collection else { return Ok(passages) };
         let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
         let top_k = context.top_k.unwrap_or(self.settings.top_k);
@@ -154,24 +166,14 @@ impl Pipeline {
         Ok(passages)
     }
 
-    fn inline(&self, context: &Context) -> Result<Vec<Passage>> {
-        let passage = |(index, document): (usize, &crate::question::InlineDocument)| {
-            let rendered = self.settings.prompt.render_passage(&document.title, &document.text);
-            let citation = Citation {
-                number: index + 1,
-                document_id: String::new(),
-                title: document.title.clone(),
-                source: None,
-                text: document.text.clone(),
-                score: None,
-            };
-            Ok(Passage { citation, tokens: self.tokenizer.encode_text(&rendered)?.into() })
-        };
-        context.documents.iter().enumerate().map(passage).collect()
-    }
-
-    fn assemble(&self, question: &Question, passages: &[Passage]) -> Result<Arc<[Segment]>> {
-        let mut segments = self.assemble_input(&question.input, passages)?;
+    async fn assemble(
+        &self,
+        question: &Arc<Question>,
+        passages: &[Passage],
+        deadline: Instant,
+    ) -> Result<Arc<[Segment]>> {
+        let tokens = passages.iter().map(|passage| passage.tokens.clone()).collect();
+        let mut segments = self.assembler.assemble(question, tokens, self.today(), deadline).await?;
         if question.root == RootCut::FirstToken {
             cut_root(&mut segments);
         }
@@ -181,26 +183,13 @@ impl Pipeline {
         Ok(segments.into())
     }
 
-    fn assemble_input(&self, input: &Input, passages: &[Passage]) -> Result<Vec<Segment>> {
-        Ok(match input {
-            Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
-            Input::Text(text) => assemble_tokens(self.tokenizer.encode(text, true)?),
-            Input::Chat { messages, context } => {
-                let tokens: Vec<Arc<[u32]>> = passages.iter().map(|passage| passage.tokens.clone()).collect();
-                let today = Date::from_unix_ms(self.env.now_unix_ms());
-                let template = self.chat.as_ref().map(|template| (template, today));
-                let passages = context.as_ref().map(|_| tokens.as_slice());
-                assemble_chat(messages, passages, &self.settings.prompt, template, &self.tokenizer)?
-            }
-        })
-    }
-
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     /// What is invalidated after the epoch `found_in` is not left on the device.
     async fn fuse(
         &self,
         question: &Question,
         segments: &Arc<[Segment]>,
+        max_tokens: usize,
         found_in: u64,
         deadline: Instant,
     ) -> Result<Sequence> {
@@ -217,7 +206,7 @@ impl Pipeline {
                 on_device = false;
                 continue;
             }
-            let (decode, output) = self.decode_spec(&question.sampling);
+            let (decode, output) = self.decode_spec(question, &tokens, max_tokens);
             let request = PrefillRequest {
                 tokens: tokens.clone(),
                 plan: plan.clone(),
@@ -250,11 +239,19 @@ impl Pipeline {
         PlanOptions { ratio, reuse }
     }
 
-    fn decode_spec(&self, sampling: &SamplingParams) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
-        let max_tokens = sampling.max_tokens.max(1);
-        let (output, tokens) = mpsc::channel(max_tokens + 1);
-        let sampler = Sampler::new(sampling.clone());
-        let end_tokens = self.tokenizer.eos_ids().into();
+    /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
+    fn decode_spec(
+        &self,
+        question: &Question,
+        prompt: &[u32],
+        max_tokens: usize,
+    ) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
+        let sampling = &question.sampling;
+        let max_tokens = max_tokens.max(1);
+        let (output, tokens) = mpsc::channel(max_tokens.saturating_add(1));
+        let own: &[u32] = if sampling.ignore_eos { &[] } else { self.assembler.tokenizer().eos_ids() };
+        let end_tokens: Arc<[u32]> = own.iter().chain(&sampling.stop_token_ids).copied().collect();
+        let sampler = Sampler::answering(sampling.clone(), prompt, &end_tokens);
         (DecodeSpec { sampler, max_tokens, end_tokens, output }, tokens)
     }
 
@@ -272,6 +269,22 @@ impl Pipeline {
             self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
     }
+}
+
+/// The documents that came with a question, and their token ids.
+fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
+    let passage = |(index, (document, tokens)): (usize, (&InlineDocument, Arc<[u32]>))| {
+        let citation = Citation {
+            number: index + 1,
+            document_id: String::new(),
+            title: document.title.clone(),
+            source: None,
+            text: document.text.clone(),
+            score: None,
+        };
+        Passage { citation, tokens }
+    };
+    context.documents.iter().zip(tokens).enumerate().map(passage).collect()
 }
 
 /// Makes a passage of all but the first token of the root.

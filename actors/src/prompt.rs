@@ -3,6 +3,7 @@
 //! Every segment is tokenized on its own, and its separators belong to it, so that a passage has the same token ids
 //! wherever it stands (the condition for reusing its KV).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
@@ -10,6 +11,7 @@ use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
 
+use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How passages and questions are written into a prompt.
@@ -85,12 +87,12 @@ enum Piece {
 }
 
 impl Piece {
-    fn encode(pieces: &[Self], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+    fn encode(pieces: &[Self], tokenizer: &Tokenizer, budget: &mut Budget) -> Result<Vec<u32>> {
         let mut tokens = Vec::new();
         for piece in pieces {
             tokens.extend(match piece {
-                Self::Trusted(text) => tokenizer.encode(text, false)?,
-                Self::Words(text) => tokenizer.encode_text(text)?,
+                Self::Trusted(text) => budget.tokens(text, |text| tokenizer.encode(text, false))?,
+                Self::Words(text) => budget.tokens(text, |text| tokenizer.encode_text(text))?,
             });
         }
         Ok(tokens)
@@ -101,18 +103,19 @@ impl Piece {
 ///
 /// `passages` are token ids made at ingest with [`PromptFormat::render_passage`]. Without passages the conversation
 /// before the last user message is the root, so that a longer conversation finds it again.
-pub fn assemble_chat(
+pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
     passages: Option<&[Arc<[u32]>]>,
     format: &PromptFormat,
     template: Option<(&ChatTemplate, Date)>,
     tokenizer: &Tokenizer,
+    budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
     let frame = match template {
         Some(template) => frame_by_template(messages, passages.is_some(), format, template, tokenizer)?,
         None => frame_plain(messages, format)?,
     };
-    let mut root = Piece::encode(&frame.root, tokenizer)?;
+    let mut root = Piece::encode(&frame.root, tokenizer, budget)?;
     if !frame.has_bos {
         root.splice(0..0, tokenizer.bos_id());
     }
@@ -123,7 +126,7 @@ pub fn assemble_chat(
     for tokens in passages.unwrap_or_default() {
         segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
     }
-    let question = Piece::encode(&frame.question, tokenizer)?;
+    let question = Piece::encode(&frame.question, tokenizer, budget)?;
     segments.push(Segment { kind: SegmentKind::Question, tokens: question.into() });
     Ok(segments)
 }
@@ -155,12 +158,11 @@ fn frame_by_template(
         return Err(Error::new(ErrorKind::InvalidInput, "a message contains the control character U+0002; remove it"));
     }
     let last = last_user(&messages)?;
-    let mut words = Vec::new();
+    let mut words = BTreeMap::new();
     for (index, message) in messages.iter_mut().enumerate() {
-        if tokenizer.encode(&message.content, false)? != tokenizer.encode_text(&message.content)? {
-            let placeholder = format!("{MARK}{index}{MARK}");
-            let content = std::mem::replace(&mut message.content, placeholder.clone());
-            words.push((placeholder, content.trim().to_owned()));
+        if tokenizer.has_control(&message.content) {
+            let content = std::mem::replace(&mut message.content, format!("{MARK}{index}{MARK}"));
+            words.insert(index, content.trim().to_owned());
         }
     }
     let asked = std::mem::take(&mut messages[last].content);
@@ -176,17 +178,16 @@ fn frame_by_template(
     Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
 }
 
-/// Puts `words` back in place of their placeholders, in order.
-fn pieces(rendered: &str, words: &[(String, String)]) -> Vec<Piece> {
+/// Puts `words` back in place of their placeholders, in one pass: what stands between two marks is the number of a message,
+/// as no message has the mark and a placeholder is never cut.
+fn pieces(rendered: &str, words: &BTreeMap<usize, String>) -> Vec<Piece> {
     let mut out = Vec::new();
-    let mut rest = rendered;
-    for (placeholder, word) in words {
-        let Some((before, after)) = rest.split_once(placeholder.as_str()) else { continue };
-        out.push(Piece::Trusted(before.into()));
-        out.push(Piece::Words(word.clone()));
-        rest = after;
+    for (place, part) in rendered.split(MARK).enumerate() {
+        match part.parse().ok().filter(|_| place % 2 == 1).and_then(|index: usize| words.get(&index)) {
+            Some(word) => out.push(Piece::Words(word.clone())),
+            None => out.push(Piece::Trusted(part.into())),
+        }
     }
-    out.push(Piece::Trusted(rest.into()));
     out
 }
 

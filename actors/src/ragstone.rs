@@ -19,8 +19,10 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
+use crate::assembler::Assembler;
 use crate::background::{Background, Workers};
 use crate::collector::Collector;
+use crate::embedding::{Embedded, Embedder};
 use crate::encoder::ModelEncoder;
 use crate::engine::{Engine, Prefiller};
 use crate::error::{Error, ErrorKind, Result};
@@ -79,7 +81,7 @@ struct Inner {
     object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
-    encoder: Arc<SentenceEncoder>,
+    embedder: Embedder,
     library: Library,
     warmer: Warmer,
 }
@@ -246,7 +248,7 @@ impl Ragstone {
 
     /// The language model's tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
-        &self.inner.pipeline.tokenizer
+        self.inner.pipeline.assembler.tokenizer()
     }
 
     /// What the service was opened with.
@@ -254,19 +256,19 @@ impl Ragstone {
         &self.inner.pipeline.settings
     }
 
-    /// Sentence embeddings, one unit vector a text.
-    pub async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        let encoder = self.inner.encoder.clone();
-        blocking(move || {
-            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-            Ok(encoder.encode(&texts)?)
-        })
-        .await
+    /// Sentence embeddings, one unit vector a text, within `deadline`.
+    pub async fn embed(&self, texts: Vec<String>, deadline: Duration) -> Result<Embedded> {
+        self.inner.embedder.embed(texts, deadline).await
+    }
+
+    /// Elements of a sentence embedding.
+    pub fn embedding_dimension(&self) -> usize {
+        self.inner.embedder.encoder().dimension()
     }
 
     /// Tokens of `text` in the embedding model's vocabulary.
     pub fn count_embedding_tokens(&self, text: &str) -> Result<usize> {
-        Ok(self.inner.encoder.token_count(text)?)
+        Ok(self.inner.embedder.encoder().token_count(text)?)
     }
 
     /// A snapshot.
@@ -382,10 +384,10 @@ impl Parts {
         };
         let pipeline = Arc::new(Pipeline {
             admission: Arc::new(Semaphore::new(queued)),
+            assembler: Assembler::start(loaded.tokenizer, loaded.chat, settings.prompt.clone(), engine.context())?,
+            engine: engine.clone(),
             settings,
             env,
-            tokenizer: loaded.tokenizer,
-            chat: loaded.chat,
             store,
             retriever,
             fusor,
@@ -395,7 +397,8 @@ impl Parts {
         });
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
-        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, encoder, library, warmer })
+        let embedder = Embedder::new(encoder, queued);
+        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, embedder, library, warmer })
     }
 }
 

@@ -24,8 +24,19 @@ pub struct TokenEvent {
     pub text: String,
     /// Natural logarithm of its probability before temperature and truncation.
     pub logprob: f32,
-    /// The likeliest tokens at this place, likeliest first: `(id, text, logprob)`.
-    pub top: Vec<(u32, String, f32)>,
+    /// The likeliest tokens at this place, likeliest first.
+    pub top: Vec<Alternative>,
+}
+
+/// A token that could have stood at a place.
+#[derive(Debug, Clone, Serialize)]
+pub struct Alternative {
+    /// Its id in the model's vocabulary.
+    pub id: u32,
+    /// What it stands for in a text; possibly part of a character.
+    pub bytes: Vec<u8>,
+    /// Natural logarithm of its probability before temperature and truncation.
+    pub logprob: f32,
 }
 
 /// How an answer ended.

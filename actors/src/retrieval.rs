@@ -8,6 +8,9 @@ use tokio::runtime::Handle;
 use crate::error::{Error, ErrorKind, Result};
 use crate::worker::Service;
 
+/// Bytes of a query that are searched for. The embedding model reads 256 tokens, and every word more is a look-up more.
+pub const MAX_QUERY_BYTES: usize = 8 << 10;
+
 /// Searches on `runtime`: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
 pub struct Retriever {
     /// Where to search.
@@ -21,7 +24,7 @@ pub struct Retriever {
 pub struct Search {
     /// The collection to search.
     pub collection: String,
-    /// The question in the user's words.
+    /// The question in the user's words; what is behind [`MAX_QUERY_BYTES`] is not searched for.
     pub query: String,
     /// How many passages.
     pub top_k: usize,
@@ -37,7 +40,7 @@ impl Service for Retriever {
         let corpus = self.corpus.clone();
         let task = self.runtime.spawn(async move {
             let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
-            corpus.search(&search.collection, &search.query, &options).await
+            corpus.search(&search.collection, beginning(&search.query), &options).await
         });
         // Dropped before the answer (deadline, panic elsewhere): the search must not run on.
         let mut task = AbortOnDrop(task);
@@ -49,10 +52,26 @@ impl Service for Retriever {
     }
 }
 
+fn beginning(query: &str) -> &str {
+    &query[..query.floor_char_boundary(MAX_QUERY_BYTES)]
+}
+
 struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
 
 impl<T> Drop for AbortOnDrop<T> {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_is_cut_between_characters() {
+        assert_eq!(beginning("é"), "é");
+        assert_eq!(beginning(&"é".repeat(MAX_QUERY_BYTES)).len(), MAX_QUERY_BYTES);
+        assert_eq!(beginning(&format!("a{}", "é".repeat(MAX_QUERY_BYTES))).len(), MAX_QUERY_BYTES - 1);
     }
 }

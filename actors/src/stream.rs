@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::{Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use crate::report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 
 /// An answer whose prompt is prefilled. Dropping it cancels the request.
 pub struct AnswerStream {
@@ -37,6 +37,8 @@ pub(crate) struct Opened {
     pub report: ReuseReport,
     pub tokens: mpsc::Receiver<Decoded>,
     pub stop: Vec<String>,
+    /// Whether control tokens show in the text.
+    pub show_control: bool,
     pub deadline: Instant,
     pub admission: OwnedSemaphorePermit,
 }
@@ -48,7 +50,7 @@ impl AnswerStream {
             prompt_tokens: opened.prompt_tokens,
             report: opened.report,
             tokens: opened.tokens,
-            text: TextBuilder { decoder: tokenizer.stream(), stop: StopFilter::new(opened.stop) },
+            text: TextBuilder { decoder: tokenizer.stream(opened.show_control), stop: StopFilter::new(opened.stop) },
             tokenizer,
             completion_tokens: 0,
             deadline: opened.deadline,
@@ -112,8 +114,11 @@ impl AnswerStream {
     fn take(&mut self, sampled: &Sampled) -> Result<()> {
         self.completion_tokens += 1;
         let (text, stopped) = self.text.push(sampled.id)?;
-        let top = sampled.top.iter().map(|(id, logprob)| Ok((*id, self.tokenizer.decode(&[*id])?, *logprob)));
-        let top = top.collect::<Result<_>>()?;
+        let top = sampled.top.iter().map(|(id, logprob)| {
+            let (id, logprob) = (*id, *logprob);
+            Alternative { id, bytes: self.tokenizer.token_bytes(id), logprob }
+        });
+        let top = top.collect();
         self.ready.push_back(Event::Token(TokenEvent { id: sampled.id, text, logprob: sampled.logprob, top }));
         if stopped {
             self.finish(FinishReason::Stop);
@@ -147,6 +152,13 @@ impl AnswerStream {
 
 pub(crate) fn deadline_error() -> Error {
     Error::new(ErrorKind::DeadlineExceeded, "the request's deadline passed; ask for fewer tokens or raise `deadline_s`")
+}
+
+/// When something that begins now must be done; a time too far away to be counted is as good as never.
+pub(crate) fn deadline_after(limit: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(limit).unwrap_or_else(|| now + YEARS)
 }
 
 /// What is left until `deadline`.

@@ -26,6 +26,7 @@ use tokio::sync::{Notify, mpsc};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
+use crate::question::check_tenants;
 use crate::ragstone::blocking;
 
 /// Jobs in the journal; more are refused.
@@ -127,8 +128,9 @@ impl Warmer {
     /// multi-thread runtime.
     ///
     /// # Errors
-    /// `NotFound` for an unknown collection or document; `Overloaded` where too many jobs wait.
+    /// `InvalidInput` for a bad tenant; `NotFound` for an unknown collection or document; `Overloaded` where too many jobs wait.
     pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
+        check_tenants(&wanted.tenants)?;
         let passages_total = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?.len() as u64;
         let Warm { collection, document, mut tenants } = wanted;
         if tenants.is_empty() {
@@ -172,6 +174,7 @@ impl Warmer {
     /// # Errors
     /// `NotFound` for an unknown collection or document.
     pub async fn estimate(&self, wanted: &Warm) -> Result<WarmEstimate> {
+        check_tenants(&wanted.tenants)?;
         let ids = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?;
         let root = self.0.pipeline.root()?;
         let default = [String::new()];

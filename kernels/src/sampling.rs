@@ -1,59 +1,19 @@
 //! Chooses the next token from a row of logits.
 
+mod history;
+mod params;
 #[cfg(test)]
 mod tests;
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use crate::error::{Error, ErrorKind, Result};
+use history::History;
+pub use params::{MAX_LOGPROBS, SamplingParams};
 
-/// The most alternatives that a caller may ask for beside each token.
-pub const MAX_LOGPROBS: u8 = 20;
-
-/// How tokens of one answer are chosen, and when it ends.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SamplingParams {
-    /// Logits are divided by this; 0 takes the most likely token.
-    pub temperature: f32,
-    /// The smallest set of most likely tokens that holds this much probability; 1 keeps all.
-    pub top_p: f32,
-    /// The most likely tokens that are kept; 0 keeps all.
-    pub top_k: usize,
-    /// Of the random stream. The caller draws one where the request names none: this crate has no randomness.
-    pub seed: u64,
-    /// The longest answer in tokens.
-    pub max_tokens: usize,
-    /// Texts that end the answer; they are not part of it.
-    pub stop: Vec<String>,
-    /// Alternatives to report beside each token; `None` reports no log-probabilities.
-    pub logprobs: Option<u8>,
-}
-
-impl Default for SamplingParams {
-    /// Greedy, 256 tokens.
-    fn default() -> Self {
-        Self { temperature: 0.0, top_p: 1.0, top_k: 0, seed: 0, max_tokens: 256, stop: Vec::new(), logprobs: None }
-    }
-}
-
-impl SamplingParams {
-    /// Checks the ranges; the message names the parameter as the HTTP surface spells it.
-    pub fn validate(&self) -> Result<()> {
-        if !(0.0..=2.0).contains(&self.temperature) {
-            return Err(Error::invalid_input(format!("temperature is {}; use 0 to 2", self.temperature)));
-        }
-        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return Err(Error::invalid_input(format!("top_p is {}; use more than 0, at most 1", self.top_p)));
-        }
-        if let Some(count) = self.logprobs.filter(|count| *count > MAX_LOGPROBS) {
-            return Err(Error::invalid_input(format!("{count} logprobs asked for; use at most {MAX_LOGPROBS}")));
-        }
-        Ok(())
-    }
-}
-
-/// A chosen token. Log-probabilities are natural and those of the model's own distribution, before temperature,
-/// top-k and top-p.
+/// A chosen token. Log-probabilities are natural and those of the model's own distribution, before penalties, temperature,
+/// top-k, top-p and min-p.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampled {
     pub id: u32,
@@ -62,18 +22,26 @@ pub struct Sampled {
     pub top: Vec<(u32, f32)>,
 }
 
-/// The random stream and the rules of one answer.
+/// The random stream and the rules of one answer, and what was chosen so far.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
     random: fastrand::Rng,
+    history: History,
 }
 
 impl Sampler {
     /// The same parameters give the same choices over the same logits.
     pub fn new(params: SamplingParams) -> Self {
         let random = fastrand::Rng::with_seed(params.seed);
-        Self { params, random }
+        Self { params, random, history: History::default() }
+    }
+
+    /// The sampler of an answer to `prompt`, whose tokens a repetition penalty counts, too; `end_tokens` end it, but not
+    /// before `min_tokens`.
+    pub fn answering(params: SamplingParams, prompt: &[u32], end_tokens: &[u32]) -> Self {
+        let history = History::new(&params, prompt, end_tokens);
+        Self { history, ..Self::new(params) }
     }
 
     /// The rules this sampler follows.
@@ -86,11 +54,17 @@ impl Sampler {
     /// # Errors
     /// `Internal` when no logit is a finite number, which no input should cause.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
-        let best = argmax(logits)
-            .filter(|best| logits[*best].is_finite())
-            .ok_or_else(|| Error::new(ErrorKind::Internal, "the model's logits are not finite; report this"))?;
-        let normalizer = log_sum_exp(logits, logits[best]);
-        let id = if self.params.temperature <= 0.0 { best } else { self.draw(logits, logits[best]) };
+        let likeliest = finite_argmax(logits)?;
+        let normalizer = log_sum_exp(logits, logits[likeliest]);
+        let adjusted = self.history.adjust(&self.params, logits);
+        let best = match &adjusted {
+            Cow::Borrowed(_) => likeliest,
+            Cow::Owned(adjusted) => finite_argmax(adjusted)?,
+        };
+        let is_greedy = self.params.temperature <= 0.0;
+        let id = if is_greedy { best } else { draw(&self.params, &mut self.random, &adjusted, adjusted[best]) };
+        drop(adjusted);
+        self.history.note(id as u32);
         let top = match self.params.logprobs {
             None | Some(0) => Vec::new(),
             Some(count) => most_likely(logits, usize::from(count))
@@ -100,32 +74,41 @@ impl Sampler {
         };
         Ok(Sampled { id: id as u32, logprob: log_probability(logits[id], normalizer), top })
     }
+}
 
-    /// Temperature, then top-k, then top-p, as in transformers; then one draw.
-    fn draw(&mut self, logits: &[f32], max: f32) -> usize {
-        let SamplingParams { temperature, top_p, top_k, .. } = self.params;
-        let weight = |logit: f32| match logit.is_nan() {
-            true => 0.0,
-            false => f64::from((logit - max) / temperature).exp(),
-        };
-        let mut candidates: Vec<(usize, f64)> = match top_k {
-            0 => (0..logits.len()).map(|id| (id, weight(logits[id]))).collect(),
-            count => most_likely(logits, count).into_iter().map(|id| (id, weight(logits[id]))).collect(),
-        };
-        if top_p < 1.0 {
-            keep_nucleus(&mut candidates, f64::from(top_p));
-        }
-        let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
-        let mut left = self.random.f64() * total;
-        for (id, weight) in &candidates {
-            left -= weight;
-            if left < 0.0 {
-                return *id;
-            }
-        }
-        // Rounding can leave a remainder behind the last candidate.
-        candidates.iter().rev().find(|(_, weight)| *weight > 0.0).map_or(0, |(id, _)| *id)
+fn finite_argmax(logits: &[f32]) -> Result<usize> {
+    argmax(logits)
+        .filter(|best| logits[*best].is_finite())
+        .ok_or_else(|| Error::new(ErrorKind::Internal, "the model's logits are not finite; report this"))
+}
+
+/// Temperature, top-k, top-p, then min-p, as in transformers; then one draw.
+fn draw(params: &SamplingParams, random: &mut fastrand::Rng, logits: &[f32], max: f32) -> usize {
+    let weight = |logit: f32| match logit.is_nan() {
+        true => 0.0,
+        false => f64::from((logit - max) / params.temperature).exp(),
+    };
+    let mut candidates: Vec<(usize, f64)> = match params.top_k {
+        0 => (0..logits.len()).map(|id| (id, weight(logits[id]))).collect(),
+        count => most_likely(logits, count).into_iter().map(|id| (id, weight(logits[id]))).collect(),
+    };
+    if params.top_p < 1.0 {
+        keep_nucleus(&mut candidates, f64::from(params.top_p));
     }
+    if params.min_p > 0.0 {
+        // The likeliest token weighs 1.
+        candidates.retain(|(_, weight)| *weight >= f64::from(params.min_p));
+    }
+    let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
+    let mut left = random.f64() * total;
+    for (id, weight) in &candidates {
+        left -= weight;
+        if left < 0.0 {
+            return *id;
+        }
+    }
+    // Rounding can leave a remainder behind the last candidate.
+    candidates.iter().rev().find(|(_, weight)| *weight > 0.0).map_or(0, |(id, _)| *id)
 }
 
 /// Index of the greatest logit, the lower one of equals; `None` when all are NaN or there are none.

@@ -1,6 +1,7 @@
 //! Text to token ids and back, with the ids that begin and end a model's text.
 
 mod special;
+mod spelling;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -8,12 +9,24 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
+use aho_corasick::{AhoCorasick, Input};
+
 use crate::config::ModelConfig;
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
 pub use special::SpecialTokens;
 pub(crate) use special::read_json;
+use spelling::Spelling;
 pub use stream::StreamDecoder;
+
+/// No text has more bytes a token than this on average: what has is padding, and would cost memory by its bytes.
+const MOST_BYTES_PER_TOKEN: usize = 32;
+
+/// What a normalizer can make of a character's bytes at most: four of them one (`NFKC` of a mathematical letter).
+const MOST_SHRINKING: usize = 4;
+
+/// Words whose tokens each thread remembers; one takes up to 9 kB, and somebody may send words that are all different.
+const CACHED_WORDS: usize = 2000;
 
 /// The tokenizer of a model folder. Clones share it.
 #[derive(Debug, Clone)]
@@ -27,8 +40,10 @@ struct Inner {
     tokens: SpecialTokens,
     bos: Option<u32>,
     eos: Vec<u32>,
-    /// Texts that the tokenizer would read as one control token.
-    control: Vec<String>,
+    /// Finds texts that the tokenizer would read as one control token.
+    control: AhoCorasick,
+    spelling: Spelling,
+    bytes_per_token: usize,
     greatest: (u32, String),
 }
 
@@ -53,14 +68,34 @@ impl Tokenizer {
         // Training leftovers in some files; cutting a prompt short would lose text without a word.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(failed)?;
+        let mut model = tokenizer.get_model().clone();
+        model.resize_cache(CACHED_WORDS);
+        tokenizer.with_model(model);
 
         let tokens = SpecialTokens::from_folder(model)?;
         let bos = leading_token(&tokenizer, &tokens)?;
         let eos = tokens.end_ids(|token| tokenizer.token_to_id(token));
-        let control =
-            tokenizer.get_added_tokens_decoder().into_values().filter(|t| t.special).map(|t| t.content).collect();
-        let greatest = tokenizer.get_vocab(true).into_iter().map(|(token, id)| (id, token)).max().unwrap_or_default();
-        Ok(Self { inner: Arc::new(Inner { tokenizer, tokens, bos, eos, control, greatest }) })
+        let vocabulary = tokenizer.get_vocab(true);
+        let longest = vocabulary.keys().map(String::len).max().unwrap_or(1).max(1);
+        let shrinking = if tokenizer.get_normalizer().is_some() { MOST_SHRINKING } else { 1 };
+        let greatest = vocabulary.into_iter().map(|(token, id)| (id, token)).max().unwrap_or_default();
+        let inner = Inner {
+            control: control_texts(&tokenizer, &path)?,
+            spelling: Spelling::of(&tokenizer),
+            bytes_per_token: longest.saturating_mul(shrinking).min(MOST_BYTES_PER_TOKEN),
+            tokenizer,
+            tokens,
+            bos,
+            eos,
+            greatest,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// No text has fewer tokens than its bytes divided by this, so that one which cannot fit is refused unread: the length
+    /// of the longest token, or what no text reaches on average.
+    pub fn bytes_per_token(&self) -> usize {
+        self.inner.bytes_per_token
     }
 
     /// Token ids of `text`. With `special`, the tokens that the model wants around a text (its BOS) are added.
@@ -76,32 +111,39 @@ impl Tokenizer {
     /// cannot end its turn or open another. Adds nothing around it.
     pub fn encode_text(&self, text: &str) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
-        let mut rest = text;
-        // Cutting a control token's text in two is enough for the tokenizer not to see it.
-        while let Some(cut) = self.first_control(rest) {
-            ids.extend(self.encode(&rest[..cut], false)?);
-            rest = &rest[cut..];
+        let mut from = 0;
+        // One pass over the text. Cutting a control token's text in two is enough for the tokenizer not to see it.
+        while let Some(found) = self.inner.control.find(Input::new(text).range(from..)) {
+            let cut = found.start() + text[found.range()].chars().next().map_or(1, char::len_utf8);
+            ids.extend(self.encode(&text[from..cut], false)?);
+            from = cut;
         }
-        ids.extend(self.encode(rest, false)?);
+        ids.extend(self.encode(&text[from..], false)?);
         Ok(ids)
     }
 
-    /// Byte offset just behind the first character of the first control token's text.
-    fn first_control(&self, text: &str) -> Option<usize> {
-        let found = self.inner.control.iter().filter_map(|token| Some((text.find(token.as_str())?, token))).min()?;
-        let first = found.1.chars().next()?;
-        // A control token of one character cannot be cut; real ones are longer.
-        (first.len_utf8() < found.1.len()).then_some(found.0 + first.len_utf8())
+    /// Whether [`Tokenizer::encode`] would read control tokens in this text.
+    pub fn has_control(&self, text: &str) -> bool {
+        self.inner.control.is_match(text)
     }
 
     /// The text of token ids, without control tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.tokenizer.decode(ids, true).map_err(failed)
+        self.decode_with(ids, false)
     }
 
-    /// A decoder for ids that arrive one by one.
-    pub fn stream(&self) -> StreamDecoder {
-        StreamDecoder::new(self.clone())
+    fn decode_with(&self, ids: &[u32], control: bool) -> Result<String> {
+        self.inner.tokenizer.decode(ids, !control).map_err(failed)
+    }
+
+    /// A decoder for ids that arrive one by one; `with_control` shows control tokens, too.
+    pub fn stream(&self, with_control: bool) -> StreamDecoder {
+        StreamDecoder::new(self.clone(), with_control)
+    }
+
+    /// The bytes of a text that one token stands for, possibly part of a character; a control token's are its name.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        self.token(id).map(|token| self.inner.spelling.bytes(id, token)).unwrap_or_default()
     }
 
     /// The text of one token as the vocabulary spells it, control tokens included.
@@ -160,6 +202,15 @@ impl Tokenizer {
             ))),
         }
     }
+}
+
+/// The texts of control tokens, but those of one character: they cannot be cut, and real ones are longer.
+fn control_texts(tokenizer: &tokenizers::Tokenizer, path: &Path) -> Result<AhoCorasick> {
+    let tokens = tokenizer.get_added_tokens_decoder().into_values().filter(|token| token.special);
+    let texts: Vec<String> = tokens.map(|token| token.content).filter(|text| text.chars().nth(1).is_some()).collect();
+    AhoCorasick::builder().match_kind(aho_corasick::MatchKind::LeftmostFirst).build(texts).map_err(|error| {
+        Error::invalid_model(format!("{} has too many control tokens ({error}); take another model", path.display()))
+    })
 }
 
 /// The BOS that the post-processor puts in front, or that `add_bos_token` orders or forbids.

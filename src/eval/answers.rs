@@ -53,8 +53,9 @@ pub async fn answers(
     options: &Options,
     each: &mut (dyn FnMut(&[Answered]) -> Result<()> + Send),
 ) -> Result<AnswersReport> {
+    let model = ragstone.status().model;
     let mut report = AnswersReport {
-        model: ragstone.status().model.id,
+        model: model.id,
         questions: 0,
         left_out: Vec::new(),
         seed: options.seed,
@@ -62,7 +63,7 @@ pub async fn answers(
         answer_after: options.answer_after.clone(),
         modes: options.variants.iter().map(|variant| ModeReport::new(*variant)).collect(),
     };
-    let asker = Asker { ragstone, options };
+    let asker = Asker { ragstone, options, context: model.context };
     let mut too_long = None;
     for (place, item) in items {
         let answered = match asker.item(*place, item).await {
@@ -93,6 +94,8 @@ pub async fn answers(
 struct Asker<'a> {
     ragstone: &'a Ragstone,
     options: &'a Options,
+    /// Tokens of the model's context.
+    context: usize,
 }
 
 /// How a prompt's KV is come by.
@@ -207,7 +210,14 @@ impl Asker<'_> {
             tenant: way.tenant.into(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
         };
-        Ok(self.ragstone.answer(question).await?.collect().await?)
+        let answer = self.ragstone.answer(question).await?;
+        // The service cuts an answer to what the context leaves; measured, it would be another one than in other modes.
+        let wanted = max_tokens.saturating_add(answer.prompt_tokens as usize);
+        if wanted > self.context {
+            let message = format!("prompt and answer want {wanted} tokens, the model's context is {}", self.context);
+            return Err(Error::new(ErrorKind::ContextLength, message));
+        }
+        Ok(answer.collect().await?)
     }
 }
 

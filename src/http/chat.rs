@@ -10,10 +10,13 @@ use serde_json::Value;
 use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::Fields;
-use super::generation::{Generation, alternatives, check_model, text_of};
+use super::generation::{Generation, alternatives, check_model, is_known, text_of};
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::service::State;
+use crate::service::{Opened, State};
+
+/// What this endpoint knows beside what both know.
+const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs"];
 
 #[derive(Deserialize)]
 struct Message {
@@ -29,8 +32,13 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     let opened = state.opened()?;
     opened.ragstone.check_room()?;
     let mut fields = Fields::read(incoming).await?;
+    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
+    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+}
+
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
-    let mut generation = Generation::take(&mut fields, &state, opened.default_max_tokens())?;
+    let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let messages = fields
         .need::<Vec<Message>>("messages")?
@@ -54,7 +62,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
         stream: generation.stream,
         include_usage: generation.include_usage,
     };
-    answer::respond(&state, &request, asked).await
+    answer::respond(state, request, asked).await
 }
 
 /// `logprobs: true` asks for the chosen tokens', `top_logprobs` for alternatives beside them.

@@ -3,6 +3,7 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
+use ragstone_actors::MAX_QUERY_BYTES;
 use ragstone_actors::library::Removed;
 use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
 use serde::Deserialize;
@@ -126,6 +127,10 @@ pub async fn search(state: web::Data<State>, path: web::Path<String>, incoming: 
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
     let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
     fields.finish()?;
+    if query.len() > MAX_QUERY_BYTES {
+        let bytes = query.len();
+        return Err(Error::param("query", format!("`query` has {bytes} bytes; use at most {MAX_QUERY_BYTES}")));
+    }
     if !(1..=1000).contains(&top_k) {
         return Err(Error::param("top_k", format!("`top_k` is {top_k}; use 1 to 1000")));
     }

@@ -7,10 +7,13 @@ use serde::Deserialize;
 use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::{Fields, is_nothing};
-use super::generation::{Generation, alternatives, check_model};
+use super::generation::{Generation, alternatives, check_model, is_known};
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::service::State;
+use crate::service::{Opened, State};
+
+/// What this endpoint knows beside what both know.
+const FIELDS: &[&str] = &["prompt", "logprobs", "echo", "suffix"];
 
 /// OpenAI's default for this endpoint.
 const DEFAULT_MAX_TOKENS: usize = 16;
@@ -50,8 +53,13 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     let opened = state.opened()?;
     opened.ragstone.check_room()?;
     let mut fields = Fields::read(incoming).await?;
+    let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
+    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+}
+
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
-    let generation = Generation::take(&mut fields, &state, DEFAULT_MAX_TOKENS)?;
+    let generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
     let mut sampling = generation.sampling;
     if let Some(count) = fields.take::<u64>("logprobs")? {
         sampling.logprobs = Some(alternatives("logprobs", count, MAX_ALTERNATIVES)?);
@@ -59,7 +67,6 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     for name in ["echo", "suffix"] {
         fields.refuse_unless(name, is_nothing)?;
     }
-    fields.refuse_unless("best_of", |value| *value == 1)?;
     let prompt = fields.need::<Prompt>("prompt").map_err(|error| match error.to_string().contains("missing") {
         true => error,
         false => Error::param("prompt", "`prompt` must be a string or a list of token ids"),
@@ -83,7 +90,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
         stream: generation.stream,
         include_usage: generation.include_usage,
     };
-    answer::respond(&state, &request, asked).await
+    answer::respond(state, request, asked).await
 }
 
 #[cfg(test)]

@@ -1,18 +1,21 @@
 //! `POST /v1/embeddings`
 
+use std::time::Duration;
+
+use actix_web::http::header::ContentType;
 use actix_web::{HttpResponse, web};
 use base64::Engine;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use ragstone_actors::Embedded;
+use serde::{Deserialize, Serialize};
 
 use super::body::Incoming;
 use super::fields::Fields;
 use super::generation::check_model;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Opened, State};
 
-/// As many as OpenAI takes.
-const MAX_INPUTS: usize = 2048;
+/// What this endpoint knows; what else comes is ignored, and named in a header.
+const FIELDS: &[&str] = &["model", "input", "encoding_format", "dimensions", "user"];
 
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -34,6 +37,11 @@ enum Encoding {
 pub async fn embed(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
+    let ignored = fields.ignore_unknown(|name| FIELDS.contains(&name));
+    Ok(ignored.note(answer(&state, opened, fields).await))
+}
+
+async fn answer(state: &State, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.embedder_id)?;
     let texts = match fields.need("input") {
         Ok(Input::One(text)) => vec![text],
@@ -45,39 +53,67 @@ pub async fn embed(state: web::Data<State>, incoming: Incoming) -> Result<HttpRe
     let dimensions = fields.take::<usize>("dimensions")?;
     fields.ignore(&["user"]);
     fields.finish()?;
-    if texts.is_empty() || texts.len() > MAX_INPUTS {
-        return Err(Error::param("input", format!("`input` holds {} texts; send 1 to {MAX_INPUTS}", texts.len())));
-    }
-    if let Some(index) = texts.iter().position(String::is_empty) {
-        return Err(Error::param("input", format!("text {index} of `input` is empty")));
-    }
-    let tokens = count_tokens(opened, &texts)?;
-    let ragstone = opened.ragstone.clone();
-    let vectors = state.on_runtime(async move { ragstone.embed(texts).await }).await??;
-    if let (Some(wanted), Some(own)) = (dimensions, vectors.first().map(Vec::len))
-        && wanted != own
-    {
+    let own = opened.ragstone.embedding_dimension();
+    if dimensions.is_some_and(|wanted| wanted != own) {
         return Err(Error::param("dimensions", format!("this model's vectors have {own} dimensions; leave it out")));
     }
-    let data: Vec<Value> = vectors.iter().enumerate().map(|(index, vector)| object(index, vector, encoding)).collect();
-    Ok(HttpResponse::Ok().json(json!({
-        "object": "list", "data": data, "model": opened.embedder_id,
-        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    })))
+    let (ragstone, model) = (opened.ragstone.clone(), opened.embedder_id.clone());
+    let deadline = Duration::from_secs(state.settings.deadline_s);
+    let body = state.on_runtime(async move {
+        let embedded = ragstone.embed(texts, deadline).await.map_err(Error::from)?;
+        // Half a million numbers are written at most: not on a thread that others wait for.
+        let written = tokio::task::spawn_blocking(move || json(&model, &embedded, encoding)).await;
+        written.map_err(|_| Error::internal("writing the vectors broke off"))?
+    });
+    let body = body.await?.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Error::param("input", error.to_string()),
+        _ => error,
+    })?;
+    Ok(HttpResponse::Ok().content_type(ContentType::json()).body(body))
 }
 
-/// In tokens of the language model: close enough for accounting.
-fn count_tokens(opened: &Opened, texts: &[String]) -> Result<usize> {
-    texts.iter().map(|text| Ok(opened.ragstone.tokenizer().encode_text(text)?.len())).sum()
+#[derive(Serialize)]
+struct List<'a> {
+    object: &'static str,
+    data: Vec<Object<'a>>,
+    model: &'a str,
+    usage: Usage,
 }
 
-fn object(index: usize, vector: &[f32], encoding: Encoding) -> Value {
-    let embedding = match encoding {
-        Encoding::Float => json!(vector),
+#[derive(Serialize)]
+struct Object<'a> {
+    object: &'static str,
+    index: usize,
+    embedding: Vector<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector<'a> {
+    Float(&'a [f32]),
+    Base64(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
+}
+
+fn json(model: &str, embedded: &Embedded, encoding: Encoding) -> Result<Vec<u8>> {
+    let object = |(index, vector)| Object { object: "embedding", index, embedding: encoded(vector, encoding) };
+    let data = embedded.vectors.iter().map(Vec::as_slice).enumerate().map(object).collect();
+    let usage = Usage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
+    serde_json::to_vec(&List { object: "list", data, model, usage })
+        .map_err(|error| Error::internal(format!("the vectors cannot be written: {error}")))
+}
+
+fn encoded(vector: &[f32], encoding: Encoding) -> Vector<'_> {
+    match encoding {
+        Encoding::Float => Vector::Float(vector),
         Encoding::Base64 => {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
-            json!(base64::engine::general_purpose::STANDARD.encode(bytes))
+            Vector::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
         }
-    };
-    json!({ "object": "embedding", "index": index, "embedding": embedding })
+    }
 }

@@ -1,10 +1,18 @@
 //! The fields of a JSON request, taken one by one, so that each error names its field and no field is lost unseen.
 
+use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::{HttpResponse, ResponseError};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::body::Incoming;
 use crate::error::{Error, Result};
+
+/// Names what was ignored of a request.
+const IGNORED_HEADER: HeaderName = HeaderName::from_static("x-ragstone-ignored");
+/// The most names in it, and the bytes of each.
+const MAX_IGNORED: usize = 32;
+const MAX_IGNORED_BYTES: usize = 64;
 
 /// What is left of a request's top-level object.
 #[derive(Debug)]
@@ -46,6 +54,19 @@ impl Fields {
         self.take(name)?.ok_or_else(|| Error::param(name, format!("`{name}` is missing")))
     }
 
+    /// Takes out what is not known: clients of OpenAI's endpoints send what other servers understand.
+    pub fn ignore_unknown(&mut self, is_known: impl Fn(&str) -> bool) -> Ignored {
+        let mut ignored = Ignored(Vec::new());
+        self.0.retain(|name, value| {
+            let stays = is_known(name);
+            if !stays && !value.is_null() {
+                ignored.add(name);
+            }
+            stays
+        });
+        ignored
+    }
+
     /// Drops fields that change nothing about an answer.
     pub fn ignore(&mut self, names: &[&str]) {
         for name in names {
@@ -68,6 +89,32 @@ impl Fields {
             None => Ok(()),
             Some(name) => Err(Error::param(name, format!("unrecognized request argument: `{name}`"))),
         }
+    }
+}
+
+/// The names of a request's fields that were ignored.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ignored(Vec<String>);
+
+impl Ignored {
+    /// Only what can stand in a header, and not more than fits into one.
+    fn add(&mut self, name: &str) {
+        let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+        let is_fit = !name.is_empty() && name.len() <= MAX_IGNORED_BYTES && name.bytes().all(allowed);
+        if is_fit && self.0.len() < MAX_IGNORED {
+            self.0.push(name.to_owned());
+        }
+    }
+
+    /// The response, with a header that names them, also where it is an error's.
+    pub fn note(&self, answered: Result<HttpResponse>) -> HttpResponse {
+        let mut response = answered.unwrap_or_else(|error| error.error_response());
+        if let Ok(value) = HeaderValue::from_str(&self.0.join(", "))
+            && !value.is_empty()
+        {
+            response.headers_mut().insert(IGNORED_HEADER, value);
+        }
+        response
     }
 }
 
@@ -110,5 +157,29 @@ mod tests {
         assert_eq!(fields.finish().unwrap_err().at_param(), Some("u"));
         let mut fields = Fields::parse(br#"{"tools":[{}]}"#).unwrap();
         assert_eq!(fields.refuse_unless("tools", is_nothing).unwrap_err().at_param(), Some("tools"));
+    }
+
+    #[test]
+    fn unknown_fields_are_named_in_a_header_that_stays_small() {
+        let body = r#"{"a":1,"b":2,"z":null,"no_stop_trim":false,"x\r\ny: z":1,"":1,"\u00e9":1,"c.d-e":{}}"#;
+        let mut fields = Fields::parse(body.as_bytes()).unwrap();
+        let ignored = fields.ignore_unknown(|name| ["a", "b"].contains(&name));
+        let header = |response: HttpResponse| {
+            response.headers().get(IGNORED_HEADER).map(|value| value.to_str().unwrap().to_owned())
+        };
+        for answered in [Ok(HttpResponse::Ok().finish()), Err(Error::invalid("no"))] {
+            assert_eq!(header(ignored.note(answered)).as_deref(), Some("c.d-e, no_stop_trim"));
+        }
+        assert_eq!((fields.take::<u8>("a").unwrap(), fields.take::<u8>("b").unwrap()), (Some(1), Some(2)));
+        fields.finish().unwrap();
+
+        let many: Map<String, Value> = (0..100).map(|i| (format!("{i:064}"), Value::Bool(true))).collect();
+        let mut fields = Fields(many);
+        fields.0.insert("y".repeat(65), Value::Bool(true));
+        let ignored = fields.ignore_unknown(|_| false);
+        assert_eq!(ignored.0.len(), MAX_IGNORED);
+        assert_eq!(header(ignored.note(Ok(HttpResponse::Ok().finish()))).unwrap().len(), 32 * 64 + 31 * 2);
+        let none = Fields(Map::new()).ignore_unknown(|_| false);
+        assert_eq!(header(none.note(Ok(HttpResponse::Ok().finish()))), None);
     }
 }

@@ -1,8 +1,9 @@
 //! What chat and plain completions have in common: sampling, streaming, and ragstone's extension.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, Reuse};
+use ragstone_actors::{Context, InlineDocument, Reuse, check_tenant};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Env;
 use serde::Deserialize;
@@ -11,6 +12,76 @@ use serde_json::Value;
 use super::fields::{Fields, is_nothing};
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
+
+/// What both endpoints take.
+const TAKEN: &[&str] = &[
+    "model",
+    "ragstone",
+    "stream",
+    "stream_options",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "stop",
+    "stop_token_ids",
+    "ignore_eos",
+    "skip_special_tokens",
+    "seed",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "n",
+    "best_of",
+    "tool_choice",
+    "function_call",
+    "modalities",
+    "response_format",
+    "web_search_options",
+    "moderation",
+    "add_generation_prompt",
+];
+
+/// Bookkeeping and hints: without effect on the answer.
+const HINTS: &[&str] = &[
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+    "prediction",
+];
+
+/// With them the answer would be another one: refused unless they ask for nothing.
+const REFUSED: &[&str] = &[
+    "tools",
+    "functions",
+    "audio",
+    "use_beam_search",
+    "bad_words",
+    "allowed_token_ids",
+    "continue_final_message",
+    "chat_template",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+    "grammar",
+    "json_schema",
+];
+
+/// Whether both endpoints know a field, or the one whose `own` fields these are. Others are ignored, and named in a header.
+pub fn is_known(name: &str, own: &[&str]) -> bool {
+    [TAKEN, HINTS, REFUSED, own].iter().any(|names| names.contains(&name))
+}
 
 /// Sampling, streaming and the extension of one request.
 #[derive(Debug)]
@@ -52,6 +123,7 @@ impl Extension {
     }
 
     fn check(&self) -> Result<()> {
+        check_tenant(&self.tenant).map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
         if let Reuse::Ratio(ratio) = self.reuse
             && !(0.0..=1.0).contains(&ratio)
         {
@@ -74,10 +146,18 @@ enum Stop {
     Many(Vec<String>),
 }
 
+/// OpenAI's map from token ids, which JSON makes texts, or llama.cpp's list of pairs.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum LogitBias {
+    Map(BTreeMap<String, f32>),
+    Pairs(Vec<(u32, f32)>),
+}
+
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct StreamOptions {
-    include_usage: bool,
+    include_usage: Option<bool>,
 }
 
 impl Generation {
@@ -105,65 +185,89 @@ impl Generation {
         if max_tokens == Some(0) {
             return Err(Error::param("max_tokens", "`max_tokens` must be at least 1"));
         }
-        let stop = match fields.take("stop")? {
-            None => Vec::new(),
-            Some(Stop::One(text)) => vec![text],
-            Some(Stop::Many(texts)) => texts,
-        };
-        if stop.iter().any(String::is_empty) {
-            return Err(Error::param("stop", "`stop` must not hold an empty string"));
-        }
-        let seed = match fields.take::<i64>("seed")? {
-            Some(seed) => seed.cast_unsigned(),
-            None => env.random_u64(),
-        };
-        let sampling = SamplingParams {
-            temperature: fields.take("temperature")?.unwrap_or(1.0),
-            top_p: fields.take("top_p")?.unwrap_or(1.0),
-            top_k: fields.take("top_k")?.unwrap_or(0),
-            seed,
-            max_tokens: max_tokens.unwrap_or(default_max_tokens),
-            stop,
-            logprobs: None,
-        };
-        sampling.validate()?;
+        let sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let deadline = extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit));
-        Ok(Self { sampling, stream, include_usage: stream && options.include_usage, extension, deadline })
+        Ok(Self { sampling, stream, include_usage: stream && options.include_usage == Some(true), extension, deadline })
     }
 
     fn refuse_unsupported(fields: &mut Fields) -> Result<()> {
-        // Bookkeeping of OpenAI's platform: without effect on the answer.
-        fields.ignore(&[
-            "user",
-            "metadata",
-            "store",
-            "service_tier",
-            "safety_identifier",
-            "prompt_cache_key",
-            "prompt_cache_retention",
-            "parallel_tool_calls",
-        ]);
+        fields.ignore(HINTS);
         if let Some(count) = fields.take::<u64>("n")?
             && count != 1
         {
             return Err(Error::param("n", format!("`n` is {count}; only one choice a request is supported")));
         }
-        for name in ["frequency_penalty", "presence_penalty", "logit_bias", "tools", "functions", "audio", "prediction"]
-        {
+        fields.refuse_unless("best_of", |value| *value == 1)?;
+        for name in REFUSED {
             fields.refuse_unless(name, is_nothing)?;
         }
-        for name in ["web_search_options", "reasoning_effort", "verbosity", "moderation"] {
+        for name in ["web_search_options", "moderation"] {
             fields.refuse_unless(name, |_| false)?;
         }
         for name in ["tool_choice", "function_call"] {
             fields.refuse_unless(name, |value| matches!(value.as_str(), Some("none" | "auto")))?;
         }
+        fields.refuse_unless("add_generation_prompt", |value| *value == true)?;
         fields.refuse_unless("response_format", |value| value["type"] == "text")?;
         fields.refuse_unless("modalities", |value| *value == serde_json::json!(["text"]))
+    }
+}
+
+/// How tokens are chosen, and when the answer ends. `random` gives the seed where the request has none.
+fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64) -> Result<SamplingParams> {
+    let stop = match fields.take("stop")? {
+        None => Vec::new(),
+        Some(Stop::One(text)) => vec![text],
+        Some(Stop::Many(texts)) => texts,
+    };
+    if stop.iter().any(String::is_empty) {
+        return Err(Error::param("stop", "`stop` must not hold an empty string"));
+    }
+    let seed = match fields.take::<serde_json::Number>("seed")? {
+        Some(seed) => seed
+            .as_u64()
+            .or_else(|| seed.as_i64().map(i64::cast_unsigned))
+            .ok_or_else(|| Error::param("seed", format!("`seed` is {seed}; use a whole number of 64 bits")))?,
+        None => random(),
+    };
+    // Other servers write -1 for "all".
+    let top_k = fields.take::<i64>("top_k")?.unwrap_or(0).max(0);
+    let sampling = SamplingParams {
+        temperature: fields.take("temperature")?.unwrap_or(1.0),
+        top_p: fields.take("top_p")?.unwrap_or(1.0),
+        top_k: usize::try_from(top_k).unwrap_or(usize::MAX),
+        min_p: fields.take("min_p")?.unwrap_or(0.0),
+        repetition_penalty: fields.take("repetition_penalty")?.unwrap_or(1.0),
+        frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
+        presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
+        logit_bias: fields.take("logit_bias")?.map_or(Ok(Vec::new()), biases)?,
+        seed,
+        max_tokens,
+        min_tokens: fields.take("min_tokens")?.unwrap_or(0),
+        ignore_eos: fields.take("ignore_eos")?.unwrap_or(false),
+        stop,
+        stop_token_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
+        show_control: !fields.take("skip_special_tokens")?.unwrap_or(true),
+        logprobs: None,
+    };
+    sampling.validate_stop().map_err(|error| Error::param("stop", error.to_string()))?;
+    sampling.validate()?;
+    Ok(sampling)
+}
+
+fn biases(given: LogitBias) -> Result<Vec<(u32, f32)>> {
+    let id = |(name, bias): (String, f32)| {
+        let wrong =
+            || Error::param("logit_bias", format!("`logit_bias` names `{}`; use token ids", name.escape_default()));
+        Ok((name.parse().map_err(|_| wrong())?, bias))
+    };
+    match given {
+        LogitBias::Map(map) => map.into_iter().map(id).collect(),
+        LogitBias::Pairs(pairs) => Ok(pairs),
     }
 }
 
@@ -204,5 +308,63 @@ pub fn text_of(content: Value, param: &str) -> Result<String> {
             })
             .collect(),
         _ => Err(Error::param(param, format!("`{param}` must be a string or a list of text parts"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sampled(body: &str) -> Result<SamplingParams> {
+        let mut fields = Fields::parse(body.as_bytes())?;
+        let params = sampling(&mut fields, 7, || 1);
+        params.and_then(|params| fields.finish().map(|()| params))
+    }
+
+    #[test]
+    fn fields_of_other_servers_are_read() {
+        let defaults = SamplingParams { temperature: 1.0, seed: 1, max_tokens: 7, ..SamplingParams::default() };
+        assert_eq!(sampled("{}").unwrap(), defaults);
+        for (body, expected) in [
+            (r#"{"top_k": -1}"#, defaults.clone()),
+            (r#"{"top_k": 9223372036854775807}"#, SamplingParams { top_k: i64::MAX as usize, ..defaults.clone() }),
+            (r#"{"seed": -1}"#, SamplingParams { seed: u64::MAX, ..defaults.clone() }),
+            (r#"{"seed": 18446744073709551615}"#, SamplingParams { seed: u64::MAX, ..defaults.clone() }),
+            (
+                r#"{"logit_bias": {"5": -100, "6": 1.5}}"#,
+                SamplingParams { logit_bias: vec![(5, -100.0), (6, 1.5)], ..defaults.clone() },
+            ),
+            (r#"{"logit_bias": [[5, 1]]}"#, SamplingParams { logit_bias: vec![(5, 1.0)], ..defaults.clone() }),
+            (
+                r#"{"ignore_eos": true, "min_tokens": 3, "stop_token_ids": [9], "skip_special_tokens": false}"#,
+                SamplingParams {
+                    ignore_eos: true,
+                    min_tokens: 3,
+                    stop_token_ids: vec![9],
+                    show_control: true,
+                    ..defaults.clone()
+                },
+            ),
+        ] {
+            assert_eq!(sampled(body).unwrap(), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused() {
+        for (body, words) in [
+            (r#"{"logit_bias": {"x": 1}}"#, "`x`"),
+            (r#"{"logit_bias": {"-1": 1}}"#, "`-1`"),
+            (r#"{"logit_bias": {"99999999999": 1}}"#, "`99999999999`"),
+            (r#"{"logit_bias": {"1": 1e300}}"#, "logit_bias"),
+            (r#"{"repetition_penalty": 1e300}"#, "repetition_penalty"),
+            (r#"{"top_k": 9223372036854775808}"#, "top_k"),
+            (r#"{"seed": 36893488147419103232}"#, "seed"),
+            (r#"{"stop": ["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]}"#, "at most 16"),
+            (r#"{"stop_token_ids": [-1]}"#, "stop_token_ids"),
+        ] {
+            let error = sampled(body).unwrap_err();
+            assert!(error.to_string().contains(words), "{body}: {error}");
+        }
     }
 }

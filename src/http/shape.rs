@@ -151,10 +151,21 @@ fn extension(citations: &[Citation], finish: &Finish) -> Value {
 }
 
 fn chat_logprob(token: &TokenEvent) -> Value {
-    let one = |text: &str, logprob: f32| json!({ "token": text, "logprob": logprob, "bytes": text.as_bytes() });
-    let mut chosen = one(&token.text, token.logprob);
-    chosen["top_logprobs"] = token.top.iter().map(|(_, text, logprob)| one(text, *logprob)).collect();
+    let one = |text: &str, bytes: &[u8], logprob: f32| json!({ "token": text, "logprob": logprob, "bytes": bytes });
+    let mut chosen = one(&token.text, token.text.as_bytes(), token.logprob);
+    let top = token.top.iter();
+    chosen["top_logprobs"] = top.map(|other| one(&name(&other.bytes), &other.bytes, other.logprob)).collect();
     chosen
+}
+
+/// What OpenAI calls a token: its text, or its bytes where they are none.
+fn name(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| escaped(bytes), str::to_owned)
+}
+
+/// `bytes:\xe2\x80`
+fn escaped(bytes: &[u8]) -> String {
+    bytes.iter().fold("bytes:".to_owned(), |text, byte| format!("{text}\\x{byte:02x}"))
 }
 
 fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> Value {
@@ -162,10 +173,13 @@ fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> V
     for token in tokens {
         texts.push(token.text.as_str());
         logprobs.push(token.logprob);
-        // Two ids may decode to one text; the likelier one, which comes first, keeps its place.
+        // Two ids may stand for one text; the likelier one, which comes first, has it for its name.
         let mut top = Map::new();
-        for (_, text, logprob) in &token.top {
-            top.entry(text.clone()).or_insert_with(|| json!(logprob));
+        for other in &token.top {
+            let names = [name(&other.bytes), escaped(&other.bytes), format!("token_id:{}", other.id)];
+            if let Some(free) = names.into_iter().find(|name| !top.contains_key(name)) {
+                top.insert(free, json!(other.logprob));
+            }
         }
         tops.push(Value::Object(top));
         offsets.push(offset);
@@ -177,10 +191,34 @@ fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> V
 
 #[cfg(test)]
 mod tests {
+    use ragstone_actors::Alternative;
+
     use super::*;
 
     fn token(text: &str) -> TokenEvent {
-        TokenEvent { id: 1, text: text.into(), logprob: -0.5, top: vec![(1, text.into(), -0.5), (2, "b".into(), -1.5)] }
+        let other = |id, bytes: &[u8], logprob| Alternative { id, bytes: bytes.to_vec(), logprob };
+        TokenEvent {
+            id: 1,
+            text: text.into(),
+            logprob: -0.5,
+            top: vec![other(1, text.as_bytes(), -0.5), other(2, b"b", -1.5)],
+        }
+    }
+
+    #[test]
+    fn tokens_of_one_text_keep_apart() {
+        let other = |id, bytes: &[u8]| Alternative { id, bytes: bytes.to_vec(), logprob: -(id as f32) };
+        let top = vec![other(1, b"a"), other(2, b"a"), other(3, b"a"), other(4, b"\xe2\x80"), other(5, b"\xe2")];
+        let token = TokenEvent { id: 1, text: "a".into(), logprob: -1.0, top };
+        let json = completion_logprobs(std::slice::from_ref(&token), 0, 5);
+        let expected = json!({
+            "a": -1.0, "bytes:\\x61": -2.0, "token_id:3": -3.0, "bytes:\\xe2\\x80": -4.0, "bytes:\\xe2": -5.0
+        });
+        assert_eq!(json["top_logprobs"][0], expected);
+        assert_eq!(
+            chat_logprob(&token)["top_logprobs"][4],
+            json!({ "token": "bytes:\\xe2", "logprob": -5.0, "bytes": [0xE2] })
+        );
     }
 
     fn finish() -> Finish {

@@ -54,7 +54,6 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "messages": hello(), "max_tokens": -1 }), "max_tokens"),
         (json!({ "messages": hello(), "stop": [""] }), "stop"),
         (json!({ "messages": hello(), "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
-        (json!({ "messages": hello(), "tempratur": 1 }), "tempratur"),
         (json!({ "messages": hello(), "ragstone": { "colection": "x" } }), "ragstone"),
         (json!({ "messages": hello(), "ragstone": { "collection": "x", "top_k": 0 } }), "ragstone.top_k"),
         (json!({ "messages": hello(), "ragstone": { "reuse": { "ratio": 2 } } }), "ragstone.reuse.ratio"),
@@ -118,7 +117,6 @@ async fn a_prompt_longer_than_the_context() {
     for (path, body) in [
         (CHAT, json!({ "messages": [{ "role": "user", "content": long }] })),
         (TEXT, json!({ "prompt": vec![5; 5000] })),
-        (TEXT, json!({ "prompt": [5], "max_tokens": 1_000_000 })),
     ] {
         let (status, error) = service.post(path, &body).await;
         assert_eq!((status, &error["error"]["code"]), (400, &json!("context_length_exceeded")), "{error}");

@@ -19,9 +19,11 @@ mod limits;
 mod lossy;
 mod migrate;
 mod openai_client;
+mod openai_fields;
 mod openai_shape;
 #[path = "../outside/mod.rs"]
 mod outside;
+mod request_bounds;
 mod restart;
 mod s3;
 #[path = "../s3_server/mod.rs"]

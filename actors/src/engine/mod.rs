@@ -149,16 +149,37 @@ impl Engine {
         self.shared.queue.push(job, urgency)
     }
 
+    /// How many tokens an answer to such a prompt may have.
+    ///
+    /// # Errors
+    /// `ContextLength` where there is no place for one.
+    pub fn room(&self, prompt_tokens: usize) -> Result<usize> {
+        self.check_fits(prompt_tokens, 1)?;
+        let blocks = self.shared.device.allocator().usable_blocks();
+        let device = blocks.saturating_mul(ragstone_kernels::pool::BLOCK_TOKENS);
+        Ok(self.context().min(device).saturating_sub(prompt_tokens))
+    }
+
+    /// Tokens of prompt and answer together, as far as the model goes.
+    pub fn context(&self) -> usize {
+        self.shared.model.config().max_positions
+    }
+
+    /// How many tokens the model knows.
+    pub fn vocabulary(&self) -> usize {
+        self.shared.model.config().vocab_size
+    }
+
     /// Whether a prompt and its answer can ever be served.
     pub fn check_fits(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
-        let wanted = prompt_tokens + max_tokens;
-        let context = self.shared.model.config().max_positions;
+        let wanted = prompt_tokens.saturating_add(max_tokens);
+        let context = self.context();
         if wanted > context {
             return Err(Error::new(
                 ErrorKind::ContextLength,
                 format!(
                     "the prompt has {prompt_tokens} tokens and {max_tokens} more may be generated, but the model's context is \
-                     {context}; shorten the prompt, ask for fewer passages, or lower max_tokens"
+                     {context}; shorten the prompt, or ask for fewer passages"
                 ),
             ));
         }

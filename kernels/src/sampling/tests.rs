@@ -109,9 +109,43 @@ fn parameters_out_of_range_are_named() {
         (SamplingParams { temperature: f32::NAN, ..Default::default() }, "temperature"),
         (SamplingParams { top_p: 0.0, ..Default::default() }, "top_p"),
         (SamplingParams { logprobs: Some(21), ..Default::default() }, "logprobs"),
+        (SamplingParams { min_p: 1.1, ..Default::default() }, "min_p"),
+        (SamplingParams { repetition_penalty: 0.0, ..Default::default() }, "repetition_penalty"),
+        (SamplingParams { frequency_penalty: 2.1, ..Default::default() }, "frequency_penalty"),
+        (SamplingParams { presence_penalty: f32::NAN, ..Default::default() }, "presence_penalty"),
+        (SamplingParams { logit_bias: vec![(0, 101.0)], ..Default::default() }, "logit_bias"),
+        (SamplingParams { logit_bias: vec![(0, 1.0); 1025], ..Default::default() }, "logit_bias"),
+        (SamplingParams { stop_token_ids: vec![0; 1025], ..Default::default() }, "stop_token_ids"),
+        (SamplingParams { stop: vec!["a".into(); 17], ..Default::default() }, "stop"),
+        (SamplingParams { stop: vec!["a".repeat(1025)], ..Default::default() }, "stop"),
     ];
     for (params, name) in cases {
         assert!(params.validate().unwrap_err().to_string().contains(name));
     }
     SamplingParams::default().validate().unwrap();
+}
+
+#[test]
+fn min_p_drops_what_is_far_below_the_likeliest() {
+    // Weights at temperature 1: 1, about 0.90, 0.05, 0.02.
+    let logits = [3.0f32, 2.9, 0.0, -1.0];
+    let params = |min_p| SamplingParams { temperature: 1.0, min_p, seed: 1, ..Default::default() };
+    assert!(draws(params(0.1), &logits, 500).iter().all(|id| *id < 2));
+    assert!(draws(params(0.03), &logits, 2000).contains(&2));
+    assert!(!draws(params(0.03), &logits, 2000).contains(&3));
+    assert!(draws(params(1.0), &logits, 100).iter().all(|id| *id == 0));
+}
+
+#[test]
+fn penalties_change_the_choice_and_not_the_log_probability() {
+    let logits = [2.0f32, 1.5, 0.0];
+    let params = SamplingParams { presence_penalty: 1.0, ..Default::default() };
+    assert_eq!(draws(params, &logits, 4), [0, 1, 0, 0]);
+    let params = SamplingParams { logit_bias: vec![(0, -100.0)], logprobs: Some(1), ..Default::default() };
+    let sampled = sampler(params).sample(&logits).unwrap();
+    let sum: f32 = logits.iter().map(|l| l.exp()).sum();
+    assert_eq!((sampled.id, sampled.top[0].0), (1, 0));
+    assert!((sampled.logprob - (1.5 - sum.ln())).abs() < 1e-6);
+    let repeats = SamplingParams { repetition_penalty: 2.0, ..Default::default() };
+    assert_eq!(Sampler::answering(repeats, &[0], &[]).sample(&logits).unwrap().id, 1);
 }

@@ -16,11 +16,12 @@ pub struct StreamDecoder {
     ids: Vec<u32>,
     /// How many of `ids` are given out.
     emitted: usize,
+    with_control: bool,
 }
 
 impl StreamDecoder {
-    pub(super) fn new(tokenizer: Tokenizer) -> Self {
-        Self { tokenizer, ids: Vec::new(), emitted: 0 }
+    pub(super) fn new(tokenizer: Tokenizer, with_control: bool) -> Self {
+        Self { tokenizer, ids: Vec::new(), emitted: 0, with_control }
     }
 
     /// Takes the next id and returns the text that is now certain, often empty.
@@ -45,8 +46,8 @@ impl StreamDecoder {
     }
 
     fn pending_text(&self) -> Result<String> {
-        let context = self.tokenizer.decode(&self.ids[..self.emitted])?;
-        let all = self.tokenizer.decode(&self.ids)?;
+        let context = self.tokenizer.decode_with(&self.ids[..self.emitted], self.with_control)?;
+        let all = self.tokenizer.decode_with(&self.ids, self.with_control)?;
         Ok(all.get(context.len()..).unwrap_or_default().to_owned())
     }
 }

@@ -35,7 +35,7 @@ fn cases(name: &str) -> Cases {
 }
 
 fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> (String, Vec<String>) {
-    let mut stream = tokenizer.stream();
+    let mut stream = tokenizer.stream(false);
     let mut pieces: Vec<String> = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
     pieces.push(stream.finish().unwrap());
     (pieces.concat(), pieces)
@@ -86,7 +86,7 @@ fn a_stream_that_ends_inside_a_character_says_so_once() {
 fn bytes_that_never_become_text_do_not_pile_up() {
     let tokenizer = load("byte_level");
     let first_of_four = tokenizer.encode("🚢", false).unwrap()[0];
-    let mut stream = tokenizer.stream();
+    let mut stream = tokenizer.stream(false);
     let mut text = String::new();
     for _ in 0..100 {
         text += &stream.push(first_of_four).unwrap();
@@ -164,6 +164,83 @@ fn text_from_elsewhere_cannot_hold_control_tokens() {
     assert_eq!(tokenizer.decode(&ids).unwrap(), text);
     let plain = "Nothing special here: 1 < 2.";
     assert_eq!(tokenizer.encode_text(plain).unwrap(), tokenizer.encode(plain, false).unwrap());
+}
+
+/// As it was first written: searches every control token in all that is left after each cut.
+fn encode_text_slowly(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let decoder = tokenizer.inner.tokenizer.get_added_tokens_decoder();
+    let control: Vec<String> = decoder.into_values().filter(|token| token.special).map(|token| token.content).collect();
+    let (mut ids, mut rest) = (Vec::new(), text);
+    while let Some((start, token)) = control.iter().filter_map(|token| Some((rest.find(&**token)?, token))).min() {
+        let cut = start + token.chars().next().unwrap().len_utf8();
+        ids.extend(tokenizer.encode(&rest[..cut], false).unwrap());
+        rest = &rest[cut..];
+    }
+    ids.extend(tokenizer.encode(rest, false).unwrap());
+    ids
+}
+
+#[test]
+fn one_pass_gives_the_ids_that_searching_again_and_again_gave() {
+    let mut random = fastrand::Rng::with_seed(11);
+    for name in NAMES {
+        let tokenizer = load(name);
+        let decoder = tokenizer.inner.tokenizer.get_added_tokens_decoder();
+        let mut pieces: Vec<String> = decoder.into_values().map(|token| token.content).collect();
+        pieces.sort();
+        pieces.extend(["<", "<|", "|>", ">", "</", "a", " ", "é🚢", "\n", "<|im_", "<<s>", "s>"].map(String::from));
+        for _ in 0..300 {
+            let text: String = (0..random.usize(0..12)).map(|_| &*pieces[random.usize(0..pieces.len())]).collect();
+            let ids = tokenizer.encode_text(&text).unwrap();
+            assert_eq!(ids, encode_text_slowly(&tokenizer, &text), "{name}: {text:?}");
+            let is_cut = ids != tokenizer.encode(&text, false).unwrap();
+            assert!(!is_cut || tokenizer.has_control(&text), "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_tokens_bytes_are_those_of_the_text() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        for case in cases(name).cases {
+            let ids: Vec<u32> = case
+                .ids
+                .iter()
+                .copied()
+                .filter(|id| tokenizer.decode(&[*id]).is_ok_and(|text| !text.is_empty()))
+                .collect();
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| tokenizer.token_bytes(*id)).collect();
+            let text = String::from_utf8(bytes).unwrap();
+            assert_eq!(text.trim_start(), tokenizer.decode(&ids).unwrap().trim_start(), "{name}");
+        }
+    }
+    let tokenizer = load("byte_level");
+    let ship = tokenizer.encode("🚢", false).unwrap();
+    assert_eq!(tokenizer.token_bytes(ship[0]), [0xF0]);
+    assert_eq!(tokenizer.token_bytes(tokenizer.token_id("<|im_end|>").unwrap()), b"<|im_end|>");
+    assert!(tokenizer.token_bytes(u32::MAX).is_empty());
+}
+
+#[test]
+fn a_stream_shows_control_tokens_where_they_are_wanted() {
+    let tokenizer = load("byte_level");
+    let mut stream = tokenizer.stream(true);
+    let ids = tokenizer.encode("a<|im_end|>", false).unwrap();
+    let mut text: String = ids.iter().map(|id| stream.push(*id).unwrap()).collect();
+    text += &stream.finish().unwrap();
+    assert_eq!(text, "a<|im_end|>");
+}
+
+#[test]
+fn no_text_has_fewer_tokens_than_its_bytes_promise() {
+    for name in NAMES {
+        let tokenizer = load(name);
+        assert!((1..=MOST_BYTES_PER_TOKEN).contains(&tokenizer.bytes_per_token()), "{name}");
+        for case in cases(name).cases {
+            assert!(case.ids.len() * tokenizer.bytes_per_token() >= case.text.len(), "{name}: {:?}", case.text);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! Makes prompts of questions, on threads of its own: tokenizing a long text takes a while, and neither the HTTP threads nor
+//! the async runtime's may stand still for it. What cannot fit into the model's context is refused before it is read.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::residency::{Segment, SegmentKind};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::budget::Budget;
+use crate::error::{Error, ErrorKind, Result};
+use crate::prompt::{PromptFormat, assemble_chat, assemble_tokens};
+use crate::question::{Context, InlineDocument, Input, Question};
+use crate::stream::deadline_error;
+use crate::worker::panic_text;
+
+/// Threads that tokenize. Few, because each remembers words, and because one text keeps one of them busy: others go on.
+const THREADS: usize = 4;
+
+/// The model's tokenizer and chat template, and the threads that use them for questions.
+pub(crate) struct Assembler {
+    inner: Arc<Inner>,
+    threads: rayon::ThreadPool,
+}
+
+struct Inner {
+    tokenizer: Arc<Tokenizer>,
+    chat: Option<ChatTemplate>,
+    format: PromptFormat,
+    /// Tokens of the model's context.
+    context: usize,
+}
+
+impl Assembler {
+    pub(crate) fn start(
+        tokenizer: Arc<Tokenizer>,
+        chat: Option<ChatTemplate>,
+        format: PromptFormat,
+        context: usize,
+    ) -> Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(cores.clamp(2, THREADS))
+            .thread_name(|index| format!("tokenize-{index}"))
+            .build()
+            .map_err(|error| {
+                Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
+            })?;
+        Ok(Self { inner: Arc::new(Inner { tokenizer, chat, format, context }), threads })
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.inner.tokenizer
+    }
+
+    /// Refuses what is longer than the context whatever its tokens are. Reads nothing of the text.
+    ///
+    /// # Errors
+    /// `ContextLength`; the message states the rule.
+    pub(crate) fn check_size(&self, input: &Input) -> Result<()> {
+        check_size(input, self.inner.context, self.inner.tokenizer.bytes_per_token())
+    }
+
+    /// The token ids of documents that came with a question, each as a passage.
+    pub(crate) async fn passages(&self, question: &Arc<Question>, deadline: Instant) -> Result<Vec<Arc<[u32]>>> {
+        match &question.input {
+            Input::Chat { context: Some(context), .. } if !context.documents.is_empty() => {}
+            _ => return Ok(Vec::new()),
+        }
+        let question = question.clone();
+        self.run(deadline, move |inner| match &question.input {
+            Input::Chat { context: Some(Context { documents, .. }), .. } => inner.passages(documents),
+            _ => Ok(Vec::new()),
+        })
+        .await
+    }
+
+    /// The segments of a question over `passages`.
+    pub(crate) async fn assemble(
+        &self,
+        question: &Arc<Question>,
+        passages: Vec<Arc<[u32]>>,
+        today: Date,
+        deadline: Instant,
+    ) -> Result<Vec<Segment>> {
+        if let Input::Tokens(tokens) = &question.input {
+            return Ok(assemble_tokens(tokens.clone()));
+        }
+        let question = question.clone();
+        self.run(deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
+    }
+
+    /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
+    pub(crate) fn root(&self, today: Date) -> Result<Option<Segment>> {
+        let context = Some(Context::default());
+        let message = ChatMessage { role: "user".into(), content: "?".into() };
+        let segments = self.inner.assemble(&Input::Chat { messages: vec![message], context }, &[], today)?;
+        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
+    }
+
+    /// Runs work on one of the threads. What nobody waits for any more when its turn comes is not begun; what waits has a
+    /// place among the requests that the service takes, so the queue is as long as those are many.
+    async fn run<T: Send + 'static>(
+        &self,
+        deadline: Instant,
+        work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (reply, done) = oneshot::channel();
+        let (inner, span) = (self.inner.clone(), tracing::Span::current());
+        self.threads.spawn(move || {
+            if reply.is_closed() {
+                return;
+            }
+            let outcome = catch_unwind(AssertUnwindSafe(|| span.in_scope(|| work(&inner))));
+            let outcome = outcome.unwrap_or_else(|panic| Err(panicked(panic.as_ref())));
+            // Nobody may wait for it any more.
+            drop(reply.send(outcome));
+        });
+        match timeout_at(deadline, done).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
+            Err(_) => Err(deadline_error()),
+        }
+    }
+}
+
+impl Inner {
+    fn passages(&self, documents: &[InlineDocument]) -> Result<Vec<Arc<[u32]>>> {
+        let mut budget = Budget::new(self.context);
+        let passage = |document: &InlineDocument| {
+            let rendered = self.format.render_passage(&document.title, &document.text);
+            Ok(budget.tokens(&rendered, |text| self.tokenizer.encode_text(text))?.into())
+        };
+        documents.iter().map(passage).collect()
+    }
+
+    fn assemble(&self, input: &Input, passages: &[Arc<[u32]>], today: Date) -> Result<Vec<Segment>> {
+        let mut budget = Budget::new(self.context);
+        Ok(match input {
+            Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
+            Input::Text(text) => assemble_tokens(budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
+            Input::Chat { messages, context } => {
+                let template = self.chat.as_ref().map(|template| (template, today));
+                let passages = context.as_ref().map(|_| passages);
+                assemble_chat(messages, passages, &self.format, template, &self.tokenizer, &mut budget)?
+            }
+        })
+    }
+}
+
+/// A token has at most `bytes_per_token` bytes of text, and a message or document at least a token.
+fn check_size(input: &Input, context: usize, bytes_per_token: usize) -> Result<()> {
+    let too_many = |what: &str, count: usize| {
+        let message = format!("{count} {what} do not fit the model's context of {context} tokens; send fewer");
+        Err(Error::new(ErrorKind::ContextLength, message))
+    };
+    let bytes = match input {
+        Input::Tokens(tokens) if tokens.len() > context => return too_many("tokens", tokens.len()),
+        Input::Tokens(_) => 0,
+        Input::Text(text) => text.len(),
+        Input::Chat { messages, context: passages } => {
+            let documents = passages.as_ref().map_or(&[][..], |passages| &passages.documents);
+            if messages.len() > context {
+                return too_many("messages", messages.len());
+            }
+            if documents.len() > context {
+                return too_many("documents", documents.len());
+            }
+            let lengths = documents.iter().flat_map(|document| [document.title.len(), document.text.len()]);
+            lengths.chain(messages.iter().map(|message| message.content.len())).fold(0, usize::saturating_add)
+        }
+    };
+    let most = context.saturating_mul(bytes_per_token);
+    if bytes > most {
+        let message = format!(
+            "the prompt has {bytes} bytes of text, and the model's context of {context} tokens holds {most} at most \
+             ({bytes_per_token} bytes a token); shorten it"
+        );
+        return Err(Error::new(ErrorKind::ContextLength, message));
+    }
+    Ok(())
+}
+
+fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
+    let what = panic_text(panic);
+    tracing::error!(worker = "tokenize", panic = what, "request panicked; the service goes on");
+    metrics::counter!("ragstone_panics_total", "worker" => "tokenize").increment(1);
+    Error::new(ErrorKind::Internal, format!("the tokenizer failed on this request ({what}); the service goes on"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(messages: &[&str], documents: &[&str]) -> Input {
+        let message = |content: &&str| ChatMessage::new("user", *content);
+        let document = |text: &&str| InlineDocument { title: String::new(), text: (*text).to_owned() };
+        let context = Context { documents: documents.iter().map(document).collect(), ..Context::default() };
+        Input::Chat { messages: messages.iter().map(message).collect(), context: Some(context) }
+    }
+
+    #[test]
+    fn what_cannot_fit_is_refused_unread_and_the_rule_is_told() {
+        let check = |input: &Input| check_size(input, 4, 8);
+        for fits in [
+            Input::Tokens(vec![1; 4]),
+            Input::Text("a".repeat(32)),
+            chat(&["a"; 4], &["b"; 4]),
+            chat(&[&"a".repeat(16)], &[&"b".repeat(16)]),
+        ] {
+            check(&fits).unwrap();
+        }
+        for (input, words) in [
+            (Input::Tokens(vec![1; 5]), "5 tokens"),
+            (Input::Text("a".repeat(33)), "8 bytes a token"),
+            (chat(&["a"; 5], &[]), "5 messages"),
+            (chat(&[], &["a"; 5]), "5 documents"),
+            (chat(&[&"a".repeat(16)], &[&"b".repeat(17)]), "33 bytes"),
+        ] {
+            let error = check(&input).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ContextLength);
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        check_size(&Input::Text("a".into()), usize::MAX, 32).unwrap();
+    }
+}

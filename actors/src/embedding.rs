@@ -1,0 +1,136 @@
+//! Sentence embeddings for callers: a few texts at a time, so that a request of many stops at its deadline, lets others in
+//! between, and keeps no more threads than it should.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::embedding::SentenceEncoder;
+use tokio::sync::{AcquireError, Semaphore};
+use tokio::time::{Instant, timeout_at};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::ragstone::blocking;
+use crate::stream::{deadline_after, deadline_error};
+
+/// Texts of one request, as many as OpenAI takes.
+const MAX_TEXTS: usize = 2048;
+/// Bytes of one text: OpenAI's 8192 tokens, long ones. The model reads the first 256.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+/// Bytes of all texts of a request: OpenAI's 300,000 tokens, long ones.
+const MAX_BYTES: usize = 2 << 20;
+/// Texts that are computed together.
+const BATCH: usize = 32;
+/// Batches that are computed at once, of all requests together.
+const AT_ONCE: usize = 2;
+
+/// Vectors of a request's texts.
+#[derive(Debug)]
+pub struct Embedded {
+    /// One unit vector a text.
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of the texts in the embedding model's vocabulary.
+    pub tokens: usize,
+}
+
+/// The embedding model behind its bounds.
+pub(crate) struct Embedder {
+    encoder: Arc<SentenceEncoder>,
+    /// Requests that wait or run.
+    admission: Semaphore,
+    max_queued: usize,
+    running: Arc<Semaphore>,
+}
+
+impl Embedder {
+    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize) -> Self {
+        let (admission, running) = (Semaphore::new(max_queued), Arc::new(Semaphore::new(AT_ONCE)));
+        Self { encoder, admission, max_queued, running }
+    }
+
+    pub(crate) fn encoder(&self) -> &Arc<SentenceEncoder> {
+        &self.encoder
+    }
+
+    /// Embeds `texts`, within `deadline`.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no texts, empty ones, or more than the bounds; `Overloaded` where too many requests wait;
+    /// `DeadlineExceeded`.
+    pub(crate) async fn embed(&self, texts: Vec<String>, deadline: Duration) -> Result<Embedded> {
+        check(&texts)?;
+        let _admission = self.admission.try_acquire().map_err(|_| {
+            metrics::counter!("ragstone_shed_total", "worker" => "embedding").increment(1);
+            let limit = self.max_queued;
+            Error::new(ErrorKind::Overloaded, format!("{limit} embedding requests are waiting or running; try again"))
+        })?;
+        let deadline = deadline_after(deadline);
+        let mut embedded = Embedded { vectors: Vec::with_capacity(texts.len()), tokens: 0 };
+        let texts: Arc<[String]> = texts.into();
+        for begin in (0..texts.len()).step_by(BATCH) {
+            let batch = self.batch(texts.clone(), begin, deadline).await?;
+            embedded.vectors.extend(batch.vectors);
+            embedded.tokens = embedded.tokens.saturating_add(batch.tokens);
+        }
+        Ok(embedded)
+    }
+
+    async fn batch(&self, texts: Arc<[String]>, begin: usize, deadline: Instant) -> Result<Embedded> {
+        let turn = timeout_at(deadline, self.running.clone().acquire_owned()).await;
+        let permit = turn.map_err(|_| deadline_error())?.map_err(|_: AcquireError| shutting_down())?;
+        let encoder = self.encoder.clone();
+        let work = blocking(move || {
+            // Held by the work and not by who waits for it: a caller that goes away frees no place that is still in use.
+            let _permit = permit;
+            let texts: Vec<&str> = texts[begin..].iter().take(BATCH).map(String::as_str).collect();
+            let counts = texts.iter().map(|text| encoder.token_count(text));
+            let tokens = counts.sum::<Result<usize, _>>()?;
+            Ok(Embedded { vectors: encoder.encode(&texts)?, tokens })
+        });
+        timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(ErrorKind::Cancelled, "the service is shutting down")
+}
+
+fn check(texts: &[String]) -> Result<()> {
+    let refused = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
+    if texts.is_empty() || texts.len() > MAX_TEXTS {
+        return refused(format!("`input` holds {} texts; send 1 to {MAX_TEXTS}", texts.len()));
+    }
+    if let Some(index) = texts.iter().position(String::is_empty) {
+        return refused(format!("text {index} of `input` is empty"));
+    }
+    if let Some((index, text)) = texts.iter().enumerate().find(|(_, text)| text.len() > MAX_TEXT_BYTES) {
+        let bytes = text.len();
+        return refused(format!("text {index} of `input` has {bytes} bytes; use at most {MAX_TEXT_BYTES}"));
+    }
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if bytes > MAX_BYTES {
+        return refused(format!("`input` has {bytes} bytes; send at most {MAX_BYTES} in a request"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_much_is_told() {
+        let long = "a".repeat(MAX_TEXT_BYTES);
+        check(&vec![long.clone(); MAX_BYTES / MAX_TEXT_BYTES]).unwrap();
+        check(&vec!["a".to_owned(); MAX_TEXTS]).unwrap();
+        for (texts, words) in [
+            (vec![], "0 texts"),
+            (vec!["a".to_owned(); MAX_TEXTS + 1], "2049 texts"),
+            (vec!["a".to_owned(), String::new()], "text 1"),
+            (vec![format!("{long}a")], "65537 bytes"),
+            (vec![long; MAX_BYTES / MAX_TEXT_BYTES + 1], "2162688 bytes"),
+        ] {
+            let error = check(&texts).unwrap_err();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
+}
