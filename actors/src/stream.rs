@@ -154,13 +154,6 @@ pub(crate) fn deadline_error() -> Error {
     Error::new(ErrorKind::DeadlineExceeded, "the request's deadline passed; ask for fewer tokens or raise `deadline_s`")
 }
 
-/// When something that begins now must be done; a time too far away to be counted is as good as never.
-pub(crate) fn deadline_after(limit: Duration) -> Instant {
-    const YEARS: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
-    let now = Instant::now();
-    now.checked_add(limit).unwrap_or_else(|| now + YEARS)
-}
-
 /// What is left until `deadline`.
 pub(crate) fn remaining(deadline: Instant) -> Result<Duration> {
     deadline.checked_duration_since(now()).filter(|left| !left.is_zero()).ok_or_else(deadline_error)

@@ -68,9 +68,9 @@ impl Tokenizer {
         // Training leftovers in some files; cutting a prompt short would lose text without a word.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(failed)?;
-        let mut model = tokenizer.get_model().clone();
-        model.resize_cache(CACHED_WORDS);
-        tokenizer.with_model(model);
+        let mut words = tokenizer.get_model().clone();
+        words.resize_cache(CACHED_WORDS);
+        tokenizer.with_model(words);
 
         let tokens = SpecialTokens::from_folder(model)?;
         let bos = leading_token(&tokenizer, &tokens)?;
