@@ -70,6 +70,7 @@ impl Fields {
             }
             stays
         });
+        ignored.0.sort_unstable();
         ignored
     }
 
