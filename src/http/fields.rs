@@ -64,6 +64,7 @@ impl Fields {
             }
             stays
         });
+        ignored.0.sort_unstable();
         ignored
     }
 
