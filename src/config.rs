@@ -47,6 +47,8 @@ pub struct Surface {
     /// The greatest body of a request, in bytes; may be given with a unit.
     #[serde(deserialize_with = "size::deserialize")]
     pub body_bytes: usize,
+    /// Processor time that parsing one file may take, in seconds; 60 by default.
+    pub file_seconds: u64,
 }
 
 /// How log lines are written.
@@ -72,6 +74,7 @@ impl Default for Surface {
             log_format: LogFormat::Text,
             log_steps: false,
             body_bytes: 16 << 20,
+            file_seconds: 60,
         }
     }
 }
@@ -159,6 +162,9 @@ impl Config {
     fn validate(&self) -> Result<()> {
         if self.surface.body_bytes < 1024 {
             return Err(Error::invalid("setting `body_bytes` must be at least 1024"));
+        }
+        if !(1..=86_400).contains(&self.surface.file_seconds) {
+            return Err(Error::invalid("setting `file_seconds` must be 1 to 86400"));
         }
         Ok(self.settings.validate()?)
     }

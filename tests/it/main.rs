@@ -8,6 +8,7 @@ mod command_line;
 mod eval;
 mod faults;
 mod harness;
+mod hostile_files;
 mod http_docs;
 mod hub;
 mod invalidate;
