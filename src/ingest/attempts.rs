@@ -67,11 +67,11 @@ impl Record {
         }
     }
 
-    /// Whether a file of this standing may join a group of `files`.
-    pub fn may_join(standing: Standing, files: usize) -> bool {
+    /// Whether a file of this standing may join a group of these. A suspect is alone.
+    pub fn may_join(standing: Standing, group: &[Standing]) -> bool {
         match standing {
-            Standing::Fresh => files < GROUP_FILES,
-            Standing::Suspect => files == 0,
+            Standing::Fresh => group.len() < GROUP_FILES && !group.contains(&Standing::Suspect),
+            Standing::Suspect => group.is_empty(),
             Standing::Condemned => false,
         }
     }
@@ -148,11 +148,14 @@ mod tests {
             written = record.job().clone();
             let (mut left_out, mut waiting, mut dead) = (Vec::new(), files.to_vec(), false);
             while !waiting.is_empty() && !dead {
-                let mut group = Vec::new();
+                let (mut group, mut standings) = (Vec::new(), Vec::new());
                 while let Some(next) = waiting.first() {
                     match record.standing(next) {
                         Standing::Condemned => left_out.push(waiting.remove(0)),
-                        standing if Record::may_join(standing, group.len()) => group.push(waiting.remove(0)),
+                        standing if Record::may_join(standing, &standings) => {
+                            group.push(waiting.remove(0));
+                            standings.push(standing);
+                        }
                         _ => break,
                     }
                 }

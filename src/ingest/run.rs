@@ -87,7 +87,7 @@ impl<'a> Run<'a> {
 
     /// Files to begin together. What ended ragstone twice is left out.
     async fn next_group(&mut self, files: &mut std::iter::Peekable<std::vec::IntoIter<FoundFile>>) -> Vec<FoundFile> {
-        let mut group = Vec::new();
+        let (mut group, mut standings) = (Vec::new(), Vec::new());
         while let Some(file) = files.peek() {
             let standing = self.record.standing(&shown(&file.path));
             if standing == Standing::Condemned {
@@ -96,8 +96,9 @@ impl<'a> Run<'a> {
                 self.skip(&path, reason.into()).await;
                 self.report.files += 1;
                 files.next();
-            } else if Record::may_join(standing, group.len()) {
+            } else if Record::may_join(standing, &standings) {
                 group.extend(files.next());
+                standings.push(standing);
             } else {
                 break;
             }

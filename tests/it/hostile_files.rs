@@ -220,16 +220,16 @@ async fn hostile_files_cost_one_line_each_and_nothing_else() {
 
 /// Words of which the reason must have one.
 const REASONS: &[(&str, &[&str])] = &[
-    ("pdf-form-in-itself", &["nests too deep"]),
+    ("pdf-form-in-itself", &["nests too deep", "longer than 1 s"]),
     ("pdf-forms-doubling", &["longer than 1 s"]),
     ("pdf-bomb", &["1024 MiB of memory", "longer than 1 s", "no text"]),
-    ("pdf-own-parent", &["nests too deep"]),
+    ("pdf-own-parent", &["nests too deep", "longer than 1 s"]),
     ("html-nested", &["nests too deep", "longer than 1 s", "1024 MiB"]),
     ("html-tables", &["nests too deep", "longer than 1 s", "1024 MiB"]),
     ("html-attributes", &["longer than 1 s"]),
     ("json-nested.json", &["recursion limit"]),
     ("json-nested-line", &["line 1: recursion limit"]),
-    ("json-long-line", &["fields beside `text`", "1024 MiB"]),
+    ("json-long-line", &["fields beside `text`", "1024 MiB", "longer than 1 s"]),
     ("json-nameless", &["line 1: a document's id is empty"]),
     ("text-utf-16", &["iconv -f utf-16"]),
     ("markdown-zeros", &["not text"]),
