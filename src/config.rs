@@ -65,6 +65,8 @@ pub struct Surface {
     pub write_timeout_s: u64,
     /// Connections at once; more wait until one ends.
     pub max_connections: usize,
+    /// Processor time that parsing one file may take, in seconds; 60 by default.
+    pub file_seconds: u64,
 }
 
 /// How log lines are written.
@@ -98,6 +100,7 @@ impl Default for Surface {
             body_timeout_s: 10,
             write_timeout_s: 30,
             max_connections: 1024,
+            file_seconds: 60,
         }
     }
 }
@@ -110,6 +113,7 @@ impl Surface {
             ("body_timeout_s", self.body_timeout_s as usize, 1),
             ("write_timeout_s", self.write_timeout_s as usize, 1),
             ("max_connections", self.max_connections, 2),
+            ("file_seconds", self.file_seconds as usize, 1),
         ];
         for (key, value, least) in least {
             if value < least {
@@ -120,6 +124,7 @@ impl Surface {
             ("body_timeout_s", self.body_timeout_s as usize, 3600),
             ("write_timeout_s", self.write_timeout_s as usize, 3600),
             ("max_connections", self.max_connections, 1 << 20),
+            ("file_seconds", self.file_seconds as usize, 86_400),
         ];
         for (key, value, most) in most {
             if value > most {

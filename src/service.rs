@@ -298,7 +298,7 @@ impl Service {
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
-        let ingestor = Ingestor::new(ragstone.library().clone(), ragstone.catalog().clone(), env);
+        let ingestor = Ingestor::new(ragstone.library().clone(), ragstone.catalog().clone(), env, surface.file_seconds);
         let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
         if self.state.opened.set(opened).is_err() {

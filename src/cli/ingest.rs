@@ -9,9 +9,13 @@ use crate::access;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
+use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::{IngestEvent, IngestReport};
-use crate::progress::{Progress, Unit};
+use crate::progress::{Progress, Unit, beside_bars};
+
+/// Files that are named on a terminal; `--json` has them all.
+const MAX_LISTED: usize = 200;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -40,6 +44,9 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             match event {
                 IngestEvent::Progress { files_done, files_total, .. } => bar.set(files_done as u64, files_total as u64),
                 IngestEvent::Skipped { path, reason } => skipped.push((path, reason)),
+                IngestEvent::Parked { collection, paths } => {
+                    beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
+                }
                 IngestEvent::Finished(report) => return Ok((report, skipped)),
             }
         }
@@ -56,8 +63,23 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     complain(&skipped)
 }
 
+/// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().map_err(|error| Error::io("cannot ingest", path, &error))
+    let path = path.canonicalize().map_err(|error| Error::io("cannot ingest", path, &error))?;
+    if path.to_str().is_none() {
+        let message =
+            format!("cannot ingest {}: its name is not valid UTF-8; rename it, or name its folder", shown(&path));
+        return Err(Error::invalid(message));
+    }
+    Ok(path)
+}
+
+fn parked(collection: &str, paths: &[String]) -> String {
+    let paths = paths.join(" ");
+    format!(
+        "an earlier ingest is parked, because it ended ragstone again and again; to try once more: \
+         ragstone ingest --collection {collection} {paths}"
+    )
 }
 
 fn summary(report: &IngestReport, collection: &str) -> String {
@@ -73,16 +95,16 @@ fn summary(report: &IngestReport, collection: &str) -> String {
     )
 }
 
-fn complain(skipped: &[(PathBuf, String)]) -> Result<()> {
+fn complain(skipped: &[(String, String)]) -> Result<()> {
     if skipped.is_empty() {
         return Ok(());
     }
-    let line = |(path, reason): &(PathBuf, String)| {
-        let path = path.display().to_string();
-        if reason.contains(&path) { format!("\n  {reason}") } else { format!("\n  {path}: {reason}") }
-    };
-    let lines: Vec<String> = skipped.iter().map(line).collect();
+    let mut lines: String =
+        skipped.iter().take(MAX_LISTED).map(|(path, reason)| format!("\n  {path}: {reason}")).collect();
+    if skipped.len() > MAX_LISTED {
+        lines.push_str(&format!("\n  and {} more; --json names them all", skipped.len() - MAX_LISTED));
+    }
     let files = output::count(skipped.len() as u64, "file was", "files were");
-    let message = format!("{files} not ingested (the others were):{}", lines.concat());
+    let message = format!("{files} not ingested (the others were):{lines}");
     Err(Error::new(ErrorKind::NotFound, message))
 }

@@ -1,23 +1,43 @@
 //! Reads files as documents: text, Markdown, HTML, JSON lines and JSON arrays, PDF.
 //!
-//! Blocking. A file that cannot be read is one clear error and costs nothing else.
+//! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
+//! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
 
+#[cfg(unix)]
+pub mod child;
+mod find;
 mod json;
+#[cfg(unix)]
+mod limits;
 mod markup;
+mod name;
+mod open;
+mod parse;
 mod pdf;
+#[cfg(unix)]
+mod process;
 
-use std::path::{Path, PathBuf};
+use std::io::Read;
+use std::path::Path;
 
 use ragstone_storage::corpus::Document;
+use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
+pub use self::find::{FoundFile, find_files};
+pub use self::name::shown;
+use self::open::Opened;
+use self::parse::{Each, Parsed};
+#[cfg(unix)]
+pub use self::process::Process;
+use crate::error::Error;
 
-/// Larger files are refused: a text of this size is a data set, and better ingested in pieces.
-const MAX_BYTES: u64 = 64 << 20;
+/// Of why a file was not read.
+const MAX_REASON_CHARS: usize = 300;
 
 /// How a file is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Format {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
     Text,
     Markdown,
     Html,
@@ -43,121 +63,86 @@ impl Format {
     }
 }
 
-/// What a list of paths comes to.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Files to read, in order.
-    pub files: Vec<PathBuf>,
-    /// Paths that will not be read, and why.
-    pub unreadable: Vec<(PathBuf, String)>,
+/// Why a file's documents did not come, or not all of them.
+#[derive(Debug)]
+pub enum Unread {
+    /// It cannot be read; what is wrong with it and what to do, without its name.
+    Skipped(String),
+    /// Whoever takes the documents wants no more.
+    Stopped,
+    /// Nothing about the file: none can be read now.
+    Failed(Error),
 }
 
-/// Walks folders in sorted order, hidden entries left out. Links to folders inside a folder are not followed, so that
-/// a loop cannot hang it.
-pub fn find_files(paths: &[PathBuf]) -> Found {
-    let mut found = Found::default();
-    for path in paths {
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => walk(path, &mut found),
-            Ok(metadata) => found.add(path.clone(), &metadata),
-            Err(error) => found.unreadable.push((path.clone(), error.to_string())),
-        }
-    }
-    found
+/// Makes documents of formats that need a parser.
+pub trait Parser {
+    /// Hands the documents of a file to `each`.
+    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread>;
 }
 
-impl Found {
-    fn add(&mut self, path: PathBuf, metadata: &std::fs::Metadata) {
-        match Format::of(&path) {
-            // Reading a pipe or a device could wait for ever.
-            Some(_) if !metadata.is_file() => self.unreadable.push((path, "not a regular file".into())),
-            Some(_) => self.files.push(path),
-            None => self.unreadable.push((path, format!("not a format that ragstone reads ({SUPPORTED})"))),
-        }
+/// Parses where it is called: tests of the formats, and systems without the means for a process with limits.
+#[cfg(any(test, not(unix)))]
+pub struct Here;
+
+#[cfg(any(test, not(unix)))]
+impl Parser for Here {
+    fn parse(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+        parse_here(format, file, each)
     }
 }
 
-fn walk(folder: &Path, found: &mut Found) {
-    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
-    let mut entries = match entries {
-        Ok(entries) => entries,
-        Err(error) => return found.unreadable.push((folder.to_owned(), error.to_string())),
-    };
-    entries.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in entries {
-        let path = entry.path();
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            continue;
-        }
-        match entry.file_type() {
-            Ok(kind) if kind.is_dir() => walk(&path, found),
-            Ok(kind) if kind.is_symlink() && path.is_dir() => {
-                found.unreadable.push((path, "a link to a folder; name the folder itself to read it".into()));
-            }
-            Ok(_) => match std::fs::metadata(&path) {
-                Ok(metadata) => found.add(path, &metadata),
-                Err(error) => found.unreadable.push((path, error.to_string())),
-            },
-            Err(error) => found.unreadable.push((path, error.to_string())),
-        }
+/// Reads one file after another.
+pub struct Reader<P> {
+    parser: P,
+}
+
+impl<P: Parser> Reader<P> {
+    /// What needs a parser goes to `parser`.
+    pub fn new(parser: P) -> Self {
+        Self { parser }
+    }
+
+    /// Hands the documents of a file to `each`, until it wants no more.
+    ///
+    /// # Errors
+    /// Why not all of them came. Where the file itself is at fault, none did.
+    pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
+        let path = &*found.path;
+        let Some(format) = Format::of(path) else {
+            return Err(Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})")));
+        };
+        let mut file = open::open(found).map_err(Unread::Skipped)?;
+        let mut is_stopped = false;
+        let mut pass_on = |parsed| {
+            is_stopped = !each(document(path, parsed));
+            if is_stopped { Err(String::new()) } else { Ok(()) }
+        };
+        let read = match format {
+            Format::Text => parse_here(format, &mut file, &mut pass_on),
+            _ => self.parser.parse(format, &mut file, &mut pass_on),
+        };
+        if is_stopped { Err(Unread::Stopped) } else { read }
     }
 }
 
-/// Reads one file.
-///
-/// # Errors
-/// One that names the path (and the line or byte, where there is one) and says what to do.
-pub fn read(path: &Path) -> Result<Vec<Document>> {
-    let Some(format) = Format::of(path) else {
-        return Err(invalid(path, &format!("not a format that ragstone reads ({SUPPORTED})")));
-    };
-    let bytes = read_bytes(path)?;
-    if format == Format::Pdf {
-        return Ok(vec![document(path, None, pdf::text(&bytes).map_err(|why| invalid(path, &why))?)]);
-    }
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        invalid(path, &format!("not valid UTF-8 at byte {at}; convert it (for example with `iconv -t utf-8`)"))
-    })?;
-    let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
-    match format {
-        Format::Text | Format::Pdf => Ok(vec![document(path, None, text)]),
-        Format::Markdown => {
-            let (title, text) = markup::markdown(&text);
-            Ok(vec![document(path, title, text)])
-        }
-        Format::Html => {
-            let (title, text) = markup::html(&text).map_err(|why| invalid(path, &why))?;
-            Ok(vec![document(path, title, text)])
-        }
-        Format::JsonLines => json::lines(path, &text),
-        Format::JsonArray => json::array(path, &text),
-    }
+fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|error| Unread::Skipped(open::failed(&error)))?;
+    parse::parse(format, bytes, each).map_err(|why| Unread::Skipped(name::clean(&why, MAX_REASON_CHARS)))
 }
 
-fn read_bytes(path: &Path) -> Result<Vec<u8>> {
-    let metadata = std::fs::metadata(path).map_err(|error| Error::io("read", path, &error))?;
-    if !metadata.is_file() {
-        return Err(invalid(path, "not a regular file"));
-    }
-    let size = metadata.len();
-    if size > MAX_BYTES {
-        let why =
-            format!("{} MiB is more than the {} MiB that one file may have; split it", size >> 20, MAX_BYTES >> 20);
-        return Err(invalid(path, &why));
-    }
-    std::fs::read(path).map_err(|error| Error::io("read", path, &error))
-}
-
-/// A whole file as one document, known by its path. Without a title of its own it takes the file's name.
-fn document(path: &Path, title: Option<String>, text: String) -> Document {
-    let name = || path.file_stem().map(|name| name.to_string_lossy().into_owned());
-    let title = title.filter(|title| !title.trim().is_empty()).or_else(name).unwrap_or_default();
-    Document { title, text, source: Some(path.display().to_string()), ..Document::default() }
-}
-
-fn invalid(path: &Path, why: &str) -> Error {
-    Error::invalid(format!("{}: {why}", path.display()))
+/// A document of the file `path`. One that is the whole file takes the file's name where it has no title, and is known by
+/// its path; one of several is known by its place, too.
+fn document(path: &Path, parsed: Parsed) -> Document {
+    let Parsed { id, title, text, source, anchor, metadata } = parsed;
+    let name = || path.file_stem().map(|name| shown(Path::new(name)));
+    let is_part = anchor.is_some();
+    let title = title.filter(|title| is_part || !title.trim().is_empty()).or_else(|| name().filter(|_| !is_part));
+    let source = source.unwrap_or_else(|| match &anchor {
+        Some(anchor) => format!("{}#{anchor}", shown(path)),
+        None => shown(path),
+    });
+    Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata }
 }
 
 #[cfg(test)]

@@ -1,13 +1,20 @@
-use std::fs;
-
 use super::*;
 
-/// Writes a file into a fresh folder and reads it.
-fn read_as(name: &str, content: &[u8]) -> Result<Vec<Document>> {
+/// Writes a file into a fresh folder and reads it, in this process.
+fn read_as(name: &str, content: &[u8]) -> Result<Vec<Document>, String> {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join(name);
-    fs::write(&path, content).expect("written");
-    read(&path)
+    std::fs::write(&path, content).expect("written");
+    let mut documents = Vec::new();
+    let read = Reader::new(Here).read(&FoundFile { path, within: None }, &mut |document| {
+        documents.push(document);
+        true
+    });
+    match read {
+        Ok(()) => Ok(documents),
+        Err(Unread::Skipped(why)) => Err(why),
+        Err(other) => panic!("{other:?}"),
+    }
 }
 
 fn one(name: &str, content: &str) -> (String, String) {
@@ -17,9 +24,7 @@ fn one(name: &str, content: &str) -> (String, String) {
 }
 
 fn why(name: &str, content: &[u8]) -> String {
-    let error = read_as(name, content).expect_err("unreadable").to_string();
-    assert!(error.contains(name), "names the file: {error}");
-    error
+    read_as(name, content).expect_err("unreadable")
 }
 
 #[test]
@@ -112,18 +117,6 @@ fn a_number_is_an_id_and_other_types_are_errors() {
     assert!(why("a.jsonl", b"[1]").contains("line 1"));
 }
 
-#[cfg(unix)]
-#[test]
-fn a_pipe_is_not_waited_for() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join("pipe.txt");
-    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo runs");
-    assert!(made.success());
-    assert!(read(&path).expect_err("refused").to_string().contains("regular file"));
-    let found = find_files(&[folder.path().to_owned()]);
-    assert_eq!((found.files.len(), found.unreadable.len()), (0, 1));
-}
-
 #[test]
 fn json_lines_keep_ids_and_other_fields() {
     let documents =
@@ -140,6 +133,29 @@ fn an_array_is_one_document_an_element() {
 }
 
 #[test]
+fn what_stands_beside_every_passage_is_bounded() {
+    let long = "x".repeat(70_000);
+    assert!(
+        why("a.jsonl", format!("\n{{\"text\":\"a\",\"title\":\"{long}\"}}").as_bytes()).contains("line 2: `title`")
+    );
+    assert!(
+        why("a.json", format!("[{{\"text\":\"a\",\"source\":\"{long}\"}}]").as_bytes()).contains("element 0: `source`")
+    );
+    assert!(why("a.jsonl", format!("{{\"text\":\"a\",\"more\":\"{long}\"}}").as_bytes()).contains("68 KiB"));
+    // Found by the corpus, it would end the whole ingest.
+    assert!(why("a.jsonl", b"{\"text\":\"a\",\"id\":\"\"}").contains("id is empty"));
+    let (title, text) = one("a.md", &format!("# {long}\n\nText."));
+    assert_eq!((&*title, text.len()), ("a", long.len() + "\n\nText.".len()));
+    assert_eq!(one("a.html", &format!("<title>{long}</title><p>Text.")).0, "a");
+}
+
+#[test]
+fn what_is_no_text_says_so() {
+    assert!(why("a.txt", b"\xff\xfea\0").contains("utf-16"));
+    assert!(why("a.md", b"a\0b").contains("byte 1 is zero"));
+}
+
+#[test]
 fn bad_input_names_the_place() {
     assert!(why("a.jsonl", b"{\"text\":\"one\"}\n{\"text\":").contains("line 2"));
     assert!(why("a.jsonl", b"{\"title\":\"x\"}").contains("`text` is missing"));
@@ -147,19 +163,4 @@ fn bad_input_names_the_place() {
     assert!(why("a.txt", b"ab\xff").contains("byte 2"));
     assert!(why("a.exe", b"").contains("not a format"));
     assert!(why("a.pdf", b"%PDF-1.4 damaged").contains("PDF"));
-}
-
-#[test]
-fn folders_are_walked_in_order_and_nothing_is_dropped_in_silence() {
-    let folder = tempfile::tempdir().expect("a folder");
-    fs::create_dir(folder.path().join("b")).expect("created");
-    for name in ["b/2.txt", "a.txt", "c.bin", ".hidden.txt"] {
-        fs::write(folder.path().join(name), "x").expect("written");
-    }
-    let missing = folder.path().join("missing");
-    let found = find_files(&[folder.path().to_owned(), missing.clone()]);
-    let names: Vec<_> = found.files.iter().map(|path| path.strip_prefix(folder.path()).expect("inside")).collect();
-    assert_eq!(names, [Path::new("a.txt"), Path::new("b/2.txt")]);
-    let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
-    assert_eq!(unreadable, [folder.path().join("c.bin"), missing]);
 }

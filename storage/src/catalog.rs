@@ -91,8 +91,26 @@ pub struct IngestJob {
     pub paths: Vec<PathBuf>,
     /// Milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// Documents done, in the order in which the paths are walked.
+    /// The most files that one start got done, in the order in which the paths are walked.
     pub done: u64,
+    /// How often it was begun since it last got further. Zero in rows of versions that did not count.
+    #[serde(default)]
+    pub starts: u32,
+    /// Files that were begun and not finished. Begun and still here after a start: it may be they that ended the process.
+    #[serde(default)]
+    pub attempts: Vec<FileAttempt>,
+}
+
+/// A file that an ingest began to work on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAttempt {
+    /// Its path, as text that tells apart all names.
+    pub path: String,
+    /// How often it was begun since it last got further.
+    pub count: u32,
+    /// The most of its documents that one attempt got into the corpus.
+    #[serde(default)]
+    pub documents: u64,
 }
 
 impl Catalog {
@@ -201,7 +219,8 @@ impl Catalog {
     pub fn add_job(&self, collection: &str, paths: &[PathBuf], now_unix_ms: u64) -> Result<IngestJob> {
         let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
-        let job = IngestJob { id, collection, paths, created_unix_ms: now_unix_ms, done: 0 };
+        let created_unix_ms = now_unix_ms;
+        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new() };
         self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
         self.flush()?;
         Ok(job)
@@ -215,14 +234,23 @@ impl Catalog {
         read_all(&self.jobs)
     }
 
-    /// Notes that the first `done` documents of a job are ingested; durable on return.
+    /// A job as it was last written; `None` if it is finished.
     ///
     /// # Errors
-    /// `NotFound` if there is no such job; else as sled says.
-    pub fn update_job(&self, id: u64, done: u64) -> Result<()> {
-        let job = self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json::<IngestJob>(&value));
-        let job = job.ok_or_else(|| Error::not_found(format!("ingest job {id} is not in the journal")))?;
-        self.jobs.insert(id.to_be_bytes(), to_json(&IngestJob { done, ..job })?).map_err(sled_error)?;
+    /// As sled says.
+    pub fn job(&self, id: u64) -> Result<Option<IngestJob>> {
+        Ok(self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json(&value)))
+    }
+
+    /// Notes how far a job is and what it works on; durable on return.
+    ///
+    /// # Errors
+    /// `NotFound` if it is finished; else as sled says.
+    pub fn update_job(&self, job: &IngestJob) -> Result<()> {
+        if !self.jobs.contains_key(job.id.to_be_bytes()).map_err(sled_error)? {
+            return Err(Error::not_found(format!("ingest job {} is not in the journal", job.id)));
+        }
+        self.jobs.insert(job.id.to_be_bytes(), to_json(job)?).map_err(sled_error)?;
         self.flush()
     }
 

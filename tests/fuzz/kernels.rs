@@ -19,7 +19,7 @@ pub fn config(bytes: &[u8]) -> bool {
                 [config.vocab_size, config.hidden_size, 4],
                 [config.intermediate_size, config.hidden_size, 4],
                 [config.query_dim(), config.hidden_size, 4],
-                [config.kv_dim(), config.layers, 4],
+                [config.kv_dim(), config.max_positions, 4],
             ] {
                 let bytes = sizes.into_iter().try_fold(1usize, usize::checked_mul);
                 assert!(bytes.is_some_and(|bytes| bytes > 0), "{sizes:?} cannot be multiplied");

@@ -11,6 +11,7 @@ mod faults;
 mod forged;
 mod harness;
 mod hostile_clients;
+mod hostile_files;
 mod http_docs;
 mod hub;
 mod invalidate;

@@ -45,19 +45,32 @@ fn jobs_are_resumed_where_they_were() {
         let first = catalog.add_job("law", &paths(&["/a", "/b c"]), 5).unwrap();
         let second = catalog.add_job("news", &paths(&["/d"]), 6).unwrap();
         assert!(first.id < second.id);
-        catalog.update_job(first.id, 3).unwrap();
+        let attempts = vec![FileAttempt { path: "/a/x\\xff.pdf".into(), count: 1, documents: 7 }];
+        let first = IngestJob { done: 3, starts: 2, attempts, ..first };
+        catalog.update_job(&first).unwrap();
         (first, second)
     };
     let catalog = open(&dir);
-    let resumed = IngestJob { done: 3, ..first.clone() };
-    assert_eq!(catalog.unfinished_jobs().unwrap(), [resumed, second.clone()]);
+    assert_eq!(catalog.job(first.id).unwrap().as_ref(), Some(&first));
+    assert_eq!(catalog.unfinished_jobs().unwrap(), [first.clone(), second.clone()]);
     catalog.finish_job(first.id).unwrap();
     catalog.finish_job(first.id).unwrap();
     assert_eq!(catalog.unfinished_jobs().unwrap(), std::slice::from_ref(&second));
-    assert_eq!(catalog.update_job(first.id, 4).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(catalog.update_job(&first).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(catalog.job(first.id).unwrap(), None);
     catalog.finish_job(second.id).unwrap();
     let third = catalog.add_job("law", &[], 7).unwrap();
     assert!(third.id > second.id, "ids are never used twice");
+}
+
+#[test]
+fn jobs_of_versions_that_counted_no_attempts_are_read() {
+    let dir = TempDir::new().unwrap();
+    let catalog = open(&dir);
+    let row = r#"{"id":4,"collection":"law","paths":["/a"],"created_unix_ms":5,"done":3}"#;
+    catalog.jobs.insert(4u64.to_be_bytes(), row).unwrap();
+    let job = catalog.job(4).unwrap().unwrap();
+    assert_eq!((job.done, job.starts, job.attempts.len()), (3, 0, 0));
 }
 
 #[test]
