@@ -69,7 +69,7 @@ pub fn text(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else { return false };
     let ids = TOKENIZER.encode_text(text).expect("every text has ids");
     let decoded = TOKENIZER.decode(&ids).expect("ids of the vocabulary");
-    let mut stream = TOKENIZER.stream();
+    let mut stream = TOKENIZER.stream(false);
     let mut streamed: String = ids.iter().map(|id| stream.push(*id).expect("an id of the vocabulary")).collect();
     streamed += &stream.finish().expect("an end");
     assert_eq!(streamed, decoded);

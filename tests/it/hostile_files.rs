@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service};
@@ -119,7 +120,7 @@ fn specials(folder: &Folder) {
     symlink("..", inside("link-parent")).unwrap();
     File::create(inside("special-sparse.txt")).unwrap().set_len(10 << 30).unwrap();
     std::fs::write(inside("special-private.txt"), "x").unwrap();
-    std::fs::set_permissions(inside("special-private.txt"), PermissionsExt::from_mode(0)).unwrap();
+    std::fs::set_permissions(inside("special-private.txt"), PermissionsExt::from_mode(0o0)).unwrap();
     if File::open(inside("special-private.txt")).is_ok() {
         // Root reads everything.
         std::fs::remove_file(inside("special-private.txt")).unwrap();
@@ -166,7 +167,7 @@ fn children(pid: u32) -> Vec<String> {
 
 /// The last one goes when the job's thread does, a moment after the job.
 async fn wait_for_no_children(pid: u32) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     while let [child, ..] = &children(pid)[..] {
         assert!(begun.elapsed() < Duration::from_secs(20), "{child}");
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -243,7 +244,7 @@ const REASONS: &[(&str, &[&str])] = &[
 ];
 
 async fn wait_for_documents(service: &Service, wanted: usize) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     loop {
         let (_, collections) = service.get("/v1/collections").await;
         if collections["data"][0]["documents"] == wanted {

@@ -1,7 +1,8 @@
 //! Bounds before work: what one request can make the service do follows from the model's context, whatever it sends.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, Service, error_message};
@@ -53,7 +54,7 @@ async fn what_cannot_fit_is_refused_before_it_is_read() {
         body["ragstone"] = json!({ "documents": documents });
         body
     };
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     for (path, body) in [
         (CHAT, chat(&long)),
         (TEXT, json!({ "prompt": long })),
@@ -90,7 +91,7 @@ async fn hostile_text_keeps_nobody_else_waiting() {
     }
     let mut slowest = Duration::ZERO;
     while running.iter().any(|request| !request.is_finished()) {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         assert_eq!(service.get("/healthz").await.0, 200);
         slowest = slowest.max(begun.elapsed());
     }

@@ -1,5 +1,6 @@
 //! What a warm-up does when it has the turn.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -110,9 +111,9 @@ impl Warmer {
                 let wanted =
                     Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
                 let key = wanted.key(store.fingerprint());
-                if !batch.contains_key(&key) {
+                if let Entry::Vacant(place) = batch.entry(key) {
                     let did = self.entry(job.id, wanted, &passage.id).await?;
-                    batch.insert(key, Seen { passage: passage.id.clone(), did });
+                    place.insert(Seen { passage: passage.id.clone(), did });
                 }
             }
         }
