@@ -6,6 +6,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -62,9 +63,13 @@ impl Tokenizer {
             ))
             .with_source(error)
         })?;
-        let mut tokenizer = tokenizers::Tokenizer::from_bytes(&bytes).map_err(|error| {
-            Error::invalid_model(format!("{} is not a valid tokenizer ({error}); fetch it again", path.display()))
-        })?;
+        let invalid = |why: &str| {
+            Error::invalid_model(format!("{} is not a valid tokenizer ({why}); fetch it again", path.display()))
+        };
+        // The library's arithmetic on merges panics where a file was made to.
+        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes));
+        let read = read.map_err(|_| invalid("its merges do not fit its vocabulary"))?;
+        let mut tokenizer = read.map_err(|error| invalid(&error.to_string()))?;
         // Training leftovers in some files; cutting a prompt short would lose text without a word.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(failed)?;
@@ -103,8 +108,7 @@ impl Tokenizer {
     /// Texts of control tokens, such as `<|im_end|>`, become those tokens: right for a rendered chat template,
     /// wrong for text from elsewhere, see [`Tokenizer::encode_text`].
     pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>> {
-        let encoding = self.inner.tokenizer.encode_fast(text, special).map_err(failed)?;
-        Ok(encoding.get_ids().to_vec())
+        encode(&self.inner.tokenizer, text, special)
     }
 
     /// Token ids of text that nobody vouches for: a control token's text in it stays text, so that a passage
@@ -221,10 +225,18 @@ fn leading_token(tokenizer: &tokenizers::Tokenizer, tokens: &SpecialTokens) -> R
         (Some(true), Some(id)) => return Ok(Some(id)),
         _ => {}
     }
-    let around = tokenizer.encode_fast("", true).map_err(failed)?;
-    let first = around.get_ids().first().copied();
+    let first = encode(tokenizer, "", true)?.first().copied();
     // An empty text may still be given an EOS; only the named BOS counts, where one is named.
     Ok(first.filter(|id| named.is_none_or(|named| named == *id) && !tokens.is_end(tokenizer.id_to_token(*id))))
+}
+
+/// The library panics where a file's post-processor names a token that it does not describe.
+fn encode(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
+    let encoded = std::panic::catch_unwind(AssertUnwindSafe(|| tokenizer.encode_fast(text, special)));
+    let encoded = encoded.map_err(|_| {
+        Error::invalid_model("tokenizer.json contradicts itself: the tokenizer failed on a text; fetch the model again")
+    })?;
+    Ok(encoded.map_err(failed)?.get_ids().to_vec())
 }
 
 fn failed(error: tokenizers::Error) -> Error {

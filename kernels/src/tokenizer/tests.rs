@@ -253,7 +253,7 @@ fn a_tokenizer_with_more_tokens_than_embeddings_belongs_elsewhere() {
         ModelConfig::from_json(&json.to_string()).unwrap()
     };
     let tokenizer = load("byte_level");
-    let vocab = cases("byte_fallback").vocab;
+    let vocab = cases("byte_level").vocab;
     tokenizer.check_fits(&config(vocab)).unwrap();
     tokenizer.check_fits(&config(vocab + 64)).unwrap();
     let error = tokenizer.check_fits(&config(vocab - 1)).unwrap_err();
