@@ -32,7 +32,9 @@ pub struct Search {
 
 impl Service for Retriever {
     const NAME: &'static str = "retrieval";
-    const ENDS_WITH_CALLER: bool = true;
+    // A question is embedded on a blocking thread, which nobody can end. Were its place free when its caller leaves, clients that
+    // hang up would queue embeddings without bound.
+    const ENDS_WITH_CALLER: bool = false;
     type Request = Search;
     type Reply = Vec<Hit>;
 
