@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -258,6 +259,8 @@ async def judge(service, arguments):
 
 
 def main():
+    # The service must not outlive its tormentor.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--ragstone", required=True)
     arguments.add_argument("--minutes", type=float, default=10)

@@ -12,7 +12,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use ragstone_actors::{Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
@@ -53,6 +53,8 @@ pub struct State {
     pub allowed: Allowed,
     /// How long a client may leave unread what was sent to it.
     pub write_timeout: Duration,
+    /// Whoever copies the tiers' figures into the metrics holds its one permit.
+    pub publishing: Arc<Semaphore>,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -252,6 +254,7 @@ impl Service {
             bodies: Arc::new(Bodies::new(&config.surface)),
             allowed: Allowed::new(&config.surface.allowed_hosts, &config.surface.allowed_origins),
             write_timeout: Duration::from_secs(config.surface.write_timeout_s),
+            publishing: Arc::new(Semaphore::new(1)),
             metrics: telemetry::metrics()?,
             audience,
             token: fresh_token()?,

@@ -32,7 +32,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
-use crate::retrieval::Retriever;
+use crate::retrieval::{Retriever, SEARCHES_AT_ONCE};
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
 use crate::warm::Warmer;
@@ -353,7 +353,12 @@ impl Parts {
         let engine = Engine::start(model.clone(), device.clone(), max_queued, max_batch, env.clone())?;
         let queued = settings.max_queued;
         let (c, r) = (corpus.clone(), runtime.clone());
-        let retriever = Supervised::start(queued, move || Retriever { corpus: c.clone(), runtime: r.clone() });
+        let turns = Arc::new(Semaphore::new(SEARCHES_AT_ONCE));
+        let retriever = Supervised::start(queued, move || Retriever {
+            corpus: c.clone(),
+            runtime: r.clone(),
+            turns: turns.clone(),
+        });
         let (s, r) = (store.clone(), runtime.clone());
         let fusor = Supervised::start(2 * queued, move || Fusor {
             store: s.clone(),

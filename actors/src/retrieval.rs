@@ -1,9 +1,11 @@
 //! The retrieval worker: embeds the question and searches the corpus.
 
+use std::future::Future;
 use std::sync::Arc;
 
 use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::worker::Service;
@@ -11,12 +13,17 @@ use crate::worker::Service;
 /// Bytes of a query that are searched for. The embedding model reads 256 tokens, and every word more is a look-up more.
 pub const MAX_QUERY_BYTES: usize = 8 << 10;
 
+/// Searches at once: each takes the processors in turn with the others, so that more would only end later.
+pub const SEARCHES_AT_ONCE: usize = 4;
+
 /// Searches on `runtime`: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
 pub struct Retriever {
     /// Where to search.
     pub corpus: Corpus,
     /// Where LanceDB's futures run.
     pub runtime: Handle,
+    /// Searches at once, whether somebody waits for them or not.
+    pub turns: Arc<Semaphore>,
 }
 
 /// One search.
@@ -32,42 +39,50 @@ pub struct Search {
 
 impl Service for Retriever {
     const NAME: &'static str = "retrieval";
-    // A question is embedded on a blocking thread, which nobody can end. Were its place free when its caller leaves, clients that
-    // hang up would queue embeddings without bound.
-    const ENDS_WITH_CALLER: bool = false;
+    // While it waits for its turn; see `in_turn`.
+    const ENDS_WITH_CALLER: bool = true;
     type Request = Search;
     type Reply = Vec<Hit>;
 
     async fn handle(self: Arc<Self>, search: Search) -> Result<Vec<Hit>> {
         let corpus = self.corpus.clone();
-        let task = self.runtime.spawn(async move {
+        let found = in_turn(&self.turns, &self.runtime, async move {
             let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
             corpus.search(&search.collection, beginning(&search.query), &options).await
         });
-        // Dropped before the answer (deadline, panic elsewhere): the search must not run on.
-        let mut task = AbortOnDrop(task);
-        match (&mut task.0).await {
-            Ok(hits) => Ok(hits?),
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
-        }
+        Ok(found.await??)
     }
+}
+
+/// Runs `work` on `runtime` when one of `turns` is free. Dropped before that, it never begins; dropped later, the work goes on and
+/// keeps its turn to its end: it embeds on a blocking thread, which nobody can end, and clients that hang up must not be able to
+/// queue embeddings without bound.
+async fn in_turn<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    runtime: &Handle,
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T> {
+    let stopping = || Error::new(ErrorKind::Cancelled, "the service is shutting down");
+    let turn = turns.clone().acquire_owned().await.map_err(|_| stopping())?;
+    let task = runtime.spawn(async move {
+        let done = work.await;
+        drop(turn);
+        done
+    });
+    task.await.map_err(|error| match error.try_into_panic() {
+        Ok(panic) => std::panic::resume_unwind(panic),
+        Err(_) => stopping(),
+    })
 }
 
 fn beginning(query: &str) -> &str {
     &query[..query.floor_char_boundary(MAX_QUERY_BYTES)]
 }
 
-struct AbortOnDrop<T>(tokio::task::JoinHandle<T>);
-
-impl<T> Drop for AbortOnDrop<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot;
+
     use super::*;
 
     #[test]
@@ -75,5 +90,25 @@ mod tests {
         assert_eq!(beginning("é"), "é");
         assert_eq!(beginning(&"é".repeat(MAX_QUERY_BYTES)).len(), MAX_QUERY_BYTES);
         assert_eq!(beginning(&format!("a{}", "é".repeat(MAX_QUERY_BYTES))).len(), MAX_QUERY_BYTES - 1);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_is_left_before_its_turn_never_begins_and_later_keeps_its_turn() {
+        let (turns, runtime) = (Arc::new(Semaphore::new(1)), Handle::current());
+        let (begun, has_begun) = oneshot::channel();
+        let (end, ended) = oneshot::channel::<()>();
+        let mut first = Box::pin(in_turn(&turns, &runtime, async move {
+            begun.send(()).unwrap();
+            drop(ended.await);
+        }));
+        assert!(futures::poll!(first.as_mut()).is_pending());
+        has_begun.await.unwrap();
+        drop(first);
+        assert_eq!(turns.available_permits(), 0, "it goes on");
+        let mut second = Box::pin(in_turn(&turns, &runtime, async { unreachable!("nobody waits for it") }));
+        assert!(futures::poll!(second.as_mut()).is_pending());
+        drop(second);
+        end.send(()).unwrap();
+        assert_eq!(in_turn(&turns, &runtime, async { 3 }).await.unwrap(), 3);
     }
 }

@@ -42,7 +42,6 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
         shape,
         include_usage: asked.include_usage,
         characters: 0,
-        _in_flight: InFlight::of(request),
     };
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
@@ -51,18 +50,22 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
         .content_type("text/event-stream; charset=utf-8")
         .insert_header((CACHE_CONTROL, "no-cache"))
         .insert_header(("x-accel-buffering", "no"))
-        .streaming(sent(received, finished)))
+        .streaming(sent(received, finished, InFlight::of(request))))
 }
 
 /// Events that wait for a client that reads slower than the model writes.
 const SENT_AHEAD: usize = 64;
 
-/// What the pump sends. A stream that broke off must not look like one that ended.
-fn sent(received: mpsc::Receiver<Bytes>, finished: Arc<AtomicBool>) -> impl Stream<Item = std::io::Result<Bytes>> {
-    futures::stream::unfold(Some((received, finished)), |state| async move {
-        let (mut received, finished) = state?;
+/// What the pump sends. A stream that broke off must not look like one that ended. A shutdown waits until all of it is sent.
+fn sent(
+    received: mpsc::Receiver<Bytes>,
+    finished: Arc<AtomicBool>,
+    in_flight: Option<InFlight>,
+) -> impl Stream<Item = std::io::Result<Bytes>> {
+    futures::stream::unfold(Some((received, finished, in_flight)), |state| async move {
+        let (mut received, finished, in_flight) = state?;
         match received.recv().await {
-            Some(bytes) => Some((Ok(bytes), Some((received, finished)))),
+            Some(bytes) => Some((Ok(bytes), Some((received, finished, in_flight)))),
             None if finished.load(Ordering::Relaxed) => None,
             None => Some((Err(std::io::Error::other("the client did not read, or the service stops")), None)),
         }
@@ -82,8 +85,6 @@ struct Events {
     /// Characters sent so far.
     characters: usize,
     ready: VecDeque<Bytes>,
-    /// Keeps a shutdown waiting until the answer is sent.
-    _in_flight: Option<InFlight>,
 }
 
 impl Events {

@@ -50,9 +50,19 @@ pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
 /// In Prometheus's text format.
 pub async fn metrics(state: web::Data<State>) -> HttpResponse {
     if let Ok(opened) = state.opened() {
-        let ragstone = opened.ragstone.clone();
-        let published = tokio::task::spawn_blocking(move || publish(&ragstone.status()));
-        // A tier that hangs must not keep the other figures from whoever looks for the reason.
+        let (ragstone, publishing) = (opened.ragstone.clone(), state.publishing.clone());
+        let published = async move {
+            // One at a time: a tier that hangs holds one thread, not one for each look at the metrics.
+            let Ok(turn) = publishing.acquire_owned().await else { return };
+            let published = tokio::task::spawn_blocking(move || {
+                publish(&ragstone.status());
+                drop(turn);
+            });
+            if let Err(error) = published.await {
+                tracing::error!(%error, "the tiers' figures could not be published");
+            }
+        };
+        // Such a tier must not keep the other figures from whoever looks for the reason.
         if tokio::time::timeout(STATUS_PATIENCE, published).await.is_err() {
             tracing::warn!("the tiers do not tell what they hold; /metrics shows what they told last");
         }
