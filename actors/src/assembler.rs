@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
-use crate::prompt::{PromptFormat, assemble_chat, assemble_tokens};
+use crate::prompt::{ChatLayout, PromptFormat, assemble_chat, assemble_tokens};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
 use crate::worker::panic_text;
@@ -28,7 +28,7 @@ pub(crate) struct Assembler {
 
 struct Inner {
     tokenizer: Arc<Tokenizer>,
-    chat: Option<ChatTemplate>,
+    chat: Option<ChatLayout>,
     format: PromptFormat,
     /// Tokens of the model's context.
     context: usize,
@@ -49,6 +49,7 @@ impl Assembler {
             .map_err(|error| {
                 Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
             })?;
+        let chat = chat.map(ChatLayout::new);
         Ok(Self { inner: Arc::new(Inner { tokenizer, chat, format, context }), threads })
     }
 
@@ -143,9 +144,9 @@ impl Inner {
             Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
             Input::Text(text) => assemble_tokens(budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
             Input::Chat { messages, context } => {
-                let template = self.chat.as_ref().map(|template| (template, today));
+                let layout = self.chat.as_ref().map(|layout| (layout, today));
                 let passages = context.as_ref().map(|_| passages);
-                assemble_chat(messages, passages, &self.format, template, &self.tokenizer, &mut budget)?
+                assemble_chat(messages, passages, &self.format, layout, &self.tokenizer, &mut budget)?
             }
         })
     }

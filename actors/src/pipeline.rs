@@ -198,7 +198,7 @@ impl Pipeline {
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries; the device can fail to
         // have its blocks once.
         for late_misses in 0..=6 * segments.len() as u32 + 2 {
-            let options = self.plan_options(question.reuse);
+            let options = self.plan_options(question);
             let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options, on_device };
             let Fused { plan, loads, device, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
             if device.is_some() && self.store.epoch() != found_in {
@@ -229,8 +229,12 @@ impl Pipeline {
         Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
     }
 
-    fn plan_options(&self, reuse: Reuse) -> PlanOptions {
-        let (reuse, ratio) = match reuse {
+    fn plan_options(&self, question: &Question) -> PlanOptions {
+        let (reuse, ratio) = match question.reuse {
+            // The turns of a plain conversation follow each other: none is to be blended, or computed behind the root alone.
+            Reuse::Auto | Reuse::Ratio(_) if matches!(&question.input, Input::Chat { context: None, .. }) => {
+                (ReuseMode::ExactOnly, self.settings.recompute_ratio)
+            }
             Reuse::Auto => (ReuseMode::Auto, self.settings.recompute_ratio),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, ratio),
             Reuse::Exact => (ReuseMode::ExactOnly, self.settings.recompute_ratio),

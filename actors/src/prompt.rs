@@ -1,18 +1,29 @@
 //! Assembling a prompt: root, passages, question, joined as token ids. Pure.
 //!
 //! Every segment is tokenized on its own, and its separators belong to it, so that a passage has the same token ids
-//! wherever it stands (the condition for reusing its KV).
+//! wherever it stands (the condition for reusing its KV). The root is the system prompt alone: passages stand before the
+//! first question of a conversation, earlier turns behind them, so that a later turn finds the passages' entries.
 
-use std::collections::BTreeMap;
+mod date;
+mod layout;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
-use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::chat::{ChatMessage, Date};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
+pub use date::PromptDate;
+pub(crate) use layout::ChatLayout;
+
+/// Tokens of earlier turns that make a segment of a plain conversation: shorter ones would be more entries than they are
+/// worth.
+const TURN_TOKENS: usize = 64;
 
 /// How passages and questions are written into a prompt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -24,6 +35,9 @@ pub struct PromptFormat {
     pub passage: String,
     /// The question; `{question}` is filled in.
     pub question: String,
+    /// The date that a chat template is told when it asks for one; pinned by default, so that no entry is lost at midnight.
+    /// Where the template prints another than today's, the question says what day it is.
+    pub date: PromptDate,
 }
 
 impl Default for PromptFormat {
@@ -32,6 +46,7 @@ impl Default for PromptFormat {
             system: "Answer each question from the passages.\n".into(),
             passage: "Passage: {title} | {text}\n".into(),
             question: "Question: {question}\nAnswer:".into(),
+            date: PromptDate::Pinned,
         }
     }
 }
@@ -70,10 +85,14 @@ fn fill(template: &str, fields: &[(&str, &str)]) -> String {
     out
 }
 
-/// The text before and after the passages, in pieces by who wrote them.
+/// A conversation's text, cut where its segments begin, in pieces by who wrote them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Frame {
+    /// What stands before the passages; without passages, before the first user message.
     root: Vec<Piece>,
+    /// Without passages, the turns before the last one. Those of a longer conversation begin with them.
+    turns: Vec<Vec<Piece>>,
+    /// The rest.
     question: Vec<Piece>,
     /// The chat template wrote the beginning-of-sequence token itself.
     has_bos: bool,
@@ -99,35 +118,44 @@ impl Piece {
     }
 }
 
-/// Joins the segments of a conversation: root (everything before the passages), passages, question (the rest).
+/// Joins the segments of a conversation: root (the system prompt), passages, question (the rest, earlier turns first).
 ///
-/// `passages` are token ids made at ingest with [`PromptFormat::render_passage`]. Without passages the conversation
-/// before the last user message is the root, so that a longer conversation finds it again.
+/// `passages` are token ids made at ingest with [`PromptFormat::render_passage`]. Without passages earlier turns are
+/// segments, so that a longer conversation finds them again; they are like passages in everything but blending, which
+/// the caller must not ask for.
 pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
     passages: Option<&[Arc<[u32]>]>,
     format: &PromptFormat,
-    template: Option<(&ChatTemplate, Date)>,
+    layout: Option<(&ChatLayout, Date)>,
     tokenizer: &Tokenizer,
     budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
-    let frame = match template {
-        Some(template) => frame_by_template(messages, passages.is_some(), format, template, tokenizer)?,
-        None => frame_plain(messages, format)?,
+    let frame = match layout {
+        Some((layout, today)) => layout.frame(messages, passages.is_some(), format, today, tokenizer)?,
+        None => frame_plain(messages, passages.is_some(), format)?,
     };
     let mut root = Piece::encode(&frame.root, tokenizer, budget)?;
     if !frame.has_bos {
         root.splice(0..0, tokenizer.bos_id());
     }
-    let mut segments = Vec::with_capacity(2 + passages.map_or(0, <[_]>::len));
+    let mut segments = Vec::with_capacity(2 + passages.map_or(frame.turns.len(), <[_]>::len));
     if !root.is_empty() {
         segments.push(Segment { kind: SegmentKind::Root, tokens: root.into() });
     }
     for tokens in passages.unwrap_or_default() {
         segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
     }
-    let question = Piece::encode(&frame.question, tokenizer, budget)?;
-    segments.push(Segment { kind: SegmentKind::Question, tokens: question.into() });
+    // Turns are joined from the first on, so that a longer conversation joins the same ones.
+    let mut open = Vec::new();
+    for turn in &frame.turns {
+        open.extend(Piece::encode(turn, tokenizer, budget)?);
+        if open.len() >= TURN_TOKENS {
+            segments.push(Segment { kind: SegmentKind::Passage, tokens: std::mem::take(&mut open).into() });
+        }
+    }
+    open.extend(Piece::encode(&frame.question, tokenizer, budget)?);
+    segments.push(Segment { kind: SegmentKind::Question, tokens: open.into() });
     Ok(segments)
 }
 
@@ -136,88 +164,45 @@ pub fn assemble_tokens(tokens: Vec<u32>) -> Vec<Segment> {
     vec![Segment { kind: SegmentKind::Question, tokens: tokens.into() }]
 }
 
-/// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
-/// because the rendered prompt could not be cut without doubt.
-const MARK: char = '\u{2}';
-
-/// Stands where the passages go while the template is rendered.
-const PLACE: &str = "\u{2}passages\u{2}";
-
-/// Renders the conversation with placeholders, then cuts it: at the passages' place, and around the words of messages
-/// in which control tokens would count. Other words stay joined with what surrounds them, so that their tokens are
-/// those of the model's own chat format.
-fn frame_by_template(
-    messages: &[ChatMessage],
-    with_passages: bool,
-    format: &PromptFormat,
-    (template, today): (&ChatTemplate, Date),
-    tokenizer: &Tokenizer,
-) -> Result<Frame> {
-    let mut messages = messages.to_vec();
-    if messages.iter().any(|message| message.content.contains(MARK)) {
-        return Err(Error::new(ErrorKind::InvalidInput, "a message contains the control character U+0002; remove it"));
-    }
-    let last = last_user(&messages)?;
-    let mut words = BTreeMap::new();
-    for (index, message) in messages.iter_mut().enumerate() {
-        if tokenizer.has_control(&message.content) {
-            let content = std::mem::replace(&mut message.content, format!("{MARK}{index}{MARK}"));
-            words.insert(index, content.trim().to_owned());
-        }
-    }
-    let asked = std::mem::take(&mut messages[last].content);
-    let question = if with_passages { fill(&format.question, &[("{question}", &asked)]) } else { asked };
-    messages[last].content = format!("{PLACE}{question}");
-    if with_passages && messages.iter().all(|message| message.role != "system") {
-        messages.insert(0, ChatMessage { role: "system".into(), content: format.system.trim_end().into() });
-    }
-    let rendered = template.render(&messages, true, today)?;
-    let (root, question) = rendered.split_once(PLACE).ok_or_else(|| {
-        Error::new(ErrorKind::Incompatible, "the model's chat template drops the last user message; take another model")
-    })?;
-    Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
-}
-
-/// Puts `words` back in place of their placeholders, in one pass: what stands between two marks is the number of a message,
-/// as no message has the mark and a placeholder is never cut.
-fn pieces(rendered: &str, words: &BTreeMap<usize, String>) -> Vec<Piece> {
-    let mut out = Vec::new();
-    for (place, part) in rendered.split(MARK).enumerate() {
-        match part.parse().ok().filter(|_| place % 2 == 1).and_then(|index: usize| words.get(&index)) {
-            Some(word) => out.push(Piece::Words(word.clone())),
-            None => out.push(Piece::Trusted(part.into())),
-        }
-    }
-    out
-}
-
-fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame> {
-    let last = last_user(messages)?;
-    let mut root: String = messages
-        .iter()
-        .filter(|message| message.role == "system")
-        .map(|message| format!("{}\n", message.content))
-        .collect();
+/// A model without a chat template: the format's own texts.
+fn frame_plain(messages: &[ChatMessage], with_passages: bool, format: &PromptFormat) -> Result<Frame> {
+    check_last(messages)?;
+    let leading = leading_system(messages);
+    let mut root: String = messages[..leading].iter().map(|message| format!("{}\n", message.content)).collect();
     if root.is_empty() {
         root.clone_from(&format.system);
     }
-    // Earlier turns stand in the question's segment: the root stays the one that the passages' entries are behind.
-    let mut question = String::new();
-    for message in &messages[..last] {
-        match message.role.as_str() {
-            "user" => question.push_str(&fill(&format.question, &[("{question}", &message.content)])),
-            "assistant" => question.push_str(&format!(" {}\n", message.content)),
-            _ => {}
+    let mut turns = vec![String::new()];
+    for message in &messages[leading..] {
+        let text = match message.role.as_str() {
+            "user" => fill(&format.question, &[("{question}", &message.content)]),
+            "assistant" => format!(" {}\n", message.content),
+            "system" => format!("{}\n", message.content),
+            _ => continue,
+        };
+        match turns.last_mut() {
+            Some(turn) if with_passages || message.role != "user" || turn.is_empty() => turn.push_str(&text),
+            _ => turns.push(text),
         }
     }
-    question.push_str(&fill(&format.question, &[("{question}", &messages[last].content)]));
-    Ok(Frame { root: vec![Piece::Words(root)], question: vec![Piece::Words(question)], has_bos: false })
+    let question = turns.pop().unwrap_or_default();
+    Ok(Frame {
+        root: vec![Piece::Words(root)],
+        turns: turns.into_iter().map(|turn| vec![Piece::Words(turn)]).collect(),
+        question: vec![Piece::Words(question)],
+        has_bos: false,
+    })
+}
+
+/// How many messages are the system prompt: those before anybody spoke. One that comes later must not change the root.
+fn leading_system(messages: &[ChatMessage]) -> usize {
+    messages.iter().take_while(|message| message.role == "system").count()
 }
 
 /// The conversation must end with the user's turn.
-fn last_user(messages: &[ChatMessage]) -> Result<usize> {
+fn check_last(messages: &[ChatMessage]) -> Result<()> {
     match messages.last() {
-        Some(message) if message.role == "user" => Ok(messages.len() - 1),
+        Some(message) if message.role == "user" => Ok(()),
         Some(message) => Err(Error::new(
             ErrorKind::InvalidInput,
             format!("the last message has role `{}`; it must be the user's", message.role),
@@ -225,6 +210,3 @@ fn last_user(messages: &[ChatMessage]) -> Result<usize> {
         None => Err(Error::new(ErrorKind::InvalidInput, "`messages` is empty; send at least one user message")),
     }
 }
-
-#[cfg(test)]
-mod tests;

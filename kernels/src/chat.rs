@@ -134,6 +134,11 @@ impl ChatTemplate {
         })
     }
 
+    /// Whether what the template writes may depend on the date. Where it cannot, the text is the same every day.
+    pub fn may_tell_date(&self) -> bool {
+        self.environment.get_template(TEMPLATE).is_ok_and(|template| template.source().contains("strftime_now"))
+    }
+
     fn try_render(
         &self,
         messages: &[ChatMessage],

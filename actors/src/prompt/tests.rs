@@ -21,26 +21,39 @@ fn message(role: &str, content: &str) -> ChatMessage {
 #[test]
 fn without_a_template_the_root_does_not_depend_on_the_conversation() {
     let format = PromptFormat::default();
-    let short = frame_plain(&[message("user", "Who?")], &format).expect("plain");
-    let turns = [message("user", "Who?"), message("assistant", "Mira"), message("user", "Where?")];
-    let long = frame_plain(&turns, &format).expect("plain");
+    let short = frame_plain(&[message("user", "Who?")], true, &format).expect("plain");
+    let turns = [
+        message("user", "Who?"),
+        message("assistant", "Mira"),
+        message("system", "Be brief."),
+        message("user", "Where?"),
+    ];
+    let long = frame_plain(&turns, true, &format).expect("plain");
     assert_eq!(short.root, long.root);
     assert_eq!(short.question, [Piece::Words("Question: Who?\nAnswer:".into())]);
-    assert_eq!(long.question, [Piece::Words("Question: Who?\nAnswer: Mira\nQuestion: Where?\nAnswer:".into())]);
+    let question = "Question: Who?\nAnswer: Mira\nBe brief.\nQuestion: Where?\nAnswer:";
+    assert_eq!((long.question, long.turns), (vec![Piece::Words(question.into())], vec![]));
+}
+
+#[test]
+fn without_a_template_and_passages_turns_stand_apart() {
+    let turns = [
+        message("system", "Be brief."),
+        message("user", "Who?"),
+        message("assistant", "Mira"),
+        message("user", "Where?"),
+    ];
+    let words = |text: &str| vec![Piece::Words(text.into())];
+    let frame = frame_plain(&turns, false, &PromptFormat::default()).expect("plain");
+    assert_eq!(frame.root, words("Be brief.\n"));
+    assert_eq!(frame.turns, [words("Question: Who?\nAnswer: Mira\n")]);
+    assert_eq!(frame.question, words("Question: Where?\nAnswer:"));
 }
 
 #[test]
 fn a_conversation_must_end_with_the_user() {
     for messages in [vec![], vec![message("user", "Who?"), message("assistant", "Mira")]] {
-        let error = frame_plain(&messages, &PromptFormat::default()).expect_err("no question");
+        let error = frame_plain(&messages, true, &PromptFormat::default()).expect_err("no question");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
-}
-
-#[test]
-fn control_tokens_in_a_users_words_are_only_text() {
-    let words = BTreeMap::from([(1, "Who?<|im_end|>".to_owned()), (7, "dropped by the template".to_owned())]);
-    let cut = pieces("<|im_start|>user\n\u{2}1\u{2}<|im_end|>\n", &words);
-    let (trusted, words) = (|text: &str| Piece::Trusted(text.into()), |text: &str| Piece::Words(text.into()));
-    assert_eq!(cut, [trusted("<|im_start|>user\n"), words("Who?<|im_end|>"), trusted("<|im_end|>\n")]);
 }

@@ -62,6 +62,20 @@ fn odds_and_ends_agree_with_transformers() {
 }
 
 #[test]
+fn published_models_formats_agree_with_transformers() {
+    for name in ["llama_3_1", "llama_3_2", "qwen_2_5", "qwen_3", "mistral_v0_1", "mistral_v0_3", "mistral_v7"] {
+        check(name);
+    }
+}
+
+#[test]
+fn only_some_templates_may_tell_the_date() {
+    let may = |name: &str| ChatTemplate::from_folder(&folder(name)).unwrap().unwrap().may_tell_date();
+    assert!(may("llama_3_2") && may("mistral_v7"));
+    assert!(!may("llama_3_1") && !may("qwen_3") && !may("mistral_v0_3"));
+}
+
+#[test]
 fn a_model_without_a_template_has_none() {
     let folder = tempfile::tempdir().unwrap();
     assert!(ChatTemplate::from_folder(folder.path()).unwrap().is_none());

@@ -1,0 +1,185 @@
+//! Where the parts of a conversation stand in a chat template's text: so that it begins alike in every turn and on every
+//! day, and is still what the template itself makes of the conversation.
+
+use std::collections::BTreeMap;
+
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::tokenizer::Tokenizer;
+
+use super::{Frame, Piece, PromptFormat, check_last, fill, leading_system};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
+/// because the rendered prompt could not be cut without doubt.
+const MARK: char = '\u{2}';
+
+/// Stands where the passages go, or a turn begins, while the template is rendered.
+const PLACE: &str = "\u{2}place\u{2}";
+
+/// A chat template, and what was found out about it when it was loaded.
+pub(crate) struct ChatLayout {
+    template: ChatTemplate,
+    /// The system prompt of questions over passages is written into the first user message, in front of the passages:
+    /// where the template would put it into the last one (Mistral 7B v0.3, Nemo), so that it wandered from turn to turn,
+    /// drops it, or refuses it (Mistral 7B v0.1, Gemma 2).
+    folds_system: bool,
+}
+
+impl ChatLayout {
+    /// Renders a short and a longer conversation to see where the template puts the system prompt.
+    pub(crate) fn new(template: ChatTemplate) -> Self {
+        let says = |role: &str, content: &str| ChatMessage::new(role, content);
+        let system = format!("{MARK}system{MARK}");
+        let begins_alike = |begin: &[ChatMessage]| {
+            let root = |more: &[ChatMessage]| {
+                let text = template.render(&[begin, more].concat(), true, Date::from_unix_ms(0)).ok()?;
+                Some(text.split_once(PLACE)?.0.to_owned())
+            };
+            let (short, long) = (root(&[]), root(&[says("assistant", "b"), says("user", "c")]));
+            short.as_ref().is_some_and(|root| root.contains(&system)) && short == long
+        };
+        let apart = [says("system", &system), says("user", &format!("{PLACE}a"))];
+        let folded = [says("user", &folded(&system, &format!("{PLACE}a")))];
+        let folds_system = !begins_alike(&apart) && begins_alike(&folded);
+        Self { template, folds_system }
+    }
+
+    /// Renders the conversation with placeholders, then cuts it: at the passages' place or where turns begin, and around the
+    /// words of messages in which control tokens would count. Other words stay joined with what surrounds them, so that
+    /// their tokens are those of the model's own chat format.
+    pub(super) fn frame(
+        &self,
+        messages: &[ChatMessage],
+        with_passages: bool,
+        format: &PromptFormat,
+        today: Date,
+        tokenizer: &Tokenizer,
+    ) -> Result<Frame> {
+        check_last(messages)?;
+        if messages.iter().any(|message| message.content.contains(MARK)) {
+            let message = "a message contains the control character U+0002; remove it";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        let mut messages = messages.to_vec();
+        let words = set_words_apart(&mut messages, tokenizer);
+        let mut system = None;
+        if with_passages {
+            system = self.place_system(&mut messages, format);
+            for message in messages.iter_mut().filter(|message| message.role == "user") {
+                message.content = fill(&format.question, &[("{question}", &message.content)]);
+            }
+        }
+        let told = format.date.told(today);
+        if self.is_misdated(&messages, told, today)
+            && let Some(last) = messages.last_mut()
+        {
+            last.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
+        }
+        place(&mut messages, with_passages, system);
+        let rendered = self.template.render(&messages, true, told)?;
+        let mut cuts = cuts(&rendered, with_passages, tokenizer);
+        let (Some(root), Some(last)) = (cuts.first().copied(), cuts.pop()) else {
+            let message = "the model's chat template drops the user's messages; take another model";
+            return Err(Error::new(ErrorKind::Incompatible, message));
+        };
+        let ends = cuts.iter().skip(1).copied().chain([last]);
+        let turns = cuts.iter().zip(ends).map(|(begin, end)| pieces(&rendered[*begin..end], &words)).collect();
+        let (root, question) = (pieces(&rendered[..root], &words), pieces(&rendered[last..], &words));
+        Ok(Frame { root, turns, question, has_bos: true })
+    }
+
+    /// Sees to it that there is a system prompt. Takes it out of the messages where it is to be folded.
+    fn place_system(&self, messages: &mut Vec<ChatMessage>, format: &PromptFormat) -> Option<String> {
+        if leading_system(messages) == 0 {
+            messages.insert(0, ChatMessage::new("system", format.system.trim_end()));
+        }
+        if !self.folds_system {
+            return None;
+        }
+        let system: Vec<String> = messages.drain(..leading_system(messages)).map(|message| message.content).collect();
+        Some(system.join("\n\n"))
+    }
+
+    /// Whether the template prints a date that is not today's. Only the beginning is rendered for it: no template dates
+    /// later turns.
+    fn is_misdated(&self, messages: &[ChatMessage], told: Date, today: Date) -> bool {
+        if told == today || !self.template.may_tell_date() {
+            return false;
+        }
+        let mut begin = messages[..leading_system(messages)].to_vec();
+        begin.push(ChatMessage::new("user", "?"));
+        let render = |date: Date| self.template.render(&begin, true, date).ok();
+        render(told) != render(today)
+    }
+}
+
+/// Replaces the content of messages that contain control tokens by placeholders with the messages' numbers.
+fn set_words_apart(messages: &mut [ChatMessage], tokenizer: &Tokenizer) -> BTreeMap<usize, String> {
+    let mut words = BTreeMap::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        if tokenizer.has_control(&message.content) {
+            let content = std::mem::replace(&mut message.content, format!("{MARK}{index}{MARK}"));
+            words.insert(index, content.trim().to_owned());
+        }
+    }
+    words
+}
+
+/// A user message that begins with the system prompt, as Mistral's own templates write it.
+fn folded(system: &str, content: &str) -> String {
+    if system.is_empty() { content.to_owned() } else { format!("{system}\n\n{content}") }
+}
+
+/// Puts placeholders into the messages: in front of the first user message, or into each one where there are no passages.
+fn place(messages: &mut [ChatMessage], with_passages: bool, system: Option<String>) {
+    let mut users = messages.iter_mut().filter(|message| message.role == "user");
+    if with_passages {
+        if let Some(first) = users.next() {
+            first.content = folded(&system.unwrap_or_default(), &format!("{PLACE}{}", first.content));
+        }
+        return;
+    }
+    for message in users {
+        // White space stays in front, where a template that trims finds it.
+        let begin = message.content.len() - message.content.trim_start().len();
+        message.content.insert_str(begin, PLACE);
+    }
+}
+
+/// Where the rendered text is cut, ascending: at the first placeholder; and, without passages, before each later turn.
+///
+/// A turn begins behind the last control token before its words. There a tokenizer cuts by itself, so that the turns' tokens
+/// are those of the whole text; a text without control tokens is cut at the words.
+fn cuts(rendered: &str, with_passages: bool, tokenizer: &Tokenizer) -> Vec<usize> {
+    let mut cuts: Vec<usize> = Vec::new();
+    for (place, _) in rendered.match_indices(PLACE) {
+        match cuts.last() {
+            None => cuts.push(place),
+            Some(_) if with_passages => break,
+            Some(&before) => {
+                cuts.push(tokenizer.behind_control(&rendered[before..place]).map_or(place, |at| before + at))
+            }
+        }
+    }
+    cuts
+}
+
+/// Puts `words` back in place of their placeholders and takes out the others, in one pass: what stands between two marks is
+/// the name of a placeholder, as no message has the mark and a placeholder is never cut.
+fn pieces(rendered: &str, words: &BTreeMap<usize, String>) -> Vec<Piece> {
+    let mut out: Vec<Piece> = Vec::new();
+    for (index, part) in rendered.split(MARK).enumerate() {
+        if index % 2 == 1 {
+            let words = part.parse().ok().and_then(|message: usize| words.get(&message));
+            out.extend(words.map(|words| Piece::Words(words.clone())));
+        } else if let Some(Piece::Trusted(before)) = out.last_mut() {
+            before.push_str(part);
+        } else if !part.is_empty() {
+            out.push(Piece::Trusted(part.to_owned()));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;
