@@ -367,13 +367,17 @@ mod tests {
         let file = file("listen = \"127.0.0.1:1\"\ntop_k = 7\nhost_bytes = 5\n[prompt]\nsystem = \"Hello.\"\n");
         let flags = Flags {
             listen: Some("127.0.0.1:2".into()),
-            set: vec!["host_bytes=6".into(), "prompt.question=Q {question}".into()],
+            set: vec!["host_bytes=6".into(), "prompt.question=Q {question}".into(), "prompt.date=2026-11-22".into()],
             ..Flags::default()
         };
         let config = load(Some(file.path()), &flags).unwrap();
         assert_eq!(config.surface.listen, "127.0.0.1:2");
         assert_eq!((config.settings.top_k, config.settings.host_bytes), (7, 6));
         assert_eq!((&*config.settings.prompt.system, &*config.settings.prompt.question), ("Hello.", "Q {question}"));
+        assert_eq!(String::from(config.settings.prompt.date), "2026-11-22");
+        let flags = Flags { set: vec!["prompt.date=tomorrow".into()], ..Flags::default() };
+        let error = load(None, &flags).unwrap_err().to_string();
+        assert!(error.contains("prompt.date") && error.contains("\"today\""), "{error}");
     }
 
     #[test]

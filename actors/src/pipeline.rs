@@ -349,3 +349,6 @@ fn record(report: &ReuseReport) {
         metrics::counter!("ragstone_loaded_bytes_total", "tier" => load.tier.name()).increment(load.bytes);
     }
 }
+
+#[cfg(test)]
+mod tests;
