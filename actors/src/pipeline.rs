@@ -230,16 +230,16 @@ impl Pipeline {
     }
 
     fn plan_options(&self, question: &Question) -> PlanOptions {
-        let (reuse, ratio) = match question.reuse {
-            // The turns of a plain conversation follow each other: none is to be blended, or computed behind the root alone.
-            Reuse::Auto | Reuse::Ratio(_) if matches!(&question.input, Input::Chat { context: None, .. }) => {
-                (ReuseMode::ExactOnly, self.settings.recompute_ratio)
-            }
+        let (mut reuse, ratio) = match question.reuse {
             Reuse::Auto => (ReuseMode::Auto, self.settings.recompute_ratio),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, ratio),
             Reuse::Exact => (ReuseMode::ExactOnly, self.settings.recompute_ratio),
             Reuse::Off => (ReuseMode::Off, self.settings.recompute_ratio),
         };
+        // The turns of a plain conversation follow each other: none is to be blended, or computed behind the root alone.
+        if reuse == ReuseMode::Auto && matches!(&question.input, Input::Chat { context: None, .. }) {
+            reuse = ReuseMode::ExactOnly;
+        }
         PlanOptions { ratio, reuse }
     }
 

@@ -41,6 +41,27 @@ async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> 
     Ragstone::open(settings, &folders, env.clone(), |_| {}).await.unwrap()
 }
 
+/// Waits until RocksDB is closed, too. Workers end on threads of their own; a process that ends beside them aborts now and
+/// then, which is why the program itself leaves by `_exit`.
+async fn close(ragstone: Ragstone, folder: &TempDir) {
+    ragstone.close().await.unwrap();
+    drop(ragstone);
+    let kv = folder.path().join("data/kv");
+    let is_lock = |file: PathBuf| file.starts_with(&kv) && file.ends_with("LOCK");
+    // Where there is no such folder (not Linux) nobody is waited for.
+    let is_open = || {
+        let files = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+        files.filter_map(|file| std::fs::read_link(file.path()).ok()).any(is_lock)
+    };
+    for _ in 0..1000 {
+        if !is_open() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("RocksDB is still open");
+}
+
 fn user(content: &str) -> ChatMessage {
     ChatMessage::new("user", content)
 }
@@ -86,7 +107,7 @@ async fn a_later_turn_over_the_same_passages_computes_none_of_them_and_so_does_t
         env.advance(DAY);
         assert_eq!(ask(&ragstone, &turns[..1], true).await, LATER, "{template}, the next day");
         assert_eq!(ask(&ragstone, &turns, true).await, LATER, "{template}, the next day");
-        ragstone.close().await.unwrap();
+        close(ragstone, &folder).await;
     }
 }
 
@@ -100,7 +121,7 @@ async fn a_template_that_is_told_todays_date_finds_nothing_the_next_day() {
     assert_eq!(ask(&ragstone, &messages, true).await, LATER);
     env.advance(DAY);
     assert_eq!(ask(&ragstone, &messages, true).await, FIRST);
-    ragstone.close().await.unwrap();
+    close(ragstone, &folder).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,5 +138,5 @@ async fn without_passages_a_longer_conversation_finds_the_turns_of_the_shorter()
     assert_eq!(ask(&ragstone, &messages, false).await, ["exact", "exact", "compute", "compute"]);
     // Turns are no passages: none is computed behind the system prompt alone.
     assert_eq!(ragstone.store().status().host.entries, 3);
-    ragstone.close().await.unwrap();
+    close(ragstone, &folder).await;
 }

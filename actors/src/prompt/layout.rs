@@ -15,6 +15,8 @@ const MARK: char = '\u{2}';
 
 /// Stands where the passages go, or a turn begins, while the template is rendered.
 const PLACE: &str = "\u{2}place\u{2}";
+/// Stands in the last message, to see that it was not dropped.
+const LAST: &str = "\u{2}last\u{2}";
 
 /// A chat template, and what was found out about it when it was loaded.
 pub(crate) struct ChatLayout {
@@ -78,8 +80,8 @@ impl ChatLayout {
         place(&mut messages, with_passages, system);
         let rendered = self.template.render(&messages, true, told)?;
         let mut cuts = cuts(&rendered, with_passages, tokenizer);
-        let (Some(root), Some(last)) = (cuts.first().copied(), cuts.pop()) else {
-            let message = "the model's chat template drops the user's messages; take another model";
+        let (true, Some(root), Some(last)) = (rendered.contains(LAST), cuts.first().copied(), cuts.pop()) else {
+            let message = "the model's chat template drops the user's first or last message; take another model";
             return Err(Error::new(ErrorKind::Incompatible, message));
         };
         let ends = cuts.iter().skip(1).copied().chain([last]);
@@ -130,19 +132,24 @@ fn folded(system: &str, content: &str) -> String {
     if system.is_empty() { content.to_owned() } else { format!("{system}\n\n{content}") }
 }
 
-/// Puts placeholders into the messages: in front of the first user message, or into each one where there are no passages.
+/// Puts placeholders into the messages: in front of the first user message, or into each one where there are no passages; and
+/// into the last one.
 fn place(messages: &mut [ChatMessage], with_passages: bool, system: Option<String>) {
+    // White space stays in front, where a template that trims finds it.
+    let mark = |message: &mut ChatMessage, placeholder: &str| {
+        let begin = message.content.len() - message.content.trim_start().len();
+        message.content.insert_str(begin, placeholder);
+    };
     let mut users = messages.iter_mut().filter(|message| message.role == "user");
     if with_passages {
         if let Some(first) = users.next() {
             first.content = folded(&system.unwrap_or_default(), &format!("{PLACE}{}", first.content));
         }
-        return;
+    } else {
+        users.for_each(|message| mark(message, PLACE));
     }
-    for message in users {
-        // White space stays in front, where a template that trims finds it.
-        let begin = message.content.len() - message.content.trim_start().len();
-        message.content.insert_str(begin, PLACE);
+    if let Some(last) = messages.last_mut() {
+        mark(last, LAST);
     }
 }
 

@@ -285,10 +285,13 @@ fn marks_in_messages_and_templates_without_users_are_refused() {
     let frame = |source: &str, content: &str| {
         let layout = ChatLayout::new(ChatTemplate::new(source.into(), Default::default()).unwrap());
         let today = DAYS[0].parse().unwrap();
-        layout.frame(&[says("user", content)], true, &writer.format, today, &writer.tokenizer).unwrap_err().kind()
+        let messages = [says("user", content), says("assistant", "b"), says("user", "c")];
+        layout.frame(&messages, true, &writer.format, today, &writer.tokenizer).unwrap_err().kind()
     };
     assert_eq!(frame("{{ messages[-1].content }}", "a\u{2}b"), ErrorKind::InvalidInput);
-    assert_eq!(frame("nobody", "a"), ErrorKind::Incompatible);
+    for source in ["nobody", "{{ messages[0].content }}{{ messages[1].content }}", "{{ messages[-1].content }}"] {
+        assert_eq!(frame(source, "a"), ErrorKind::Incompatible, "{source}");
+    }
 }
 
 #[test]
