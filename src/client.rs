@@ -42,6 +42,12 @@ impl Client {
         self.read(self.request(Method::GET, path)?.query(query)).await
     }
 
+    /// GET of a path whose answer is text.
+    pub async fn text(&self, path: &[&str]) -> Result<String> {
+        let response = self.send(self.request(Method::GET, path)?).await?;
+        response.text().await.map_err(|error| self.lost(&error))
+    }
+
     /// DELETE of a path.
     pub async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
         self.read(self.request(Method::DELETE, path)?).await

@@ -2,6 +2,7 @@
 
 pub mod kernels;
 pub mod model;
+pub mod serve;
 pub mod tiers;
 pub mod ttft;
 
@@ -40,6 +41,25 @@ impl Spread {
     }
 }
 
+/// What half of some samples, and all but a hundredth of them, do not exceed.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Of any number of samples, by the nearest rank; NaN of none.
+    pub fn of(mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            let rank = (samples.len() * percent).div_ceil(100);
+            samples.get(rank.wrapping_sub(1)).copied().unwrap_or(f64::NAN)
+        };
+        Self { p50: at(50), p99: at(99) }
+    }
+}
+
 /// Where a benchmark ran.
 #[derive(Debug, Clone, Serialize)]
 pub struct Machine {
@@ -69,5 +89,16 @@ mod tests {
         assert_eq!(Spread::of([4.0, 1.0, 2.0, 3.0]).median, 2.5);
         assert!(Spread::of([]).median.is_nan());
         assert_eq!(odd.rate(6.0).greatest, 6.0);
+    }
+
+    #[test]
+    fn percentiles_are_samples() {
+        let of = |samples: Vec<f64>| {
+            let of = Percentiles::of(samples);
+            (of.p50, of.p99)
+        };
+        assert_eq!(of((1..=200).rev().map(f64::from).collect()), (100.0, 198.0));
+        assert_eq!(of(vec![3.0, 1.0, 2.0]), (2.0, 3.0));
+        assert!(Percentiles::of(Vec::new()).p99.is_nan());
     }
 }

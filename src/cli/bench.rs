@@ -1,5 +1,7 @@
 //! `ragstone bench`
 
+mod serve;
+
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};
@@ -78,6 +80,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// What clients of the whole service meet, through HTTP; random weights of Qwen2.5-0.5B's shape. Takes minutes, and 1 GB of
+    /// the temporary folder
+    Serve(Box<serve::Args>),
 }
 
 /// Runs a benchmark.
@@ -125,6 +130,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let report = blocking(move || model::measure(folder.as_deref(), load, &options)).await?;
             print_model(&report, json)
         }
+        Command::Serve(args) => serve::run(config, *args).await,
     }
 }
 

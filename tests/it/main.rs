@@ -3,6 +3,7 @@
 
 mod bad_input;
 mod bad_models;
+mod bench_serve;
 mod browsers;
 mod cache;
 mod command_line;

@@ -1,0 +1,64 @@
+//! `ragstone bench serve` measures what it says, in the form that programs read.
+
+use serde_json::Value;
+
+use crate::harness::Folder;
+
+fn is_positive(value: &Value) -> bool {
+    value.as_f64().is_some_and(|value| value > 0.0)
+}
+
+fn check_percentiles(of: &Value) {
+    assert!(is_positive(&of["p50"]) && of["p99"].as_f64() >= of["p50"].as_f64(), "{of}");
+}
+
+#[test]
+fn the_engine_is_measured_through_the_service() {
+    let folder = Folder::new();
+    let small = "--shape tiny --runs 1 --streams 1,3 --stream-tokens 4 --answers 2 --gaps 4 --prompts 2 --prompt-tokens 256 \
+                 --abandoned 2 --abandoned-tokens 128 --mixed 4 --json";
+    let arguments: Vec<&str> = ["bench", "serve"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    check_percentiles(&report["gap_ms"]["quiet"]);
+    check_percentiles(&report["gap_ms"]["busy"]);
+    let streams = report["streams"].as_array().unwrap();
+    assert_eq!(streams.iter().map(|of| of["n"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 3]);
+    assert!(streams.iter().all(|of| is_positive(&of["tokens_per_s"])), "{report}");
+    assert!(is_positive(&report["abandoned_ms"]), "{report}");
+    let waste = report.get("kv_waste").unwrap();
+    assert!(waste.is_null() || (0.0..1.0).contains(&waste.as_f64().unwrap()), "{report}");
+    for rate in ["prompt_tokens_per_s", "alone_prompt_tokens_per_s"] {
+        assert!(is_positive(&report["busy"][rate]), "{rate} in {report}");
+    }
+    assert!(report["machine"]["threads"].as_u64() >= Some(1));
+    assert!(!folder.data().exists(), "the user's own data folder is left alone");
+}
+
+#[test]
+fn questions_are_measured_in_every_reuse_mode() {
+    let folder = Folder::new();
+    let small = "--workload rag --shape tiny --clients 1,3 --requests 4 --warm-up 2 --documents 20 --document-tokens 24 \
+                 --passages 2 --answer-tokens 3 --json";
+    let arguments: Vec<&str> = ["bench", "serve"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    let results = report["results"].as_array().unwrap();
+    let cells: Vec<_> =
+        results.iter().map(|of| (of["clients"].as_u64().unwrap(), of["reuse"].as_str().unwrap())).collect();
+    assert_eq!(cells, [(1, "auto"), (1, "exact"), (1, "off"), (3, "auto"), (3, "exact"), (3, "off")]);
+    for result in results {
+        check_percentiles(&result["ttft_ms"]);
+        check_percentiles(&result["gap_ms"]);
+        assert!(is_positive(&result["requests_per_s"]) && result["requests"] == 4, "{result}");
+        assert_eq!(result["cached"].as_f64() > Some(0.0), result["reuse"] != "off", "{result}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    let folder = Folder::new();
+    for flag in ["--runs", "--streams", "--clients", "--document-tokens"] {
+        // The argument parser's own words.
+        let refused = folder.run(&["bench", "serve", flag, "0"]);
+        assert!(refused.code == Some(2) && refused.stderr.contains("1 to 1000000"), "{refused:?}");
+    }
+}
