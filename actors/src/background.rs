@@ -12,12 +12,13 @@ use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use crate::engine::{PrefillRequest, Prefiller, Urgency};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::Urgency;
+use crate::error::Result;
 use crate::eviction::{Evictor, Keep};
-use crate::fusion::{FailedLoad, Fuse, Fusor};
-use crate::prefill::{PrefillError, Selection};
+use crate::prefill::Selection;
 use crate::ragstone::blocking;
+use crate::runner::{Run, Runner};
+use crate::stream::deadline_after;
 use crate::worker::Supervised;
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
@@ -80,10 +81,8 @@ enum Work {
 
 /// The workers that background work uses.
 pub(crate) struct Workers {
-    pub fusor: Supervised<Fusor>,
-    pub prefiller: Supervised<Prefiller>,
+    pub runner: Runner,
     pub evictor: Supervised<Evictor>,
-    pub store: KvStore,
 }
 
 /// Counts one piece of work until it is done, however it ends.
@@ -155,11 +154,6 @@ impl Background {
         });
     }
 
-    /// Drops an entry that could not be loaded.
-    pub(crate) async fn late_miss(&self, store: &KvStore, failed: FailedLoad) {
-        late_miss(&self.runtime, store, failed).await;
-    }
-
     /// Pieces of work that are not done.
     pub(crate) fn pending(&self) -> usize {
         *self.pending.borrow()
@@ -170,16 +164,6 @@ impl Background {
         let mut watched = self.pending.subscribe();
         // The sender lives in `self`, so waiting cannot fail.
         drop(watched.wait_for(|count| *count == 0).await);
-    }
-}
-
-async fn late_miss(runtime: &Handle, store: &KvStore, failed: FailedLoad) {
-    tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
-    let store = store.clone();
-    let FailedLoad { id, tier, precision, error } = failed;
-    let dropped = runtime.spawn_blocking(move || store.late_miss_of(&id, tier, precision, error.kind())).await;
-    if let Err(error) = dropped {
-        tracing::error!(%error, "dropping a bad entry failed");
     }
 }
 
@@ -194,10 +178,10 @@ async fn is_there(store: &KvStore, key: KvKey, tokens: Arc<[u32]>) -> Result<boo
 
 /// Computes one passage behind its root and files it.
 async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
-    let key = wanted.key(workers.store.fingerprint());
-    if is_there(&workers.store, key, wanted.passage.tokens.clone()).await? {
-        workers.store.write_again(&key);
-        let is_local = workers.store.contains(&key).is_some();
+    let key = wanted.key(workers.runner.store.fingerprint());
+    if is_there(&workers.runner.store, key, wanted.passage.tokens.clone()).await? {
+        workers.runner.store.write_again(&key);
+        let is_local = workers.runner.store.contains(&key).is_some();
         return Ok(if is_local { Precomputed::AlreadyThere } else { Precomputed::InBucket });
     }
     let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
@@ -216,37 +200,18 @@ async fn restore(workers: &Workers, lost: LostPath, lost_in: u64) -> Result<()> 
 /// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`; the keys
 /// of what was filed.
 async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<Vec<KvKey>> {
-    let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-    let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
-    let mut on_device = true;
-    // Its blocks and an entry may turn out gone or bad once; then they are computed along.
-    for _ in 0..4 {
-        let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
-        let fused = workers.fusor.ask(fuse, DEADLINE).await?;
-        if fused.device.is_some() && workers.store.epoch() != found_in {
-            on_device = false;
-            continue;
-        }
-        let planned_in = fused.plan.epoch.min(found_in);
-        let request = PrefillRequest {
-            tokens: tokens.clone(),
-            plan: fused.plan,
-            loads: fused.loads,
-            device: fused.device,
-            selection: Selection::default(),
-            decode: None,
-            urgency: Urgency::Background,
-        };
-        match workers.prefiller.ask(request, DEADLINE).await? {
-            Ok(prefill) => {
-                let keys = prefill.fresh.iter().map(|segment| segment.key).collect();
-                let keep = Keep { tenant, segments: prefill.fresh, planned_in };
-                return workers.evictor.ask(keep, DEADLINE).await.map(|()| keys);
-            }
-            Err(PrefillError::Failed(error)) => return Err(error),
-            Err(PrefillError::DeviceMiss) => on_device = false,
-            Err(PrefillError::LateMiss(failed)) => late_miss(&Handle::current(), &workers.store, failed).await,
-        }
-    }
-    Err(Error::new(ErrorKind::Internal, "stored KV kept failing"))
+    let run = Run {
+        segments,
+        tenant: tenant.clone(),
+        options: PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly },
+        selection: Selection::default(),
+        found_in,
+        urgency: Urgency::Background,
+        deadline: deadline_after(DEADLINE),
+    };
+    let ran = workers.runner.run(&run, |_| (Vec::new(), ())).await?;
+    let planned_in = ran.plan.epoch.min(found_in);
+    let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
+    let keep = Keep { tenant, segments: ran.prefill.fresh, planned_in };
+    workers.evictor.ask(keep, DEADLINE).await.map(|()| keys)
 }

@@ -1,21 +1,20 @@
 //! The fusion worker: finds stored KV for a prompt, plans, and loads layer by layer ahead of the computation.
 
+mod loads;
+
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
-use ragstone_storage::store::{EntryReader, KvStore, LayerFrame};
+use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
-use ragstone_storage::tier::{EntryId, Precision, Tier};
+use ragstone_storage::tier::{Precision, Tier};
 use tokio::runtime::Handle;
 
+use self::loads::layer_loads;
+pub use self::loads::{Arrived, FailedLoad, LayerLoads, LoadedLayer, Waker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::worker::Service;
-
-/// How many layers are loaded ahead of the one that computes. One waits in the channel while the next is being read,
-/// so that the load of layer `l + 1` hides behind the computation of layer `l`; more would only hold memory.
-const LAYERS_AHEAD: usize = 1;
 
 /// Plans prompts and starts their loads.
 pub struct Fusor {
@@ -51,47 +50,6 @@ pub struct Fused {
     pub look_up_ms: f64,
     /// Time spent deciding.
     pub plan_ms: f64,
-}
-
-/// The layers of a prompt's reused segments, first layer first.
-pub struct LayerLoads {
-    receiver: Option<Receiver<Result<LoadedLayer, FailedLoad>>>,
-}
-
-/// One layer of every reused segment.
-pub struct LoadedLayer {
-    /// `(index of the segment in the plan, its frame)`.
-    pub frames: Vec<(usize, LayerFrame)>,
-}
-
-/// A load that failed after look-up had found it: a late miss.
-#[derive(Debug)]
-pub struct FailedLoad {
-    /// The entry that could not be read.
-    pub id: EntryId,
-    /// Where it was found.
-    pub tier: Tier,
-    /// How close it was to what was computed.
-    pub precision: Precision,
-    /// Why.
-    pub error: ragstone_storage::Error,
-}
-
-impl LayerLoads {
-    /// A plan without loads.
-    pub fn none() -> Self {
-        Self { receiver: None }
-    }
-
-    /// Waits for the next layer. `None` where the plan loads nothing, or the loader is gone.
-    pub fn next(&self) -> Option<Result<LoadedLayer, FailedLoad>> {
-        self.receiver.as_ref()?.recv().ok()
-    }
-
-    /// Whether there is something to wait for.
-    pub fn is_none(&self) -> bool {
-        self.receiver.is_none()
-    }
 }
 
 impl Service for Fusor {
@@ -156,9 +114,9 @@ impl Fusor {
         if readers.is_empty() {
             return Ok(LayerLoads::none());
         }
-        let (sender, receiver) = sync_channel(LAYERS_AHEAD);
-        self.runtime.spawn_blocking(move || load(&readers, &sender));
-        Ok(LayerLoads { receiver: Some(receiver) })
+        let (loads, load) = layer_loads(readers);
+        self.runtime.spawn_blocking(load);
+        Ok(loads)
     }
 }
 
@@ -174,31 +132,4 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         state: SegmentState::Missing,
     };
     Residency { segments: segments.iter().map(segment).collect(), ..Residency::default() }
-}
-
-/// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
-fn load(readers: &[(usize, EntryReader)], sender: &SyncSender<Result<LoadedLayer, FailedLoad>>) {
-    let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
-    for layer in 0..layers {
-        let loaded = load_layer(readers, layer);
-        let failed = loaded.is_err();
-        if sender.send(loaded).is_err() || failed {
-            return;
-        }
-    }
-}
-
-fn load_layer(readers: &[(usize, EntryReader)], layer: u32) -> Result<LoadedLayer, FailedLoad> {
-    let mut frames = Vec::with_capacity(readers.len());
-    for (segment, reader) in readers {
-        let frame = reader.layer(layer);
-        let frame = frame.map_err(|error| FailedLoad {
-            id: reader.id(),
-            tier: reader.tier(),
-            precision: reader.precision(),
-            error,
-        })?;
-        frames.push((*segment, frame));
-    }
-    Ok(LoadedLayer { frames })
 }

@@ -22,6 +22,7 @@ pub mod question;
 pub mod ragstone;
 pub mod report;
 pub mod retrieval;
+mod runner;
 pub mod settings;
 pub mod size;
 pub mod stream;

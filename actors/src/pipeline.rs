@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::Sampler;
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::sync::{Semaphore, mpsc};
@@ -14,14 +14,13 @@ use tracing::Instrument;
 
 use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
-use crate::engine::{DecodeSpec, Decoded, Engine, Prefill, PrefillRequest, Prefiller, Urgency};
+use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
-use crate::fusion::{Fuse, Fused, Fusor};
-use crate::prefill::PrefillError;
 use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
+use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
 use crate::worker::Supervised;
@@ -35,8 +34,7 @@ pub(crate) struct Pipeline {
     pub store: KvStore,
     pub admission: Arc<Semaphore>,
     pub retriever: Supervised<Retriever>,
-    pub fusor: Supervised<Fusor>,
-    pub prefiller: Supervised<Prefiller>,
+    pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
 }
@@ -48,14 +46,7 @@ struct Passage {
 }
 
 /// A prefilled sequence that decodes now.
-struct Sequence {
-    plan: LoadPlan,
-    prefill: Prefill,
-    tokens: mpsc::Receiver<Decoded>,
-    look_up_ms: f64,
-    plan_ms: f64,
-    late_misses: u32,
-}
+type Sequence = Ran<mpsc::Receiver<Decoded>>;
 
 impl Pipeline {
     /// Answers `question`. Returns when its first token is there.
@@ -90,7 +81,7 @@ impl Pipeline {
             // No more than the context has.
             prompt_tokens: prompt_tokens as u32,
             report,
-            tokens: sequence.tokens,
+            tokens: sequence.outputs,
             stop: question.sampling.stop.clone(),
             show_control: question.sampling.show_control,
             deadline,
@@ -183,8 +174,7 @@ impl Pipeline {
         Ok(segments.into())
     }
 
-    /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
-    /// What is invalidated after the epoch `found_in` is not left on the device.
+    /// Looks up, plans, loads and prefills. What is invalidated after the epoch `found_in` is not left on the device.
     async fn fuse(
         &self,
         question: &Question,
@@ -193,40 +183,22 @@ impl Pipeline {
         found_in: u64,
         deadline: Instant,
     ) -> Result<Sequence> {
-        let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let mut on_device = true;
-        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries; the device can fail to
-        // have its blocks once.
-        for late_misses in 0..=6 * segments.len() as u32 + 2 {
-            let options = self.plan_options(question);
-            let fuse = Fuse { segments: segments.clone(), tenant: question.tenant.clone(), options, on_device };
-            let Fused { plan, loads, device, look_up_ms, plan_ms } = self.fusor.ask(fuse, remaining(deadline)?).await?;
-            if device.is_some() && self.store.epoch() != found_in {
-                // A passage may have gone since it was found; the device would not know that this prompt still has it.
-                on_device = false;
-                continue;
-            }
-            let (decode, output) = self.decode_spec(question, &tokens, max_tokens);
-            let request = PrefillRequest {
-                tokens: tokens.clone(),
-                plan: plan.clone(),
-                loads,
-                device,
-                selection: question.selection.unwrap_or(self.settings.selection()),
-                decode: Some(decode),
-                urgency: Urgency::Answer,
-            };
-            match self.prefiller.ask(request, remaining(deadline)?).await? {
-                Ok(prefill) => {
-                    self.store.record_use(&plan);
-                    return Ok(Sequence { plan, prefill, tokens: output, look_up_ms, plan_ms, late_misses });
-                }
-                Err(PrefillError::Failed(error)) => return Err(error),
-                Err(PrefillError::DeviceMiss) => on_device = false,
-                Err(PrefillError::LateMiss(failed)) => self.background.late_miss(&self.store, failed).await,
-            }
-        }
-        Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
+        let run = Run {
+            segments: segments.clone(),
+            tenant: question.tenant.as_str().into(),
+            options: self.plan_options(question),
+            selection: question.selection.unwrap_or(self.settings.selection()),
+            found_in,
+            urgency: Urgency::Answer,
+            deadline,
+        };
+        let decode = |tokens: &[u32]| {
+            let (decode, output) = self.decode_spec(question, tokens, max_tokens);
+            (vec![decode], output)
+        };
+        let ran = self.runner.run(&run, decode).await?;
+        self.store.record_use(&ran.plan);
+        Ok(ran)
     }
 
     fn plan_options(&self, question: &Question) -> PlanOptions {

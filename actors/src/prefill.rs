@@ -1,44 +1,59 @@
-//! Prefill with fusion: runs a load plan layer by layer over a sequence's blocks.
+//! A prompt's prefill as a state machine: runs a load plan chunk by chunk and layer by layer over a sequence's blocks, and never
+//! waits.
 //!
-//! Selective recompute after CacheBlend (section 4): the first layer runs over every token of the blended passages; at
-//! the second one the fresh K and V are compared with the stored ones, and only the tokens that deviate most go on.
+//! Selective recompute after CacheBlend (section 4): the first layers run over every token of the blended passages; at the
+//! choosing layer the fresh K and V are compared with the stored ones, and only the tokens that deviate most go on.
 //! (The first layer's K and V come from the embeddings alone, so they never deviate.) The question and whatever is not
 //! stored are computed on every layer and do not compete for that budget. What the device has already is in its blocks: nothing
 //! is done about it.
+//!
+//! ```text
+//! rows of the plan -chunk-> [embed .. last layer]                      nothing to choose
+//! rows of the plan -chunk-> [embed .. choosing layer], parked there
+//!                  -all parked: choose, join the rows that go on, cut-> [choosing layer .. last layer]
+//! ```
+//!
+//! Chunks go in the order of their slots, and a row sees no later one, so it does not matter where they are cut: a row's bits
+//! are those of an uncut prefill. A chunk whose layer has not been loaded stops before it and goes on in a later pass.
 
 mod selection;
+mod walk;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ragstone_kernels::attention::{RowGroup, SequenceView};
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::forward::{Chunk, Forward, Outcome, Places, Rider, Wanted};
 use ragstone_kernels::matrix::Matrix;
-use ragstone_kernels::model::{LayerKv, Model};
-use ragstone_kernels::pool::{BlockId, KvData, KvPool};
+use ragstone_kernels::pool::BlockId;
 use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
-use ragstone_storage::tier::Tier;
 
-use self::selection::rows_to_keep;
 pub use self::selection::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
-use crate::error::{Error, ErrorKind};
-use crate::fusion::{FailedLoad, LayerLoads, LoadedLayer};
+use self::walk::Walk;
+use crate::error::Error;
+use crate::fusion::{FailedLoad, LayerLoads, Waker};
 use crate::report::{TierLoad, TokenAccount};
 
+/// How long a driver that has a thread to spare waits for a layer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// One prompt to prefill.
-pub struct Prompt<'a> {
+pub struct Prompt {
     /// Its token ids.
-    pub tokens: &'a [u32],
+    pub tokens: Arc<[u32]>,
     /// Where each segment's KV comes from.
-    pub plan: &'a LoadPlan,
+    pub plan: LoadPlan,
     /// The reused layers, as they arrive.
-    pub loads: &'a LayerLoads,
-    /// Blocks with room for at least the prompt, the KV of what the plan takes from the device in them.
-    pub blocks: &'a [BlockId],
+    pub loads: LayerLoads,
+    /// Which tokens of blended passages are recomputed.
+    pub selection: Selection,
     /// The clock that measures what the KV costs.
-    pub env: &'a Env,
+    pub env: Env,
     /// Asked before each layer: a prompt that nobody waits for any more is left there.
-    pub is_wanted: &'a dyn Fn() -> bool,
+    pub is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 /// A prefilled prompt.
@@ -55,6 +70,8 @@ pub struct Prefilled {
     pub loads: Vec<TierLoad>,
     /// Time spent waiting for a layer, in milliseconds.
     pub load_wait_ms: f64,
+    /// Time that passes spent on it, in milliseconds.
+    pub computing_ms: f64,
 }
 
 /// One layer's K (before rotary embedding) and V: row-major `[tokens, kv_dim]`, little endian, in the KV dtype.
@@ -81,6 +98,8 @@ pub enum PrefillError {
     LateMiss(FailedLoad),
     /// What the device had when it was planned was needed for another prompt: plan again without it.
     DeviceMiss,
+    /// It shared a pass with something that broke: plan again.
+    Disturbed,
     /// Everything else.
     Failed(Error),
 }
@@ -91,212 +110,232 @@ impl From<ragstone_kernels::Error> for PrefillError {
     }
 }
 
-/// Runs the plan: after it, every slot `0..tokens` of `blocks` holds K and V of its token at its true position.
-pub fn prefill(model: &Model, pool: &mut KvPool, prompt: &Prompt<'_>) -> Result<Prefilled, PrefillError> {
-    prefill_selecting(model, pool, prompt, Selection::default())
+/// A prompt between two passes.
+pub struct Prefill<B: Backend> {
+    walk: Walk,
+    key_positions: Vec<u32>,
+    /// Slots that the first layer computes, ascending.
+    rows: Vec<u32>,
+    /// How many of them a chunk was made of.
+    embedded: usize,
+    /// The chunk that goes on next; `None` while it is in a pass, or before the next one is embedded.
+    chunk: Option<Chunk<B>>,
+    /// Chunks before the choosing layer, whose rows wait for the choice.
+    parked: Vec<Chunk<B>>,
+    /// Chunks of chosen rows that go on behind `chunk`.
+    following: VecDeque<Chunk<B>>,
+    /// The longest chunk that was asked for: chosen rows are cut by it.
+    chunk_rows: usize,
+    computing_ms: f64,
 }
 
-/// As [`prefill`], with the recomputed tokens chosen by `selection`.
-pub fn prefill_selecting(
-    model: &Model,
-    pool: &mut KvPool,
-    prompt: &Prompt<'_>,
-    selection: Selection,
-) -> Result<Prefilled, PrefillError> {
-    let started = prompt.env.stopwatch();
-    let layers = model.config().layers;
-    let key_positions: Vec<u32> = (0..prompt.plan.total_tokens).collect();
-    let sequence = SequenceView { blocks: prompt.blocks, key_positions: &key_positions };
-    let mut rows = active_rows(prompt.plan);
-    let mut hidden = model.embed(&rows.iter().map(|row| prompt.tokens[*row as usize]).collect::<Vec<_>>())?;
-    let mut fresh = Kept::new(prompt.plan, layers);
-    let (mut tally, mut rows_computed) = (Tally::default(), Vec::new());
-    for layer in 0..layers {
-        if !(prompt.is_wanted)() {
-            return Err(PrefillError::Failed(Error::new(ErrorKind::Cancelled, "nobody waits for the prompt any more")));
+impl<B: Backend> Prefill<B> {
+    /// A prompt before its first pass.
+    pub fn new(backend: &B, prompt: Prompt) -> Self {
+        let (rows, key_positions) = (active_rows(&prompt.plan), prompt.plan.key_positions());
+        Self {
+            walk: Walk::new(prompt, rows.clone(), backend.config().layers),
+            key_positions,
+            rows,
+            embedded: 0,
+            chunk: None,
+            parked: Vec::new(),
+            following: VecDeque::new(),
+            chunk_rows: 1,
+            computing_ms: 0.0,
         }
-        let loaded = tally.next_layer(prompt)?;
-        let mut kv = model.project_kv(layer, &hidden);
-        if let Some(keep) = rows_to_keep(prompt.plan, (layer, layers), &rows, &kv, &loaded, selection)? {
-            rows = keep.iter().map(|index| rows[*index]).collect();
-            hidden = hidden.select_rows(&keep);
-            kv = LayerKv { k: kv.k.select_rows(&keep), v: kv.v.select_rows(&keep) };
-        }
-        place_loaded(model, pool, layer, prompt, &rows, &loaded)?;
-        let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-        pool.write(layer, model.rope(), prompt.blocks, &rows, &rows, k, v)?;
-        fresh.take(model, &rows, &kv);
-        if layer >= selection.first_layer(layers).min(layers - 1) {
-            rows_computed.push(rows.len());
-        }
-        if layer + 1 == layers {
-            // Only the last row's logits are wanted; its K and V, like all others', are in place already.
-            hidden = hidden.select_rows(&[hidden.rows() - 1]);
-            rows.drain(..rows.len() - 1);
-        }
-        let group = RowGroup { rows: 0..hidden.rows(), positions: &rows, sequence };
-        model.finish_layer(layer, &mut hidden, &[group], pool);
     }
-    let logits = model.logits(&hidden).row(0).to_vec();
-    let compute_ms = started.elapsed_ms() - tally.load_wait_ms;
-    let rows_mean = rows_computed.iter().sum::<usize>().div_ceil(rows_computed.len().max(1));
-    Ok(Prefilled {
-        logits,
-        account: account(prompt.plan, rows_mean),
-        is_finite: !fresh.not_finite,
-        fresh: fresh.finish(prompt, compute_ms, rows_mean),
-        loads: tally.loads,
-        load_wait_ms: tally.load_wait_ms,
-    })
+
+    /// Whether a pass can take it along now, or its failure be told; if not, the layer that it waits for has not been loaded.
+    pub fn is_ready(&mut self) -> bool {
+        let layer = self.chunk.as_ref().map_or(0, Chunk::layer);
+        self.walk.can_enter(layer)
+    }
+
+    /// How long it has been waiting for a layer.
+    pub fn waits(&self) -> Option<Duration> {
+        self.walk.waits()
+    }
+
+    /// Gives up the load that it waits for: its entry is a late miss.
+    pub fn give_up_load(&mut self, after: Duration) {
+        self.walk.give_up_load(after);
+    }
+
+    /// Calls `waker` whenever a layer has come.
+    pub fn wake(&self, waker: Waker) {
+        self.walk.loads.wake(waker);
+    }
+
+    /// Rows of the chunk under way, which goes on as it is.
+    pub fn chunk(&self) -> Option<usize> {
+        self.chunk.as_ref().map(|chunk| chunk.places().len())
+    }
+
+    /// Rows that the next pass takes along, if new chunks have `budget` at most.
+    pub fn next_rows(&self, budget: usize) -> usize {
+        match &self.chunk {
+            Some(chunk) => chunk.places().len(),
+            None => budget.min(self.rows.len() - self.embedded),
+        }
+    }
+
+    /// Rows that are still to be embedded or on their way, with the share that will be chosen of those that are parked.
+    pub fn rows_left(&self) -> usize {
+        let under_way = self.chunk.as_ref().map_or(0, |chunk| chunk.places().len());
+        let following = self.following.iter().map(|chunk| chunk.places().len()).sum::<usize>();
+        let parked = self.parked.iter().map(|chunk| chunk.places().len()).sum::<usize>();
+        let chosen = (parked as f32 * self.walk.plan.ratio).ceil() as usize;
+        self.rows.len() - self.embedded + under_way + following + chosen
+    }
+
+    /// Slots that must have blocks before a pass takes such rows along.
+    pub fn slots_needed(&self, rows: usize) -> usize {
+        let end = match &self.chunk {
+            Some(chunk) => chunk.places().slots.last().copied(),
+            None => self.rows.get(..self.embedded + self.next_rows(rows)).and_then(<[u32]>::last).copied(),
+        };
+        self.walk.stored_end().max(end.map_or(0, |slot| slot as usize + 1))
+    }
+
+    /// The prompt's plan.
+    pub fn plan(&self) -> &LoadPlan {
+        &self.walk.plan
+    }
+
+    /// What the next pass takes along: the chunk under way, or a new one of at most `rows` rows.
+    ///
+    /// # Errors
+    /// Where the prompt names a token that the model does not have.
+    pub fn rider<'a>(
+        &'a mut self,
+        backend: &B,
+        rows: usize,
+        blocks: &'a [BlockId],
+    ) -> Result<Rider<'a, B>, PrefillError> {
+        self.chunk_rows = self.chunk_rows.max(rows);
+        let chunk = match self.chunk.take() {
+            Some(chunk) => chunk,
+            None => self.embed(backend, rows.max(1))?,
+        };
+        let end = chunk.places().slots.last().map_or(0, |slot| *slot as usize + 1);
+        Ok(Rider { chunk, blocks, key_positions: &self.key_positions[..end], selector: Some(&mut self.walk) })
+    }
+
+    fn embed(&mut self, backend: &B, rows: usize) -> Result<Chunk<B>, PrefillError> {
+        let rows = &self.rows[self.embedded..self.embedded + self.next_rows(rows)];
+        let tokens: Vec<u32> = rows.iter().map(|row| self.walk.tokens[*row as usize]).collect();
+        let places = Places::of(rows.iter().copied(), &self.key_positions);
+        self.embedded += rows.len();
+        let wanted = if self.embedded == self.rows.len() { Wanted::Last } else { Wanted::Nothing };
+        Ok(Chunk::embed(backend, &tokens, places, wanted)?)
+    }
+
+    /// Takes back what a pass made of its chunk: the logits behind the last token, once they are there.
+    ///
+    /// # Errors
+    /// Whatever ended it: a late miss, a caller that left, a write that was refused.
+    pub fn passed(
+        &mut self,
+        backend: &B,
+        outcome: Outcome<B>,
+        logits: &Matrix,
+    ) -> Result<Option<Vec<f32>>, PrefillError> {
+        if let Some(failure) = self.walk.failure.take() {
+            return Err(failure);
+        }
+        match outcome {
+            Outcome::Failed(error) => return Err(error.into()),
+            Outcome::Stopped(chunk) if self.walk.takes_parked() => {
+                self.parked.push(chunk);
+                if self.embedded == self.rows.len() {
+                    self.choose(backend);
+                }
+            }
+            Outcome::Stopped(chunk) => self.chunk = Some(chunk),
+            Outcome::Done(rows) => {
+                self.chunk = self.following.pop_front();
+                if self.chunk.is_none() && self.embedded == self.rows.len() {
+                    return Ok(Some(logits.row(rows.start).to_vec()));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// All rows have reached the choosing layer: those that go on become chunks again.
+    fn choose(&mut self, backend: &B) {
+        let kept = self.walk.choose();
+        let is_kept = |slot: &u32| kept.binary_search(slot).is_ok();
+        let parked = std::mem::take(&mut self.parked);
+        let places: Vec<(usize, usize)> = parked
+            .iter()
+            .enumerate()
+            .flat_map(|(chunk, parked)| {
+                let rows = parked.places().slots.iter().enumerate().filter(|(_, slot)| is_kept(slot));
+                rows.map(move |(row, _)| (chunk, row))
+            })
+            .collect();
+        let chunk_rows = if self.walk.chooses_on_every_layer() { places.len() } else { self.chunk_rows };
+        let last = places.len().div_ceil(chunk_rows.max(1)) - 1;
+        for (index, part) in places.chunks(chunk_rows.max(1)).enumerate() {
+            let of = |chunk| part.iter().filter(|(of, _)| *of == chunk).map(|(_, row)| *row).collect::<Vec<_>>();
+            let parts = parked.iter().enumerate().map(|(chunk, parked)| (parked, of(chunk)));
+            let parts: Vec<_> = parts.filter(|(_, rows)| !rows.is_empty()).collect();
+            let wanted = if index == last { Wanted::Last } else { Wanted::Nothing };
+            self.following.push_back(Chunk::join(backend, &parts, wanted));
+        }
+        self.chunk = self.following.pop_front();
+    }
+
+    /// Counts time that passes spent on it.
+    pub fn spend_ms(&mut self, ms: f64) {
+        self.computing_ms += ms;
+    }
+
+    /// What it came to, once [`Prefill::passed`] gave the logits.
+    pub fn finish(self, logits: Vec<f32>) -> Prefilled {
+        self.walk.finish(logits, self.computing_ms)
+    }
 }
 
-/// Whether every token of a blended segment starts out as a candidate for recomputation.
-fn blends_recompute(plan: &LoadPlan) -> bool {
-    plan.ratio > 0.0
+/// Runs a prompt to its end on this thread, which may wait for loads: after it, every slot of `blocks` that has a token holds its
+/// K and V at its true position. Chunks have at most `chunk_rows` rows.
+///
+/// # Errors
+/// Whatever ends it.
+pub fn prefill<B: Backend>(
+    backend: &B,
+    pool: &mut B::Pool,
+    prompt: Prompt,
+    blocks: &[BlockId],
+    chunk_rows: usize,
+) -> Result<Prefilled, PrefillError> {
+    let mut prefill = Prefill::new(backend, prompt);
+    loop {
+        if !prefill.is_ready() && !prefill.walk.wait(PATIENCE) {
+            prefill.give_up_load(PATIENCE);
+        }
+        let started = prefill.walk.env.stopwatch();
+        let rider = prefill.rider(backend, chunk_rows, blocks)?;
+        let mut passed = Forward::new(backend, &mut *pool).pass(vec![rider]);
+        let outcome = passed.outcomes.pop().unwrap_or(Outcome::Done(0..0));
+        prefill.spend_ms(started.elapsed_ms());
+        if let Some(logits) = prefill.passed(backend, outcome, &passed.logits)? {
+            return Ok(prefill.finish(logits));
+        }
+    }
 }
 
-/// Positions that the first layer computes, ascending.
+/// Slots that the first layer computes, ascending.
 fn active_rows(plan: &LoadPlan) -> Vec<u32> {
     let active = |segment: &&SegmentPlan| match segment.source {
         Source::Compute => true,
-        Source::Blend { .. } => blends_recompute(plan),
+        // With a ratio every token of a blended segment starts out as a candidate for recomputation.
+        Source::Blend { .. } => plan.ratio > 0.0,
         Source::Load { .. } => false,
     };
     plan.segments.iter().filter(active).flat_map(|segment| segment.range.clone()).collect()
-}
-
-fn segment_of(plan: &LoadPlan, index: usize) -> &SegmentPlan {
-    &plan.segments[index]
-}
-
-/// Writes a loaded layer into the blocks, each segment rotated to its place. Segments whose tokens are all being
-/// computed on this layer are left out: fresh rows would overwrite them at once.
-fn place_loaded(
-    model: &Model,
-    pool: &mut KvPool,
-    layer: usize,
-    prompt: &Prompt<'_>,
-    rows: &[u32],
-    loaded: &LoadedLayer,
-) -> Result<(), ragstone_kernels::Error> {
-    for (segment, frame) in &loaded.frames {
-        let range = segment_of(prompt.plan, *segment).range.clone();
-        let active = rows.partition_point(|row| *row < range.end) - rows.partition_point(|row| *row < range.start);
-        if active == range.len() {
-            continue;
-        }
-        let slots: Vec<u32> = range.collect();
-        let (k, v) = (KvData::Bytes(frame.dtype, &frame.k), KvData::Bytes(frame.dtype, &frame.v));
-        pool.write(layer, model.rope(), prompt.blocks, &slots, &slots, k, v)?;
-    }
-    Ok(())
-}
-
-/// Fresh KV of the segments that may be kept, gathered layer by layer.
-struct Kept {
-    segments: Vec<(usize, Vec<LayerBytes>)>,
-    plan: Vec<SegmentPlan>,
-    /// What is not a number spreads through a prompt in ways that no key names: then nothing of it is kept.
-    not_finite: bool,
-}
-
-impl Kept {
-    fn new(plan: &LoadPlan, layers: usize) -> Self {
-        let keep = |segment: &SegmentPlan| segment.file_under.is_some() && !segment.range.is_empty();
-        let segments = plan
-            .segments
-            .iter()
-            .enumerate()
-            .filter(|(_, segment)| keep(segment))
-            .map(|(index, _)| (index, Vec::with_capacity(layers)))
-            .collect();
-        Self { segments, plan: plan.segments.clone(), not_finite: false }
-    }
-
-    fn take(&mut self, model: &Model, rows: &[u32], kv: &LayerKv) {
-        let dtype = model.kv_layout().dtype;
-        for (segment, layers) in &mut self.segments {
-            let range = &self.plan[*segment].range;
-            let first = rows.partition_point(|row| *row < range.start);
-            let part = |matrix: &Matrix| {
-                let cols = matrix.cols();
-                let values = &matrix.as_slice()[first * cols..(first + range.len()) * cols];
-                (dtype.encode(values), values.iter().all(|value| value.is_finite()))
-            };
-            let ((k, k_is_finite), (v, v_is_finite)) = (part(&kv.k), part(&kv.v));
-            layers.push((k, v));
-            self.not_finite |= !(k_is_finite && v_is_finite);
-        }
-    }
-
-    fn finish(self, prompt: &Prompt<'_>, compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {
-        if self.not_finite {
-            tracing::warn!("the model computed keys or values that are not finite: they are not kept");
-            return Vec::new();
-        }
-        let computed = rows_mean.max(1) as f64;
-        let plan = self.plan;
-        let finished = self.segments.into_iter().filter_map(|(index, layers)| {
-            let segment = &plan[index];
-            let range = segment.range.start as usize..segment.range.end as usize;
-            let share = range.len() as f64 / computed;
-            Some(FreshSegment {
-                key: segment.file_under?,
-                parent: segment.parent,
-                tokens: prompt.tokens[range].into(),
-                layers,
-                compute_us: (compute_ms * share * 1e3) as u64,
-            })
-        });
-        finished.collect()
-    }
-}
-
-/// Splits the prompt's tokens by where their KV came from. `computed_rows` is what a mean layer
-/// computed, of those that choose.
-fn account(plan: &LoadPlan, computed_rows: usize) -> TokenAccount {
-    let recomputed = (computed_rows as u32).saturating_sub(plan.computed_tokens);
-    TokenAccount {
-        exact: plan.exact_tokens,
-        blended: plan.blended_tokens - recomputed,
-        recomputed,
-        computed: plan.computed_tokens,
-    }
-}
-
-/// Bytes and times of the loads so far.
-#[derive(Default)]
-struct Tally {
-    loads: Vec<TierLoad>,
-    load_wait_ms: f64,
-}
-
-impl Tally {
-    fn next_layer(&mut self, prompt: &Prompt<'_>) -> Result<LoadedLayer, PrefillError> {
-        if prompt.loads.is_none() {
-            return Ok(LoadedLayer { frames: Vec::new() });
-        }
-        let waited = prompt.env.stopwatch();
-        let loaded = prompt.loads.next().ok_or_else(|| {
-            PrefillError::Failed(Error::new(ErrorKind::Internal, "the loader stopped before the last layer"))
-        })?;
-        self.load_wait_ms += waited.elapsed_ms();
-        let loaded = loaded.map_err(PrefillError::LateMiss)?;
-        for (_, frame) in &loaded.frames {
-            self.add(frame.tier, frame.bytes, frame.elapsed.as_secs_f64() * 1e3);
-        }
-        Ok(loaded)
-    }
-
-    fn add(&mut self, tier: Tier, bytes: u64, ms: f64) {
-        match self.loads.iter_mut().find(|load| load.tier == tier) {
-            Some(load) => {
-                load.bytes += bytes;
-                load.ms += ms;
-            }
-            None => self.loads.push(TierLoad { tier, bytes, ms }),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
 use crate::retrieval::{Retriever, SEARCHES_AT_ONCE};
+use crate::runner::Runner;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
 use crate::warm::Warmer;
@@ -129,6 +130,8 @@ pub struct DeviceStatus {
     pub free_blocks: usize,
     /// Blocks that hold what ended sequences left, and that are given up when they are needed.
     pub cached_blocks: usize,
+    /// Sequences that were swapped out so far, because others needed their blocks.
+    pub preemptions: u64,
     /// What leaves first.
     pub policy: PolicyKind,
     /// What is kept behind the sequences that computed it.
@@ -201,6 +204,11 @@ impl Ragstone {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
         Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Whether the engine's thread runs.
+    pub fn is_alive(&self) -> bool {
+        self.inner.engine.is_alive()
     }
 
     /// Whether a question would be admitted now: asked before its body is read, so that overload costs little.
@@ -277,8 +285,8 @@ impl Ragstone {
         let pipeline = &inner.pipeline;
         let workers = vec![
             pipeline.retriever.status(),
-            pipeline.fusor.status(),
-            pipeline.prefiller.status(),
+            pipeline.runner.fusor.status(),
+            pipeline.runner.prefiller.status(),
             pipeline.evictor.status(),
         ];
         Status {
@@ -348,9 +356,8 @@ impl Parts {
             policy: settings.device_policy,
             cache: settings.device_cache,
         })?;
-        let (max_queued, max_batch) = (settings.max_queued, settings.max_batch);
         store.set_device(device.clone());
-        let engine = Engine::start(model.clone(), device.clone(), max_queued, max_batch, env.clone())?;
+        let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
         let queued = settings.max_queued;
         let (c, r) = (corpus.clone(), runtime.clone());
         let turns = Arc::new(Semaphore::new(SEARCHES_AT_ONCE));
@@ -369,12 +376,8 @@ impl Parts {
         let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
         let (s, r) = (store.clone(), runtime.clone());
         let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
-        let workers = Workers {
-            fusor: fusor.clone(),
-            prefiller: prefiller.clone(),
-            evictor: evictor.clone(),
-            store: store.clone(),
-        };
+        let runner = Runner { fusor, prefiller, store: store.clone() };
+        let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
         let background = Background::start(workers, runtime.clone());
         if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
             collector.start(&runtime);
@@ -395,8 +398,7 @@ impl Parts {
             env,
             store,
             retriever,
-            fusor,
-            prefiller,
+            runner,
             evictor,
             background,
         });

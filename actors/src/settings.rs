@@ -9,6 +9,7 @@ use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
+use crate::engine::EngineOptions;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::{DEFAULT_SELECTION_LAYER, Selection};
 use crate::prompt::PromptFormat;
@@ -66,8 +67,13 @@ pub struct Settings {
     pub chunk_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
     pub max_queued: usize,
-    /// Sequences that decode together.
+    /// Sequences that run together.
     pub max_batch: usize,
+    /// What a step of the engine may take while answers run, in milliseconds: the most that is to pass between two of their tokens
+    /// while other prompts are prefilled. 0: about twice what it takes without those.
+    pub inter_token_ms: u64,
+    /// How long a layer of stored KV may take to come, in milliseconds; then its passage is computed.
+    pub load_timeout_ms: u64,
     /// Seconds a request may take.
     pub deadline_s: u64,
     /// Compute threads; none given takes every core.
@@ -110,7 +116,9 @@ impl Default for Settings {
             top_k: 5,
             chunk_tokens: 256,
             max_queued: 64,
-            max_batch: 16,
+            max_batch: 64,
+            inter_token_ms: 0,
+            load_timeout_ms: 5000,
             deadline_s: 120,
             threads: None,
             weights: None,
@@ -155,6 +163,9 @@ impl Settings {
         if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
             return bad("kernels", &format!("has a wrong value: {error}"));
         }
+        if self.load_timeout_ms == 0 {
+            return bad("load_timeout_ms", "must be at least 1");
+        }
         if self.object_timeout_ms == 0 {
             return bad("object_timeout_ms", "must be at least 1");
         }
@@ -174,6 +185,16 @@ impl Settings {
         let timeout = Duration::from_millis(self.object_timeout_ms);
         let capacity_bytes = self.object_max_bytes;
         Some(ObjectOptions { options, codec, timeout, capacity_bytes, ..ObjectOptions::new(url) })
+    }
+
+    /// How the engine runs.
+    pub fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            max_queued: self.max_queued,
+            max_batch: self.max_batch,
+            inter_token_ms: self.inter_token_ms as f64,
+            load_deadline: Duration::from_millis(self.load_timeout_ms),
+        }
     }
 
     /// How the tokens to recompute are chosen.

@@ -5,25 +5,20 @@
 #[cfg(target_endian = "big")]
 compile_error!("the kernels pack pairs of numbers into little-endian words");
 
-mod aligned;
-pub mod attention;
+pub mod backend;
 pub mod chat;
 pub mod config;
-pub mod deviation;
+pub mod cpu;
 pub mod dtype;
 pub mod embedding;
 pub mod error;
 mod folder;
-pub mod linear;
+pub mod forward;
 pub mod matrix;
-pub mod measure;
-pub mod model;
-pub mod pool;
-pub mod rope;
 pub mod sampling;
-mod scratch;
-pub mod simd;
 pub mod tokenizer;
 pub mod weights;
 
+use cpu::{aligned, scratch};
+pub use cpu::{attention, deviation, linear, measure, model, pool, rope, simd};
 pub use error::{Error, ErrorKind, Result};

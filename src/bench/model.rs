@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use ragstone_kernels::attention::{RowGroup, SequenceView};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
@@ -208,22 +208,9 @@ impl<'a> Sequence<'a> {
 
     /// The logits behind the last of `tokens`, the first of which stands at `first`.
     fn logits(&mut self, tokens: &[u32], first: usize) -> Result<Matrix> {
-        let layers = self.model.config().layers;
-        let mut rows = &self.positions[first..first + tokens.len()];
-        let mut hidden = self.model.embed(tokens)?;
-        for layer in 0..layers {
-            let kv = self.model.project_kv(layer, &hidden);
-            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-            self.pool.write(layer, self.model.rope(), &self.blocks, rows, rows, k, v)?;
-            if layer + 1 == layers {
-                hidden = hidden.select_rows(&[hidden.rows() - 1]);
-                rows = &rows[rows.len() - 1..];
-            }
-            let key_positions = &self.positions[..first + tokens.len()];
-            let sequence = SequenceView { blocks: &self.blocks, key_positions };
-            let group = RowGroup { rows: 0..hidden.rows(), positions: rows, sequence };
-            self.model.finish_layer(layer, &mut hidden, &[group], &self.pool);
-        }
-        Ok(self.model.logits(&hidden))
+        let end = first + tokens.len();
+        let places = Places::of(first as u32..end as u32, &self.positions);
+        let mut forward = Forward::new(self.model, &mut self.pool);
+        Ok(forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])?)
     }
 }

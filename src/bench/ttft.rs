@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ragstone_actors::eviction::{Evictor, Keep};
 use ragstone_actors::fusion::{Fuse, Fusor};
-use ragstone_actors::prefill::{PrefillError, Prefilled, Prompt, prefill};
+use ragstone_actors::prefill::{PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
@@ -33,6 +33,8 @@ use crate::progress::{Progress, Unit};
 const ROOT_TOKENS: usize = 32;
 const QUESTION_TOKENS: usize = 64;
 const TENANT: &str = "bench";
+/// As the engine cuts a prompt that is alone.
+const CHUNK_ROWS: usize = 512;
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -248,7 +250,7 @@ impl Bench {
         on_device: bool,
     ) -> Result<Prefilled> {
         let segments: Arc<[Segment]> = segments.into();
-        let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor { store, device, runtime });
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device };
@@ -259,15 +261,22 @@ impl Bench {
         if let Some(copy) = copy {
             self.pool.copy_block(copy.from(), copy.to())?;
         }
-        let (plan, loads, blocks) = (&fused.plan, &fused.loads, table.blocks());
-        let prompt = Prompt { tokens: &tokens, plan, loads, blocks, env: self.host.env(), is_wanted: &|| true };
-        let done = prefill(&self.model, &mut self.pool, &prompt).map_err(|error| match error {
-            PrefillError::Failed(error) => error.into(),
-            PrefillError::LateMiss(failed) => {
-                Error::internal(format!("an entry could not be loaded: {}", failed.error))
-            }
-            PrefillError::DeviceMiss => Error::internal("the device lost what it had"),
-        })?;
+        let prompt = Prompt {
+            tokens: tokens.clone(),
+            plan: fused.plan.clone(),
+            loads: fused.loads,
+            selection: Selection::default(),
+            env: self.host.env().clone(),
+            is_wanted: Arc::new(|| true),
+        };
+        let done =
+            prefill(&self.model, &mut self.pool, prompt, table.blocks(), CHUNK_ROWS).map_err(|error| match error {
+                PrefillError::Failed(error) => error.into(),
+                PrefillError::LateMiss(failed) => {
+                    Error::internal(format!("an entry could not be loaded: {}", failed.error))
+                }
+                PrefillError::DeviceMiss | PrefillError::Disturbed => Error::internal("the device lost what it had"),
+            })?;
         if let Some(seen) = &fused.device {
             let path = KeptSegment::path_of(&fused.plan, &tokens);
             drop(self.device.keep(seen, &path, &mut table, 1.0));

@@ -41,9 +41,11 @@ pub async fn healthz() -> HttpResponse {
     HttpResponse::Ok().json(json!({ "status": "ok", "pid": std::process::id() }))
 }
 
-/// The models are loaded and the service takes questions.
+/// The models are loaded, the engine runs, and the service takes questions.
 pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
-    state.opened()?;
+    if !state.opened()?.ragstone.is_alive() {
+        return Err(Error::internal("the engine has stopped; start the service again"));
+    }
     Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
 }
 

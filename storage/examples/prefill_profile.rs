@@ -8,10 +8,10 @@
 //! chunked prefill runs it: the sum of `T(cached + j · CHUNK, CHUNK)`, linear between measured cached lengths (attention
 //! is linear in them). Takes about ten minutes and 6 GiB of memory on two cores.
 
-use ragstone_kernels::attention::{RowGroup, SequenceView};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::model::{LoadOptions, Model};
-use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvPool};
 use ragstone_storage::env::Stopwatch;
 
 const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
@@ -83,22 +83,10 @@ fn prefill_us(
 ) -> Result<f64, Box<dyn std::error::Error>> {
     let key_positions: Vec<u32> = (0..cached + new).collect();
     let blocks = &blocks[..key_positions.len().div_ceil(BLOCK_TOKENS)];
-    let mut rows: Vec<u32> = (cached..cached + new).collect();
-    let layers = model.config().layers;
+    let tokens: Vec<u32> = (cached..cached + new).map(|row| row * 7919 % 150_000).collect();
+    let places = Places::of(cached..cached + new, &key_positions);
     let begun = Stopwatch::start();
-    let mut hidden = model.embed(&rows.iter().map(|row| row * 7919 % 150_000).collect::<Vec<_>>())?;
-    for layer in 0..layers {
-        let kv = model.project_kv(layer, &hidden);
-        let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-        pool.write(layer, model.rope(), blocks, &rows, &rows, k, v)?;
-        if layer + 1 == layers {
-            hidden = hidden.select_rows(&[hidden.rows() - 1]);
-            rows.drain(..rows.len() - 1);
-        }
-        let sequence = SequenceView { blocks, key_positions: &key_positions };
-        let group = RowGroup { rows: 0..hidden.rows(), positions: &rows, sequence };
-        model.finish_layer(layer, &mut hidden, &[group], pool);
-    }
-    std::hint::black_box(model.logits(&hidden));
+    let logits = Forward::new(model, pool).logits(&tokens, places, Wanted::Last, blocks, &key_positions)?;
+    std::hint::black_box(logits);
     Ok(begun.elapsed_s() * 1e6)
 }

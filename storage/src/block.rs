@@ -18,10 +18,12 @@
 //! that others hold gets a copy of its own first ([`BlockCopy`]).
 
 mod guard;
+mod packed;
 mod slots;
 mod table;
 
 pub use self::guard::{BlockAllocator, CompleteBlock, MutableBlock, SharedBlock, WeakBlock};
+pub use self::packed::PackedTables;
 pub use self::table::{BlockCopy, BlockTable};
 
 /// Tokens in a block.

@@ -62,8 +62,10 @@ pub struct SegmentPlan {
     pub segment: usize,
     /// What it is.
     pub kind: SegmentKind,
-    /// Its positions in the prompt, in tokens.
+    /// Its slots: where its tokens' KV lies in the sequence's blocks.
     pub range: Range<u32>,
+    /// Where its first token stands; the others follow it. Slots have no gaps, positions may.
+    pub position: u32,
     /// Where its KV comes from.
     pub source: Source,
     /// The key under which the KV computed for it may be filed, because everything before it is exact; its parent is
@@ -110,6 +112,14 @@ impl LoadPlan {
         with_tokens.map_while(move |segment| Some((segment, key(segment)?)))
     }
 
+    /// The true position of each slot of the prompt.
+    pub fn key_positions(&self) -> Vec<u32> {
+        self.segments
+            .iter()
+            .flat_map(|segment| (0..segment.range.len() as u32).map(|at| segment.position + at))
+            .collect()
+    }
+
     /// Tokens whose KV is on the device already: they begin the prompt.
     pub fn device_tokens(&self) -> u32 {
         let on_device = |segment: &&SegmentPlan| matches!(segment.source, Source::Load { tier: Tier::Device, .. });
@@ -149,6 +159,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
             segment,
             kind: at.kind,
             range: position..end,
+            position,
             source,
             file_under: at.chain_key.filter(|_| may_file && !is_stored(at)),
             parent: at.parent,

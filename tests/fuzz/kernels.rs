@@ -40,10 +40,11 @@ pub fn template(bytes: &[u8]) -> bool {
     let Ok(template) = ChatTemplate::new(source.to_owned(), tokens()) else { return false };
     let messages = [("system", "Be brief."), ("user", "How many boats?"), ("assistant", "Nine."), ("user", "Whose?")];
     let messages = messages.map(|(role, content)| ChatMessage::new(role, content));
-    let render = || template.render(&messages, true, date()).map_err(|error| error.to_string());
-    let rendered = render();
-    assert_eq!(rendered, render());
-    rendered.is_ok()
+    let render = |messages| template.render(messages, true, date()).map_err(|error| error.to_string());
+    let rendered = render(&messages);
+    assert_eq!(rendered, render(&messages));
+    // Some know no system prompt.
+    rendered.is_ok() || render(&messages[1..]).is_ok()
 }
 
 /// What a user says, in a template of the usual kind: it is rendered, and stands in the prompt as it was said.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::entry::EntryShape;
@@ -21,6 +21,7 @@ use super::*;
 use crate::background::{Background, Workers};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor};
+use crate::runner::Runner;
 use crate::worker::{Service, Supervised};
 
 const TENANT: &str = "tests";
@@ -57,7 +58,7 @@ impl Bench {
 /// An answer under way.
 struct Asked {
     plan: LoadPlan,
-    prefill: Prefill,
+    prefill: PrefillReport,
     decoded: mpsc::Receiver<Decoded>,
 }
 
@@ -105,7 +106,9 @@ impl Bench {
         let block_bytes = model.kv_layout().block_bytes();
         let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };
         let tier = DeviceTier::new(options).expect("a tier");
-        let engine = Engine::start(model.clone(), tier.clone(), 8, 4, env).expect("started");
+        let load_deadline = Duration::from_secs(60);
+        let options = EngineOptions { max_queued: 8, max_batch: 4, inter_token_ms: 0.0, load_deadline };
+        let engine = Engine::start(model.clone(), tier.clone(), options, env).expect("started");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
         Self { runtime, model, store, tier, engine, _folder: folder }
@@ -126,10 +129,11 @@ impl Bench {
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
         let sampler = Sampler::new(params);
         let decode = (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), output });
+        let decode = decode.into_iter().collect();
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
-        let (selection, queued) = (Selection::default(), Stopwatch::start());
-        let job = Job { tokens, plan, loads, device, selection, decode, reply, queued };
+        let (selection, queued, tenant) = (Selection::default(), Stopwatch::start(), TENANT.into());
+        let job = Job { tokens, plan, loads, device, selection, decode, tenant, reply, queued };
         self.engine.submit(job, Urgency::Answer).expect("queued");
         (prefilled, decoded)
     }
@@ -178,7 +182,7 @@ impl Bench {
     }
 }
 
-type Reply = oneshot::Receiver<Result<Prefill, PrefillError>>;
+type Reply = oneshot::Receiver<Result<PrefillReport, PrefillError>>;
 
 fn drain(decoded: &mut mpsc::Receiver<Decoded>) -> Bits {
     let mut bits = Vec::new();
@@ -357,16 +361,11 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     let (store, device, engine) = (bench.store.clone(), bench.tier.clone(), bench.engine.clone());
     let (layout, to_evict, to_fuse) = (bench.model.kv_layout(), store.clone(), store.clone());
     let (evicting, fusing) = (runtime.clone(), runtime.clone());
-    let workers = Workers {
-        fusor: Supervised::start(4, move || Fusor {
-            store: to_fuse.clone(),
-            device: device.clone(),
-            runtime: fusing.clone(),
-        }),
-        prefiller: Supervised::start(4, move || Prefiller { engine: engine.clone() }),
-        evictor: Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() }),
-        store,
-    };
+    let fusor =
+        Supervised::start(4, move || Fusor { store: to_fuse.clone(), device: device.clone(), runtime: fusing.clone() });
+    let prefiller = Supervised::start(4, move || Prefiller { engine: engine.clone() });
+    let evictor = Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() });
+    let workers = Workers { runner: Runner { fusor, prefiller, store }, evictor };
     let background = Background::start(workers, runtime);
     let lost = bench.engine.device_lost();
     assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));

@@ -1,33 +1,36 @@
-//! The engine: one OS thread that owns the model and the device's KV pool.
+//! The engine: one OS thread that owns the model and the device's KV pool, and never waits for a disk, a network or a client.
 //!
-//! Requests come through a bounded queue. Between prefills every running sequence advances by one token a step
-//! (iteration-level batching, as in Orca and vLLM); the kernels' row invariance makes the batch invisible in the bits of
-//! each row. Background work (entries for later questions) runs only when nobody waits.
+//! Each step is one pass over the weights for everybody: chunks of prefills, rows of blends, one token of each running answer
+//! ([`schedule`]); the kernels' row invariance makes the company invisible in the bits of each row. Blocks are allocated as
+//! sequences grow; where they run out, the sequence that came last is swapped to host memory, and comes back bit for bit.
 
-mod decode;
+mod device;
+mod inbox;
+mod pace;
 mod prefiller;
-mod queue;
+mod schedule;
+mod sequence;
 
 pub use prefiller::{PrefillRequest, Prefiller};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use ragstone_kernels::model::Model;
-use ragstone_kernels::pool::KvPool;
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::sampling::{Sampled, Sampler};
-use ragstone_storage::block::{BlockCopy, BlockTable};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::LoadPlan;
-use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment, LostPath, Refused};
+use ragstone_storage::tier::device::{DevicePath, DeviceTier, LostPath};
 use tokio::sync::{mpsc, oneshot};
 
-use self::decode::Running;
-use self::queue::JobQueue;
+use self::device::Device;
+use self::inbox::Inbox;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
-use crate::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill_selecting};
+use crate::prefill::{FreshSegment, PrefillError, Selection};
 use crate::ragstone::DeviceStatus;
 use crate::report::{FinishReason, TierLoad, TokenAccount};
 use crate::worker::panic_text;
@@ -39,9 +42,9 @@ pub struct Engine {
 }
 
 struct Shared {
-    queue: Arc<JobQueue>,
+    inbox: Arc<Inbox>,
     device: DeviceTier,
-    model: Arc<Model>,
+    model: ModelConfig,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -57,10 +60,12 @@ pub struct Job {
     pub device: Option<DevicePath>,
     /// Which tokens of blended passages are recomputed.
     pub selection: Selection,
-    /// What to do behind the prompt; `None` computes the prompt's KV only.
-    pub decode: Option<DecodeSpec>,
+    /// The answers that go on behind the prompt; none computes the prompt's KV only.
+    pub decode: Vec<DecodeSpec>,
+    /// Whose it is: tenants that wait have equal shares.
+    pub tenant: Arc<str>,
     /// Who waits for the prefill.
-    pub reply: oneshot::Sender<Result<Prefill, PrefillError>>,
+    pub reply: oneshot::Sender<Result<PrefillReport, PrefillError>>,
     /// Started when it was queued.
     pub queued: Stopwatch,
 }
@@ -68,7 +73,8 @@ pub struct Job {
 impl Job {
     /// Whether somebody still waits for what comes of it: for its prefill and, where tokens follow, for those.
     fn is_wanted(&self) -> bool {
-        !self.reply.is_closed() && self.decode.as_ref().is_none_or(|decode| !decode.output.is_closed())
+        let has_reader = self.decode.iter().any(|decode| !decode.output.is_closed());
+        !self.reply.is_closed() && (has_reader || self.decode.is_empty())
     }
 }
 
@@ -97,7 +103,7 @@ pub enum Decoded {
 }
 
 /// What a prefill reports.
-pub struct Prefill {
+pub struct PrefillReport {
     /// KV that may be kept.
     pub fresh: Vec<FreshSegment>,
     /// Where each token's KV came from.
@@ -121,22 +127,36 @@ pub enum Urgency {
     Background,
 }
 
+/// How the engine runs.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    /// Prompts of each urgency that may wait.
+    pub max_queued: usize,
+    /// Sequences that run at once.
+    pub max_batch: usize,
+    /// What a step may take while answers run, in milliseconds; 0: about twice what it takes without prefills.
+    pub inter_token_ms: f64,
+    /// How long a layer of stored KV may take to come; then it is a late miss.
+    pub load_deadline: Duration,
+}
+
 impl Engine {
-    /// Starts the thread. `tier` has the blocks, `max_queued` bounds each of the two queues, `max_batch` the sequences that
-    /// decode together.
-    pub fn start(model: Arc<Model>, tier: DeviceTier, max_queued: usize, max_batch: usize, env: Env) -> Result<Self> {
-        let queue = Arc::new(JobQueue::new(max_queued));
-        let mut device = Device {
-            pool: model.new_pool(tier.options().blocks),
-            model: model.clone(),
-            tier: tier.clone(),
-            queue: queue.clone(),
-            running: Vec::new(),
-            max_batch,
-            env,
+    /// Starts the thread. `tier` has the blocks.
+    ///
+    /// # Errors
+    /// If the system has no thread left.
+    pub fn start<B: Backend>(backend: Arc<B>, tier: DeviceTier, options: EngineOptions, env: Env) -> Result<Self> {
+        let inbox = Arc::new(Inbox::new(options.max_queued));
+        let model = backend.config().clone();
+        let mut device = Device::new(backend, tier.clone(), inbox.clone(), options, env);
+        let supervised = move || {
+            // What a pass can panic on it catches; this is for the rest, which costs what is under way and not the service.
+            while let Err(panic) = catch_unwind(AssertUnwindSafe(|| device.run())) {
+                device.start_over(|| engine_panicked(panic.as_ref()));
+            }
         };
-        let thread = Mutex::new(Some(Env::spawn("engine", move || device.run())?));
-        Ok(Self { shared: Arc::new(Shared { queue, device: tier, model, thread }) })
+        let thread = Mutex::new(Some(Env::spawn("engine", supervised)?));
+        Ok(Self { shared: Arc::new(Shared { inbox, device: tier, model, thread }) })
     }
 
     /// Queues a job.
@@ -145,8 +165,18 @@ impl Engine {
     /// `Overloaded` where the queue is full, `ContextLength` where prompt and answer exceed the model's context or the
     /// device tier.
     pub fn submit(&self, job: Job, urgency: Urgency) -> Result<()> {
-        self.check_fits(job.tokens.len(), job.decode.as_ref().map_or(0, |decode| decode.max_tokens))?;
-        self.shared.queue.push(job, urgency)
+        if job.tokens.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
+        }
+        let longest = job.decode.iter().map(|decode| decode.max_tokens).max();
+        self.check_fits(job.tokens.len(), longest.unwrap_or(0))?;
+        self.shared.inbox.push(job, urgency)
+    }
+
+    /// Whether its thread runs.
+    pub fn is_alive(&self) -> bool {
+        let thread = self.shared.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
     /// How many tokens an answer to such a prompt may have.
@@ -162,12 +192,12 @@ impl Engine {
 
     /// Tokens of prompt and answer together, as far as the model goes.
     pub fn context(&self) -> usize {
-        self.shared.model.config().max_positions
+        self.shared.model.max_positions
     }
 
     /// How many tokens the model knows.
     pub fn vocabulary(&self) -> usize {
-        self.shared.model.config().vocab_size
+        self.shared.model.vocab_size
     }
 
     /// Whether a prompt and its answer can ever be served.
@@ -210,6 +240,7 @@ impl Engine {
             blocks: device.allocator().total_blocks(),
             free_blocks: device.allocator().free_blocks(),
             cached_blocks: device.evictable_blocks(),
+            preemptions: self.shared.inbox.preemptions(),
             policy: device.options().policy,
             cache: device.status(),
         }
@@ -218,132 +249,11 @@ impl Engine {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.queue.close();
+        self.inbox.close();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
             // The loop catches its panics; a join error would have been logged there.
             drop(thread.join());
         }
-    }
-}
-
-/// What the engine thread owns.
-struct Device {
-    model: Arc<Model>,
-    pool: KvPool,
-    tier: DeviceTier,
-    queue: Arc<JobQueue>,
-    running: Vec<Running>,
-    max_batch: usize,
-    env: Env,
-}
-
-impl Device {
-    fn run(&mut self) {
-        let mut waiting: Option<Job> = None;
-        loop {
-            if waiting.is_none() && self.running.len() < self.max_batch {
-                match self.queue.pop(self.running.is_empty()) {
-                    queue::Popped::Job(job) => waiting = Some(*job),
-                    queue::Popped::Nothing => {}
-                    queue::Popped::Closed => return,
-                }
-            }
-            if let Some(job) = waiting.take() {
-                waiting = self.admit(job);
-            }
-            decode::step(&mut self.running, &self.model, &mut self.pool);
-        }
-    }
-
-    /// Prefills `job`, or gives it back where the running sequences leave no room yet.
-    fn admit(&mut self, job: Job) -> Option<Job> {
-        if !job.is_wanted() {
-            return None;
-        }
-        let tokens = job.tokens.len() + job.decode.as_ref().map_or(0, |decode| decode.max_tokens);
-        let (is_alone, prefix) = (self.running.is_empty(), job.plan.device_tokens() as usize);
-        match self.tier.begin(job.device.as_ref(), prefix, tokens, is_alone) {
-            Ok((table, copy)) => self.prefill(job, table, copy),
-            Err(Refused::Gone) => reply(job.reply, Err(PrefillError::DeviceMiss)),
-            // `submit` made sure that it fits an empty pool, so running sequences hold the rest: wait for them.
-            Err(Refused::Full(_)) if !is_alone => return Some(job),
-            Err(Refused::Full(error)) => reply(job.reply, Err(PrefillError::Failed(error.into()))),
-        }
-        None
-    }
-
-    fn prefill(&mut self, mut job: Job, mut table: BlockTable, copy: Option<BlockCopy>) {
-        let queue_ms = job.queued.elapsed_ms();
-        let started = self.env.stopwatch();
-        let (loads, blocks, env) = (&job.loads, table.blocks(), &self.env);
-        let is_wanted = &|| job.is_wanted();
-        let prompt = Prompt { tokens: &job.tokens, plan: &job.plan, loads, blocks, env, is_wanted };
-        let span = tracing::info_span!("prefill", tokens = job.tokens.len());
-        let outcome = span.in_scope(|| {
-            catch_unwind(AssertUnwindSafe(|| {
-                self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
-                copy_block(&mut self.pool, copy)?;
-                prefill_selecting(&self.model, &mut self.pool, &prompt, job.selection)
-            }))
-        });
-        let done = match outcome {
-            Ok(Ok(done)) => done,
-            Ok(Err(error)) => return reply(job.reply, Err(error)),
-            Err(panic) => return reply(job.reply, Err(PrefillError::Failed(engine_panicked(panic.as_ref())))),
-        };
-        let paths = match self.keep(&mut job, &done, &mut table, &started) {
-            Ok(paths) => paths,
-            Err(error) => return reply(job.reply, Err(PrefillError::Failed(error))),
-        };
-        if let Some(decode) = job.decode {
-            let position = job.tokens.len() as u32;
-            if let Some(running) = Running::begin(decode, table, paths, position, &done.logits) {
-                self.running.push(running);
-            }
-        } else {
-            // Before the reply: who has it finds the blocks free.
-            drop((table, paths));
-        }
-        let compute_ms = started.elapsed_ms() - done.load_wait_ms;
-        let (fresh, account, loads) = (done.fresh, done.account, done.loads);
-        let load_wait_ms = done.load_wait_ms;
-        reply(job.reply, Ok(Prefill { fresh, account, loads, queue_ms, load_wait_ms, compute_ms }));
-    }
-
-    /// Leaves the prompt's exact path on the device for later prompts, and makes the sequence's next slot its own. The result
-    /// is to be held for as long as the sequence runs.
-    fn keep(
-        &mut self,
-        job: &mut Job,
-        done: &Prefilled,
-        table: &mut BlockTable,
-        started: &Stopwatch,
-    ) -> Result<Vec<DevicePath>> {
-        let Some(seen) = job.device.take() else { return Ok(Vec::new()) };
-        if !done.is_finite {
-            return Ok(vec![seen]);
-        }
-        let path = KeptSegment::path_of(&job.plan, &job.tokens);
-        let new_tokens = job.plan.total_tokens.saturating_sub(job.plan.device_tokens()).max(1);
-        let us_per_token = started.elapsed_s() * 1e6 / f64::from(new_tokens);
-        let kept = self.tier.keep(&seen, &path, table, us_per_token);
-        if job.decode.is_some() {
-            let copy = self.tier.own_slot(&kept, table, job.tokens.len())?;
-            copy_block(&mut self.pool, copy)?;
-        }
-        Ok(vec![seen, kept])
-    }
-}
-
-/// Gives a sequence its own block in the place of a shared one.
-fn copy_block(pool: &mut KvPool, copy: Option<BlockCopy>) -> Result<(), ragstone_kernels::Error> {
-    copy.map_or(Ok(()), |copy| pool.copy_block(copy.from(), copy.to()))
-}
-
-/// A caller that went away meanwhile is no error.
-fn reply<T>(sender: oneshot::Sender<T>, value: T) {
-    if sender.send(value).is_err() {
-        tracing::debug!("nobody waited for a prefill any more");
     }
 }
 

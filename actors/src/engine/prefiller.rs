@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::{DecodeSpec, Engine, Job, Prefill, Urgency};
+use super::{DecodeSpec, Engine, Job, PrefillReport, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
@@ -31,8 +31,10 @@ pub struct PrefillRequest {
     pub device: Option<DevicePath>,
     /// Which tokens of blended passages are recomputed.
     pub selection: Selection,
-    /// How to go on behind the prompt.
-    pub decode: Option<DecodeSpec>,
+    /// The answers that go on behind the prompt.
+    pub decode: Vec<DecodeSpec>,
+    /// Whose it is.
+    pub tenant: Arc<str>,
     /// Who goes first.
     pub urgency: Urgency,
 }
@@ -41,13 +43,13 @@ impl Service for Prefiller {
     const NAME: &'static str = "prefill";
     const ENDS_WITH_CALLER: bool = true;
     type Request = PrefillRequest;
-    type Reply = Result<Prefill, PrefillError>;
+    type Reply = Result<PrefillReport, PrefillError>;
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, device, selection, decode, urgency } = request;
+        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, urgency } = request;
         let queued = Stopwatch::start();
-        self.engine.submit(Job { tokens, plan, loads, device, selection, decode, reply, queued }, urgency)?;
+        self.engine.submit(Job { tokens, plan, loads, device, selection, decode, tenant, reply, queued }, urgency)?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }
 }

@@ -1,7 +1,7 @@
 //! The engine alone, on a small random model: bounds, cancellation, panics, batches.
 
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::plan::{SegmentPlan, Source};
@@ -22,9 +22,13 @@ fn model() -> Arc<Model> {
 fn start(blocks: usize, env: &Env) -> Engine {
     let model = model();
     let block_bytes = model.kv_layout().block_bytes();
-    let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
-    let tier = DeviceTier::new(options).expect("a tier");
-    Engine::start(model, tier, 4, 4, env.clone()).expect("started")
+    let device = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
+    let tier = DeviceTier::new(device).expect("a tier");
+    Engine::start(model, tier, options(4), env.clone()).expect("started")
+}
+
+fn options(max_queued: usize) -> EngineOptions {
+    EngineOptions { max_queued, max_batch: 4, inter_token_ms: 0.0, load_deadline: Duration::from_secs(60) }
 }
 
 fn env() -> Env {
@@ -37,6 +41,7 @@ fn compute(tokens: u32) -> LoadPlan {
         segment: 0,
         kind: SegmentKind::Question,
         range: 0..tokens,
+        position: 0,
         source: Source::Compute,
         file_under: None,
         parent: None,
@@ -54,7 +59,7 @@ fn compute(tokens: u32) -> LoadPlan {
     }
 }
 
-type Reply = oneshot::Receiver<Result<Prefill, PrefillError>>;
+type Reply = oneshot::Receiver<Result<PrefillReport, PrefillError>>;
 
 fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver<Decoded>) {
     let tokens: Vec<u32> = (0..length).map(|i| (seed * 17 + i * 5) % 64).collect();
@@ -63,8 +68,9 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), output };
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
-    let (tokens, decode, selection) = (tokens.into(), Some(decode), Selection::default());
-    let job = Job { tokens, plan, loads, device: None, selection, decode, reply, queued: Stopwatch::start() };
+    let (tokens, decode, selection, tenant) = (tokens.into(), vec![decode], Selection::default(), "tests".into());
+    let queued = Stopwatch::start();
+    let job = Job { tokens, plan, loads, device: None, selection, decode, tenant, reply, queued };
     (job, prefilled, decoded)
 }
 
@@ -177,4 +183,67 @@ fn a_caller_that_goes_away_frees_its_blocks() {
     let (second, _reply, decoded) = job(2, 100, 28);
     engine.submit(second, Urgency::Answer).expect("queued");
     assert_eq!(drain(decoded).0.len(), 28);
+}
+
+#[test]
+fn a_prompt_that_needs_every_block_is_served_beside_others() {
+    // 60 tokens and 40 more in 7 blocks, three of them: each is swapped out again and again.
+    let engine = start(9, &env());
+    let jobs: Vec<_> = (0..3).map(|seed| job(seed, 60, 40)).collect();
+    let mut answers = Vec::new();
+    for (job, reply, decoded) in jobs {
+        engine.submit(job, Urgency::Answer).expect("queued");
+        answers.push((reply, decoded));
+    }
+    for (seed, (_reply, decoded)) in answers.into_iter().enumerate() {
+        assert_eq!(drain(decoded).0, alone(seed as u32, 60, 40), "prompt {seed}");
+    }
+    assert_eq!(engine.status().free_blocks, 9);
+}
+
+#[test]
+fn answers_are_the_same_in_a_pool_so_small_that_all_are_preempted() {
+    // Prompts are short, so that all are admitted; answers are long, so that none fits beside another to its end.
+    let engine = start(12, &env());
+    let asked: Vec<(u32, u32, usize)> = (0..4).map(|seed| (seed, 20 + seed, 100)).collect();
+    let running: Vec<_> = asked
+        .iter()
+        .map(|(seed, length, more)| {
+            let (job, reply, decoded) = job(*seed, *length, *more);
+            engine.submit(job, Urgency::Answer).expect("queued");
+            (reply, decoded)
+        })
+        .collect();
+    for ((seed, length, more), (_reply, decoded)) in asked.into_iter().zip(running) {
+        assert_eq!(drain(decoded).0, alone(seed, length, more), "prompt {seed}");
+    }
+    assert!(engine.status().preemptions > 2, "{}", engine.status().preemptions);
+    assert_eq!(engine.status().free_blocks, 12);
+}
+
+#[test]
+fn several_answers_share_their_prompt() {
+    let engine = start(32, &env());
+    let (mut group, reply, first) = job(3, 40, 12);
+    let (other, _other_reply, second) = job(3, 40, 12);
+    group.decode.extend(other.decode);
+    engine.submit(group, Urgency::Answer).expect("queued");
+    assert!(reply.blocking_recv().expect("answered").is_ok());
+    let expected = alone(3, 40, 12);
+    assert_eq!((drain(first).0, drain(second).0), (expected.clone(), expected));
+    assert_eq!(engine.status().free_blocks, 32);
+}
+
+#[test]
+fn blocks_come_as_answers_grow() {
+    let engine = start(32, &env());
+    let (job, reply, mut decoded) = job(1, 20, 90);
+    engine.submit(job, Urgency::Answer).expect("queued");
+    assert!(reply.blocking_recv().expect("answered").is_ok());
+    decoded.blocking_recv().expect("a token");
+    // 20 tokens are two blocks; not the seven of its whole answer at once.
+    drop(decoded);
+    while engine.status().free_blocks < 32 {
+        std::thread::yield_now();
+    }
 }

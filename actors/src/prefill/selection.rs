@@ -1,14 +1,8 @@
 //! The choice of tokens to recompute ("CacheBlend: Fast Large Language Model Serving for RAG with Cached Knowledge
 //! Fusion", section 4.3), and the variants of it that `ragstone eval` measures.
 
-use ragstone_kernels::Error;
-use ragstone_kernels::deviation::{Compared, kv_deviation, select_highest};
-use ragstone_kernels::model::LayerKv;
-use ragstone_kernels::pool::KvData;
-use ragstone_storage::plan::{LoadPlan, Source};
-
-use super::segment_of;
-use crate::fusion::LoadedLayer;
+use ragstone_kernels::deviation::{Compared, select_highest};
+use ragstone_storage::plan::LoadPlan;
 
 /// The first layer whose fresh K and V can differ from stored ones: those of the layer before it come from the
 /// embeddings alone.
@@ -90,49 +84,62 @@ impl Selection {
     }
 }
 
-/// Chooses among `rows`, the positions that `layer` has computed K and V of so far (`kv`), those that go on: everything
-/// that is not blended, and of the blended tokens the share that `selection` chooses, counted over all blended passages
-/// together. The result are indices into `rows`, ascending; `None` keeps all.
-pub(super) fn rows_to_keep(
-    plan: &LoadPlan,
-    (layer, layers): (usize, usize),
-    rows: &[u32],
-    kv: &LayerKv,
-    loaded: &LoadedLayer,
-    selection: Selection,
-) -> Result<Option<Vec<usize>>, Error> {
-    if plan.ratio <= 0.0 || plan.ratio >= 1.0 {
-        return Ok(None);
+/// Rows of blended passages that a layer has computed, and how far each deviates from what is stored.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    /// Ascending.
+    slots: Vec<u32>,
+    deviations: Vec<f32>,
+}
+
+impl Candidates {
+    pub(super) fn extend(&mut self, slots: &[u32], deviations: &[f32]) {
+        self.slots.extend_from_slice(slots);
+        self.deviations.extend_from_slice(deviations);
     }
-    let first = selection.first_layer(layers);
-    let Some(share) = selection.schedule.share(plan.ratio, first, layer, layers) else { return Ok(None) };
-    let blended = |segment: usize| matches!(segment_of(plan, segment).source, Source::Blend { .. });
-    let frames: Vec<_> = loaded.frames.iter().filter(|(segment, _)| blended(*segment)).collect();
-    if frames.is_empty() {
-        return Ok(None);
+
+    /// Goes on with those of the next chunk.
+    pub(super) fn append(&mut self, more: Self) {
+        self.extend(&more.slots, &more.deviations);
     }
-    let (mut candidates, mut deviations, mut all) = (Vec::new(), Vec::new(), 0);
-    for (segment, frame) in frames {
-        let range = segment_of(plan, *segment).range.clone();
-        all += range.len();
-        let first = rows.partition_point(|row| *row < range.start);
-        let end = rows.partition_point(|row| *row < range.end);
-        if let By::Deviation(compared) = selection.by {
-            let pairs = (first..end).map(|index| (index, (rows[index] - range.start) as usize));
-            let stored = |bytes| KvData::Bytes(frame.dtype, bytes);
-            deviations.extend(kv_deviation(kv, stored(&frame.k), stored(&frame.v), pairs, compared)?);
+}
+
+impl Selection {
+    /// What is compared; `None` where nothing is.
+    pub(super) fn compares(self) -> Option<Compared> {
+        match self.by {
+            By::Deviation(compared) => Some(compared),
+            By::Random(_) => None,
         }
-        candidates.extend(first..end);
     }
-    let budget = (share * all as f32).ceil() as usize;
-    let chosen = match selection.by {
-        By::Deviation(_) => select_highest(&deviations, budget),
-        By::Random(seed) => draw(seed, candidates.iter().map(|index| rows[*index]), budget),
-    };
-    let mut keep = vec![true; rows.len()];
-    candidates.iter().for_each(|index| keep[*index] = false);
-    chosen.into_iter().for_each(|chosen| keep[candidates[chosen]] = true);
-    Ok(Some((0..rows.len()).filter(|index| keep[*index]).collect()))
+
+    /// Whether every layer behind the first that chooses does so, too.
+    pub(super) fn is_gradual(self) -> bool {
+        self.schedule == Schedule::Gradual
+    }
+
+    /// Of the slots `active`, which `layer` has computed so far, those that go on, ascending: everything that is not blended, and of
+    /// the blended tokens the share that the ratio and the schedule give, counted over all blended passages together.
+    pub(super) fn choose(
+        self,
+        plan: &LoadPlan,
+        (layer, layers): (usize, usize),
+        active: &[u32],
+        candidates: &Candidates,
+    ) -> Vec<u32> {
+        let first = self.first_layer(layers);
+        let Some(share) = self.schedule.share(plan.ratio, first, layer, layers) else { return active.to_vec() };
+        let budget = (share * plan.blended_tokens as f32).ceil() as usize;
+        let slots = &candidates.slots;
+        let chosen = match self.by {
+            By::Deviation(_) => select_highest(&candidates.deviations, budget),
+            By::Random(seed) => draw(seed, slots.iter().copied(), budget),
+        };
+        let mut goes_on = vec![false; slots.len()];
+        chosen.into_iter().for_each(|index| goes_on[index] = true);
+        let is_kept = |slot: &u32| slots.binary_search(slot).map_or(true, |index| goes_on[index]);
+        active.iter().copied().filter(is_kept).collect()
+    }
 }
 
 /// The indices of `count` of the positions (all, if there are fewer), ascending. A position draws the same ticket on every

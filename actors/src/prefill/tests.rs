@@ -1,10 +1,13 @@
 //! Fusion against full prefill and against plain reuse, on a small random model and a real store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ragstone_kernels::backend::{KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::deviation::Compared;
-use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::forward::{Next, Seen, Selector};
+use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::env::{Env, FailMode};
@@ -13,10 +16,12 @@ use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use tokio::runtime::{Handle, Runtime};
 
 use super::*;
+use crate::error::ErrorKind;
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor};
 use crate::worker::Service;
@@ -25,6 +30,7 @@ const TENANT: &str = "tests";
 
 /// A store, a model and what runs them.
 struct Bench {
+    chunk_rows: usize,
     runtime: Runtime,
     model: Model,
     store: KvStore,
@@ -45,7 +51,7 @@ impl Bench {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(folder.path());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
-        Self { runtime, model: model(), store, folder }
+        Self { chunk_rows: usize::MAX, runtime, model: model(), store, folder }
     }
 
     /// Looks up, plans and prefills; what `keep` says about the fresh KV is done.
@@ -68,15 +74,8 @@ impl Bench {
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
-        let prompt = Prompt {
-            tokens: &tokens,
-            plan: &plan,
-            loads: &loads,
-            blocks: &blocks,
-            env: self.store.env(),
-            is_wanted: &|| true,
-        };
-        let mut done = prefill_selecting(&self.model, &mut pool, &prompt, selection).expect("prefilled");
+        let prompt = self.prompt(&tokens, &plan, loads, selection);
+        let mut done = prefill(&self.model, &mut pool, prompt, &blocks, self.chunk_rows).expect("prefilled");
         if keep {
             let segments = std::mem::take(&mut done.fresh);
             let evictor =
@@ -88,6 +87,11 @@ impl Bench {
         let sum = done.account.exact + done.account.blended + done.account.recomputed + done.account.computed;
         assert_eq!(sum as usize, tokens.len(), "the account adds up");
         (done, plan)
+    }
+
+    fn prompt(&self, tokens: &[u32], plan: &LoadPlan, loads: LayerLoads, selection: Selection) -> Prompt {
+        let (env, is_wanted) = (self.store.env().clone(), Arc::new(|| true));
+        Prompt { tokens: tokens.into(), plan: plan.clone(), loads, selection, env, is_wanted }
     }
 
     fn full(&self, segments: &[Segment]) -> Vec<f32> {
@@ -188,23 +192,17 @@ fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
     let blocks: Vec<BlockId> = (0..total.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
     let mut pool = model.new_pool(blocks.len());
     // KV of `tokens` behind the root, layer by layer, and the hidden rows that go with it.
-    let behind_root = |extra: &[u32]| -> Vec<LayerKv> {
+    let behind_root = |extra: &[u32]| -> Vec<KvBytes> {
         let tokens: Vec<u32> = root().tokens.iter().chain(extra).copied().collect();
         let positions: Vec<u32> = (0..tokens.len() as u32).collect();
         let own: Vec<BlockId> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let mut pool = model.new_pool(own.len());
-        let mut hidden = model.embed(&tokens).expect("known tokens");
-        let mut layers = Vec::new();
-        for layer in 0..model.config().layers {
-            let kv = model.project_kv(layer, &hidden);
-            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-            pool.write(layer, model.rope(), &own, &positions, &positions, k, v).expect("room");
-            let sequence = SequenceView { blocks: &own, key_positions: &positions };
-            let group = RowGroup { rows: 0..tokens.len(), positions: &positions, sequence };
-            model.finish_layer(layer, &mut hidden, &[group], &pool);
-            layers.push(kv);
-        }
-        layers
+        let places = Places::of(positions.clone(), &positions);
+        let chunk = Chunk::embed(model, &tokens, places, Wanted::Nothing).expect("known tokens");
+        let mut taken = Taken(Vec::new());
+        let rider = Rider { chunk, blocks: &own, key_positions: &positions, selector: Some(&mut taken) };
+        Forward::new(model, &mut pool).pass(vec![rider]);
+        taken.0
     };
     let mut at = 0u32;
     for (index, segment) in segments[..segments.len() - 1].iter().enumerate() {
@@ -213,26 +211,32 @@ fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
             _ => (behind_root(&segment.tokens), root().tokens.len()),
         };
         let slots: Vec<u32> = (at..at + segment.tokens.len() as u32).collect();
-        let own: Vec<usize> = (first..first + slots.len()).collect();
+        let bytes = model.kv_layout().kv_dim() * model.kv_layout().dtype.size_in_bytes();
+        let own = first * bytes..(first + slots.len()) * bytes;
         for (layer, kv) in layers.iter().enumerate() {
-            let (k, v) = (kv.k.select_rows(&own), kv.v.select_rows(&own));
-            let (k, v) = (KvData::F32(k.as_slice()), KvData::F32(v.as_slice()));
-            pool.write(layer, model.rope(), &blocks, &slots, &slots, k, v).expect("room");
+            let stored = StoredKv { dtype: model.kv_layout().dtype, k: &kv.k[own.clone()], v: &kv.v[own.clone()] };
+            let to = Slots { blocks: &blocks, slots: &slots, positions: &slots };
+            model.place_stored(&mut pool, layer, to, stored).expect("room");
         }
         at += slots.len() as u32;
     }
     let question = &segments[segments.len() - 1].tokens;
     let rows: Vec<u32> = (at..total as u32).collect();
     let key_positions: Vec<u32> = (0..total as u32).collect();
-    let mut hidden = model.embed(question).expect("known tokens");
-    for layer in 0..model.config().layers {
-        let kv = model.project_kv(layer, &hidden);
-        let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-        pool.write(layer, model.rope(), &blocks, &rows, &rows, k, v).expect("room");
-        let sequence = SequenceView { blocks: &blocks, key_positions: &key_positions };
-        model.finish_layer(layer, &mut hidden, &[RowGroup { rows: 0..rows.len(), positions: &rows, sequence }], &pool);
+    let places = Places::of(rows, &key_positions);
+    let mut forward = Forward::new(model, &mut pool);
+    let logits = forward.logits(question, places, Wanted::Last, &blocks, &key_positions).expect("known tokens");
+    logits.row(0).to_vec()
+}
+
+/// The fresh K and V of every layer.
+struct Taken(Vec<KvBytes>);
+
+impl Selector<Model> for Taken {
+    fn take(&mut self, seen: &Seen<'_, Model>, _pool: &mut <Model as Backend>::Pool) -> Next {
+        self.0.push(seen.export(0..seen.places.len()));
+        Next::Go
     }
-    model.logits(&hidden.select_rows(&[rows.len() - 1])).row(0).to_vec()
 }
 
 #[test]
@@ -316,15 +320,8 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let tokens = tokens_of(&segments);
     let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
     let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
-    let prompt = Prompt {
-        tokens: &tokens,
-        plan: &fused.plan,
-        loads: &fused.loads,
-        blocks: &blocks,
-        env: bench.store.env(),
-        is_wanted: &|| true,
-    };
-    match prefill(&bench.model, &mut pool, &prompt) {
+    let prompt = bench.prompt(&tokens, &fused.plan, fused.loads, Selection::default());
+    match prefill(&bench.model, &mut pool, prompt, &blocks, usize::MAX) {
         Err(PrefillError::LateMiss(failed)) => {
             assert_eq!((failed.id.key, failed.tier), (key, Tier::Disk));
             bench.store.late_miss(&failed.id, failed.tier, failed.error.kind());
@@ -343,18 +340,18 @@ fn a_prompt_that_nobody_waits_for_is_left_at_the_next_layer() {
     let bench = Bench::new();
     let segments = prompt_of(&cases()[0]);
     let (_, plan) = bench.ask(&segments, ReuseMode::Off, 0.15, false);
-    let (tokens, loads, asked) = (tokens_of(&segments), LayerLoads::none(), std::cell::Cell::new(0));
+    let (tokens, asked) = (tokens_of(&segments), Arc::new(AtomicUsize::new(0)));
     let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
     let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
     // The caller leaves while the first layer computes.
-    let is_wanted = || asked.replace(asked.get() + 1) == 0;
-    let env = bench.store.env();
-    let prompt = Prompt { tokens: &tokens, plan: &plan, loads: &loads, blocks: &blocks, env, is_wanted: &is_wanted };
-    match prefill(&bench.model, &mut pool, &prompt) {
+    let counted = asked.clone();
+    let mut prompt = bench.prompt(&tokens, &plan, LayerLoads::none(), Selection::default());
+    prompt.is_wanted = Arc::new(move || counted.fetch_add(1, Ordering::Relaxed) == 0);
+    match prefill(&bench.model, &mut pool, prompt, &blocks, usize::MAX) {
         Err(PrefillError::Failed(error)) => assert_eq!(error.kind(), ErrorKind::Cancelled),
         _ => panic!("it must end"),
     }
-    assert_eq!(asked.get(), 2, "at the second layer");
+    assert_eq!(asked.load(Ordering::Relaxed), 2, "at the second layer");
 }
 
 #[test]
@@ -391,6 +388,36 @@ fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
         // Where nothing is left to choose, the choice does not matter.
         for ratio in [0.0, 1.0] {
             assert_eq!(ask(ratio, *way).logits, ask(ratio, ways[0]).logits);
+        }
+    }
+}
+
+/// Every mode, in chunks of every kind of length: what is cut has the bits of what is not.
+#[test]
+fn where_a_prompt_is_cut_does_not_show() {
+    for passages in cases() {
+        let segments = prompt_of(&passages);
+        for (reuse, ratio) in
+            [(ReuseMode::Off, 0.0), (ReuseMode::ExactOnly, 0.0), (ReuseMode::Auto, 0.3), (ReuseMode::Auto, 1.0)]
+        {
+            let mut bench = Bench::new();
+            passages.iter().for_each(|passage| bench.store_behind_root(passage));
+            for schedule in [Schedule::OneShot, Schedule::Gradual] {
+                let selection = Selection { schedule, ..Selection::default() };
+                let mut ask = |chunk_rows| {
+                    bench.chunk_rows = chunk_rows;
+                    bench.ask_selecting(&segments, PlanOptions { ratio, reuse }, false, selection).0
+                };
+                let whole = ask(usize::MAX);
+                for rows in [1, 2, 7, 16, 33, 64] {
+                    let cut = ask(rows);
+                    assert_eq!(cut.logits, whole.logits, "{rows} rows, {reuse:?} {ratio} {schedule:?}");
+                    assert_eq!(cut.account, whole.account, "{rows} rows, {reuse:?} {ratio} {schedule:?}");
+                    let kept =
+                        |done: &Prefilled| done.fresh.iter().map(|fresh| fresh.layers.clone()).collect::<Vec<_>>();
+                    assert_eq!(kept(&cut), kept(&whole), "{rows} rows, {reuse:?} {ratio} {schedule:?}");
+                }
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The way of a prompt through a model, as the engine walks it.
 
-use ragstone_kernels::attention::{RowGroup, SequenceView};
+use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
-use ragstone_kernels::model::{LayerKv, Model};
-use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
+use ragstone_kernels::model::Model;
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvPool};
 
 /// One sequence in a pool of its own.
 pub struct Sequence<'a> {
@@ -32,20 +32,9 @@ impl<'a> Sequence<'a> {
 
     /// Computes tokens into given slots; `positions[i]` must be what `key_positions` says of `slots[i]`.
     fn compute(&mut self, tokens: &[u32], positions: &[u32], slots: &[u32]) -> Matrix {
-        let mut hidden = self.model.embed(tokens).unwrap();
-        for layer in 0..self.model.config().layers {
-            let kv = self.model.project_kv(layer, &hidden);
-            self.write(layer, slots, positions, &kv);
-            let sequence = SequenceView { blocks: &self.blocks, key_positions: &self.key_positions };
-            let group = RowGroup { rows: 0..tokens.len(), positions, sequence };
-            self.model.finish_layer(layer, &mut hidden, &[group], &self.pool);
-        }
-        self.model.logits(&hidden)
-    }
-
-    fn write(&mut self, layer: usize, slots: &[u32], positions: &[u32], kv: &LayerKv) {
-        let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-        self.pool.write(layer, self.model.rope(), &self.blocks, slots, positions, k, v).unwrap();
+        let places = Places { slots: slots.to_vec(), positions: positions.to_vec() };
+        let mut forward = Forward::new(self.model, &mut self.pool);
+        forward.logits(tokens, places, Wanted::All, &self.blocks, &self.key_positions).unwrap()
     }
 
     /// A whole prompt in one pass, its tokens spread over the slots in a shuffled order.

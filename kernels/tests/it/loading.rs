@@ -6,6 +6,7 @@ use std::sync::Mutex;
 
 use crate::fixtures::{copy, edit_config, folder, names};
 use ragstone_kernels::ErrorKind;
+use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::model::{LoadOptions, Model};
@@ -80,7 +81,7 @@ fn loading_tells_how_far_it_is() {
 #[test]
 fn a_token_outside_the_vocabulary_is_refused() {
     let model = crate::fixtures::model("llama_mha");
-    assert_eq!(model.embed(&[3, 64]).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(model.embed(&[3, 64], &[0, 1]).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]

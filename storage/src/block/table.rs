@@ -16,7 +16,7 @@ pub struct BlockTable {
 }
 
 #[derive(Debug)]
-enum Held {
+pub(super) enum Held {
     Own(MutableBlock),
     Shared(SharedBlock),
 }
@@ -59,6 +59,11 @@ impl Held {
 }
 
 impl BlockAllocator {
+    /// A table without blocks.
+    pub fn empty_table(&self) -> BlockTable {
+        BlockTable::from_held(self.clone(), Vec::new(), 0)
+    }
+
     /// Room for the `tokens` tokens of a new sequence, all or nothing.
     ///
     /// # Errors
@@ -99,6 +104,11 @@ impl BlockAllocator {
 }
 
 impl BlockTable {
+    pub(super) fn from_held(allocator: BlockAllocator, held: Vec<Held>, tokens: usize) -> Self {
+        let ids = held.iter().map(Held::id).collect();
+        Self { allocator, held, ids, tokens }
+    }
+
     /// The blocks, in the order of the sequence's slots: slot `s` is in block `s / 16`.
     pub fn blocks(&self) -> &[BlockId] {
         &self.ids

@@ -235,3 +235,28 @@ fn a_pool_without_blocks_gives_none() {
     assert!(pool.allocate(0).unwrap().blocks().is_empty());
     assert_eq!(pool.allocate(1).unwrap_err().kind(), ErrorKind::Full);
 }
+
+#[test]
+fn what_was_packed_comes_back_in_the_same_shape() {
+    let pool = pool(12);
+    let mut parent = pool.allocate(40).unwrap();
+    let mut child = parent.fork();
+    drop(child.extend(20).unwrap());
+    let (distinct, packed) = PackedTables::of([&parent, &child]);
+    assert_eq!((distinct.len(), packed.blocks()), (5, 5), "two shared, the third twice, one more");
+    let tokens = (parent.tokens(), child.tokens());
+    drop((parent, child));
+    let hog = pool.allocate(16 * 8).unwrap();
+    assert_eq!(pool.unpack(&packed).unwrap_err().kind(), ErrorKind::Full);
+    assert_eq!(pool.free_blocks(), 4, "nothing has changed");
+    drop(hog);
+    let (blocks, tables) = pool.unpack(&packed).unwrap();
+    assert_eq!((blocks.len(), pool.free_blocks()), (5, 7));
+    assert_eq!((tables[0].tokens(), tables[1].tokens()), tokens);
+    assert_eq!(tables[0].blocks()[..2], tables[1].blocks()[..2]);
+    assert!(!tables[0].is_writable(0) && tables[0].is_writable(39) && tables[1].is_writable(59));
+    let again = PackedTables::of(&tables);
+    assert_eq!(again, (blocks, packed));
+    drop(tables);
+    assert_eq!(pool.free_blocks(), 12);
+}

@@ -155,7 +155,7 @@ impl DeviceTier {
     /// What is kept is spared until the result is dropped, which is to be when the sequence ends; before that, dropping its
     /// nodes would free nothing.
     ///
-    /// The table's blocks of the path are shared from now on: [`DeviceTier::own_slot`] before the sequence goes on.
+    /// The table's blocks of the path are shared from now on: [`DeviceTier::grow`] before the sequence goes on.
     pub fn keep(
         &self,
         seen: &DevicePath,
@@ -240,10 +240,9 @@ impl DeviceTier {
         }
     }
 
-    /// Evicts until `blocks` are free beside the watermark; `false`, and nothing has changed, if they cannot be.
-    fn make_room(&self, blocks: usize) -> bool {
+    /// Evicts until `wanted` blocks are free; `false`, and nothing has changed, if they cannot be.
+    fn make_room(&self, wanted: usize) -> bool {
         let allocator = &self.0.allocator;
-        let wanted = blocks + allocator.watermark_blocks();
         let mut state = self.state();
         let Some(missing) = wanted.checked_sub(allocator.free_blocks()) else { return true };
         let usage = state.tree.usage(TIER);

@@ -3,8 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ragstone_kernels::pool::BlockId;
+
 use super::{DeviceTier, Node};
-use crate::block::{BLOCK_TOKENS, BlockCopy, BlockTable, SharedBlock, WeakBlock};
+use crate::block::{BLOCK_TOKENS, BlockCopy, BlockTable, PackedTables, SharedBlock, WeakBlock};
 use crate::key::KvKey;
 use crate::plan::{LoadPlan, SegmentPlan};
 use crate::residency::Segment;
@@ -138,33 +140,47 @@ impl DeviceTier {
         let wanted = found.get(..prefix_tokens.div_ceil(BLOCK_TOKENS)).ok_or(Refused::Gone)?;
         let prefix = WeakBlock::upgrade_all(wanted).ok_or(Refused::Gone)?;
         let added = tokens.max(prefix_tokens).div_ceil(BLOCK_TOKENS) - prefix_tokens / BLOCK_TOKENS;
-        if !self.make_room(added) && is_alone {
+        if !self.make_room(added + self.allocator().watermark_blocks()) && is_alone {
             self.clear();
         }
         self.allocator().allocate_behind(prefix, prefix_tokens, tokens).map_err(Refused::Full)
     }
 
-    /// Makes the block of slot `slot` the sequence's own, so that it may be written. If there is no room for a copy, what was
-    /// `kept` of the sequence's path leaves until the sequence is the block's only holder.
+    /// Room for `tokens` more tokens of a sequence that runs, all or nothing; the watermark's blocks count. Nodes are evicted if too
+    /// few blocks are free. If there is no room for a copy of a last block that others hold, what was `kept` of the sequence's
+    /// own path leaves, until the sequence is the block's only holder.
+    ///
+    /// Where a copy is returned, it has to be made in the pool before the sequence is written.
     ///
     /// # Errors
-    /// `Full` if others hold the block and no block is free.
-    pub fn own_slot(&self, kept: &DevicePath, table: &mut BlockTable, slot: usize) -> Result<Option<BlockCopy>> {
-        if table.is_writable(slot) || slot >= table.capacity_tokens() {
-            return Ok(None);
+    /// `Full` if too few blocks are free; then the table has not changed.
+    pub fn grow(&self, kept: Option<&DevicePath>, table: &mut BlockTable, tokens: usize) -> Result<Option<BlockCopy>> {
+        let mut done = table.extend(tokens);
+        // One more than the new ones: the last block may have to be copied.
+        let added = (table.tokens() + tokens).div_ceil(BLOCK_TOKENS) - table.tokens().div_ceil(BLOCK_TOKENS);
+        if done.is_err() && (self.make_room(added + 1) || self.make_room(added)) {
+            done = table.extend(tokens);
         }
-        let mut done = table.own_slot(slot);
-        if done.is_err() && self.make_room(1) {
-            done = table.own_slot(slot);
-        }
-        let mut deepest = kept.pinned;
+        let goes_on_inside = tokens > 0 && !table.tokens().is_multiple_of(BLOCK_TOKENS);
+        let is_copied = goes_on_inside && !table.is_writable(table.tokens());
+        let mut deepest = kept.filter(|_| is_copied).and_then(|kept| kept.pinned);
         while let (Err(_), Some(node)) = (&done, deepest) {
             let mut state = self.state();
             deepest = state.tree.parent(node);
             state.remove(node);
             drop(state);
-            done = table.own_slot(slot);
+            done = table.extend(tokens);
         }
         done
+    }
+
+    /// Blocks for sequences that were swapped out, all or nothing: their distinct blocks, in the order they were packed in, and
+    /// their tables. Nodes are evicted if too few blocks are free.
+    ///
+    /// # Errors
+    /// `Full` if too few blocks are free; then nothing has changed.
+    pub fn unpack(&self, packed: &PackedTables) -> Result<(Vec<BlockId>, Vec<BlockTable>)> {
+        self.make_room(packed.blocks() + self.allocator().watermark_blocks());
+        self.allocator().unpack(packed)
     }
 }

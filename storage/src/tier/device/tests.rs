@@ -143,11 +143,15 @@ fn what_a_waiting_prompt_found_is_spared_while_others_can_go() {
 }
 
 #[test]
-fn a_prompt_that_needs_the_whole_pool_takes_over_the_block_on_the_border() {
+fn a_sequence_that_needs_the_whole_pool_takes_over_the_block_on_the_border() {
     let mut engine = Engine::new(tier(4));
     drop(engine.ask(&prompt(&[(1, 20)], 12), 0).unwrap());
     let second = engine.ask(&prompt(&[(1, 20)], 12), 32).unwrap();
-    assert_eq!((second.taken, second.table.blocks().len(), engine.copies), (20, 4, 0));
+    assert_eq!((second.taken, second.table.blocks().len(), engine.copies), (20, 4, 1), "there was room for a copy");
+    // Its own path has the block in which it goes on, and there is no other.
+    let mut engine = Engine::new(tier(2));
+    let only = engine.ask(&prompt(&[(1, 20)], 1), 5).unwrap();
+    assert_eq!((only.table.blocks().len(), engine.copies, engine.tier.status().entries), (2, 0, 0));
 }
 
 #[test]
@@ -326,7 +330,7 @@ impl World {
             Ok(sequence) => self.running.push(sequence),
             Err(Refused::Gone) => {}
             Err(Refused::Full(_)) => {
-                let tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>() + more;
+                let tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
                 let usable = self.engine.tier.allocator().usable_blocks();
                 assert!(!is_alone || tokens.div_ceil(BLOCK_TOKENS) > usable, "alone, what fits the pool is served");
                 assert!(is_alone || self.engine.tier.allocator().free_blocks() == free);

@@ -75,7 +75,7 @@ impl Engine {
     ) -> Result<Sequence, Refused> {
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let taken = found.tokens();
-        let (mut table, copy) = self.tier.begin(Some(&found), taken, tokens.len() + more, is_alone)?;
+        let (mut table, copy) = self.tier.begin(Some(&found), taken, tokens.len(), is_alone)?;
         self.copy(copy);
         for slot in 0..taken {
             assert_eq!(*self.lane(&table, slot), tokens[..=slot], "slot {slot} of a prefix of {taken}");
@@ -84,10 +84,18 @@ impl Engine {
             self.write(&table, slot, &tokens);
         }
         let path = self.tier.keep(&found, &kept(segments), &mut table, 1.0);
-        if more > 0 {
-            let copy = self.tier.own_slot(&path, &mut table, tokens.len()).expect("the last holder can write");
-            self.copy(copy);
+        let mut grown = self.tier.grow(Some(&path), &mut table, more);
+        if grown.is_err() && is_alone {
+            // As the engine does: only what waiting prompts found can be in the way.
+            self.tier.clear();
+            grown = self.tier.grow(None, &mut table, more);
         }
+        if let Err(error) = &grown {
+            assert!(!is_alone || tokens.len() + more > self.tier.allocator().total_blocks() * BLOCK_TOKENS, "{error}");
+        }
+        // A running sequence that cannot grow is preempted; here it ends.
+        let copy = grown.map_err(|_| Refused::Gone)?;
+        self.copy(copy);
         Ok(Sequence { table, taken, tokens, _paths: [found, path] })
     }
 

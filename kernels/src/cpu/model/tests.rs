@@ -1,8 +1,9 @@
 use super::*;
-use crate::attention::SequenceView;
+use crate::backend::{Backend, KvBytes, Slots, StoredKv};
 use crate::config::{Architecture, RopeConfig, RopeScaling, WeightDtype};
 use crate::error::ErrorKind;
-use crate::pool::{BlockId, KvData};
+use crate::forward::{Chunk, Forward, Next, Places, Rider, Seen, Selector, Wanted};
+use crate::pool::BlockId;
 
 mod reference;
 
@@ -80,15 +81,24 @@ struct Pass<'a> {
     pool: KvPool,
     blocks: Vec<BlockId>,
     positions: Vec<u32>,
-    /// By layer, the K and V of every token so far, as fresh as they came.
-    kept: Vec<Vec<LayerKv>>,
+    kept: Kept,
+}
+
+/// By layer, the K and V of every token so far, as fresh as they came.
+#[derive(Default)]
+struct Kept(Vec<KvBytes>);
+
+impl Selector<Model> for Kept {
+    fn take(&mut self, seen: &Seen<'_, Model>, _pool: &mut KvPool) -> Next {
+        self.0.push(seen.export(0..seen.places.len()));
+        Next::Go
+    }
 }
 
 impl<'a> Pass<'a> {
     fn new(model: &'a Model) -> Self {
         let blocks = (0..10).rev().map(BlockId).collect();
-        let kept = (0..model.config.layers).map(|_| Vec::new()).collect();
-        Self { model, pool: model.new_pool(10), blocks, positions: Vec::new(), kept }
+        Self { model, pool: model.new_pool(10), blocks, positions: Vec::new(), kept: Kept::default() }
     }
 
     /// The logits of `tokens`, which follow what is there.
@@ -96,17 +106,11 @@ impl<'a> Pass<'a> {
         let first = self.positions.len() as u32;
         let slots: Vec<u32> = (first..first + tokens.len() as u32).collect();
         self.positions.extend(&slots);
-        let mut hidden = self.model.embed(tokens).unwrap();
-        for layer in 0..self.model.config.layers {
-            let kv = self.model.project_kv(layer, &hidden);
-            let (k, v) = (KvData::F32(kv.k.as_slice()), KvData::F32(kv.v.as_slice()));
-            self.pool.write(layer, self.model.rope(), &self.blocks, &slots, &slots, k, v).unwrap();
-            let sequence = SequenceView { blocks: &self.blocks, key_positions: &self.positions };
-            let groups = [RowGroup { rows: 0..tokens.len(), positions: &slots, sequence }];
-            self.model.finish_layer(layer, &mut hidden, &groups, &self.pool);
-            self.kept[layer].push(kv);
-        }
-        self.model.logits(&hidden)
+        let places = Places::of(slots, &self.positions);
+        let chunk = Chunk::embed(self.model, tokens, places, Wanted::All).unwrap();
+        let (blocks, key_positions, selector) = (&self.blocks, &self.positions, Some(&mut self.kept as _));
+        let rider = Rider { chunk, blocks, key_positions, selector };
+        Forward::new(self.model, &mut self.pool).pass(vec![rider]).logits
     }
 }
 
@@ -190,36 +194,6 @@ fn more_rows_than_go_through_together_change_nothing() {
 }
 
 #[test]
-fn two_sequences_in_one_batch_keep_their_bits() {
-    let model = model(config(), KvDtype::Bf16);
-    let tokens = tokens(60);
-    let (a, b) = (&tokens[..25], &tokens[25..]);
-    let (alone_a, alone_b) = (Pass::new(&model).extend(a), Pass::new(&model).extend(b));
-    let mut pool = model.new_pool(5);
-    let blocks: Vec<BlockId> = (0..5).map(BlockId).collect();
-    let (positions_a, positions_b): (Vec<u32>, Vec<u32>) = ((0..25).collect(), (0..35).collect());
-    let mut hidden = model.embed(&tokens).unwrap();
-    for layer in 0..3 {
-        let kv = model.project_kv(layer, &hidden);
-        let (k, v) = (kv.k.as_slice().split_at(25 * 32), kv.v.as_slice().split_at(25 * 32));
-        let rope = model.rope();
-        let (ka, va) = (KvData::F32(k.0), KvData::F32(v.0));
-        pool.write(layer, rope, &blocks[..2], &positions_a, &positions_a, ka, va).unwrap();
-        let (kb, vb) = (KvData::F32(k.1), KvData::F32(v.1));
-        pool.write(layer, rope, &blocks[2..], &positions_b, &positions_b, kb, vb).unwrap();
-        let view = |blocks, key_positions| SequenceView { blocks, key_positions };
-        let groups = [
-            RowGroup { rows: 0..25, positions: &positions_a, sequence: view(&blocks[..2], &positions_a) },
-            RowGroup { rows: 25..60, positions: &positions_b, sequence: view(&blocks[2..], &positions_b) },
-        ];
-        model.finish_layer(layer, &mut hidden, &groups, &pool);
-    }
-    let logits = model.logits(&hidden);
-    assert_same_bits(&logits.as_slice()[..25 * 97], alone_a.as_slice(), "the first sequence");
-    assert_same_bits(&logits.as_slice()[25 * 97..], alone_b.as_slice(), "the second sequence");
-}
-
-#[test]
 fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
     for (dtype, weights, compute) in arithmetics() {
         let model = model_in(ModelConfig { qkv_bias: true, ..config() }, dtype, weights, compute);
@@ -231,10 +205,10 @@ fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
         let mut loaded = Pass::new(&model);
         let slots: Vec<u32> = (0..50).collect();
         for layer in 0..3 {
-            let kv = &fresh.kept[layer][0];
-            let (k, v) = (dtype.encode(kv.k.as_slice()), dtype.encode(kv.v.as_slice()));
-            let (k, v) = (KvData::Bytes(dtype, &k), KvData::Bytes(dtype, &v));
-            loaded.pool.write(layer, model.rope(), &loaded.blocks, &slots, &slots, k, v).unwrap();
+            let kv = &fresh.kept.0[layer];
+            let stored = StoredKv { dtype, k: &kv.k, v: &kv.v };
+            let to = Slots { blocks: &loaded.blocks, slots: &slots, positions: &slots };
+            model.place_stored(&mut loaded.pool, layer, to, stored).unwrap();
         }
         loaded.positions = slots;
         let logits = loaded.extend(&tokens[50..]);
@@ -244,7 +218,7 @@ fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
 
 #[test]
 fn an_id_outside_the_vocabulary_is_the_callers_fault() {
-    let error = model(config(), KvDtype::F32).embed(&[3, 97]).unwrap_err();
+    let error = model(config(), KvDtype::F32).embed_tokens(&[3, 97]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("token id 97"), "{error}");
 }

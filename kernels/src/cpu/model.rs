@@ -1,18 +1,5 @@
-//! Decoder-only language models (Llama, Mistral, Qwen2, Qwen3), one layer at a time over a paged KV pool.
-//!
-//! A pass over some tokens is, in this order:
-//!
-//! ```text
-//! hidden = embed(tokens)
-//! for each layer:  fresh = project_kv(layer, hidden)      K before rotation, V
-//!                  pool.write(layer, …)                   fresh ones, or ones that were kept, each at its position
-//!                  finish_layer(layer, hidden, …)         the rows in `hidden` read the whole sequence
-//! logits(hidden)
-//! ```
-//!
-//! Between the steps the caller may hand in kept K and V for some tokens, take the fresh ones out, or drop rows of
-//! `hidden` whose tokens need no recompute. The bits of a row depend on its token, its position and the keys it sees,
-//! not on the other rows.
+//! Decoder-only language models (Llama, Mistral, Qwen2, Qwen3): weights, and the steps of a layer over a paged KV pool. The loop
+//! over layers is [`Forward`](crate::forward::Forward)'s.
 
 mod elementwise;
 mod load;
@@ -186,7 +173,7 @@ impl Model {
     ///
     /// # Errors
     /// `InvalidInput` for an id outside the vocabulary.
-    pub fn embed(&self, tokens: &[u32]) -> Result<Matrix> {
+    pub(crate) fn embed_tokens(&self, tokens: &[u32]) -> Result<Matrix> {
         let vocab = self.config.vocab_size;
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(Error::invalid_input(format!(
@@ -213,7 +200,7 @@ impl Model {
     ///
     /// # Panics
     /// If there is no such layer or the hidden states are of another width.
-    pub fn project_kv(&self, layer: usize, hidden: &Matrix) -> LayerKv {
+    pub(crate) fn project_kv(&self, layer: usize, hidden: &Matrix) -> LayerKv {
         self.check(layer, hidden);
         let (weights, dim) = (&self.layers[layer], self.config.kv_dim());
         let mut kv = LayerKv { k: Matrix::zeros(hidden.rows(), dim), v: Matrix::zeros(hidden.rows(), dim) };
@@ -239,7 +226,7 @@ impl Model {
     ///
     /// # Panics
     /// If shapes do not fit, see [`attend`]; every row must be in one group.
-    pub fn finish_layer(&self, layer: usize, hidden: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {
+    pub(crate) fn finish_layer(&self, layer: usize, hidden: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {
         self.check(layer, hidden);
         let end = groups.iter().fold(0, |next, group| {
             assert_eq!(group.rows.start, next, "groups follow each other");
@@ -260,7 +247,7 @@ impl Model {
     ///
     /// # Panics
     /// If the hidden states are of another width.
-    pub fn logits(&self, hidden: &Matrix) -> Matrix {
+    pub(crate) fn project_logits(&self, hidden: &Matrix) -> Matrix {
         assert_eq!(hidden.cols(), self.config.hidden_size, "hidden states of another model");
         let mut out = Matrix::zeros(hidden.rows(), self.config.vocab_size);
         self.with_scratch(|scratch| {

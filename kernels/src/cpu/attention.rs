@@ -8,37 +8,19 @@
 mod format;
 mod tile;
 
-use std::ops::Range;
-
 use rayon::prelude::*;
+
+pub use crate::backend::{RowGroup, SequenceView};
 
 use crate::aligned::SharedMut;
 use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
-use crate::pool::{BLOCK_TOKENS, BlockId, KvPool};
+use crate::pool::{BLOCK_TOKENS, KvPool};
 use crate::simd::{self, Path};
 use tile::{KEY_TILE, RowTile};
 
 /// Pairs of (query row, head) that share a tile of keys while it is in the L1 cache.
 const QUERIES_PER_TILE: usize = 112;
-
-/// The keys and values of one sequence. Slot s is token s % 16 of block `blocks[s / 16]`.
-#[derive(Debug, Clone, Copy)]
-pub struct SequenceView<'a> {
-    pub blocks: &'a [BlockId],
-    /// The true position of each filled slot, by slot. `u32::MAX` hides a slot from every query.
-    pub key_positions: &'a [u32],
-}
-
-/// Query rows of one sequence.
-#[derive(Debug, Clone)]
-pub struct RowGroup<'a> {
-    /// Rows of the batch.
-    pub rows: Range<usize>,
-    /// True positions, one a row.
-    pub positions: &'a [u32],
-    pub sequence: SequenceView<'a>,
-}
 
 /// The least and the greatest position of a key tile.
 #[derive(Debug, Clone, Copy)]

@@ -330,6 +330,53 @@ impl KvPool {
         Ok(())
     }
 
+    /// A block's cells, every layer of it, as they are in memory: K of each layer, then V of each.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the block does not exist.
+    pub fn read_block(&self, block: BlockId) -> Result<Vec<u8>> {
+        let cells = self.cells_of(block)?;
+        let mut bytes = Vec::with_capacity(self.layout.block_bytes());
+        for arena in self.keys.iter().chain(&self.values) {
+            match arena {
+                Arena::F32(values) => bytes.extend_from_slice(bytemuck::cast_slice(&values[cells.clone()])),
+                Arena::F16(values) | Arena::Bf16(values) => {
+                    bytes.extend_from_slice(bytemuck::cast_slice(&values[cells.clone()]));
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Puts back what [`read_block`](Self::read_block) gave, into the same block or another of a pool of this layout.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the block does not exist, or the bytes are not a block's; nothing is written then.
+    pub fn write_block(&mut self, block: BlockId, bytes: &[u8]) -> Result<()> {
+        let cells = self.cells_of(block)?;
+        let wanted = self.layout.block_bytes();
+        if bytes.len() != wanted {
+            return Err(Error::invalid_input(format!("{} bytes of a block of {wanted}", bytes.len())));
+        }
+        let parts = bytes.chunks_exact(wanted / (2 * self.layout.layers).max(1));
+        for (arena, part) in self.keys.iter_mut().chain(&mut self.values).zip(parts) {
+            let to: &mut [u8] = match arena {
+                Arena::F32(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
+                Arena::F16(values) | Arena::Bf16(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
+            };
+            to.copy_from_slice(part);
+        }
+        Ok(())
+    }
+
+    fn cells_of(&self, block: BlockId) -> Result<std::ops::Range<usize>> {
+        if block.0 as usize >= self.blocks {
+            return Err(Error::invalid_input(format!("block {} of {}", block.0, self.blocks)));
+        }
+        let len = self.layout.block_len();
+        Ok(block.0 as usize * len..(block.0 as usize + 1) * len)
+    }
+
     /// One layer's K and V.
     pub(crate) fn arenas(&self, layer: usize) -> (&Arena, &Arena) {
         (&self.keys[layer], &self.values[layer])

@@ -1,6 +1,8 @@
+use std::ops::Range;
+
 use super::*;
 use crate::dtype::KvDtype;
-use crate::pool::{KvData, KvLayout};
+use crate::pool::{BlockId, KvData, KvLayout};
 use crate::rope::Rope;
 
 /// A sequence in a pool, its keys and values in the clear.

@@ -1,0 +1,386 @@
+//! The engine's thread: looks at what there is, decides a step, makes it. It never waits for a disk, a network or a client.
+
+mod pass;
+mod swap;
+
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::backend::Backend;
+use ragstone_storage::block::{BLOCK_TOKENS, BlockCopy, BlockTable};
+use ragstone_storage::env::Env;
+use ragstone_storage::tier::device::{DeviceTier, Refused};
+
+use super::inbox::{Inbox, Waiting};
+use super::pace::Pace;
+use super::schedule::{Limits, Phase, Step, View, schedule};
+use super::sequence::{Prefilling, Reply, Sequence, State, Tail, more_blocks};
+use super::{EngineOptions, Job, Urgency, engine_panicked};
+use crate::error::{Error, Result};
+use crate::prefill::{Prefill, PrefillError, Prompt};
+
+/// How many passes take one prefill along after one of several broke a pass.
+const CAREFUL_PASSES: usize = 64;
+
+/// How long the engine sleeps at most while loads are under way: a caller that leaves does not wake it.
+const NAP: Duration = Duration::from_millis(100);
+
+/// What the engine's thread owns.
+pub(super) struct Device<B: Backend> {
+    pub backend: Arc<B>,
+    pub pool: B::Pool,
+    pub tier: DeviceTier,
+    pub inbox: Arc<Inbox>,
+    pub options: EngineOptions,
+    pub env: Env,
+    /// Those that have begun, in the order they came.
+    sequences: Vec<Sequence<B>>,
+    pace: Pace,
+    served: Served,
+    /// Whether background work was there at the last look.
+    background_waits: bool,
+    /// Passes that take one prefill along at most: one of several broke a pass.
+    careful: usize,
+}
+
+/// What each tenant was given, in rows. One that was away begins where the one that was served least stands now: nobody saves up.
+#[derive(Default)]
+struct Served {
+    rows: HashMap<Arc<str>, u64>,
+}
+
+/// Who takes part in a pass: a prefill, or one tail of a sequence.
+#[derive(Clone, Copy)]
+enum Part {
+    Prefill(usize),
+    Tail(usize, usize),
+}
+
+impl<B: Backend> Device<B> {
+    pub(super) fn new(backend: Arc<B>, tier: DeviceTier, inbox: Arc<Inbox>, options: EngineOptions, env: Env) -> Self {
+        let pool = backend.new_pool(tier.options().blocks);
+        let (sequences, pace, served) = (Vec::new(), Pace::default(), Served::default());
+        let (background_waits, careful) = (false, 0);
+        Self { backend, pool, tier, inbox, options, env, sequences, pace, served, background_waits, careful }
+    }
+
+    pub(super) fn run(&mut self) {
+        loop {
+            self.inbox.heed();
+            self.sequences.iter_mut().for_each(Sequence::drop_unwanted);
+            self.sequences.retain(|sequence| !matches!(sequence.state, State::Ended));
+            self.give_up_loads();
+            let Some(step) = self.decide() else { return };
+            if step == Step::default() {
+                self.sleep();
+                continue;
+            }
+            self.make(&step);
+        }
+    }
+
+    /// Something broke outside of a pass: whatever was under way fails, and nothing else.
+    pub(super) fn start_over(&mut self, error: impl Fn() -> Error) {
+        self.sequences.iter_mut().for_each(|sequence| sequence.fail(&error));
+        self.sequences.clear();
+    }
+
+    /// Nothing can go on before a load or a prompt comes.
+    fn sleep(&self) {
+        self.gauge();
+        let is_loading = self.sequences.iter().any(|sequence| matches!(&sequence.state, State::Prefilling(_)));
+        self.inbox.wait(is_loading.then_some(NAP));
+    }
+
+    /// A layer that does not come within the deadline is a late miss.
+    fn give_up_loads(&mut self) {
+        let patience = self.options.load_deadline;
+        for sequence in &mut self.sequences {
+            if let State::Prefilling(prefilling) = &mut sequence.state
+                && !prefilling.prefill.is_ready()
+                && prefilling.prefill.waits().is_some_and(|waits| waits > patience)
+            {
+                prefilling.prefill.give_up_load(patience);
+            }
+        }
+    }
+
+    /// The next step; `None` where the engine is to end.
+    fn decide(&mut self) -> Option<Step> {
+        let decoding = self.sequences.iter().map(|sequence| match &sequence.state {
+            State::Decoding(tails) if sequence.swapped.is_none() => tails.len(),
+            _ => 0,
+        });
+        let rows = self.pace.rows(decoding.sum(), self.options.inter_token_ms);
+        let mut tenants: Vec<Arc<str>> = Vec::new();
+        let mut index = |tenant: &Arc<str>| {
+            tenants.iter().position(|known| known == tenant).unwrap_or_else(|| {
+                tenants.push(tenant.clone());
+                tenants.len() - 1
+            })
+        };
+        let mut views: Vec<View> = Vec::with_capacity(self.sequences.len());
+        for sequence in &mut self.sequences {
+            let tenant = index(&sequence.tenant);
+            views.push(view(sequence, tenant, rows));
+        }
+        self.inbox.look(|waiting| {
+            for waiting in waiting.iter() {
+                let plan = &waiting.job.plan;
+                let prompt_blocks =
+                    (plan.total_tokens as usize).div_ceil(BLOCK_TOKENS) - plan.device_tokens() as usize / BLOCK_TOKENS;
+                views.push(View {
+                    id: waiting.id,
+                    tenant: index(&waiting.job.tenant),
+                    background: waiting.urgency == Urgency::Background,
+                    cached: plan.exact_tokens as usize,
+                    to_compute: (plan.computed_tokens + plan.blended_tokens) as usize,
+                    overtaken: waiting.overtaken,
+                    blocks: 0,
+                    promised: 0,
+                    phase: Phase::Waiting { prompt_blocks },
+                });
+            }
+        })?;
+        let served = self.served.of(&tenants);
+        let limits = Limits {
+            rows,
+            background_rows: self.pace.background_rows(),
+            sequences: self.options.max_batch,
+            free_blocks: self.tier.allocator().free_blocks() + self.tier.evictable_blocks(),
+            watermark_blocks: self.tier.allocator().watermark_blocks(),
+        };
+        let step = schedule(&views, &served, limits);
+        self.count_overtaken(&views, &step);
+        self.background_waits = views.iter().any(|view| view.background);
+        Some(step)
+    }
+
+    /// Whoever could have gone on, and saw a later one do so instead, was overtaken.
+    fn count_overtaken(&mut self, views: &[View], step: &Step) {
+        let could = |view: &&View| matches!(view.phase, Phase::Waiting { .. } | Phase::Prefilling { .. });
+        let is_chosen = |view: &&View| step.rows.iter().any(|(id, _)| *id == view.id);
+        let Some(last) = views.iter().filter(could).filter(is_chosen).map(|view| view.id).max() else { return };
+        let is_passed = |id: u64| id < last && !step.rows.iter().any(|(chosen, _)| *chosen == id);
+        let could = |id: u64| views.iter().filter(could).any(|view| view.id == id);
+        for sequence in self.sequences.iter_mut().filter(|sequence| is_passed(sequence.id) && could(sequence.id)) {
+            sequence.overtaken += 1;
+        }
+        self.inbox.look(|waiting| {
+            waiting.iter_mut().filter(|waiting| is_passed(waiting.id)).for_each(|waiting| waiting.overtaken += 1);
+        });
+    }
+
+    fn make(&mut self, step: &Step) {
+        for id in &step.swap_out {
+            if let Err(error) = self.swap_out(*id) {
+                self.sequence(*id, |sequence| sequence.fail(|| Error::new(error.kind(), error.to_string())));
+            }
+        }
+        for id in &step.swap_in {
+            // Where the estimate was wrong it comes back in a later step.
+            if let Err(error) = self.swap_in(*id) {
+                tracing::debug!(%error, "a sequence stays swapped out");
+            }
+        }
+        let started = self.env.stopwatch();
+        for (id, _) in &step.rows {
+            if let Some(waiting) = self.inbox.take(*id)
+                && let Some(waiting) = self.begin(waiting)
+            {
+                self.inbox.put_back(waiting);
+            }
+        }
+        let mut parts = self.make_room(step);
+        if parts.is_empty() && !step.rows.is_empty() {
+            // Blocks that were counted as free were not: what waiting prompts found may be in the way of everybody.
+            self.tier.clear();
+        }
+        if self.careful > 0 {
+            self.careful -= 1;
+            let mut prefills = 0;
+            parts.retain(|(part, _)| match part {
+                Part::Prefill(_) => std::mem::replace(&mut prefills, 1) == 0,
+                Part::Tail(..) => true,
+            });
+        }
+        if parts.is_empty() {
+            return;
+        }
+        self.pass(&parts, &started, false);
+        self.gauge();
+    }
+
+    fn sequence<T>(&mut self, id: u64, act: impl FnOnce(&mut Sequence<B>) -> T) -> Option<T> {
+        self.sequences.iter_mut().find(|sequence| sequence.id == id).map(act)
+    }
+
+    /// Lets a waiting prompt begin with what it has on the device; given back where there is no room after all.
+    fn begin(&mut self, waiting: Waiting) -> Option<Waiting> {
+        let is_alone = self.sequences.is_empty();
+        let (job, prefix) = (&waiting.job, waiting.job.plan.device_tokens() as usize);
+        let begun = catch_unwind(AssertUnwindSafe(|| {
+            self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
+            match self.tier.begin(job.device.as_ref(), prefix, prefix, is_alone) {
+                Ok((table, copy)) => {
+                    copy_block(&*self.backend, &mut self.pool, copy)?;
+                    Ok(Some(table))
+                }
+                Err(Refused::Gone) => Err(PrefillError::DeviceMiss),
+                Err(Refused::Full(error)) if is_alone => Err(PrefillError::Failed(error.into())),
+                Err(Refused::Full(_)) => Ok(None),
+            }
+        }));
+        let table = match begun {
+            Ok(Ok(Some(table))) => Ok(table),
+            Ok(Ok(None)) => return Some(waiting),
+            Ok(Err(error)) => Err(error),
+            Err(panic) => Err(PrefillError::Failed(engine_panicked(panic.as_ref()))),
+        };
+        let Waiting { id, urgency, overtaken, job } = waiting;
+        let reply = Reply::new(job.reply);
+        let table = match table {
+            Ok(table) => table,
+            Err(error) => {
+                reply.send(Err(error));
+                return None;
+            }
+        };
+        let Job { tokens, plan, loads, device, selection, decode, tenant, queued, .. } = job;
+        let (waits, outputs) = (reply.clone(), decode.iter().map(|spec| spec.output.clone()).collect::<Vec<_>>());
+        let is_wanted = move || waits.is_wanted() && (outputs.is_empty() || outputs.iter().any(|to| !to.is_closed()));
+        let env = self.env.clone();
+        let prompt = Prompt { tokens: tokens.clone(), plan, loads, selection, env, is_wanted: Arc::new(is_wanted) };
+        let prefill = Prefill::new(&*self.backend, prompt);
+        let inbox = self.inbox.clone();
+        prefill.wake(Arc::new(move || inbox.stir()));
+        let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
+        let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun };
+        let state = State::Prefilling(Box::new(prefilling));
+        let sequence = Sequence { id, tenant, urgency, overtaken, state, paths: Vec::new(), swapped: None };
+        let place = self.sequences.partition_point(|other| other.id < id);
+        self.sequences.insert(place, sequence);
+        None
+    }
+
+    /// Grows the tables of whoever advances, and names who can.
+    fn make_room(&mut self, step: &Step) -> Vec<(Part, usize)> {
+        let mut parts = Vec::new();
+        let is_only = self.sequences.iter().filter(|sequence| sequence.swapped.is_none()).count() == 1;
+        for (index, sequence) in self.sequences.iter_mut().enumerate() {
+            let Some((_, rows)) = step.rows.iter().find(|(id, _)| *id == sequence.id) else { continue };
+            let Sequence { state, paths, .. } = sequence;
+            let kept = paths.last();
+            let mut grow = |table: &mut BlockTable, slots: usize| -> Result<()> {
+                let tokens = slots.saturating_sub(table.tokens());
+                let mut grown = self.tier.grow(kept, table, tokens);
+                if grown.is_err() && is_only {
+                    // Only what waiting prompts found can be in the way: it is not worth more than a prompt that runs.
+                    self.tier.clear();
+                    grown = self.tier.grow(None, table, tokens);
+                }
+                Ok(copy_block(&*self.backend, &mut self.pool, grown?)?)
+            };
+            let grown: Result<Vec<(Part, usize)>> = match state {
+                State::Prefilling(prefilling) => {
+                    if !prefilling.prefill.is_ready() {
+                        continue;
+                    }
+                    let slots = prefilling.prefill.slots_needed(*rows);
+                    grow(&mut prefilling.table, slots).map(|()| vec![(Part::Prefill(index), *rows)])
+                }
+                State::Decoding(tails) if sequence.swapped.is_none() => tails
+                    .iter_mut()
+                    .enumerate()
+                    .map(|(at, tail)| {
+                        let slots = tail.slot() + 1;
+                        grow(&mut tail.table, slots).map(|()| (Part::Tail(index, at), 1))
+                    })
+                    .collect(),
+                _ => continue,
+            };
+            match grown {
+                Ok(grown) => parts.extend(grown),
+                // Nobody else will free a block.
+                Err(error) if is_only => sequence.fail(|| Error::new(error.kind(), error.to_string())),
+                Err(error) => tracing::debug!(%error, "a sequence waits for blocks"),
+            }
+        }
+        parts
+    }
+
+    fn gauge(&self) {
+        let blocks: usize = self.sequences.iter().map(Sequence::blocks).sum();
+        let here = self.sequences.iter().filter(|sequence| sequence.swapped.is_none());
+        let tokens: usize = here.map(Sequence::tokens_held).sum();
+        metrics::gauge!("ragstone_kv_blocks_reserved").set(blocks as f64);
+        metrics::gauge!("ragstone_kv_tokens_held").set(tokens as f64);
+    }
+}
+
+/// A sequence as the scheduler sees it, if new chunks have `rows` rows at most.
+fn view<B: Backend>(sequence: &mut Sequence<B>, tenant: usize, rows: usize) -> View {
+    let blocks = sequence.blocks();
+    let mut view = View {
+        id: sequence.id,
+        tenant,
+        background: sequence.urgency == Urgency::Background,
+        cached: 0,
+        to_compute: 0,
+        overtaken: sequence.overtaken,
+        blocks,
+        promised: 0,
+        phase: Phase::Loading,
+    };
+    view.phase = match &mut sequence.state {
+        _ if sequence.swapped.is_some() => {
+            Phase::Swapped { blocks: sequence.swapped.as_ref().map_or(0, |swapped| swapped.shape.blocks()) }
+        }
+        State::Prefilling(prefilling) => {
+            let Prefilling { prefill, table, .. } = &mut **prefilling;
+            view.to_compute = prefill.rows_left();
+            view.promised = more_blocks(table, prefill.plan().total_tokens as usize);
+            view.cached = (prefill.plan().total_tokens as usize).saturating_sub(view.to_compute);
+            match prefill.is_ready() {
+                true => Phase::Prefilling {
+                    chunk: prefill.chunk(),
+                    more_blocks: more_blocks(table, prefill.slots_needed(rows)),
+                },
+                false => Phase::Loading,
+            }
+        }
+        State::Decoding(tails) => {
+            Phase::Decoding { rows: tails.len(), more_blocks: tails.iter().map(Tail::more_blocks).sum() }
+        }
+        State::Ended => Phase::Loading,
+    };
+    view
+}
+
+/// Gives a sequence its own block in the place of a shared one.
+fn copy_block<B: Backend>(
+    backend: &B,
+    pool: &mut B::Pool,
+    copy: Option<BlockCopy>,
+) -> Result<(), ragstone_kernels::Error> {
+    copy.map_or(Ok(()), |copy| backend.copy_block(pool, copy.from(), copy.to()))
+}
+
+impl Served {
+    /// What each of `tenants`, who are all those there are now, was given.
+    fn of(&mut self, tenants: &[Arc<str>]) -> Vec<u64> {
+        let here = |tenant: &Arc<str>| self.rows.get(tenant).copied();
+        let least = tenants.iter().filter_map(here).min().unwrap_or(0);
+        let rows = tenants.iter().map(|tenant| (tenant.clone(), here(tenant).unwrap_or(least))).collect();
+        self.rows = rows;
+        tenants.iter().map(|tenant| self.rows[tenant]).collect()
+    }
+
+    fn add(&mut self, tenant: &Arc<str>, rows: u64) {
+        if let Some(served) = self.rows.get_mut(tenant) {
+            *served += rows;
+        }
+    }
+}

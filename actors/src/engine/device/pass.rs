@@ -1,0 +1,220 @@
+//! One pass over the weights, and what it made of each that took part.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Wanted};
+use ragstone_kernels::matrix::Matrix;
+use ragstone_storage::block::BlockTable;
+use ragstone_storage::env::Stopwatch;
+use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
+
+use super::{Device, Part};
+use crate::engine::sequence::{Prefilling, State, Tail};
+use crate::engine::{Decoded, PrefillReport, Urgency, engine_panicked};
+use crate::prefill::{PrefillError, Prefilled};
+
+impl<B: Backend> Device<B> {
+    /// One pass over the weights for all parts. A panic is charged to whoever causes it: tails are repeated one at a time, which row
+    /// invariance and idempotent writes make harmless; prefills are planned again, or fail where they were alone.
+    pub(super) fn pass(&mut self, parts: &[(Part, usize)], started: &Stopwatch, is_repeat: bool) {
+        let passed = catch_unwind(AssertUnwindSafe(|| self.riders_pass(parts)));
+        let (passed, parts) = match passed {
+            Ok(passed) => passed,
+            Err(panic) if parts.len() == 1 => {
+                let (Part::Prefill(index) | Part::Tail(index, _)) = parts[0].0;
+                return self.sequences[index].fail(|| engine_panicked(panic.as_ref()));
+            }
+            Err(panic) => {
+                engine_panicked(panic.as_ref());
+                self.careful = super::CAREFUL_PASSES;
+                // From the last on: a tail that ends moves those behind it.
+                for part in parts.iter().rev() {
+                    match part.0 {
+                        Part::Tail(..) => self.pass(&[*part], started, true),
+                        Part::Prefill(index) => {
+                            if let State::Prefilling(prefilling) = &self.sequences[index].state {
+                                prefilling.reply.send(Err(PrefillError::Disturbed));
+                            }
+                            self.sequences[index].state = State::Ended;
+                        }
+                    }
+                }
+                return;
+            }
+        };
+        let ms = started.elapsed_ms();
+        let Passed { outcomes, logits, layer_rows } = passed;
+        let layers = self.backend.config().layers;
+        let all_rows: usize = layer_rows.iter().sum::<usize>().max(1);
+        let mut prefilling = [0, 0];
+        let mut decoding = 0;
+        let mut over: Vec<(usize, usize)> = Vec::new();
+        for ((part, rows), outcome) in parts.iter().zip(layer_rows).zip(outcomes) {
+            let (Part::Prefill(index) | Part::Tail(index, _)) = *part;
+            // As if each row had passed all layers.
+            let whole_rows = rows.div_ceil(layers);
+            self.served.add(&self.sequences[index].tenant, whole_rows as u64);
+            match *part {
+                Part::Prefill(index) => {
+                    let share = ms * rows as f64 / all_rows as f64;
+                    let is_background = self.sequences[index].urgency == Urgency::Background;
+                    prefilling[usize::from(is_background)] += whole_rows;
+                    self.prefilled(index, outcome, &logits, share);
+                }
+                Part::Tail(index, at) => {
+                    decoding += 1;
+                    let State::Decoding(tails) = &mut self.sequences[index].state else { continue };
+                    let goes_on = match outcome {
+                        Outcome::Done(rows) => tails[at].advance(logits.row(rows.start)),
+                        Outcome::Failed(error) => {
+                            tails[at].send(Decoded::Failed(error.into()));
+                            false
+                        }
+                        Outcome::Stopped(_) => true,
+                    };
+                    if !goes_on {
+                        over.push((index, at));
+                    }
+                }
+            }
+        }
+        for (index, at) in over.into_iter().rev() {
+            if let State::Decoding(tails) = &mut self.sequences[index].state {
+                tails.remove(at);
+                if tails.is_empty() {
+                    self.sequences[index].state = State::Ended;
+                }
+            }
+        }
+        if !is_repeat {
+            self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
+            if self.background_waits {
+                self.pace.owe(prefilling[0], prefilling[1]);
+            }
+        }
+    }
+
+    /// The pass itself; with it those that took part, as a prefill that cannot be embedded does not.
+    fn riders_pass(&mut self, parts: &[(Part, usize)]) -> (Passed<B>, Vec<Part>) {
+        let (mut riders, mut riding) = (Vec::with_capacity(parts.len()), Vec::with_capacity(parts.len()));
+        let backend = &*self.backend;
+        for (index, sequence) in self.sequences.iter_mut().enumerate() {
+            match &mut sequence.state {
+                State::Prefilling(prefilling) => {
+                    let Prefilling { prefill, table, reply, .. } = &mut **prefilling;
+                    let rows = parts.iter().find(|(part, _)| matches!(part, Part::Prefill(at) if *at == index));
+                    let Some((part, rows)) = rows else { continue };
+                    match prefill.rider(backend, *rows, table.blocks()) {
+                        Ok(rider) => {
+                            riding.push(*part);
+                            riders.push(rider);
+                        }
+                        Err(error) => reply.send(Err(error)),
+                    }
+                }
+                State::Decoding(tails) => {
+                    for (at, tail) in tails.iter_mut().enumerate() {
+                        let is_it = |part: &Part| matches!(part, Part::Tail(i, j) if (*i, *j) == (index, at));
+                        let rides = parts.iter().any(|(part, _)| is_it(part));
+                        if !rides {
+                            continue;
+                        }
+                        debug_assert!(tail.table.is_writable(tail.slot()), "nobody else reads what is written");
+                        let places = Places::of([tail.slot() as u32], &tail.key_positions);
+                        match Chunk::embed(backend, &[tail.token], places, Wanted::Last) {
+                            Ok(chunk) => {
+                                let (blocks, key_positions) = (tail.table.blocks(), &tail.key_positions[..]);
+                                riders.push(Rider { chunk, blocks, key_positions, selector: None });
+                                riding.push(Part::Tail(index, at));
+                            }
+                            // The sampler draws from the vocabulary.
+                            Err(error) => {
+                                tail.send(Decoded::Failed(error.into()));
+                            }
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        (Forward::new(backend, &mut self.pool).pass(riders), riding)
+    }
+
+    /// Takes a prefill on by what a pass made of it.
+    fn prefilled(&mut self, index: usize, outcome: Outcome<B>, logits: &Matrix, ms: f64) {
+        let sequence = &mut self.sequences[index];
+        let State::Prefilling(prefilling) = &mut sequence.state else { return };
+        prefilling.prefill.spend_ms(ms);
+        match prefilling.prefill.passed(&*self.backend, outcome, logits) {
+            Ok(None) => {}
+            Ok(Some(logits)) => self.answer(index, logits),
+            Err(error) => {
+                prefilling.reply.send(Err(error));
+                sequence.state = State::Ended;
+            }
+        }
+    }
+
+    /// The prompt is prefilled: keeps its exact path on the device, draws first tokens, and replies.
+    fn answer(&mut self, index: usize, logits: Vec<f32>) {
+        let State::Prefilling(prefilling) = std::mem::replace(&mut self.sequences[index].state, State::Ended) else {
+            return;
+        };
+        let Prefilling { prefill, mut table, device, decode, reply, tokens, queue_ms, begun } = *prefilling;
+        let (key_positions, plan) = (prefill.plan().key_positions(), prefill.plan().clone());
+        let done: Prefilled = prefill.finish(logits);
+        let mut paths = Vec::new();
+        if let Some(seen) = device {
+            if done.is_finite {
+                let path = KeptSegment::path_of(&plan, &tokens);
+                let new_tokens = plan.total_tokens.saturating_sub(plan.device_tokens()).max(1);
+                let us_per_token = done.computing_ms * 1e3 / f64::from(new_tokens);
+                paths = keep(&self.tier, seen, &path, &mut table, us_per_token);
+            } else {
+                paths.push(seen);
+            }
+        }
+        let mut tails = Vec::with_capacity(decode.len());
+        let mut left = decode.len();
+        for spec in decode {
+            left -= 1;
+            // The last one goes on in the prompt's own table.
+            let own = if left > 0 {
+                table.fork()
+            } else {
+                std::mem::replace(&mut table, self.tier.allocator().empty_table())
+            };
+            tails.extend(Tail::begin(spec, own, key_positions.clone(), &done.logits));
+        }
+        let compute_ms = begun.elapsed_ms() - done.load_wait_ms;
+        let report = PrefillReport {
+            fresh: done.fresh,
+            account: done.account,
+            loads: done.loads,
+            queue_ms,
+            load_wait_ms: done.load_wait_ms,
+            compute_ms,
+        };
+        if tails.is_empty() {
+            // Before the reply: who has it finds the blocks free.
+            drop((table, paths));
+        } else {
+            self.sequences[index].state = State::Decoding(tails);
+            self.sequences[index].paths = paths;
+        }
+        reply.send(Ok(report));
+    }
+}
+
+/// Leaves the exact path of a prompt on the device for later prompts. The result is to be held for as long as the sequence runs.
+fn keep(
+    tier: &DeviceTier,
+    seen: DevicePath,
+    path: &[KeptSegment],
+    table: &mut BlockTable,
+    us_per_token: f64,
+) -> Vec<DevicePath> {
+    let kept = tier.keep(&seen, path, table, us_per_token);
+    vec![seen, kept]
+}

@@ -1,0 +1,272 @@
+//! What the next step runs, as a pure function of where the sequences stand and of what there is room for: iteration-level
+//! scheduling ("Orca", OSDI 2022; "Efficient Memory Management for Large Language Model Serving with PagedAttention",
+//! section 4.5) in the order of RAGCache (section 5.2).
+//!
+//! - Every decoding sequence advances. Where its next block is not there, the sequence that came last is swapped out, whole.
+//! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
+//! - What is left of the step's rows goes to prefills: to the tenant that was served least, and of its prompts to the one with most
+//!   cached for each token to compute. Nobody is overtaken more than [`WINDOW`] times.
+//! - Background work has the rows that nobody else wants, and a small share of its own.
+
+use std::collections::BTreeSet;
+
+/// How often a prompt is overtaken at most (RAGCache, section 5.2).
+pub(super) const WINDOW: u32 = 32;
+
+/// While answers decode, background work has at most one in so many of a step's rows.
+const BACKGROUND_PART: usize = 4;
+
+/// A sequence as the scheduler sees it.
+#[derive(Debug, Clone)]
+pub(super) struct View {
+    /// Greater came later.
+    pub id: u64,
+    /// Whose it is, as an index into what tenants were served.
+    pub tenant: usize,
+    /// Whether nobody waits for it.
+    pub background: bool,
+    /// Prompt tokens whose KV was there or is computed.
+    pub cached: usize,
+    /// Prompt tokens that are to be computed.
+    pub to_compute: usize,
+    /// How often later ones went before it.
+    pub overtaken: u32,
+    /// Blocks that swapping it out frees.
+    pub blocks: usize,
+    /// Blocks that its prompt needs beside those.
+    pub promised: usize,
+    pub phase: Phase,
+}
+
+/// Where a sequence stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// It has no blocks yet; its prompt needs so many.
+    Waiting { prompt_blocks: usize },
+    /// A chunk of it can go on: one of exactly `chunk` rows, or a new one. It needs at most so many blocks more.
+    Prefilling { chunk: Option<usize>, more_blocks: usize },
+    /// It waits for a load.
+    Loading,
+    /// So many tails advance by a token, and need so many blocks more.
+    Decoding { rows: usize, more_blocks: usize },
+    /// It is in host memory, and needs so many blocks to come back.
+    Swapped { blocks: usize },
+}
+
+/// What there is room for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// Rows of prefills in a step.
+    pub rows: usize,
+    /// Of those, rows that background work has though others want them.
+    pub background_rows: usize,
+    /// Sequences that have blocks at once.
+    pub sequences: usize,
+    /// Blocks that are free or can be.
+    pub free_blocks: usize,
+    /// Blocks that are kept for sequences that run.
+    pub watermark_blocks: usize,
+}
+
+/// What a step runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Sequences that advance; prefills have so many rows at most, and waiting ones begin.
+    pub rows: Vec<(u64, usize)>,
+    /// Sequences that leave the device, the last first.
+    pub swap_out: Vec<u64>,
+    /// Sequences that come back, the first first.
+    pub swap_in: Vec<u64>,
+}
+
+/// What a step still has for prefills.
+struct Room<'a> {
+    /// Sequences that may begin.
+    places: usize,
+    limits: Limits,
+    /// A chunk under way that is longer has to wait.
+    longest: usize,
+    served: &'a mut [u64],
+}
+
+/// Decides. `served` is what each tenant was given so far, in rows.
+pub(super) fn schedule(views: &[View], served: &[u64], limits: Limits) -> Step {
+    let mut plan = Planning { views, free: limits.free_blocks, out: BTreeSet::new(), step: Step::default() };
+    plan.decode();
+    plan.swap_in(limits);
+    plan.prefill(served.to_vec(), limits);
+    plan.unblock();
+    plan.step.swap_out = plan.out.iter().rev().copied().collect();
+    plan.step
+}
+
+struct Planning<'a> {
+    views: &'a [View],
+    free: usize,
+    out: BTreeSet<u64>,
+    step: Step,
+}
+
+impl Planning<'_> {
+    /// Those that have blocks and stay.
+    fn running(&self) -> impl Iterator<Item = &View> {
+        let has_blocks = |view: &&View| !matches!(view.phase, Phase::Waiting { .. } | Phase::Swapped { .. });
+        self.views.iter().filter(has_blocks).filter(|view| !self.out.contains(&view.id))
+    }
+
+    /// Takes the last sequence off the device; `None` where only one is left.
+    fn preempt(&mut self) -> Option<u64> {
+        // Background work before answers, and who has nothing gives nothing.
+        let order = |view: &&View| (view.background, view.id);
+        let View { id: last, blocks, .. } = *self.running().filter(|view| view.blocks > 0).max_by_key(order)?;
+        self.running().nth(1)?;
+        self.out.insert(last);
+        self.free += blocks;
+        Some(last)
+    }
+
+    fn decode(&mut self) {
+        let mut decoding: Vec<(u64, usize, usize)> = Vec::new();
+        for view in self.views {
+            if let Phase::Decoding { rows, more_blocks } = view.phase {
+                decoding.push((view.id, rows, more_blocks));
+            }
+        }
+        decoding.sort_unstable();
+        for (id, rows, more_blocks) in decoding {
+            while !self.out.contains(&id) && more_blocks > self.free && self.preempt().is_some() {}
+            if !self.out.contains(&id) {
+                self.free = self.free.saturating_sub(more_blocks);
+                self.step.rows.push((id, rows));
+            }
+        }
+    }
+
+    fn swap_in(&mut self, limits: Limits) {
+        if !self.out.is_empty() {
+            return;
+        }
+        let mut swapped: Vec<(u64, usize)> = Vec::new();
+        for view in self.views {
+            if let Phase::Swapped { blocks } = view.phase {
+                swapped.push((view.id, blocks));
+            }
+        }
+        swapped.sort_unstable();
+        // What the first of those who are here needs next is not given away: it would go out and in for ever.
+        let next = self.running().filter_map(|view| match view.phase {
+            Phase::Prefilling { more_blocks, .. } => Some((view.id, more_blocks)),
+            _ => None,
+        });
+        let spared = limits.watermark_blocks.max(next.min().map_or(1, |(_, more)| more.max(1)));
+        let mut is_alone = self.running().next().is_none();
+        for (id, blocks) in swapped {
+            // One that is alone comes back however little is left: only what waiting prompts found can be in its way.
+            if blocks + spared > self.free && !is_alone {
+                return;
+            }
+            self.free = self.free.saturating_sub(blocks);
+            self.step.swap_in.push(id);
+            is_alone = false;
+        }
+    }
+
+    fn prefill(&mut self, mut served: Vec<u64>, limits: Limits) {
+        let swapped = self.views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. })).count();
+        let places = limits.sequences.saturating_sub(self.running().count() + swapped);
+        let may_begin = self.out.is_empty() && swapped == self.step.swap_in.len();
+        let is_candidate = |view: &&View| match view.phase {
+            Phase::Waiting { .. } => may_begin,
+            Phase::Prefilling { .. } => !self.out.contains(&view.id),
+            _ => false,
+        };
+        let candidates: Vec<&View> = self.views.iter().filter(is_candidate).collect();
+        let (background, answers): (Vec<&View>, Vec<&View>) = candidates.into_iter().partition(|view| view.background);
+        // What it is owed comes first, a part of the step at most; what it cannot use is not kept from others.
+        let owed = limits.background_rows.min(limits.rows / BACKGROUND_PART);
+        let mut room = Room { places, limits, longest: limits.background_rows, served: &mut served };
+        let mut taken = self.fill(&background, owed, &mut room);
+        room.longest = usize::MAX;
+        taken += self.fill(&answers, limits.rows.saturating_sub(taken), &mut room);
+        // Where answers decode, each of their tokens would come later for it.
+        let decodes = self.views.iter().any(|view| matches!(view.phase, Phase::Decoding { .. }));
+        let most = if decodes { limits.rows / BACKGROUND_PART } else { limits.rows };
+        self.fill(&background, limits.rows.saturating_sub(taken).min(most), &mut room);
+    }
+
+    /// Gives `budget` rows to the best of some prompts; how many it gave.
+    fn fill(&mut self, candidates: &[&View], budget: usize, room: &mut Room<'_>) -> usize {
+        let is_left = |view: &&&View| !self.step.rows.iter().any(|(id, _)| *id == view.id);
+        let mut candidates: Vec<&View> = candidates.iter().filter(is_left).copied().collect();
+        let (mut left, mut is_closed) = (budget, false);
+        // What prompts under way will need is not there for new ones.
+        let promised = self.running().map(|view| view.promised).sum::<usize>();
+        while left > 0
+            && let Some(next) = best(&candidates, room.served)
+        {
+            let view = candidates.swap_remove(next);
+            let (rows, blocks, spared) = match view.phase {
+                Phase::Waiting { prompt_blocks } if room.places > 0 && !is_closed => {
+                    (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
+                }
+                Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
+                Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
+                _ => continue,
+            };
+            // A chunk under way is as long as it is: the first of a step goes on however little is left.
+            let fits = rows > 0 && (rows <= left || (left == budget && rows <= room.longest));
+            // Only what waiting prompts found on the device can be in the way of one that is alone.
+            let is_alone = room.longest == usize::MAX
+                && self.step == Step::default()
+                && self.running().all(|other| other.id == view.id);
+            if !fits || (blocks + spared > self.free && !is_alone) {
+                // Whoever was overtaken often enough keeps all others from beginning.
+                is_closed |= view.overtaken >= WINDOW && matches!(view.phase, Phase::Waiting { .. });
+                continue;
+            }
+            if matches!(view.phase, Phase::Waiting { .. }) {
+                room.places -= 1;
+            }
+            left = left.saturating_sub(rows);
+            self.free = self.free.saturating_sub(blocks);
+            room.served[view.tenant] += rows as u64;
+            self.step.rows.push((view.id, rows));
+        }
+        budget.saturating_sub(left)
+    }
+
+    /// Where nothing runs though something could, had it blocks: the last sequence makes room for the others.
+    fn unblock(&mut self) {
+        let is_stuck = self.step.rows.is_empty() && self.step.swap_in.is_empty() && self.out.is_empty();
+        let first =
+            self.running().filter(|view| matches!(view.phase, Phase::Prefilling { .. })).min_by_key(|view| view.id);
+        if let Some(first) = first.filter(|_| is_stuck) {
+            let (id, rows) = (first.id, first.to_compute);
+            if self.preempt().is_none() {
+                // Nobody has what it lacks but prompts that wait: the engine takes it from those.
+                self.step.rows.push((id, rows));
+            }
+        }
+    }
+}
+
+/// Who goes first of `candidates`: those that were overtaken often enough, then the tenant that was served least, what has most
+/// cached for each token to compute, and who came first.
+fn best(candidates: &[&View], served: &[u64]) -> Option<usize> {
+    let key = |view: &View| {
+        if view.overtaken >= WINDOW {
+            return (false, 0, 0.0, view.id);
+        }
+        // One more of each, so that of prompts with nothing cached the shorter goes first.
+        let worth = (view.cached + 1) as f64 / (view.to_compute + 1) as f64;
+        (true, served[view.tenant], -worth, view.id)
+    };
+    let order = |a: &View, b: &View| {
+        let (a, b) = (key(a), key(b));
+        (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
+    };
+    (0..candidates.len()).min_by(|a, b| order(candidates[*a], candidates[*b]))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+use super::*;
+
+const LIMITS: Limits = Limits { rows: 100, background_rows: 0, sequences: 8, free_blocks: 100, watermark_blocks: 1 };
+
+fn at(id: u64, phase: Phase) -> View {
+    View { id, tenant: 0, background: false, cached: 0, to_compute: 40, overtaken: 0, blocks: 4, promised: 0, phase }
+}
+
+fn waiting(id: u64) -> View {
+    at(id, Phase::Waiting { prompt_blocks: 3 })
+}
+
+fn decoding(id: u64, more_blocks: usize) -> View {
+    at(id, Phase::Decoding { rows: 1, more_blocks })
+}
+
+fn rows(step: &Step) -> Vec<(u64, usize)> {
+    step.rows.clone()
+}
+
+#[test]
+fn everybody_decodes_and_the_rest_of_the_rows_prefills() {
+    let long = View { to_compute: 4000, ..at(2, Phase::Prefilling { chunk: None, more_blocks: 7 }) };
+    let views = [decoding(0, 0), decoding(1, 1), long, waiting(3), at(4, Phase::Loading)];
+    // The short prompt first: with nothing cached, the fewer tokens the more each is worth.
+    let step = schedule(&views, &[0], LIMITS);
+    assert_eq!(rows(&step), [(0, 1), (1, 1), (3, 40), (2, 60)]);
+    assert!(step.swap_out.is_empty() && step.swap_in.is_empty());
+}
+
+#[test]
+fn what_is_cached_goes_first_and_nobody_waits_for_ever() {
+    let cached = View { cached: 400, to_compute: 40, ..waiting(7) };
+    let mut views = [waiting(1), cached, View { to_compute: 90, ..waiting(2) }];
+    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(7, 40), (1, 40), (2, 20)]);
+    views[2].overtaken = WINDOW;
+    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(2, 90), (7, 10)]);
+    // One that was overtaken often enough and does not fit keeps all others from beginning.
+    views[2].phase = Phase::Waiting { prompt_blocks: 1000 };
+    let running = decoding(0, 0);
+    let views = [running, views[0].clone(), views[1].clone(), views[2].clone()];
+    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(0, 1)]);
+    // Before that it lets others go by.
+    let views = [views[0].clone(), waiting(1), at(2, Phase::Waiting { prompt_blocks: 1000 })];
+    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(0, 1), (1, 40)]);
+}
+
+#[test]
+fn tenants_have_equal_shares() {
+    let of = |id, tenant| View { tenant, to_compute: 30, ..waiting(id) };
+    let views = [of(1, 0), of(2, 0), of(3, 0), of(4, 1)];
+    assert_eq!(rows(&schedule(&views, &[0, 0], LIMITS)), [(1, 30), (4, 30), (2, 30), (3, 10)]);
+    assert_eq!(rows(&schedule(&views, &[500, 0], LIMITS)), [(4, 30), (1, 30), (2, 30), (3, 10)]);
+}
+
+#[test]
+fn background_work_has_what_is_left_and_a_share() {
+    let background = View { background: true, to_compute: 500, ..waiting(1) };
+    assert_eq!(rows(&schedule(std::slice::from_ref(&background), &[0], LIMITS)), [(1, 100)]);
+    let busy = [background, View { to_compute: 500, ..waiting(2) }];
+    assert_eq!(rows(&schedule(&busy, &[0], LIMITS)), [(2, 100)]);
+    let owed = Limits { background_rows: 20, ..LIMITS };
+    assert_eq!(rows(&schedule(&busy, &[0], owed)), [(1, 20), (2, 80)]);
+    // What it is owed and cannot use is not kept from others.
+    let full = [View { phase: Phase::Waiting { prompt_blocks: 1000 }, ..busy[0].clone() }, busy[1].clone()];
+    assert_eq!(rows(&schedule(&full, &[0], owed)), [(2, 100)]);
+    // Beside answers that decode it has a quarter at most.
+    let views = [busy[0].clone(), decoding(5, 0)];
+    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(5, 1), (1, 25)]);
+}
+
+#[test]
+fn the_last_to_come_makes_room_and_nobody_comes_in_meanwhile() {
+    let full = Limits { free_blocks: 0, ..LIMITS };
+    let prefilling = at(3, Phase::Prefilling { chunk: None, more_blocks: 1 });
+    let swapped = at(0, Phase::Swapped { blocks: 1 });
+    let views = [swapped, decoding(1, 1), decoding(2, 1), prefilling, waiting(4)];
+    let step = schedule(&views, &[0], full);
+    assert_eq!((rows(&step), step.swap_out, step.swap_in), (vec![(1, 1), (2, 1)], vec![3], vec![]));
+    // It is its own turn: it goes itself.
+    let step = schedule(&[decoding(1, 1), decoding(2, 5)], &[0], Limits { free_blocks: 1, ..LIMITS });
+    assert_eq!((rows(&step), step.swap_out), (vec![(1, 1)], vec![2]));
+    // One that is alone is not swapped for itself.
+    let step = schedule(&[decoding(1, 1)], &[0], full);
+    assert_eq!((rows(&step), step.swap_out), (vec![(1, 1)], vec![]));
+}
+
+#[test]
+fn what_was_swapped_out_comes_back_before_anybody_new() {
+    let views = [decoding(1, 0), at(2, Phase::Swapped { blocks: 5 }), at(3, Phase::Swapped { blocks: 2 }), waiting(4)];
+    let step = schedule(&views, &[0], Limits { free_blocks: 7, ..LIMITS });
+    assert_eq!((rows(&step), step.swap_in), (vec![(1, 1)], vec![2]), "the watermark stays free");
+    let step = schedule(&views, &[0], Limits { free_blocks: 20, ..LIMITS });
+    assert_eq!((rows(&step), step.swap_in), (vec![(1, 1), (4, 40)], vec![2, 3]));
+    let step = schedule(&views[1..2], &[0], Limits { free_blocks: 3, ..LIMITS });
+    assert_eq!(step.swap_in, [2], "nobody else is there");
+}
+
+#[test]
+fn prefills_that_keep_each_other_from_growing_are_parted() {
+    let stuck = |id| at(id, Phase::Prefilling { chunk: Some(16), more_blocks: 2 });
+    let none = Limits { free_blocks: 1, ..LIMITS };
+    let step = schedule(&[stuck(1), stuck(2)], &[0], none);
+    assert_eq!((rows(&step), step.swap_out), (vec![], vec![2]));
+    // It does not come back while the first needs what it left.
+    let step = schedule(&[stuck(1), at(2, Phase::Swapped { blocks: 4 })], &[0], Limits { free_blocks: 5, ..LIMITS });
+    assert_eq!((rows(&step), step.swap_in), (vec![(1, 16)], vec![]));
+    // What those under way will need is not there for new ones.
+    let promised = View { promised: 60, ..at(1, Phase::Loading) };
+    let views = [promised, at(2, Phase::Waiting { prompt_blocks: 60 })];
+    assert_eq!(schedule(&views, &[0], LIMITS), Step::default());
+    let step = schedule(&[stuck(1)], &[0], none);
+    assert_eq!(rows(&step), [(1, 16)], "alone it tries");
+}
+
+#[test]
+fn a_chunk_under_way_goes_on_as_long_as_it_is() {
+    let chunk = |id, rows| at(id, Phase::Prefilling { chunk: Some(rows), more_blocks: 0 });
+    let step = schedule(&[chunk(1, 300), chunk(2, 10)], &[0], LIMITS);
+    assert_eq!(rows(&step), [(1, 300)]);
+    let step = schedule(&[View { to_compute: 10, ..chunk(2, 10) }, chunk(3, 300)], &[0], LIMITS);
+    assert_eq!(rows(&step), [(2, 10)], "the next one in the next step");
+}
+
+/// What must hold of every step, whatever there is.
+#[test]
+fn steps_keep_their_promises() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for round in 0..20_000 {
+        let count = random.u64(1..12);
+        let views: Vec<View> = (0..count).map(|id| any(&mut random, id)).collect();
+        let limits = Limits {
+            rows: random.usize(16..512),
+            background_rows: if random.bool() { 16 } else { 0 },
+            sequences: random.usize(1..8),
+            free_blocks: random.usize(0..40),
+            watermark_blocks: random.usize(0..3),
+        };
+        let served = [random.u64(0..1000), random.u64(0..1000)];
+        let step = schedule(&views, &served, limits);
+        assert_eq!(step, schedule(&views, &served, limits), "a pure function");
+        check(&views, limits, &step, round);
+    }
+}
+
+fn any(random: &mut fastrand::Rng, id: u64) -> View {
+    let blocks = random.usize(1..20);
+    let phase = match random.usize(0..5) {
+        0 => Phase::Waiting { prompt_blocks: random.usize(1..30) },
+        1 => Phase::Prefilling { chunk: random.bool().then(|| random.usize(1..600)), more_blocks: random.usize(0..10) },
+        2 => Phase::Loading,
+        3 => Phase::Decoding { rows: random.usize(1..4), more_blocks: random.usize(0..3) },
+        _ => Phase::Swapped { blocks },
+    };
+    let background = random.u8(0..4) == 0 && !matches!(phase, Phase::Decoding { .. });
+    let (tenant, overtaken) = (random.usize(0..2), random.u32(0..2 * WINDOW));
+    View {
+        id,
+        tenant,
+        background,
+        cached: random.usize(0..500),
+        to_compute: random.usize(1..3000),
+        overtaken,
+        blocks,
+        promised: 0,
+        phase,
+    }
+}
+
+fn check(views: &[View], limits: Limits, step: &Step, round: usize) {
+    let phase = |id: &u64| views.iter().find(|view| view.id == *id).map(|view| view.phase).unwrap();
+    let (mut prefill_rows, mut begun, mut wanted) = (0, 0, 0);
+    for (id, rows) in &step.rows {
+        assert!(*rows > 0, "round {round}");
+        assert!(!step.swap_out.contains(id) && !step.swap_in.contains(id), "round {round}");
+        match phase(id) {
+            Phase::Waiting { prompt_blocks } => {
+                (prefill_rows, begun, wanted) = (prefill_rows + rows, begun + 1, wanted + prompt_blocks);
+            }
+            Phase::Prefilling { more_blocks, .. } => {
+                (prefill_rows, wanted) = (prefill_rows + rows, wanted + more_blocks)
+            }
+            Phase::Decoding { rows: all, more_blocks } => {
+                assert_eq!(*rows, all, "a group advances as one");
+                wanted += more_blocks;
+            }
+            other => panic!("round {round}: {other:?} cannot run"),
+        }
+    }
+    let has_fixed = step.rows.iter().any(|(id, _)| matches!(phase(id), Phase::Prefilling { chunk: Some(_), .. }));
+    assert!(prefill_rows <= limits.rows || has_fixed, "round {round}");
+    let running = |view: &&View| !matches!(view.phase, Phase::Waiting { .. });
+    let held = views.iter().filter(running).count();
+    assert!(begun == 0 || held + begun <= limits.sequences, "round {round}");
+    assert!(step.swap_out.is_empty() || (begun == 0 && step.swap_in.is_empty()), "round {round}: never in and out");
+    let swapped = views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. })).count();
+    assert!(begun == 0 || step.swap_in.len() == swapped, "round {round}: those who were here first");
+    let freed: usize =
+        step.swap_out.iter().filter_map(|id| views.iter().find(|view| view.id == *id)).map(|view| view.blocks).sum();
+    let back: usize = step
+        .swap_in
+        .iter()
+        .map(|id| match phase(id) {
+            Phase::Swapped { blocks } => blocks,
+            _ => 0,
+        })
+        .sum();
+    let is_alone = step.rows.len() + step.swap_in.len() == 1;
+    assert!(wanted + back <= limits.free_blocks + freed || is_alone, "round {round}: {wanted} and {back}");
+    // Somebody who could go on does.
+    let could = views.iter().any(|view| matches!(view.phase, Phase::Decoding { .. } | Phase::Prefilling { .. }))
+        || (swapped > 0 && held == swapped);
+    assert!(!could || *step != Step::default(), "round {round}: nothing happens: {views:?} {limits:?}");
+}

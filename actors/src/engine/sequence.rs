@@ -1,0 +1,235 @@
+//! A sequence group: one prompt, and the answers that go on from it. It is scheduled, swapped and freed as one ("Efficient Memory
+//! Management for Large Language Model Serving with PagedAttention", section 4.4).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::pool::BlockId;
+use ragstone_storage::block::{BLOCK_TOKENS, BlockTable, PackedTables};
+use ragstone_storage::env::Stopwatch;
+use ragstone_storage::tier::device::DevicePath;
+use tokio::sync::oneshot;
+
+use super::{DecodeSpec, Decoded, PrefillReport, Urgency};
+use crate::error::Error;
+use crate::prefill::{Prefill, PrefillError};
+use crate::report::FinishReason;
+
+/// One prompt and its answers.
+pub(super) struct Sequence<B: Backend> {
+    /// Greater came later.
+    pub id: u64,
+    pub tenant: Arc<str>,
+    pub urgency: Urgency,
+    pub overtaken: u32,
+    pub state: State<B>,
+    /// Spare what the tables share with the device tier: evicting it would free nothing.
+    pub paths: Vec<DevicePath>,
+    /// Its blocks' bytes, while it is not on the device: its tables are empty then.
+    pub swapped: Option<Swapped>,
+}
+
+pub(super) enum State<B: Backend> {
+    Prefilling(Box<Prefilling<B>>),
+    Decoding(Vec<Tail>),
+    /// It has ended, and leaves.
+    Ended,
+}
+
+/// A prompt under way.
+pub(super) struct Prefilling<B: Backend> {
+    pub prefill: Prefill<B>,
+    pub table: BlockTable,
+    /// What was found on the device; `None` takes nothing from there and leaves nothing.
+    pub device: Option<DevicePath>,
+    /// Who answers; nobody where only KV is wanted.
+    pub decode: Vec<DecodeSpec>,
+    pub reply: Reply,
+    pub tokens: Arc<[u32]>,
+    pub queue_ms: f64,
+    pub begun: Stopwatch,
+}
+
+/// One answer behind its prompt.
+pub(super) struct Tail {
+    pub spec: DecodeSpec,
+    pub table: BlockTable,
+    /// The token generated last: its K and V are not in the blocks yet.
+    pub token: u32,
+    /// The position of each slot that is filled, and of `token`'s, which is the last.
+    pub key_positions: Vec<u32>,
+    generated: usize,
+}
+
+/// The blocks of a sequence, in host memory.
+pub(super) struct Swapped {
+    pub shape: PackedTables,
+    /// By distinct block.
+    pub bytes: Vec<Vec<u8>>,
+}
+
+/// Who waits for a prefill.
+#[derive(Clone)]
+pub(super) struct Reply(Arc<Mutex<Option<ReplySender>>>);
+
+type ReplySender = oneshot::Sender<Result<PrefillReport, PrefillError>>;
+
+impl Reply {
+    pub(super) fn new(sender: ReplySender) -> Self {
+        Self(Arc::new(Mutex::new(Some(sender))))
+    }
+
+    /// Whether somebody waits.
+    pub(super) fn is_wanted(&self) -> bool {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sender.as_ref().is_some_and(|sender| !sender.is_closed())
+    }
+
+    /// A caller that went away meanwhile is no error.
+    pub(super) fn send(&self, outcome: Result<PrefillReport, PrefillError>) {
+        let sender = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if sender.is_none_or(|sender| sender.send(outcome).is_err()) {
+            tracing::debug!("nobody waited for a prefill any more");
+        }
+    }
+}
+
+impl<B: Backend> Sequence<B> {
+    /// Lets go of what nobody waits for: answers whose readers left, and prompts with nobody left.
+    pub(super) fn drop_unwanted(&mut self) {
+        let is_over = match &mut self.state {
+            State::Prefilling(prefilling) => {
+                let left = prefilling.decode.iter().all(|spec| spec.output.is_closed());
+                !prefilling.reply.is_wanted() || (left && !prefilling.decode.is_empty())
+            }
+            // While it is swapped out its tables are a shape, and stay together.
+            State::Decoding(tails) if self.swapped.is_some() => tails.iter().all(|tail| tail.spec.output.is_closed()),
+            State::Decoding(tails) => {
+                tails.retain(|tail| !tail.spec.output.is_closed());
+                tails.is_empty()
+            }
+            State::Ended => true,
+        };
+        if is_over {
+            self.state = State::Ended;
+            self.swapped = None;
+        }
+    }
+
+    /// The tables of its blocks.
+    pub(super) fn tables(&self) -> Vec<&BlockTable> {
+        match &self.state {
+            State::Prefilling(prefilling) => vec![&prefilling.table],
+            State::Decoding(tails) => tails.iter().map(|tail| &tail.table).collect(),
+            State::Ended => Vec::new(),
+        }
+    }
+
+    /// Puts other tables in the place of its own, one for one.
+    pub(super) fn set_tables(&mut self, tables: Vec<BlockTable>) {
+        let own: Vec<&mut BlockTable> = match &mut self.state {
+            State::Prefilling(prefilling) => vec![&mut prefilling.table],
+            State::Decoding(tails) => tails.iter_mut().map(|tail| &mut tail.table).collect(),
+            State::Ended => Vec::new(),
+        };
+        own.into_iter().zip(tables).for_each(|(own, table)| *own = table);
+    }
+
+    /// Distinct blocks that it holds.
+    pub(super) fn blocks(&self) -> usize {
+        let mut blocks: Vec<BlockId> =
+            self.tables().into_iter().flat_map(|table| table.blocks().iter().copied()).collect();
+        blocks.sort_unstable();
+        blocks.dedup();
+        blocks.len()
+    }
+
+    /// Tokens whose K and V are in its blocks, each table's counted.
+    pub(super) fn tokens_held(&self) -> usize {
+        match &self.state {
+            State::Prefilling(prefilling) => prefilling.table.tokens(),
+            State::Decoding(tails) => tails.iter().map(|tail| tail.key_positions.len() - 1).sum(),
+            State::Ended => 0,
+        }
+    }
+
+    /// Tells whoever waits that it failed.
+    pub(super) fn fail(&mut self, error: impl Fn() -> Error) {
+        match &mut self.state {
+            State::Prefilling(prefilling) => prefilling.reply.send(Err(PrefillError::Failed(error()))),
+            State::Decoding(tails) => tails.iter().for_each(|tail| {
+                tail.send(Decoded::Failed(error()));
+            }),
+            State::Ended => {}
+        }
+        self.state = State::Ended;
+    }
+}
+
+impl Tail {
+    /// Draws the first token. `None`: the answer is complete already, or nobody wants it.
+    pub(super) fn begin(
+        spec: DecodeSpec,
+        table: BlockTable,
+        mut key_positions: Vec<u32>,
+        logits: &[f32],
+    ) -> Option<Self> {
+        key_positions.push(key_positions.last().map_or(0, |last| last + 1));
+        let mut tail = Self { spec, table, token: 0, key_positions, generated: 0 };
+        tail.take(logits).then_some(tail)
+    }
+
+    /// The slot of its last token.
+    pub(super) fn slot(&self) -> usize {
+        self.key_positions.len() - 1
+    }
+
+    /// Whether its table has to grow before its token is written.
+    pub(super) fn more_blocks(&self) -> usize {
+        let grows = self.slot() >= self.table.capacity_tokens();
+        // A last block that others hold is copied first.
+        usize::from(grows || (self.slot() < self.table.capacity_tokens() && !self.table.is_writable(self.slot())))
+    }
+
+    /// `logits` stand behind its token, whose K and V are in place now; whether the answer goes on.
+    pub(super) fn advance(&mut self, logits: &[f32]) -> bool {
+        self.key_positions.push(self.key_positions.last().map_or(0, |last| last + 1));
+        self.take(logits)
+    }
+
+    /// Draws a token from `logits` and sends it; whether the answer goes on.
+    fn take(&mut self, logits: &[f32]) -> bool {
+        let sampled = match self.spec.sampler.sample(logits) {
+            Ok(sampled) => sampled,
+            Err(error) => {
+                self.send(Decoded::Failed(error.into()));
+                return false;
+            }
+        };
+        let id = sampled.id;
+        if self.spec.end_tokens.contains(&id) {
+            self.send(Decoded::End(FinishReason::Stop));
+            return false;
+        }
+        self.generated += 1;
+        self.token = id;
+        if !self.send(Decoded::Token(sampled)) {
+            return false;
+        }
+        if self.generated >= self.spec.max_tokens {
+            self.send(Decoded::End(FinishReason::Length));
+            return false;
+        }
+        true
+    }
+
+    /// Whether somebody still listens. The channel holds a whole answer, so it is never full.
+    pub(super) fn send(&self, item: Decoded) -> bool {
+        self.spec.output.try_send(item).is_ok()
+    }
+}
+
+/// Blocks that a table needs beside its own to hold `slots` slots.
+pub(super) fn more_blocks(table: &BlockTable, slots: usize) -> usize {
+    slots.div_ceil(BLOCK_TOKENS).saturating_sub(table.capacity_tokens() / BLOCK_TOKENS)
+}

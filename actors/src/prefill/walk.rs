@@ -1,0 +1,369 @@
+//! What a prompt decides while its rows pass the layers: whether a layer's stored KV is there, which rows go on, what is kept.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::backend::{Backend, KvBytes, StoredKv};
+use ragstone_kernels::forward::{Keep, Next, Places, Seen, Selector};
+use ragstone_storage::env::{Env, Stopwatch};
+use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
+use ragstone_storage::store::LayerFrame;
+use ragstone_storage::tier::Tier;
+
+use super::selection::{Candidates, Selection};
+use super::{FreshSegment, LayerBytes, PrefillError, Prefilled, Prompt};
+use crate::error::{Error, ErrorKind};
+use crate::fusion::{Arrived, LayerLoads, LoadedLayer};
+use crate::report::{TierLoad, TokenAccount};
+
+/// One prompt on its way through the layers.
+pub(super) struct Walk {
+    pub tokens: Arc<[u32]>,
+    pub plan: LoadPlan,
+    pub loads: LayerLoads,
+    pub env: Env,
+    /// What ended it.
+    pub failure: Option<PrefillError>,
+    selection: Selection,
+    is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    layers: usize,
+    /// Layers that were loaded.
+    received: usize,
+    /// The layer that was loaded last, until it is in the blocks.
+    loaded: Option<(usize, LoadedLayer)>,
+    /// Started when a layer was wanted that is not there.
+    waits: Option<Stopwatch>,
+    /// Slots that are computed from here on, ascending.
+    active: Vec<u32>,
+    choice: Choice,
+    kept: Kept,
+    /// Rows that each layer computed.
+    rows_by_layer: Vec<usize>,
+    tally: Tally,
+}
+
+/// The choice of tokens to recompute.
+enum Choice {
+    /// Nothing is blended, or all or nothing of it is recomputed.
+    None,
+    /// What the rows that reached the choosing layer show so far; whether the last chunk stopped there for the others.
+    Open { seen: Candidates, has_parked: bool },
+    /// It is made.
+    Made,
+}
+
+impl Walk {
+    pub fn new(prompt: Prompt, active: Vec<u32>, layers: usize) -> Self {
+        let Prompt { tokens, plan, loads, selection, env, is_wanted } = prompt;
+        let blends = plan.segments.iter().any(|segment| is_blended(segment) && !segment.range.is_empty());
+        let choice = match blends && plan.ratio > 0.0 && plan.ratio < 1.0 {
+            true => Choice::Open { seen: Candidates::default(), has_parked: false },
+            false => Choice::None,
+        };
+        Self {
+            kept: Kept::new(&plan, layers),
+            tokens,
+            plan,
+            loads,
+            env,
+            failure: None,
+            selection,
+            is_wanted,
+            layers,
+            received: 0,
+            loaded: None,
+            waits: None,
+            active,
+            choice,
+            rows_by_layer: vec![0; layers],
+            tally: Tally::default(),
+        }
+    }
+
+    /// Whether rows may enter `layer`, or the failure that keeps them from it be told. Takes a layer that has come.
+    pub fn can_enter(&mut self, layer: usize) -> bool {
+        if self.failure.is_some() || self.loads.is_none() || layer < self.received {
+            return true;
+        }
+        let arrived = self.loads.poll();
+        self.take_arrived(arrived)
+    }
+
+    /// Waits for the layer that is wanted next; whether it came, or the failure of it.
+    pub fn wait(&mut self, patience: Duration) -> bool {
+        let arrived = self.loads.wait(patience);
+        self.take_arrived(arrived)
+    }
+
+    fn take_arrived(&mut self, arrived: Arrived) -> bool {
+        match arrived {
+            Arrived::NotYet => {
+                self.waits.get_or_insert_with(|| self.env.stopwatch());
+                return false;
+            }
+            Arrived::Nothing => {
+                let error = Error::new(ErrorKind::Internal, "the loader stopped before the last layer");
+                self.failure = Some(PrefillError::Failed(error));
+            }
+            Arrived::Layer(Err(failed)) => self.failure = Some(PrefillError::LateMiss(failed)),
+            Arrived::Layer(Ok(loaded)) => {
+                self.tally.add(&loaded);
+                self.loaded = Some((self.received, loaded));
+                self.received += 1;
+            }
+        }
+        self.tally.load_wait_ms += self.waits.take().map_or(0.0, |waits| waits.elapsed_ms());
+        true
+    }
+
+    pub fn waits(&self) -> Option<Duration> {
+        self.waits.as_ref().map(Stopwatch::elapsed)
+    }
+
+    pub fn give_up_load(&mut self, after: Duration) {
+        self.failure = Some(match self.loads.overdue(after) {
+            Some(failed) => PrefillError::LateMiss(failed),
+            None => PrefillError::Failed(Error::new(ErrorKind::DeadlineExceeded, "stored KV did not come in time")),
+        });
+    }
+
+    /// The end of the last segment that is loaded: all of it is written at once.
+    pub fn stored_end(&self) -> usize {
+        let is_loaded = |segment: &&SegmentPlan| match segment.source {
+            Source::Load { tier, .. } => tier != Tier::Device,
+            Source::Blend { .. } => true,
+            Source::Compute => false,
+        };
+        self.plan.segments.iter().filter(is_loaded).map(|segment| segment.range.end as usize).max().unwrap_or(0)
+    }
+
+    /// Whether the chunk that stopped did so to wait for the choice; once a stop.
+    pub fn takes_parked(&mut self) -> bool {
+        match &mut self.choice {
+            Choice::Open { has_parked, .. } => std::mem::take(has_parked),
+            _ => false,
+        }
+    }
+
+    pub fn chooses_on_every_layer(&self) -> bool {
+        self.selection.is_gradual()
+    }
+
+    /// Makes the choice among the rows that were seen: the slots that go on, ascending.
+    pub fn choose(&mut self) -> &[u32] {
+        let first = self.selection.first_layer(self.layers);
+        if let Choice::Open { seen, .. } = std::mem::replace(&mut self.choice, Choice::Made) {
+            self.active = self.selection.choose(&self.plan, (first, self.layers), &self.active, &seen);
+        }
+        &self.active
+    }
+
+    /// Looks at the fresh K and V of blended rows beside the stored ones.
+    fn look<B: Backend>(&self, seen: &Seen<'_, B>) -> Result<Candidates, PrefillError> {
+        let mut candidates = Candidates::default();
+        let Some((_, loaded)) = &self.loaded else { return Ok(candidates) };
+        for (segment, frame) in &loaded.frames {
+            let segment = &self.plan.segments[*segment];
+            if !is_blended(segment) {
+                continue;
+            }
+            let slots = &seen.places.slots;
+            let rows = slots.partition_point(|slot| *slot < segment.range.start)
+                ..slots.partition_point(|slot| *slot < segment.range.end);
+            let pairs = rows.clone().map(|row| (row, (slots[row] - segment.range.start) as usize));
+            let deviations = match self.selection.compares() {
+                Some(compared) => seen.deviation(stored(frame), pairs, compared)?,
+                None => vec![0.0; rows.len()],
+            };
+            candidates.extend(&slots[rows], &deviations);
+        }
+        Ok(candidates)
+    }
+
+    fn select_rows<B: Backend>(&mut self, seen: &Seen<'_, B>) -> Result<Keep, PrefillError> {
+        let first = self.selection.first_layer(self.layers);
+        let keep = |active: &[u32]| {
+            let slots = seen.places.slots.iter().enumerate();
+            Keep::Rows(slots.filter(|(_, slot)| active.binary_search(slot).is_ok()).map(|(row, _)| row).collect())
+        };
+        if seen.layer < first || matches!(self.choice, Choice::None) {
+            return Ok(Keep::All);
+        }
+        if matches!(self.choice, Choice::Made) {
+            if !self.selection.is_gradual() || seen.layer == first {
+                return Ok(Keep::All);
+            }
+            let looked = self.look(seen)?;
+            self.active = self.selection.choose(&self.plan, (seen.layer, self.layers), &self.active, &looked);
+            return Ok(keep(&self.active));
+        }
+        let looked = self.look(seen)?;
+        let all = self.active.len();
+        if let Choice::Open { seen: candidates, has_parked } = &mut self.choice {
+            candidates.append(looked);
+            // Only where one chunk has all rows it need not stop for the others.
+            *has_parked = seen.places.len() < all;
+            if *has_parked {
+                return Ok(Keep::Stop);
+            }
+        }
+        Ok(keep(self.choose()))
+    }
+
+    /// Writes the loaded layer into the blocks, each segment rotated to its place. Segments whose tokens are all being
+    /// computed on this layer are left out: fresh rows overwrite them at once, or before anybody sees them.
+    fn place_loaded<B: Backend>(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Result<(), PrefillError> {
+        let Some((_, loaded)) = self.loaded.take_if(|(layer, _)| *layer == seen.layer) else { return Ok(()) };
+        for (segment, frame) in &loaded.frames {
+            let segment = &self.plan.segments[*segment];
+            let range = segment.range.clone();
+            let active = self.active.partition_point(|slot| *slot < range.end)
+                - self.active.partition_point(|slot| *slot < range.start);
+            if active == range.len() {
+                continue;
+            }
+            let positions = (segment.position..).take(range.len()).collect();
+            seen.place_stored(pool, &Places { slots: range.collect(), positions }, stored(frame))?;
+        }
+        Ok(())
+    }
+
+    pub fn finish(self, logits: Vec<f32>, computing_ms: f64) -> Prefilled {
+        let first = self.selection.first_layer(self.layers).min(self.layers - 1);
+        let counted = &self.rows_by_layer[first..];
+        let rows_mean = counted.iter().sum::<usize>().div_ceil(counted.len().max(1));
+        Prefilled {
+            logits,
+            account: account(&self.plan, rows_mean),
+            is_finite: self.kept.is_finite,
+            fresh: self.kept.finish(&self.plan, &self.tokens, computing_ms, rows_mean),
+            loads: self.tally.loads,
+            load_wait_ms: self.tally.load_wait_ms,
+            computing_ms,
+        }
+    }
+}
+
+impl<B: Backend> Selector<B> for Walk {
+    fn before_layer(&mut self, layer: usize) -> Next {
+        if !(self.is_wanted)() {
+            let error = Error::new(ErrorKind::Cancelled, "nobody waits for the prompt any more");
+            self.failure.get_or_insert(PrefillError::Failed(error));
+        }
+        if self.can_enter(layer) && self.failure.is_none() { Next::Go } else { Next::Stop }
+    }
+
+    fn select(&mut self, seen: &Seen<'_, B>) -> Keep {
+        self.select_rows(seen).unwrap_or_else(|failure| {
+            self.failure = Some(failure);
+            Keep::Stop
+        })
+    }
+
+    fn take(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Next {
+        if let Err(failure) = self.place_loaded(seen, pool) {
+            self.failure = Some(failure);
+            return Next::Stop;
+        }
+        self.kept.take(&self.plan, seen);
+        self.rows_by_layer[seen.layer] += seen.places.len();
+        Next::Go
+    }
+}
+
+fn is_blended(segment: &SegmentPlan) -> bool {
+    matches!(segment.source, Source::Blend { .. })
+}
+
+fn stored(frame: &LayerFrame) -> StoredKv<'_> {
+    StoredKv { dtype: frame.dtype, k: &frame.k, v: &frame.v }
+}
+
+/// Fresh KV of the segments that may be kept, gathered chunk by chunk and layer by layer.
+struct Kept {
+    /// By segment, by layer.
+    segments: Vec<(usize, Vec<LayerBytes>)>,
+    /// What is not a number spreads through a prompt in ways that no key names: then nothing of it is kept.
+    is_finite: bool,
+}
+
+impl Kept {
+    fn new(plan: &LoadPlan, layers: usize) -> Self {
+        let keep = |segment: &SegmentPlan| segment.file_under.is_some() && !segment.range.is_empty();
+        let kept = plan.segments.iter().enumerate().filter(|(_, segment)| keep(segment));
+        let segments = kept.map(|(index, _)| (index, vec![LayerBytes::default(); layers])).collect();
+        Self { segments, is_finite: true }
+    }
+
+    /// Takes what the chunk has of each segment. Chunks come in the order of their slots, and once a layer.
+    fn take<B: Backend>(&mut self, plan: &LoadPlan, seen: &Seen<'_, B>) {
+        for (segment, layers) in &mut self.segments {
+            let (range, slots) = (&plan.segments[*segment].range, &seen.places.slots);
+            let rows =
+                slots.partition_point(|slot| *slot < range.start)..slots.partition_point(|slot| *slot < range.end);
+            if rows.is_empty() {
+                continue;
+            }
+            let KvBytes { k, v, is_finite } = seen.export(rows);
+            let (all_k, all_v) = &mut layers[seen.layer];
+            all_k.extend(k);
+            all_v.extend(v);
+            self.is_finite &= is_finite;
+        }
+    }
+
+    fn finish(self, plan: &LoadPlan, tokens: &[u32], compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {
+        if !self.is_finite {
+            tracing::warn!("the model computed keys or values that are not finite: they are not kept");
+            return Vec::new();
+        }
+        let computed = rows_mean.max(1) as f64;
+        let finished = self.segments.into_iter().filter_map(|(index, layers)| {
+            let segment = &plan.segments[index];
+            let range = segment.range.start as usize..segment.range.end as usize;
+            let share = range.len() as f64 / computed;
+            Some(FreshSegment {
+                key: segment.file_under?,
+                parent: segment.parent,
+                tokens: tokens[range].into(),
+                layers,
+                compute_us: (compute_ms * share * 1e3) as u64,
+            })
+        });
+        finished.collect()
+    }
+}
+
+/// Splits the prompt's tokens by where their KV came from. `computed_rows` is what a mean layer
+/// computed, of those that choose.
+fn account(plan: &LoadPlan, computed_rows: usize) -> TokenAccount {
+    let recomputed = (computed_rows as u32).saturating_sub(plan.computed_tokens);
+    TokenAccount {
+        exact: plan.exact_tokens,
+        blended: plan.blended_tokens - recomputed,
+        recomputed,
+        computed: plan.computed_tokens,
+    }
+}
+
+/// Bytes and times of the loads so far.
+#[derive(Default)]
+struct Tally {
+    loads: Vec<TierLoad>,
+    load_wait_ms: f64,
+}
+
+impl Tally {
+    fn add(&mut self, loaded: &LoadedLayer) {
+        for (_, frame) in &loaded.frames {
+            let (tier, bytes, ms) = (frame.tier, frame.bytes, frame.elapsed.as_secs_f64() * 1e3);
+            match self.loads.iter_mut().find(|load| load.tier == tier) {
+                Some(load) => {
+                    load.bytes += bytes;
+                    load.ms += ms;
+                }
+                None => self.loads.push(TierLoad { tier, bytes, ms }),
+            }
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! A prompt from its segments to its first token: look up, plan, load, prefill; and again without what failed on the way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
+use ragstone_storage::residency::Segment;
+use ragstone_storage::store::KvStore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
+use crate::error::{Error, ErrorKind, Result};
+use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
+use crate::prefill::{PrefillError, Selection};
+use crate::stream::remaining;
+use crate::worker::Supervised;
+
+/// How often a prompt is planned again because another one broke a pass that they shared.
+const MOST_DISTURBANCES: usize = 3;
+
+/// Runs prompts. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Runner {
+    pub fusor: Supervised<Fusor>,
+    pub prefiller: Supervised<Prefiller>,
+    pub store: KvStore,
+}
+
+/// A prompt to run.
+pub(crate) struct Run {
+    pub segments: Arc<[Segment]>,
+    pub tenant: Arc<str>,
+    pub options: PlanOptions,
+    pub selection: Selection,
+    /// What is invalidated after this epoch is not left on the device.
+    pub found_in: u64,
+    pub urgency: Urgency,
+    pub deadline: Instant,
+}
+
+/// A prefilled prompt.
+pub(crate) struct Ran<T> {
+    pub plan: LoadPlan,
+    pub prefill: PrefillReport,
+    /// Where its answers come out.
+    pub outputs: T,
+    pub look_up_ms: f64,
+    pub plan_ms: f64,
+    pub late_misses: u32,
+}
+
+impl Runner {
+    /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
+    /// `decode` makes the answers that are to follow, anew for each attempt.
+    pub(crate) async fn run<T>(&self, run: &Run, decode: impl Fn(&[u32]) -> (Vec<DecodeSpec>, T)) -> Result<Ran<T>> {
+        let Run { segments, tenant, selection, urgency, deadline, .. } = run;
+        let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
+        let (mut options, mut on_device) = (run.options, true);
+        let (mut late_misses, mut disturbances) = (0, 0);
+        // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
+        while late_misses <= 6 * segments.len() as u32 + 2 {
+            let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
+            let Fused { plan, loads, device, look_up_ms, plan_ms } =
+                self.fusor.ask(fuse, remaining(*deadline)?).await?;
+            if device.is_some() && self.store.epoch() != run.found_in {
+                // A passage may have gone since it was found; the device would not know that this prompt still has it.
+                on_device = false;
+                continue;
+            }
+            let (decode, outputs) = decode(&tokens);
+            let request = PrefillRequest {
+                tokens: tokens.clone(),
+                plan: plan.clone(),
+                loads,
+                device,
+                selection: *selection,
+                decode,
+                tenant: tenant.clone(),
+                urgency: *urgency,
+            };
+            match self.prefiller.ask(request, remaining(*deadline)?).await? {
+                Ok(prefill) => return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses }),
+                Err(PrefillError::Failed(error)) => return Err(error),
+                Err(PrefillError::DeviceMiss) => on_device = false,
+                Err(PrefillError::Disturbed) if disturbances < MOST_DISTURBANCES => disturbances += 1,
+                Err(PrefillError::Disturbed) => {
+                    let message = "the engine failed on this request or on one beside it; the service goes on";
+                    return Err(Error::new(ErrorKind::Internal, message));
+                }
+                Err(PrefillError::LateMiss(failed)) => {
+                    late_misses += 1;
+                    if failed.error.kind() == ragstone_storage::ErrorKind::Unavailable {
+                        // Whatever hangs may hang again, also where it is asked to forget what it has.
+                        options.reuse = ReuseMode::Off;
+                    }
+                    // A tier that hangs must not hang the prompt, too.
+                    drop(timeout_at(*deadline, self.late_miss(failed)).await);
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
+    }
+
+    /// Drops an entry that could not be loaded.
+    async fn late_miss(&self, failed: FailedLoad) {
+        tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
+        let store = self.store.clone();
+        let FailedLoad { id, tier, precision, error } = failed;
+        let dropped = tokio::task::spawn_blocking(move || store.late_miss_of(&id, tier, precision, error.kind()));
+        // Half a second is a long time for a disk that works.
+        match tokio::time::timeout(Duration::from_millis(500), dropped).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::error!(%error, "dropping a bad entry failed"),
+            Err(_) => tracing::warn!(%tier, "the tier does not answer; the prompt goes on without it"),
+        }
+    }
+}

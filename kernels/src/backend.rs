@@ -1,0 +1,156 @@
+//! What computes: the operations of a forward pass, on whatever memory a device has.
+//!
+//! Rows, keys and values, and the pool are the backend's own types: nothing here says that they lie in host memory or in
+//! f32. What leaves a backend is what a host needs: logits, deviations, and KV as bytes to store.
+
+use std::fmt::Debug;
+use std::ops::Range;
+
+use crate::config::ModelConfig;
+use crate::deviation::Compared;
+use crate::dtype::KvDtype;
+use crate::error::Result;
+use crate::matrix::Matrix;
+use crate::pool::{BlockId, KvLayout};
+
+/// The keys and values of one sequence. Slot s is token s % 16 of block `blocks[s / 16]`.
+#[derive(Debug, Clone, Copy)]
+pub struct SequenceView<'a> {
+    pub blocks: &'a [BlockId],
+    /// The true position of each filled slot, by slot. `u32::MAX` hides a slot from every query.
+    pub key_positions: &'a [u32],
+}
+
+/// Query rows of one sequence.
+#[derive(Debug, Clone)]
+pub struct RowGroup<'a> {
+    /// Rows of the batch.
+    pub rows: Range<usize>,
+    /// True positions, one a row.
+    pub positions: &'a [u32],
+    pub sequence: SequenceView<'a>,
+}
+
+/// Where some tokens' KV goes: the blocks of their sequence, and for each token its slot there and its true position. Slot s is
+/// token s % 16 of block `blocks[s / 16]`.
+#[derive(Debug, Clone, Copy)]
+pub struct Slots<'a> {
+    pub blocks: &'a [BlockId],
+    pub slots: &'a [u32],
+    pub positions: &'a [u32],
+}
+
+/// One layer's stored K (before rotation) and V of some tokens: row-major `[tokens, kv_dim]`, little endian.
+#[derive(Debug, Clone, Copy)]
+pub struct StoredKv<'a> {
+    pub dtype: KvDtype,
+    pub k: &'a [u8],
+    pub v: &'a [u8],
+}
+
+/// One layer's fresh K (before rotation) and V as they are stored: row-major `[tokens, kv_dim]`, little endian, in the layout's
+/// dtype.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct KvBytes {
+    pub k: Vec<u8>,
+    pub v: Vec<u8>,
+    /// Whether every value is a finite number.
+    pub is_finite: bool,
+}
+
+/// A model on a device.
+///
+/// The bits of a row of any result depend on its token, its position and the keys it sees, not on the rows beside it.
+pub trait Backend: Send + Sync + 'static {
+    /// Hidden states of some tokens.
+    type Rows: Debug + Send;
+    /// Fresh K and V of some tokens in one layer.
+    type Kv: Debug + Send;
+    /// The paged memory of K and V.
+    type Pool: Debug + Send;
+
+    /// The model's shapes and rules.
+    fn config(&self) -> &ModelConfig;
+
+    /// The shape of its keys and values.
+    fn kv_layout(&self) -> KvLayout;
+
+    /// A pool of `blocks` blocks.
+    fn new_pool(&self, blocks: usize) -> Self::Pool;
+
+    /// The rows that enter the first layer, one a token, each at its position.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a token outside the vocabulary.
+    fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Self::Rows>;
+
+    /// A copy of rows of several, in the order given.
+    fn gather(&self, parts: &[(&Self::Rows, &[usize])]) -> Self::Rows;
+
+    /// K and V of the rows that enter `layer`.
+    fn project(&self, layer: usize, rows: &Self::Rows) -> Self::Kv;
+
+    /// A copy of the K and V of some rows.
+    fn gather_kv(&self, kv: &Self::Kv, rows: &[usize]) -> Self::Kv;
+
+    /// Writes the K and V of the rows `rows` of `kv` to their slots, K rotated to its position.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a slot or a block does not exist; nothing is written then.
+    fn place(
+        &self,
+        pool: &mut Self::Pool,
+        layer: usize,
+        to: Slots<'_>,
+        kv: &Self::Kv,
+        rows: Range<usize>,
+    ) -> Result<()>;
+
+    /// Writes stored K and V to their slots, K rotated to its position.
+    ///
+    /// # Errors
+    /// As [`Backend::place`], and where there are fewer stored values than slots.
+    fn place_stored(&self, pool: &mut Self::Pool, layer: usize, to: Slots<'_>, stored: StoredKv<'_>) -> Result<()>;
+
+    /// Takes rows from a layer's entry to its exit: attention over what the pool holds of each group's sequence, the output
+    /// projection, and the feed-forward part. Every row is in one group; groups follow each other.
+    fn finish(&self, layer: usize, rows: &mut Self::Rows, groups: &[RowGroup<'_>], pool: &Self::Pool);
+
+    /// Logits `[rows, vocab]`, in host memory, of rows that left the last layer.
+    fn logits(&self, rows: &Self::Rows) -> Matrix;
+
+    /// How far stored K and V are from fresh ones, see [`kv_deviation`](crate::deviation::kv_deviation): one value a pair of
+    /// (row of `fresh`, token of `stored`).
+    ///
+    /// # Errors
+    /// `InvalidInput` if a pair names what is not there.
+    fn deviation(
+        &self,
+        fresh: &Self::Kv,
+        stored: StoredKv<'_>,
+        pairs: &[(usize, usize)],
+        compared: Compared,
+    ) -> Result<Vec<f32>>;
+
+    /// Fresh K and V of the rows `rows`, as they are stored.
+    fn export(&self, kv: &Self::Kv, rows: Range<usize>) -> KvBytes;
+
+    /// Copies a block, every layer of it, bit for bit.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a block does not exist; nothing is written then.
+    fn copy_block(&self, pool: &mut Self::Pool, from: BlockId, to: BlockId) -> Result<()>;
+
+    /// A block's bytes, every layer of it, as they are: rotated, in the device's own form. Only
+    /// [`write_block`](Backend::write_block) of the same pool reads them.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the block does not exist.
+    fn read_block(&self, pool: &Self::Pool, block: BlockId) -> Result<Vec<u8>>;
+
+    /// Puts a block's bytes back, into the same block or another.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the block does not exist, or the bytes are not a block's; nothing is written then.
+    fn write_block(&self, pool: &mut Self::Pool, block: BlockId, bytes: &[u8]) -> Result<()>;
+}

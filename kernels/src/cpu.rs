@@ -1,0 +1,13 @@
+//! The CPU backend: kernels over plain slices, on every instruction set that [`simd`] knows.
+
+pub(crate) mod aligned;
+pub mod attention;
+mod backend;
+pub mod deviation;
+pub mod linear;
+pub mod measure;
+pub mod model;
+pub mod pool;
+pub mod rope;
+pub(crate) mod scratch;
+pub mod simd;
