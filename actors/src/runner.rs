@@ -6,7 +6,7 @@ use std::time::Duration;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,6 +17,9 @@ use crate::worker::Supervised;
 
 /// How often a prompt is planned again because another one broke a pass that they shared.
 const MOST_DISTURBANCES: usize = 3;
+
+/// How long a prompt waits until an entry that could not be loaded is dropped: long for a disk that works.
+const DROP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs prompts. Cheap to clone.
 #[derive(Clone)]
@@ -89,12 +92,12 @@ impl Runner {
                 }
                 Err(PrefillError::LateMiss(failed)) => {
                     late_misses += 1;
-                    if failed.error.kind() == ragstone_storage::ErrorKind::Unavailable {
-                        // Whatever hangs may hang again, also where it is asked to forget what it has.
-                        options.reuse = ReuseMode::Off;
-                    }
-                    // A tier that hangs must not hang the prompt, too.
-                    drop(timeout_at(*deadline, self.late_miss(failed)).await);
+                    self.late_miss(failed).await;
+                }
+                Err(PrefillError::Overdue(failed)) => {
+                    late_misses += 1;
+                    options.reuse = ReuseMode::Off;
+                    self.late_miss(failed).await;
                 }
             }
         }
@@ -107,8 +110,8 @@ impl Runner {
         let store = self.store.clone();
         let FailedLoad { id, tier, precision, error } = failed;
         let dropped = tokio::task::spawn_blocking(move || store.late_miss_of(&id, tier, precision, error.kind()));
-        // Half a second is a long time for a disk that works.
-        match tokio::time::timeout(Duration::from_millis(500), dropped).await {
+        // A tier that hangs must not hang the prompt, too; it is removed all the same once the tier goes on.
+        match tokio::time::timeout(DROP_PATIENCE, dropped).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => tracing::error!(%error, "dropping a bad entry failed"),
             Err(_) => tracing::warn!(%tier, "the tier does not answer; the prompt goes on without it"),

@@ -272,7 +272,7 @@ impl Bench {
         let done =
             prefill(&self.model, &mut self.pool, prompt, table.blocks(), CHUNK_ROWS).map_err(|error| match error {
                 PrefillError::Failed(error) => error.into(),
-                PrefillError::LateMiss(failed) => {
+                PrefillError::LateMiss(failed) | PrefillError::Overdue(failed) => {
                     Error::internal(format!("an entry could not be loaded: {}", failed.error))
                 }
                 PrefillError::DeviceMiss | PrefillError::Disturbed => Error::internal("the device lost what it had"),

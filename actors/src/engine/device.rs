@@ -193,9 +193,9 @@ impl<B: Backend> Device<B> {
                 self.inbox.put_back(waiting);
             }
         }
-        let mut parts = self.make_room(step);
-        if parts.is_empty() && !step.rows.is_empty() {
-            // Blocks that were counted as free were not: what waiting prompts found may be in the way of everybody.
+        let (mut parts, lacks_blocks) = self.make_room(step);
+        if parts.is_empty() && lacks_blocks {
+            // Blocks that were counted as free were not: what waiting prompts found is in the way of everybody.
             self.tier.clear();
         }
         if self.careful > 0 {
@@ -265,9 +265,9 @@ impl<B: Backend> Device<B> {
         None
     }
 
-    /// Grows the tables of whoever advances, and names who can.
-    fn make_room(&mut self, step: &Step) -> Vec<(Part, usize)> {
-        let mut parts = Vec::new();
+    /// Grows the tables of whoever advances, names who can, and says whether somebody could not for want of blocks.
+    fn make_room(&mut self, step: &Step) -> (Vec<(Part, usize)>, bool) {
+        let (mut parts, mut lacks_blocks) = (Vec::new(), false);
         let is_only = self.sequences.iter().filter(|sequence| sequence.swapped.is_none()).count() == 1;
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             let Some((_, rows)) = step.rows.iter().find(|(id, _)| *id == sequence.id) else { continue };
@@ -305,10 +305,13 @@ impl<B: Backend> Device<B> {
                 Ok(grown) => parts.extend(grown),
                 // Nobody else will free a block.
                 Err(error) if is_only => sequence.fail(|| Error::new(error.kind(), error.to_string())),
-                Err(error) => tracing::debug!(%error, "a sequence waits for blocks"),
+                Err(error) => {
+                    lacks_blocks = true;
+                    tracing::debug!(%error, "a sequence waits for blocks");
+                }
             }
         }
-        parts
+        (parts, lacks_blocks)
     }
 
     fn gauge(&self) {

@@ -137,8 +137,11 @@ impl<B: Backend> Sequence<B> {
 
     /// Distinct blocks that it holds.
     pub(super) fn blocks(&self) -> usize {
-        let mut blocks: Vec<BlockId> =
-            self.tables().into_iter().flat_map(|table| table.blocks().iter().copied()).collect();
+        let tables = self.tables();
+        if let [only] = tables[..] {
+            return only.blocks().len();
+        }
+        let mut blocks: Vec<BlockId> = tables.into_iter().flat_map(|table| table.blocks().iter().copied()).collect();
         blocks.sort_unstable();
         blocks.dedup();
         blocks.len()

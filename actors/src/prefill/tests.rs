@@ -336,6 +336,41 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
 }
 
 #[test]
+fn a_layer_that_does_not_come_in_time_is_given_up_by_name() {
+    let mut bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    bench.ask(&segments, ReuseMode::Auto, 0.15, true);
+    bench.reopen();
+    let env = bench.store.env().clone();
+    env.set_fail_point("disk.read_frame", FailMode::Delay(Duration::from_secs(1)), 1);
+    let fusor =
+        Arc::new(Fusor { store: bench.store.clone(), device: no_device(), runtime: bench.runtime.handle().clone() });
+    let options = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
+    let fuse = Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options, on_device: false };
+    let fused = bench.runtime.block_on(fusor.handle(fuse)).expect("planned");
+    let tokens = tokens_of(&segments);
+    let prompt = bench.prompt(&tokens, &fused.plan, fused.loads, Selection::default());
+    let mut prefill = Prefill::new(&bench.model, prompt);
+    // The disk hangs; the clock, which is the test's, does not.
+    while prefill.waits().is_none() {
+        assert!(!prefill.is_ready(), "it is not there");
+    }
+    env.advance(Duration::from_secs(9));
+    assert!(!prefill.is_ready() && prefill.waits() >= Some(Duration::from_secs(9)));
+    prefill.give_up_load(Duration::from_secs(9));
+    assert!(prefill.is_ready(), "for its failure to be told");
+    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+    let rider = prefill.rider(&bench.model, 16, &blocks).expect("embedded");
+    let mut passed = Forward::new(&bench.model, &mut pool).pass(vec![rider]);
+    let outcome = passed.outcomes.pop().expect("one rider");
+    match prefill.passed(&bench.model, outcome, &passed.logits) {
+        Err(PrefillError::Overdue(failed)) => assert_eq!(failed.tier, Tier::Disk),
+        _ => panic!("it must end"),
+    }
+}
+
+#[test]
 fn a_prompt_that_nobody_waits_for_is_left_at_the_next_layer() {
     let bench = Bench::new();
     let segments = prompt_of(&cases()[0]);

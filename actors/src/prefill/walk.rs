@@ -122,7 +122,7 @@ impl Walk {
 
     pub fn give_up_load(&mut self, after: Duration) {
         self.failure = Some(match self.loads.overdue(after) {
-            Some(failed) => PrefillError::LateMiss(failed),
+            Some(failed) => PrefillError::Overdue(failed),
             None => PrefillError::Failed(Error::new(ErrorKind::DeadlineExceeded, "stored KV did not come in time")),
         });
     }
