@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -28,6 +28,8 @@ struct Inner {
     /// False as long as no failpoint was ever armed, so that production pays one relaxed load.
     armed: AtomicBool,
     fail_points: Mutex<HashMap<String, FailPoint>>,
+    /// Told of every failpoint that is set: what hangs at one looks again.
+    set: Condvar,
 }
 
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub enum FailMode {
     Error(ErrorKind),
     /// Takes so long: a slow disk, a busy processor.
     Delay(Duration),
+    /// Does not come back before the failpoint is set again: a disk that hangs, however slow the machine.
+    Hang,
     /// Panics.
     Panic,
     /// Ends the process at once; no destructor runs, as with `kill -9`.
@@ -71,6 +75,7 @@ impl FromStr for FailMode {
             "error:corrupt" => Self::Error(ErrorKind::Corrupt),
             "error:not_found" => Self::Error(ErrorKind::NotFound),
             "error:unavailable" => Self::Error(ErrorKind::Unavailable),
+            "hang" => Self::Hang,
             "panic" => Self::Panic,
             "kill" => Self::Kill,
             _ => {
@@ -80,7 +85,7 @@ impl FromStr for FailMode {
                 }
                 return Err(Error::invalid_input(format!(
                     "failpoint mode '{text}' is unknown; use off, error, error:full, error:corrupt, error:not_found, \
-                     error:unavailable, delay:MILLISECONDS, panic or kill"
+                     error:unavailable, delay:MILLISECONDS, hang, panic or kill"
                 )));
             }
         })
@@ -123,6 +128,7 @@ impl Env {
             random_state: AtomicU64::new(seed),
             armed: AtomicBool::new(false),
             fail_points: Mutex::new(HashMap::new()),
+            set: Condvar::new(),
         }))
     }
 
@@ -205,6 +211,7 @@ impl Env {
         let point = FailPoint { mode, passes_left: nth.saturating_sub(1), hits: 0 };
         self.fail_points().insert(name.to_owned(), point);
         self.0.armed.store(true, Ordering::Release);
+        self.0.set.notify_all();
     }
 
     /// How often an armed failpoint was reached (0 for one that was never armed).
@@ -234,6 +241,13 @@ impl Env {
             FailMode::Off => Ok(()),
             FailMode::Delay(time) => {
                 std::thread::sleep(time);
+                Ok(())
+            }
+            FailMode::Hang => {
+                let hangs = |points: &mut HashMap<String, FailPoint>| {
+                    points.get(name).is_some_and(|point| point.mode == FailMode::Hang)
+                };
+                drop(self.0.set.wait_while(self.fail_points(), hangs));
                 Ok(())
             }
             FailMode::Error(kind) => Err(Error::new(kind, format!("failpoint {name} fired"))),

@@ -342,7 +342,7 @@ fn a_layer_that_does_not_come_in_time_is_given_up_by_name() {
     bench.ask(&segments, ReuseMode::Auto, 0.15, true);
     bench.reopen();
     let env = bench.store.env().clone();
-    env.set_fail_point("disk.read_frame", FailMode::Delay(Duration::from_secs(1)), 1);
+    env.set_fail_point("disk.read_frame", FailMode::Hang, 1);
     let fusor =
         Arc::new(Fusor { store: bench.store.clone(), device: no_device(), runtime: bench.runtime.handle().clone() });
     let options = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
@@ -368,6 +368,7 @@ fn a_layer_that_does_not_come_in_time_is_given_up_by_name() {
         Err(PrefillError::Overdue(failed)) => assert_eq!(failed.tier, Tier::Disk),
         _ => panic!("it must end"),
     }
+    env.set_fail_point("disk.read_frame", FailMode::Off, 1);
 }
 
 #[test]
