@@ -1,12 +1,13 @@
-//! Bounds on what runs beside answers, by kind, so that a flood of one kind costs the others nothing.
+//! Bounds on what runs beside answers, by kind, so that a flood of one kind costs the others nothing; fair between callers.
 //!
 //! A piece of work has its place from the moment it is asked for until it has really ended: a caller that leaves does not
 //! make room for another while its work goes on.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use ragstone_actors::Caller;
+use ragstone_actors::turns::{Place, Places, Turn, Turns};
+use ragstone_storage::env::Env;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -27,30 +28,26 @@ pub enum Work {
 #[derive(Debug)]
 struct Lane {
     name: &'static str,
-    running: Arc<Semaphore>,
     /// Waiting and running ones.
-    places: Arc<Semaphore>,
-    capacity: usize,
+    places: Places,
+    /// Its own turns; without, it takes those at the processors, with everything else that computes.
+    turns: Option<Turns>,
 }
 
 /// A place in a lane; it is free again when this is dropped.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held for its drop")] [OwnedSemaphorePermit; 2]);
+pub struct InLane(#[expect(dead_code, reason = "held for its drop")] (Place, Turn));
 
 impl Lane {
-    fn new(name: &'static str, running: usize, waiting: usize) -> Self {
-        let capacity = running + waiting;
-        Self { name, running: Arc::new(Semaphore::new(running)), places: Arc::new(Semaphore::new(capacity)), capacity }
+    fn new(name: &'static str, places: usize, turns: Option<Turns>) -> Self {
+        Self { name, places: Places::new(name, places), turns }
     }
 
-    async fn enter(&self, patience: Duration) -> Result<Place> {
-        let place = self.places.clone().try_acquire_owned().map_err(|_| {
-            metrics::counter!("ragstone_shed_total", "worker" => self.name).increment(1);
-            Error::new(ErrorKind::Overloaded, format!("the {} queue is full ({}); try again", self.name, self.capacity))
-        })?;
-        match tokio::time::timeout(patience, self.running.clone().acquire_owned()).await {
-            Ok(Ok(running)) => Ok(Place([place, running])),
-            Ok(Err(_)) => Err(Error::new(ErrorKind::Unavailable, "the service is stopping")),
+    async fn enter(&self, caller: Caller, processors: &Turns, patience: Duration) -> Result<InLane> {
+        let place = self.places.take(caller)?;
+        let turns = self.turns.as_ref().unwrap_or(processors);
+        match tokio::time::timeout(patience, turns.take(caller)).await {
+            Ok(turn) => Ok(InLane((place, turn))),
             Err(_) => Err(Error::new(
                 ErrorKind::DeadlineExceeded,
                 format!("no turn in the {} queue within {} s; try again", self.name, patience.as_secs()),
@@ -68,30 +65,30 @@ pub struct Lanes {
     upkeep: Lane,
 }
 
-impl Default for Lanes {
-    fn default() -> Self {
+impl Lanes {
+    /// Empty ones.
+    pub fn new(env: &Env) -> Self {
         Self {
-            search: Lane::new("search", 8, 64),
-            look: Lane::new("listing", 8, 64),
-            change: Lane::new("corpus change", 2, 16),
-            upkeep: Lane::new("upkeep", 4, 16),
+            search: Lane::new("search", 72, None),
+            look: Lane::new("listing", 72, None),
+            // These take minutes; what takes milliseconds must not wait for them.
+            change: Lane::new("corpus change", 18, Some(Turns::new(2, env.clone()))),
+            upkeep: Lane::new("upkeep", 20, Some(Turns::new(4, env.clone()))),
         }
     }
-}
 
-impl Lanes {
-    /// Waits for a place of that kind, for `patience` at most.
+    /// Waits for a place of that kind, and for a turn at the `processors`, for `patience` at most.
     ///
     /// # Errors
     /// `Overloaded` at once where too many wait, `DeadlineExceeded`.
-    pub async fn enter(&self, work: Work, patience: Duration) -> Result<Place> {
+    pub async fn enter(&self, work: Work, caller: Caller, processors: &Turns, patience: Duration) -> Result<InLane> {
         let lane = match work {
             Work::Search => &self.search,
             Work::Look => &self.look,
             Work::Change => &self.change,
             Work::Upkeep => &self.upkeep,
         };
-        lane.enter(patience).await
+        lane.enter(caller, processors, patience).await
     }
 }
 
@@ -103,16 +100,20 @@ mod tests {
 
     #[tokio::test]
     async fn some_run_some_wait_and_the_rest_is_refused() {
-        let lane = Lane::new("test", 1, 1);
-        let long = Duration::from_secs(3600);
-        let first = lane.enter(long).await.unwrap();
-        let mut second = Box::pin(lane.enter(long));
-        assert!(second.as_mut().now_or_never().is_none());
-        assert_eq!(lane.enter(long).await.unwrap_err().kind(), ErrorKind::Overloaded);
-        drop(first);
-        let second = second.await.unwrap();
-        assert_eq!(lane.enter(Duration::ZERO).await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
-        drop(second);
-        lane.enter(long).await.unwrap();
+        let turns = |at_once| Turns::new(at_once, Env::system());
+        for (own, processors) in [(Some(turns(1)), turns(8)), (None, turns(1))] {
+            let lane = Lane::new("test", 2, own);
+            let enter = |patience| lane.enter(Caller::default(), &processors, patience);
+            let long = Duration::from_secs(3600);
+            let first = enter(long).await.unwrap();
+            let mut second = Box::pin(enter(long));
+            assert!(second.as_mut().now_or_never().is_none());
+            assert_eq!(enter(long).await.unwrap_err().kind(), ErrorKind::Overloaded);
+            drop(first);
+            let second = second.await.unwrap();
+            assert_eq!(enter(Duration::ZERO).await.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+            drop(second);
+            enter(long).await.unwrap();
+        }
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
-use ragstone_actors::{Folders, Progress as Loading, Ragstone, Settings};
+use ragstone_actors::{Caller, Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Bodies;
 use crate::http::visitor::Allowed;
 use crate::ingest::Ingestor;
-use crate::lanes::{Lanes, Place, Work};
+use crate::lanes::{InLane, Lanes, Work};
 use crate::progress::{Progress, Unit};
 use crate::server::Servers;
 use crate::{embedder_source, model_source, telemetry};
@@ -134,11 +134,12 @@ impl State {
     /// place is kept until the work has really ended, also where its caller went away or was told that its time is up.
     pub async fn run<T: Send + 'static>(
         &self,
+        request: &HttpRequest,
         work: Work,
         future: impl Future<Output = T> + Send + 'static,
     ) -> Result<T> {
         let watch = Stopwatch::start();
-        let place = self.lanes.enter(work, self.deadline()).await?;
+        let place = self.place(request, work).await?;
         let task = self.runtime.spawn(
             async move {
                 let done = future.await;
@@ -162,8 +163,9 @@ impl State {
     }
 
     /// Waits for a place for work that its caller runs.
-    pub async fn place(&self, work: Work) -> Result<Place> {
-        self.lanes.enter(work, self.deadline()).await
+    pub async fn place(&self, request: &HttpRequest, work: Work) -> Result<InLane> {
+        let processors = self.opened()?.ragstone.processors();
+        self.lanes.enter(work, caller(request), processors, self.deadline()).await
     }
 
     /// Goes on beside the request.
@@ -180,6 +182,11 @@ impl State {
         self.in_flight.send_modify(|count| *count += 1);
         InFlight(Arc::new(Entered { state: self.clone(), charges: Mutex::default() }))
     }
+}
+
+/// Who asks, as far as fairness goes.
+pub fn caller(request: &HttpRequest) -> Caller {
+    request.peer_addr().map_or_else(Caller::default, |address| Caller::of(address.ip()))
 }
 
 fn lost(error: &tokio::task::JoinError) -> Error {
@@ -249,6 +256,7 @@ impl Service {
         let failed = |error: std::io::Error| Error::internal(format!("the service cannot start: {error}"));
         let address = format!("http://{}", listener.local_addr().map_err(failed)?);
         let state = Arc::new(State {
+            lanes: Lanes::new(&env),
             env,
             settings: config.settings.clone(),
             bodies: Arc::new(Bodies::new(&config.surface)),
@@ -262,7 +270,6 @@ impl Service {
             opened: OnceLock::new(),
             closing: AtomicBool::new(false),
             in_flight: watch::Sender::new(0),
-            lanes: Lanes::default(),
         });
         let servers = Servers::start(&state, &config.surface, listener, audience)?;
         let upkeep = AbortOnDrop(tokio::spawn(telemetry::metrics_upkeep(state.metrics.clone())));

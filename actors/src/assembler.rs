@@ -11,10 +11,12 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::budget::Budget;
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prompt::{ChatLayout, PromptFormat, assemble_chat, assemble_tokens};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
+use crate::turns::Turns;
 use crate::worker::panic_text;
 
 /// Threads that tokenize. Few, because each remembers words, and because one text keeps one of them busy: others go on.
@@ -24,6 +26,7 @@ const THREADS: usize = 4;
 pub(crate) struct Assembler {
     inner: Arc<Inner>,
     threads: rayon::ThreadPool,
+    processors: Turns,
 }
 
 struct Inner {
@@ -40,6 +43,7 @@ impl Assembler {
         chat: Option<ChatTemplate>,
         format: PromptFormat,
         context: usize,
+        processors: Turns,
     ) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = rayon::ThreadPoolBuilder::new()
@@ -50,7 +54,7 @@ impl Assembler {
                 Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
             })?;
         let chat = chat.map(ChatLayout::new);
-        Ok(Self { inner: Arc::new(Inner { tokenizer, chat, format, context }), threads })
+        Ok(Self { inner: Arc::new(Inner { tokenizer, chat, format, context }), threads, processors })
     }
 
     pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
@@ -72,7 +76,7 @@ impl Assembler {
             _ => return Ok(Vec::new()),
         }
         let question = question.clone();
-        self.run(deadline, move |inner| match &question.input {
+        self.run(question.caller, deadline, move |inner| match &question.input {
             Input::Chat { context: Some(Context { documents, .. }), .. } => inner.passages(documents),
             _ => Ok(Vec::new()),
         })
@@ -91,7 +95,7 @@ impl Assembler {
             return Ok(assemble_tokens(tokens.clone()));
         }
         let question = question.clone();
-        self.run(deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
+        self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
     }
 
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
@@ -102,16 +106,19 @@ impl Assembler {
         Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
     }
 
-    /// Runs work on one of the threads. What nobody waits for any more when its turn comes is not begun; what waits has a
+    /// Runs work on one of the threads, when it is the caller's turn. What nobody waits for any more is not begun; what waits has a
     /// place among the requests that the service takes, so the queue is as long as those are many.
     async fn run<T: Send + 'static>(
         &self,
+        caller: Caller,
         deadline: Instant,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
+        let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
         let (reply, done) = oneshot::channel();
         let (inner, span) = (self.inner.clone(), tracing::Span::current());
         self.threads.spawn(move || {
+            let _turn = turn;
             if reply.is_closed() {
                 return;
             }

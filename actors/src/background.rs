@@ -12,6 +12,7 @@ use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
+use crate::caller::Caller;
 use crate::engine::Urgency;
 use crate::error::Result;
 use crate::eviction::{Evictor, Keep};
@@ -202,6 +203,7 @@ async fn restore(workers: &Workers, lost: LostPath, lost_in: u64) -> Result<()> 
 async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<Vec<KvKey>> {
     let run = Run {
         segments,
+        caller: Caller::default(),
         tenant: tenant.clone(),
         options: PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly },
         selection: Selection::default(),

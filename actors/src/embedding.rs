@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::embedding::SentenceEncoder;
-use tokio::sync::{AcquireError, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ragstone::blocking;
 use crate::stream::{deadline_after, deadline_error};
+use crate::turns::{Places, Turns};
 
 /// Texts of one request, as many as OpenAI takes.
 const MAX_TEXTS: usize = 2048;
@@ -20,8 +21,6 @@ const MAX_TEXT_BYTES: usize = 64 << 10;
 const MAX_BYTES: usize = 2 << 20;
 /// Texts that are computed together.
 const BATCH: usize = 32;
-/// Batches that are computed at once, of all requests together.
-const AT_ONCE: usize = 2;
 
 /// Vectors of a request's texts.
 #[derive(Debug)]
@@ -36,15 +35,13 @@ pub struct Embedded {
 pub(crate) struct Embedder {
     encoder: Arc<SentenceEncoder>,
     /// Requests that wait or run.
-    admission: Semaphore,
-    max_queued: usize,
-    running: Arc<Semaphore>,
+    admission: Places,
+    processors: Turns,
 }
 
 impl Embedder {
-    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize) -> Self {
-        let (admission, running) = (Semaphore::new(max_queued), Arc::new(Semaphore::new(AT_ONCE)));
-        Self { encoder, admission, max_queued, running }
+    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize, processors: Turns) -> Self {
+        Self { encoder, admission: Places::new("embedding", max_queued), processors }
     }
 
     pub(crate) fn encoder(&self) -> &Arc<SentenceEncoder> {
@@ -56,31 +53,26 @@ impl Embedder {
     /// # Errors
     /// `InvalidInput` for no texts, empty ones, or more than the bounds; `Overloaded` where too many requests wait;
     /// `DeadlineExceeded`.
-    pub(crate) async fn embed(&self, texts: Vec<String>, deadline: Duration) -> Result<Embedded> {
+    pub(crate) async fn embed(&self, texts: Vec<String>, caller: Caller, deadline: Duration) -> Result<Embedded> {
         check(&texts)?;
-        let _admission = self.admission.try_acquire().map_err(|_| {
-            metrics::counter!("ragstone_shed_total", "worker" => "embedding").increment(1);
-            let limit = self.max_queued;
-            Error::new(ErrorKind::Overloaded, format!("{limit} embedding requests are waiting or running; try again"))
-        })?;
+        let _place = self.admission.take(caller)?;
         let deadline = deadline_after(deadline);
         let mut embedded = Embedded { vectors: Vec::with_capacity(texts.len()), tokens: 0 };
         let texts: Arc<[String]> = texts.into();
         for begin in (0..texts.len()).step_by(BATCH) {
-            let batch = self.batch(texts.clone(), begin, deadline).await?;
+            let batch = self.batch(texts.clone(), begin, caller, deadline).await?;
             embedded.vectors.extend(batch.vectors);
             embedded.tokens = embedded.tokens.saturating_add(batch.tokens);
         }
         Ok(embedded)
     }
 
-    async fn batch(&self, texts: Arc<[String]>, begin: usize, deadline: Instant) -> Result<Embedded> {
-        let turn = timeout_at(deadline, self.running.clone().acquire_owned()).await;
-        let permit = turn.map_err(|_| deadline_error())?.map_err(|_: AcquireError| shutting_down())?;
+    async fn batch(&self, texts: Arc<[String]>, begin: usize, caller: Caller, deadline: Instant) -> Result<Embedded> {
+        let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
         let encoder = self.encoder.clone();
         let work = blocking(move || {
-            // Held by the work and not by who waits for it: a caller that goes away frees no place that is still in use.
-            let _permit = permit;
+            // Held by the work and not by who waits for it: a caller that goes away frees no turn that is still in use.
+            let _turn = turn;
             let texts: Vec<&str> = texts[begin..].iter().take(BATCH).map(String::as_str).collect();
             let counts = texts.iter().map(|text| encoder.token_count(text));
             let tokens = counts.sum::<Result<usize, _>>()?;
@@ -88,10 +80,6 @@ impl Embedder {
         });
         timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))
     }
-}
-
-fn shutting_down() -> Error {
-    Error::new(ErrorKind::Cancelled, "the service is shutting down")
 }
 
 fn check(texts: &[String]) -> Result<()> {

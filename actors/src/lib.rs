@@ -6,6 +6,7 @@
 mod assembler;
 mod background;
 mod budget;
+mod caller;
 mod collector;
 pub mod embedding;
 mod encoder;
@@ -26,9 +27,11 @@ mod runner;
 pub mod settings;
 pub mod size;
 pub mod stream;
+pub mod turns;
 pub mod warm;
 pub mod worker;
 
+pub use caller::Caller;
 pub use embedding::Embedded;
 pub use error::{Error, ErrorKind, Result};
 pub use prefill::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};

@@ -8,12 +8,13 @@ use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
+use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
@@ -23,6 +24,7 @@ use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
+use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
 /// The workers a question passes, and what they share.
@@ -32,7 +34,7 @@ pub(crate) struct Pipeline {
     pub assembler: Assembler,
     pub engine: Engine,
     pub store: KvStore,
-    pub admission: Arc<Semaphore>,
+    pub admission: Places,
     pub retriever: Supervised<Retriever>,
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
@@ -99,7 +101,7 @@ impl Pipeline {
         Date::from_unix_ms(self.env.now_unix_ms())
     }
 
-    fn admit(&self, question: &Question) -> Result<tokio::sync::OwnedSemaphorePermit> {
+    fn admit(&self, question: &Question) -> Result<Place> {
         question.sampling.validate()?;
         check_tenant(&question.tenant)?;
         let vocabulary = self.engine.vocabulary();
@@ -118,18 +120,12 @@ impl Pipeline {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
         self.assembler.check_size(&question.input)?;
-        self.admission.clone().try_acquire_owned().map_err(|_| self.full())
+        self.admission.take(question.caller)
     }
 
-    /// Whether a question would be admitted now.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        if self.admission.available_permits() == 0 { Err(self.full()) } else { Ok(()) }
-    }
-
-    fn full(&self) -> Error {
-        metrics::counter!("ragstone_shed_total", "worker" => "admission").increment(1);
-        let limit = self.settings.max_queued;
-        Error::new(ErrorKind::Overloaded, format!("{limit} requests are waiting or running; try again"))
+    /// Whether a question of `caller` would be admitted now.
+    pub(crate) fn check_room(&self, caller: Caller) -> Result<()> {
+        self.admission.check_room(caller)
     }
 
     /// Passages in prompt order: inline documents first, then what the search found, best first.
@@ -142,7 +138,7 @@ impl Pipeline {
         if top_k > 1000 {
             return Err(Error::new(ErrorKind::InvalidInput, format!("top_k {top_k} must be at most 1000")));
         }
-        let search = Search { collection: collection.clone(), query, top_k };
+        let search = Search { collection: collection.clone(), query, top_k, caller: question.caller };
         for hit in self.retriever.ask(search, remaining(deadline)?).await? {
             let citation = Citation {
                 number: passages.len() + 1,
@@ -185,6 +181,7 @@ impl Pipeline {
     ) -> Result<Sequence> {
         let run = Run {
             segments: segments.clone(),
+            caller: question.caller,
             tenant: question.tenant.as_str().into(),
             options: self.plan_options(question),
             selection: question.selection.unwrap_or(self.settings.selection()),

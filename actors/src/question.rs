@@ -6,6 +6,7 @@ use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use serde::{Deserialize, Serialize};
 
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Selection;
 
@@ -29,6 +30,8 @@ pub struct Question {
     pub root: RootCut,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another. See [`check_tenant`].
     pub tenant: String,
+    /// Who asks: callers have equal shares, tenants of one caller have, too.
+    pub caller: Caller,
     /// How long the whole request may take.
     pub deadline: Duration,
 }

@@ -17,10 +17,10 @@ use ragstone_storage::tier::object::ObjectTier;
 use ragstone_storage::tier::{SharedTier, TierStatus};
 use serde::Serialize;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 use crate::assembler::Assembler;
 use crate::background::{Background, Workers};
+use crate::caller::Caller;
 use crate::collector::Collector;
 use crate::embedding::{Embedded, Embedder};
 use crate::encoder::ModelEncoder;
@@ -32,10 +32,11 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
-use crate::retrieval::{Retriever, SEARCHES_AT_ONCE};
+use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
+use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
 
@@ -85,6 +86,7 @@ struct Inner {
     embedder: Embedder,
     library: Library,
     warmer: Warmer,
+    processors: Turns,
 }
 
 /// The language model, for people.
@@ -206,6 +208,11 @@ impl Ragstone {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// Turns at the processors.
+    pub fn processors(&self) -> &Turns {
+        &self.inner.processors
+    }
+
     /// Whether the engine's thread runs.
     pub fn is_alive(&self) -> bool {
         self.inner.engine.is_alive()
@@ -215,8 +222,8 @@ impl Ragstone {
     ///
     /// # Errors
     /// `Overloaded`.
-    pub fn check_room(&self) -> Result<()> {
-        self.inner.pipeline.check_room()
+    pub fn check_room(&self, caller: Caller) -> Result<()> {
+        self.inner.pipeline.check_room(caller)
     }
 
     /// Answers a question. Returns when its first token is there.
@@ -265,8 +272,8 @@ impl Ragstone {
     }
 
     /// Sentence embeddings, one unit vector a text, within `deadline`.
-    pub async fn embed(&self, texts: Vec<String>, deadline: Duration) -> Result<Embedded> {
-        self.inner.embedder.embed(texts, deadline).await
+    pub async fn embed(&self, texts: Vec<String>, caller: Caller, deadline: Duration) -> Result<Embedded> {
+        self.inner.embedder.embed(texts, caller, deadline).await
     }
 
     /// Elements of a sentence embedding.
@@ -360,11 +367,12 @@ impl Parts {
         let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
         let queued = settings.max_queued;
         let (c, r) = (corpus.clone(), runtime.clone());
-        let turns = Arc::new(Semaphore::new(SEARCHES_AT_ONCE));
+        let processors = Turns::at_processors(env.clone());
+        let turns = processors.clone();
         let retriever = Supervised::start(queued, move || Retriever {
             corpus: c.clone(),
             runtime: r.clone(),
-            turns: turns.clone(),
+            processors: turns.clone(),
         });
         let (s, r) = (store.clone(), runtime.clone());
         let fusor = Supervised::start(2 * queued, move || Fusor {
@@ -391,8 +399,14 @@ impl Parts {
             kv_bytes_per_token: layout.token_bytes(),
         };
         let pipeline = Arc::new(Pipeline {
-            admission: Arc::new(Semaphore::new(queued)),
-            assembler: Assembler::start(loaded.tokenizer, loaded.chat, settings.prompt.clone(), engine.context())?,
+            admission: Places::new("admission", queued),
+            assembler: Assembler::start(
+                loaded.tokenizer,
+                loaded.chat,
+                settings.prompt.clone(),
+                engine.context(),
+                processors.clone(),
+            )?,
             engine: engine.clone(),
             settings,
             env,
@@ -404,8 +418,8 @@ impl Parts {
         });
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
-        let embedder = Embedder::new(encoder, queued);
-        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, embedder, library, warmer })
+        let embedder = Embedder::new(encoder, queued, processors.clone());
+        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, embedder, library, warmer, processors })
     }
 }
 

@@ -5,16 +5,14 @@ use std::sync::Arc;
 
 use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::turns::Turns;
 use crate::worker::Service;
 
 /// Bytes of a query that are searched for. The embedding model reads 256 tokens, and every word more is a look-up more.
 pub const MAX_QUERY_BYTES: usize = 8 << 10;
-
-/// Searches at once: each takes the processors in turn with the others, so that more would only end later.
-pub const SEARCHES_AT_ONCE: usize = 4;
 
 /// Searches on `runtime`: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
 pub struct Retriever {
@@ -22,8 +20,8 @@ pub struct Retriever {
     pub corpus: Corpus,
     /// Where LanceDB's futures run.
     pub runtime: Handle,
-    /// Searches at once, whether somebody waits for them or not.
-    pub turns: Arc<Semaphore>,
+    /// Turns at the processors: a search keeps its own whether somebody waits for it or not.
+    pub processors: Turns,
 }
 
 /// One search.
@@ -35,6 +33,8 @@ pub struct Search {
     pub query: String,
     /// How many passages.
     pub top_k: usize,
+    /// Who asks.
+    pub caller: Caller,
 }
 
 impl Service for Retriever {
@@ -46,7 +46,7 @@ impl Service for Retriever {
 
     async fn handle(self: Arc<Self>, search: Search) -> Result<Vec<Hit>> {
         let corpus = self.corpus.clone();
-        let found = in_turn(&self.turns, &self.runtime, async move {
+        let found = in_turn((&self.processors, search.caller), &self.runtime, async move {
             let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
             corpus.search(&search.collection, beginning(&search.query), &options).await
         });
@@ -58,12 +58,11 @@ impl Service for Retriever {
 /// keeps its turn to its end: it embeds on a blocking thread, which nobody can end, and clients that hang up must not be able to
 /// queue embeddings without bound.
 async fn in_turn<T: Send + 'static>(
-    turns: &Arc<Semaphore>,
+    (turns, caller): (&Turns, Caller),
     runtime: &Handle,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
-    let stopping = || Error::new(ErrorKind::Cancelled, "the service is shutting down");
-    let turn = turns.clone().acquire_owned().await.map_err(|_| stopping())?;
+    let turn = turns.take(caller).await;
     let task = runtime.spawn(async move {
         let done = work.await;
         drop(turn);
@@ -71,7 +70,7 @@ async fn in_turn<T: Send + 'static>(
     });
     task.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
-        Err(_) => stopping(),
+        Err(_) => Error::new(ErrorKind::Cancelled, "the service is shutting down"),
     })
 }
 
@@ -81,6 +80,7 @@ fn beginning(query: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_storage::env::Env;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -94,21 +94,21 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_left_before_its_turn_never_begins_and_later_keeps_its_turn() {
-        let (turns, runtime) = (Arc::new(Semaphore::new(1)), Handle::current());
+        let (turns, runtime, caller) = (Turns::new(1, Env::system()), Handle::current(), Caller::default());
         let (begun, has_begun) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let mut first = Box::pin(in_turn(&turns, &runtime, async move {
+        let mut first = Box::pin(in_turn((&turns, caller), &runtime, async move {
             begun.send(()).unwrap();
             drop(ended.await);
         }));
         assert!(futures::poll!(first.as_mut()).is_pending());
         has_begun.await.unwrap();
         drop(first);
-        assert_eq!(turns.available_permits(), 0, "it goes on");
-        let mut second = Box::pin(in_turn(&turns, &runtime, async { unreachable!("nobody waits for it") }));
+        // It goes on in its turn.
+        let mut second = Box::pin(in_turn((&turns, caller), &runtime, async { unreachable!("nobody waits for it") }));
         assert!(futures::poll!(second.as_mut()).is_pending());
         drop(second);
         end.send(()).unwrap();
-        assert_eq!(in_turn(&turns, &runtime, async { 3 }).await.unwrap(), 3);
+        assert_eq!(in_turn((&turns, caller), &runtime, async { 3 }).await.unwrap(), 3);
     }
 }

@@ -8,6 +8,7 @@ use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
 use tokio::time::Instant;
 
+use crate::caller::Caller;
 use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
@@ -32,6 +33,7 @@ pub(crate) struct Runner {
 /// A prompt to run.
 pub(crate) struct Run {
     pub segments: Arc<[Segment]>,
+    pub caller: Caller,
     pub tenant: Arc<str>,
     pub options: PlanOptions,
     pub selection: Selection,
@@ -56,7 +58,7 @@ impl Runner {
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     /// `decode` makes the answers that are to follow, anew for each attempt.
     pub(crate) async fn run<T>(&self, run: &Run, decode: impl Fn(&[u32]) -> (Vec<DecodeSpec>, T)) -> Result<Ran<T>> {
-        let Run { segments, tenant, selection, urgency, deadline, .. } = run;
+        let Run { segments, caller, tenant, selection, urgency, deadline, .. } = run;
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (mut options, mut on_device) = (run.options, true);
         let (mut late_misses, mut disturbances) = (0, 0);
@@ -78,6 +80,7 @@ impl Runner {
                 device,
                 selection: *selection,
                 decode,
+                caller: *caller,
                 tenant: tenant.clone(),
                 urgency: *urgency,
             };

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use ragstone_kernels::sampling::Sampled;
 use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use crate::turns::Place;
 
 /// An answer whose prompt is prefilled. Dropping it cancels the request.
 pub struct AnswerStream {
@@ -27,7 +28,7 @@ pub struct AnswerStream {
     /// What is still to be given out before the stream goes on.
     ready: std::collections::VecDeque<Event>,
     ended: bool,
-    _admission: OwnedSemaphorePermit,
+    _admission: Place,
 }
 
 /// What the pipeline knows when the prompt is prefilled.
@@ -40,7 +41,7 @@ pub(crate) struct Opened {
     /// Whether control tokens show in the text.
     pub show_control: bool,
     pub deadline: Instant,
-    pub admission: OwnedSemaphorePermit,
+    pub admission: Place,
 }
 
 impl AnswerStream {

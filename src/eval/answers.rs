@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use ragstone_actors::report::SegmentReport;
 use ragstone_actors::{
-    Answer, By, Context, DEFAULT_SELECTION_LAYER, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection,
+    Answer, By, Caller, Context, DEFAULT_SELECTION_LAYER, InlineDocument, Input, Question, Ragstone, Reuse, RootCut,
+    Selection,
 };
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
@@ -208,6 +209,7 @@ impl Asker<'_> {
             selection: Some(way.selection),
             root: way.root,
             tenant: way.tenant.into(),
+            caller: Caller::default(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
         };
         let answer = self.ragstone.answer(question).await?;

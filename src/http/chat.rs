@@ -13,7 +13,7 @@ use super::fields::Fields;
 use super::generation::{Generation, alternatives, check_model, is_known, text_of};
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::service::{Opened, State};
+use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
 const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs"];
@@ -30,7 +30,7 @@ struct Message {
 /// Answers a conversation, from passages where the extension names some.
 pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    opened.ragstone.check_room()?;
+    opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
     Ok(ignored.note(answer(&state, &request, opened, fields).await))
@@ -54,6 +54,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         selection: None,
         root: RootCut::Whole,
         tenant: std::mem::take(&mut generation.extension.tenant),
+        caller: caller(request),
         deadline: generation.deadline,
     };
     let asked = Asked {

@@ -20,9 +20,9 @@ use crate::service::{Audience, State};
 const MAX_DOCUMENTS: usize = 1000;
 
 /// All collections.
-pub async fn list(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let data = state.run(Work::Look, async move { corpus.collections().await }).await??;
+    let data = state.run(&request, Work::Look, async move { corpus.collections().await }).await??;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
@@ -32,7 +32,7 @@ pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Pa
     let library = state.opened()?.ragstone.library().clone();
     let name = path.into_inner();
     let wanted = name.clone();
-    let removed = state.run(Work::Change, async move { library.delete_collection(&wanted).await }).await??;
+    let removed = state.run(&request, Work::Change, async move { library.delete_collection(&wanted).await }).await??;
     Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
 }
 
@@ -68,14 +68,19 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
     let name = path.into_inner();
     // One more than asked for shows whether there is more.
     let mut data =
-        state.run(Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
+        state.run(&request, Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
     let has_more = data.len() > limit;
     data.truncate(limit);
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
-pub async fn upsert(state: web::Data<State>, path: web::Path<String>, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn upsert(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<String>,
+    incoming: Incoming,
+) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let documents: Vec<Document> = fields.need("documents")?;
@@ -89,7 +94,7 @@ pub async fn upsert(state: web::Data<State>, path: web::Path<String>, incoming: 
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
     let wanted = move || gone.has_changed().is_ok();
-    let upserted = state.run(Work::Change, async move { library.upsert(&name, documents, wanted).await });
+    let upserted = state.run(&request, Work::Change, async move { library.upsert(&name, documents, wanted).await });
     let (report, kv) = upserted.await??;
     let mut answer = json!(report);
     (answer["entries_removed"], answer["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
@@ -98,10 +103,14 @@ pub async fn upsert(state: web::Data<State>, path: web::Path<String>, incoming: 
 }
 
 /// One document with its passages.
-pub async fn document(state: web::Data<State>, path: web::Path<(String, String)>) -> Result<HttpResponse> {
+pub async fn document(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let (name, id) = path.into_inner();
-    let document = state.run(Work::Look, async move { corpus.document(&name, &id).await }).await??;
+    let document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     Ok(HttpResponse::Ok().json(document))
 }
 
@@ -115,12 +124,18 @@ pub async fn delete_document(
     let library = state.opened()?.ragstone.library().clone();
     let (name, id) = path.into_inner();
     let document = id.clone();
-    let removed = state.run(Work::Change, async move { library.delete_document(&name, &document).await }).await??;
+    let removed =
+        state.run(&request, Work::Change, async move { library.delete_document(&name, &document).await }).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
 /// The passages that answer a query best: `{"query", "top_k"?, "mode"?}`.
-pub async fn search(state: web::Data<State>, path: web::Path<String>, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn search(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<String>,
+    incoming: Incoming,
+) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let query: String = fields.need("query")?;
@@ -137,7 +152,7 @@ pub async fn search(state: web::Data<State>, path: web::Path<String>, incoming: 
     let corpus = opened.ragstone.corpus().clone();
     let name = path.into_inner();
     let options = SearchOptions { top_k, mode };
-    let data = state.run(Work::Search, async move { corpus.search(&name, &query, &options).await }).await??;
+    let data = state.run(&request, Work::Search, async move { corpus.search(&name, &query, &options).await }).await??;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 

@@ -10,7 +10,7 @@ use super::fields::{Fields, is_nothing};
 use super::generation::{Generation, alternatives, check_model, is_known};
 use super::shape::Shape;
 use crate::error::{Error, Result};
-use crate::service::{Opened, State};
+use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
 const FIELDS: &[&str] = &["prompt", "logprobs", "echo", "suffix"];
@@ -51,7 +51,7 @@ impl Prompt {
 /// Continues a text or token ids.
 pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    opened.ragstone.check_room()?;
+    opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
     Ok(ignored.note(answer(&state, &request, opened, fields).await))
@@ -85,6 +85,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             selection: None,
             root: RootCut::Whole,
             tenant: extension.tenant,
+            caller: caller(request),
             deadline: generation.deadline,
         },
         stream: generation.stream,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::http::header::ContentType;
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use ragstone_actors::Embedded;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::body::Incoming;
 use super::fields::Fields;
 use super::generation::check_model;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Opened, State};
+use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows; what else comes is ignored, and named in a header.
 const FIELDS: &[&str] = &["model", "input", "encoding_format", "dimensions", "user"];
@@ -34,14 +34,14 @@ enum Encoding {
 }
 
 /// One unit vector a text.
-pub async fn embed(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn embed(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| FIELDS.contains(&name));
-    Ok(ignored.note(answer(&state, opened, fields).await))
+    Ok(ignored.note(answer(&state, &request, opened, fields).await))
 }
 
-async fn answer(state: &State, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.embedder_id)?;
     let texts = match fields.need("input") {
         Ok(Input::One(text)) => vec![text],
@@ -59,8 +59,9 @@ async fn answer(state: &State, opened: &Opened, mut fields: Fields) -> Result<Ht
     }
     let (ragstone, model) = (opened.ragstone.clone(), opened.embedder_id.clone());
     let deadline = Duration::from_secs(state.settings.deadline_s);
+    let caller = caller(request);
     let body = state.on_runtime(async move {
-        let embedded = ragstone.embed(texts, deadline).await.map_err(Error::from)?;
+        let embedded = ragstone.embed(texts, caller, deadline).await.map_err(Error::from)?;
         // Half a million numbers are written at most: not on a thread that others wait for.
         let written = tokio::task::spawn_blocking(move || json(&model, &embedded, encoding)).await;
         written.map_err(|_| Error::internal("writing the vectors broke off"))?

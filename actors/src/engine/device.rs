@@ -3,7 +3,6 @@
 mod pass;
 mod swap;
 
-use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +16,7 @@ use super::inbox::{Inbox, Waiting};
 use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State, Tail, more_blocks};
+use super::shares::{Owner, Party, Present, Shares};
 use super::{EngineOptions, Job, Urgency, engine_panicked};
 use crate::error::{Error, Result};
 use crate::prefill::{Prefill, PrefillError, Prompt};
@@ -38,17 +38,11 @@ pub(super) struct Device<B: Backend> {
     /// Those that have begun, in the order they came.
     sequences: Vec<Sequence<B>>,
     pace: Pace,
-    served: Served,
+    shares: Shares,
     /// Whether background work was there at the last look.
     background_waits: bool,
     /// Passes that take one prefill along at most: one of several broke a pass.
     careful: usize,
-}
-
-/// What each tenant was given, in rows. One that was away begins where the one that was served least stands now: nobody saves up.
-#[derive(Default)]
-struct Served {
-    rows: HashMap<Arc<str>, u64>,
 }
 
 /// Who takes part in a pass: a prefill, or one tail of a sequence.
@@ -61,9 +55,9 @@ enum Part {
 impl<B: Backend> Device<B> {
     pub(super) fn new(backend: Arc<B>, tier: DeviceTier, inbox: Arc<Inbox>, options: EngineOptions, env: Env) -> Self {
         let pool = backend.new_pool(tier.options().blocks);
-        let (sequences, pace, served) = (Vec::new(), Pace::default(), Served::default());
+        let (sequences, pace, shares) = (Vec::new(), Pace::default(), Shares::default());
         let (background_waits, careful) = (false, 0);
-        Self { backend, pool, tier, inbox, options, env, sequences, pace, served, background_waits, careful }
+        Self { backend, pool, tier, inbox, options, env, sequences, pace, shares, background_waits, careful }
     }
 
     pub(super) fn run(&mut self) {
@@ -114,17 +108,11 @@ impl<B: Backend> Device<B> {
             _ => 0,
         });
         let rows = self.pace.rows(decoding.sum(), self.options.inter_token_ms);
-        let mut tenants: Vec<Arc<str>> = Vec::new();
-        let mut index = |tenant: &Arc<str>| {
-            tenants.iter().position(|known| known == tenant).unwrap_or_else(|| {
-                tenants.push(tenant.clone());
-                tenants.len() - 1
-            })
-        };
+        let mut present = Present::default();
         let mut views: Vec<View> = Vec::with_capacity(self.sequences.len());
         for sequence in &mut self.sequences {
-            let tenant = index(&sequence.tenant);
-            views.push(view(sequence, tenant, rows));
+            let owner = present.number(&sequence.party);
+            views.push(view(sequence, owner, rows));
         }
         self.inbox.look(|waiting| {
             for waiting in waiting.iter() {
@@ -133,7 +121,7 @@ impl<B: Backend> Device<B> {
                     (plan.total_tokens as usize).div_ceil(BLOCK_TOKENS) - plan.device_tokens() as usize / BLOCK_TOKENS;
                 views.push(View {
                     id: waiting.id,
-                    tenant: index(&waiting.job.tenant),
+                    owner: present.number(&Party::of(&waiting.job)),
                     background: waiting.urgency == Urgency::Background,
                     cached: plan.exact_tokens as usize,
                     to_compute: (plan.computed_tokens + plan.blended_tokens) as usize,
@@ -144,7 +132,7 @@ impl<B: Backend> Device<B> {
                 });
             }
         })?;
-        let served = self.served.of(&tenants);
+        let served = self.shares.of(&present);
         let limits = Limits {
             rows,
             background_rows: self.pace.background_rows(),
@@ -240,7 +228,7 @@ impl<B: Backend> Device<B> {
             Err(panic) => Err(PrefillError::Failed(engine_panicked(panic.as_ref()))),
         };
         let Waiting { id, urgency, overtaken, job } = waiting;
-        let reply = Reply::new(job.reply);
+        let (party, reply) = (Party::of(&job), Reply::new(job.reply));
         let table = match table {
             Ok(table) => table,
             Err(error) => {
@@ -248,7 +236,7 @@ impl<B: Backend> Device<B> {
                 return None;
             }
         };
-        let Job { tokens, plan, loads, device, selection, decode, tenant, queued, .. } = job;
+        let Job { tokens, plan, loads, device, selection, decode, queued, .. } = job;
         let (waits, outputs) = (reply.clone(), decode.iter().map(|spec| spec.output.clone()).collect::<Vec<_>>());
         let is_wanted = move || waits.is_wanted() && (outputs.is_empty() || outputs.iter().any(|to| !to.is_closed()));
         let env = self.env.clone();
@@ -259,7 +247,7 @@ impl<B: Backend> Device<B> {
         let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
         let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun };
         let state = State::Prefilling(Box::new(prefilling));
-        let sequence = Sequence { id, tenant, urgency, overtaken, state, paths: Vec::new(), swapped: None };
+        let sequence = Sequence { id, party, urgency, overtaken, state, paths: Vec::new(), swapped: None };
         let place = self.sequences.partition_point(|other| other.id < id);
         self.sequences.insert(place, sequence);
         None
@@ -324,11 +312,11 @@ impl<B: Backend> Device<B> {
 }
 
 /// A sequence as the scheduler sees it, if new chunks have `rows` rows at most.
-fn view<B: Backend>(sequence: &mut Sequence<B>, tenant: usize, rows: usize) -> View {
+fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: usize) -> View {
     let blocks = sequence.blocks();
     let mut view = View {
         id: sequence.id,
-        tenant,
+        owner,
         background: sequence.urgency == Urgency::Background,
         cached: 0,
         to_compute: 0,
@@ -369,21 +357,4 @@ fn copy_block<B: Backend>(
     copy: Option<BlockCopy>,
 ) -> Result<(), ragstone_kernels::Error> {
     copy.map_or(Ok(()), |copy| backend.copy_block(pool, copy.from(), copy.to()))
-}
-
-impl Served {
-    /// What each of `tenants`, who are all those there are now, was given.
-    fn of(&mut self, tenants: &[Arc<str>]) -> Vec<u64> {
-        let here = |tenant: &Arc<str>| self.rows.get(tenant).copied();
-        let least = tenants.iter().filter_map(here).min().unwrap_or(0);
-        let rows = tenants.iter().map(|tenant| (tenant.clone(), here(tenant).unwrap_or(least))).collect();
-        self.rows = rows;
-        tenants.iter().map(|tenant| self.rows[tenant]).collect()
-    }
-
-    fn add(&mut self, tenant: &Arc<str>, rows: u64) {
-        if let Some(served) = self.rows.get_mut(tenant) {
-            *served += rows;
-        }
-    }
 }

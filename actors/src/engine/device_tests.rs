@@ -133,7 +133,8 @@ impl Bench {
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
         let (selection, queued, tenant) = (Selection::default(), Stopwatch::start(), TENANT.into());
-        let job = Job { tokens, plan, loads, device, selection, decode, tenant, reply, queued };
+        let job =
+            Job { tokens, plan, loads, device, selection, decode, caller: Caller::default(), tenant, reply, queued };
         self.engine.submit(job, Urgency::Answer).expect("queued");
         (prefilled, decoded)
     }

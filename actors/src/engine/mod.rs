@@ -10,6 +10,7 @@ mod pace;
 mod prefiller;
 mod schedule;
 mod sequence;
+mod shares;
 
 pub use prefiller::{PrefillRequest, Prefiller};
 
@@ -28,6 +29,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::device::Device;
 use self::inbox::Inbox;
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{FreshSegment, PrefillError, Selection};
@@ -62,7 +64,9 @@ pub struct Job {
     pub selection: Selection,
     /// The answers that go on behind the prompt; none computes the prompt's KV only.
     pub decode: Vec<DecodeSpec>,
-    /// Whose it is: tenants that wait have equal shares.
+    /// Who asks: callers that wait have equal shares.
+    pub caller: Caller,
+    /// Whose it is: tenants of a caller have equal shares of its share.
     pub tenant: Arc<str>,
     /// Who waits for the prefill.
     pub reply: oneshot::Sender<Result<PrefillReport, PrefillError>>,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{DecodeSpec, Engine, Job, PrefillReport, Urgency};
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
@@ -35,6 +36,8 @@ pub struct PrefillRequest {
     pub decode: Vec<DecodeSpec>,
     /// Whose it is.
     pub tenant: Arc<str>,
+    /// Who asks.
+    pub caller: Caller,
     /// Who goes first.
     pub urgency: Urgency,
 }
@@ -47,9 +50,10 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, urgency } = request;
+        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency } = request;
         let queued = Stopwatch::start();
-        self.engine.submit(Job { tokens, plan, loads, device, selection, decode, tenant, reply, queued }, urgency)?;
+        self.engine
+            .submit(Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued }, urgency)?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }
 }

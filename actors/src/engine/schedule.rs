@@ -4,11 +4,14 @@
 //!
 //! - Every decoding sequence advances. Where its next block is not there, the sequence that came last is swapped out, whole.
 //! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
-//! - What is left of the step's rows goes to prefills: to the tenant that was served least, and of its prompts to the one with most
-//!   cached for each token to compute. Nobody is overtaken more than [`WINDOW`] times.
+//! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
+//!   its prompts to the one with most cached for each token to compute. Nobody is overtaken more than [`WINDOW`] times.
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
 use std::collections::BTreeSet;
+
+use super::shares::{Owner, Served};
+use crate::turns::may_have_more;
 
 /// How often a prompt is overtaken at most (RAGCache, section 5.2).
 pub(super) const WINDOW: u32 = 32;
@@ -21,8 +24,8 @@ const BACKGROUND_PART: usize = 4;
 pub(super) struct View {
     /// Greater came later.
     pub id: u64,
-    /// Whose it is, as an index into what tenants were served.
-    pub tenant: usize,
+    /// Whose it is.
+    pub owner: Owner,
     /// Whether nobody waits for it.
     pub background: bool,
     /// Prompt tokens whose KV was there or is computed.
@@ -86,15 +89,15 @@ struct Room<'a> {
     limits: Limits,
     /// A chunk under way that is longer has to wait.
     longest: usize,
-    served: &'a mut [u64],
+    served: &'a mut Served,
 }
 
-/// Decides. `served` is what each tenant was given so far, in rows.
-pub(super) fn schedule(views: &[View], served: &[u64], limits: Limits) -> Step {
+/// Decides. `served` is what callers and tenants were given so far, in rows.
+pub(super) fn schedule(views: &[View], served: &Served, limits: Limits) -> Step {
     let mut plan = Planning { views, free: limits.free_blocks, out: BTreeSet::new(), step: Step::default() };
     plan.decode();
     plan.swap_in(limits);
-    plan.prefill(served.to_vec(), limits);
+    plan.prefill(served.clone(), limits);
     plan.unblock();
     plan.step.swap_out = plan.out.iter().rev().copied().collect();
     plan.step
@@ -171,7 +174,7 @@ impl Planning<'_> {
         }
     }
 
-    fn prefill(&mut self, mut served: Vec<u64>, limits: Limits) {
+    fn prefill(&mut self, mut served: Served, limits: Limits) {
         let swapped = self.views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. })).count();
         let places = limits.sequences.saturating_sub(self.running().count() + swapped);
         let may_begin = self.out.is_empty() && swapped == self.step.swap_in.len();
@@ -206,7 +209,7 @@ impl Planning<'_> {
         {
             let view = candidates.swap_remove(next);
             let (rows, blocks, spared) = match view.phase {
-                Phase::Waiting { prompt_blocks } if room.places > 0 && !is_closed => {
+                Phase::Waiting { prompt_blocks } if self.may_begin(view, room) && !is_closed => {
                     (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
@@ -229,10 +232,21 @@ impl Planning<'_> {
             }
             left = left.saturating_sub(rows);
             self.free = self.free.saturating_sub(blocks);
-            room.served[view.tenant] += rows as u64;
+            room.served.callers[view.owner.caller] += rows as u64;
+            room.served.tenants[view.owner.tenant] += rows as u64;
             self.step.rows.push((view.id, rows));
         }
         budget.saturating_sub(left)
+    }
+
+    /// Whether there is a place for it among the sequences that run; one caller leaves some to others.
+    fn may_begin(&self, view: &View, room: &Room<'_>) -> bool {
+        let own = self.running().filter(|other| other.owner.caller == view.owner.caller && !other.background).count();
+        let begun = self.step.rows.iter().filter_map(|(id, _)| self.views.iter().find(|other| other.id == *id));
+        let is_own = |other: &&View| {
+            matches!(other.phase, Phase::Waiting { .. }) && other.owner.caller == view.owner.caller && !other.background
+        };
+        if view.background { room.places > 0 } else { may_have_more(own + begun.filter(is_own).count(), room.places) }
     }
 
     /// Where nothing runs though something could, had it blocks: the last sequence makes room for the others.
@@ -250,16 +264,17 @@ impl Planning<'_> {
     }
 }
 
-/// Who goes first of `candidates`: those that were overtaken often enough, then the tenant that was served least, what has most
-/// cached for each token to compute, and who came first.
-fn best(candidates: &[&View], served: &[u64]) -> Option<usize> {
+/// Who goes first of `candidates`: those that were overtaken often enough, then the caller and the tenant
+/// that were served least, what has most cached for each token to compute, and who came first.
+fn best(candidates: &[&View], served: &Served) -> Option<usize> {
     let key = |view: &View| {
         if view.overtaken >= WINDOW {
-            return (false, 0, 0.0, view.id);
+            return (false, (0, 0), 0.0, view.id);
         }
         // One more of each, so that of prompts with nothing cached the shorter goes first.
         let worth = (view.cached + 1) as f64 / (view.to_compute + 1) as f64;
-        (true, served[view.tenant], -worth, view.id)
+        let Owner { caller, tenant } = view.owner;
+        (true, (served.callers[caller], served.tenants[tenant]), -worth, view.id)
     };
     let order = |a: &View, b: &View| {
         let (a, b) = (key(a), key(b));

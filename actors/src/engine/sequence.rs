@@ -10,6 +10,7 @@ use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::DevicePath;
 use tokio::sync::oneshot;
 
+use super::shares::Party;
 use super::{DecodeSpec, Decoded, PrefillReport, Urgency};
 use crate::error::Error;
 use crate::prefill::{Prefill, PrefillError};
@@ -19,7 +20,7 @@ use crate::report::FinishReason;
 pub(super) struct Sequence<B: Backend> {
     /// Greater came later.
     pub id: u64,
-    pub tenant: Arc<str>,
+    pub party: Party,
     pub urgency: Urgency,
     pub overtaken: u32,
     pub state: State<B>,

@@ -70,7 +70,8 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection, tenant) = (tokens.into(), vec![decode], Selection::default(), "tests".into());
     let queued = Stopwatch::start();
-    let job = Job { tokens, plan, loads, device: None, selection, decode, tenant, reply, queued };
+    let job =
+        Job { tokens, plan, loads, device: None, selection, decode, caller: Caller::default(), tenant, reply, queued };
     (job, prefilled, decoded)
 }
 

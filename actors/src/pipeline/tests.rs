@@ -85,6 +85,7 @@ async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool)
         selection: None,
         root: RootCut::Whole,
         tenant: String::new(),
+        caller: Caller::default(),
         deadline: Duration::from_secs(60),
     };
     let answer = ragstone.answer(question).await.unwrap().collect().await.unwrap();

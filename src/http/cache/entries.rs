@@ -31,7 +31,7 @@ async fn set_pinned(
     let now = state.env.now_unix_ms();
     // Then pins of what is in no tier any more go, too.
     let every_pin = !pinned && filter.is_empty();
-    let answer = state.run(Work::Upkeep, async move {
+    let answer = state.run(&request, Work::Upkeep, async move {
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || {
             let (mut found, mut changing) = (0_u64, Vec::new());

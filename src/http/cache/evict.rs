@@ -30,7 +30,7 @@ struct Eviction {
 pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
     let now = state.env.now_unix_ms();
-    let answer = state.run(Work::Upkeep, async move {
+    let answer = state.run(&request, Work::Upkeep, async move {
         let matcher = filter.look_up(&ragstone, now).await?;
         blocking(move || evicted(&ragstone, &matcher, dry_run)).await
     });

@@ -32,7 +32,7 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
         return Err(Error::param("document", message));
     }
     let ragstone = opened.ragstone.clone();
-    let answer = state.run(Work::Change, async move {
+    let answer = state.run(&request, Work::Change, async move {
         if dry_run {
             return preview(ragstone, &collection, document.as_deref()).await;
         }

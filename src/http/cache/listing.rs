@@ -79,7 +79,7 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
     let limit = limit.unwrap_or(100).min(MOST_LISTED);
     let ragstone = state.opened()?.ragstone.clone();
     let now = state.env.now_unix_ms();
-    let answer = state.run(Work::Look, async move {
+    let answer = state.run(&request, Work::Look, async move {
         let within = (filter.collection.clone(), filter.document.clone());
         let matcher = filter.look_up(&ragstone, now).await?;
         let looking = ragstone.clone();

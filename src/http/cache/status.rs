@@ -1,6 +1,6 @@
 //! What every tier holds, what the start found, what is on its way.
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use serde_json::json;
 
 use super::entries::blocking;
@@ -9,9 +9,9 @@ use crate::lanes::Work;
 use crate::service::State;
 
 /// Tiers, device pool, workers, what the start found, unfinished warm-ups.
-pub async fn status(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let ragstone = state.opened()?.ragstone.clone();
-    let looked = state.run(Work::Look, async move {
+    let looked = state.run(&request, Work::Look, async move {
         let warm_jobs = ragstone.warmer().unfinished().await?;
         blocking(move || {
             let mut status = json!(ragstone.status());

@@ -21,8 +21,8 @@ pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Inc
     let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.run(Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
-    let copied = watched(&state, move |tell| {
+    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let copied = watched((&state, &request), move |tell| {
         let store = ragstone.store();
         let plan = store.plan_export(&matcher.listed(), &|entry| matcher.matches(entry))?;
         if dry_run {
@@ -47,8 +47,8 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Inc
     }
     check_folder(&options.url)?;
     let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.run(Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
-    let copied = watched(&state, move |tell| {
+    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let copied = watched((&state, &request), move |tell| {
         let bucket = open(&ragstone, &options, env)?;
         let store = ragstone.store();
         let plan = store.plan_import(&bucket, &|entry| matcher.matches_summary(entry))?;

@@ -29,7 +29,7 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
-    let verified = watched(&state, move |tell| {
+    let verified = watched((&state, &request), move |tell| {
         let status = store.status();
         let held = [(Tier::Host, Some(status.host)), (Tier::Disk, Some(status.disk)), (Tier::Object, status.object)];
         let wanted = held.into_iter().filter(|(tier, _)| tiers.contains(tier));
@@ -58,7 +58,7 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
             "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
         return Err(Error::invalid(message));
     }
-    let place = state.place(Work::Upkeep).await?;
+    let place = state.place(&request, Work::Upkeep).await?;
     let collected = blocking(move || {
         let _place = place;
         let store = ragstone.store();
@@ -75,10 +75,10 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
 /// Runs `work` on a thread that may wait, and sends `{"progress": {"done", "total"}}` now and then and `{"finished": …}` in
 /// the end. `work` hears whether anybody still listens.
 pub(super) async fn watched<R: Serialize>(
-    state: &State,
+    (state, request): (&State, &HttpRequest),
     work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
 ) -> Result<HttpResponse> {
-    let place = state.place(Work::Upkeep).await?;
+    let place = state.place(request, Work::Upkeep).await?;
     let (events, received) = mpsc::channel::<Value>(16);
     tokio::task::spawn_blocking(move || {
         let mut tell = |done: u64, total: u64| {

@@ -29,7 +29,7 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
     fields.finish()?;
     let warmer = opened.ragstone.warmer().clone();
     if dry_run {
-        let estimate = state.run(Work::Upkeep, async move { warmer.estimate(&wanted).await }).await??;
+        let estimate = state.run(&request, Work::Upkeep, async move { warmer.estimate(&wanted).await }).await??;
         let status = opened.ragstone.status();
         let bytes = estimate.tokens_missing * status.model.kv_bytes_per_token as u64;
         let mut answer = json!(estimate);
@@ -37,7 +37,7 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
         return Ok(HttpResponse::Ok().json(answer));
     }
     let beginning = warmer.clone();
-    let job = state.run(Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
+    let job = state.run(&request, Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
     if state.audience() == Audience::Private {
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;

@@ -54,7 +54,7 @@ impl<B: Backend> Device<B> {
             let (Part::Prefill(index) | Part::Tail(index, _)) = *part;
             // As if each row had passed all layers.
             let whole_rows = rows.div_ceil(layers);
-            self.served.add(&self.sequences[index].tenant, whole_rows as u64);
+            self.shares.add(&self.sequences[index].party, whole_rows as u64);
             match *part {
                 Part::Prefill(index) => {
                     let share = ms * rows as f64 / all_rows as f64;

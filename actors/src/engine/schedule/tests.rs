@@ -3,7 +3,21 @@ use super::*;
 const LIMITS: Limits = Limits { rows: 100, background_rows: 0, sequences: 8, free_blocks: 100, watermark_blocks: 1 };
 
 fn at(id: u64, phase: Phase) -> View {
-    View { id, tenant: 0, background: false, cached: 0, to_compute: 40, overtaken: 0, blocks: 4, promised: 0, phase }
+    View {
+        id,
+        owner: Owner::default(),
+        background: false,
+        cached: 0,
+        to_compute: 40,
+        overtaken: 0,
+        blocks: 4,
+        promised: 0,
+        phase,
+    }
+}
+
+fn nobody() -> Served {
+    Served { callers: vec![0], tenants: vec![0] }
 }
 
 fn waiting(id: u64) -> View {
@@ -23,7 +37,7 @@ fn everybody_decodes_and_the_rest_of_the_rows_prefills() {
     let long = View { to_compute: 4000, ..at(2, Phase::Prefilling { chunk: None, more_blocks: 7 }) };
     let views = [decoding(0, 0), decoding(1, 1), long, waiting(3), at(4, Phase::Loading)];
     // The short prompt first: with nothing cached, the fewer tokens the more each is worth.
-    let step = schedule(&views, &[0], LIMITS);
+    let step = schedule(&views, &nobody(), LIMITS);
     assert_eq!(rows(&step), [(0, 1), (1, 1), (3, 40), (2, 60)]);
     assert!(step.swap_out.is_empty() && step.swap_in.is_empty());
 }
@@ -32,41 +46,60 @@ fn everybody_decodes_and_the_rest_of_the_rows_prefills() {
 fn what_is_cached_goes_first_and_nobody_waits_for_ever() {
     let cached = View { cached: 400, to_compute: 40, ..waiting(7) };
     let mut views = [waiting(1), cached, View { to_compute: 90, ..waiting(2) }];
-    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(7, 40), (1, 40), (2, 20)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(7, 40), (1, 40), (2, 20)]);
     views[2].overtaken = WINDOW;
-    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(2, 90), (7, 10)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(2, 90), (7, 10)]);
     // One that was overtaken often enough and does not fit keeps all others from beginning.
     views[2].phase = Phase::Waiting { prompt_blocks: 1000 };
     let running = decoding(0, 0);
     let views = [running, views[0].clone(), views[1].clone(), views[2].clone()];
-    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(0, 1)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(0, 1)]);
     // Before that it lets others go by.
     let views = [views[0].clone(), waiting(1), at(2, Phase::Waiting { prompt_blocks: 1000 })];
-    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(0, 1), (1, 40)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(0, 1), (1, 40)]);
 }
 
 #[test]
-fn tenants_have_equal_shares() {
-    let of = |id, tenant| View { tenant, to_compute: 30, ..waiting(id) };
-    let views = [of(1, 0), of(2, 0), of(3, 0), of(4, 1)];
-    assert_eq!(rows(&schedule(&views, &[0, 0], LIMITS)), [(1, 30), (4, 30), (2, 30), (3, 10)]);
-    assert_eq!(rows(&schedule(&views, &[500, 0], LIMITS)), [(4, 30), (1, 30), (2, 30), (3, 10)]);
+fn callers_have_equal_shares_and_so_have_the_tenants_of_each() {
+    let of = |id, caller, tenant| View { owner: Owner { caller, tenant }, to_compute: 30, ..waiting(id) };
+    let served = |callers: [u64; 2], tenants: [u64; 3]| Served { callers: callers.into(), tenants: tenants.into() };
+    let views = [of(1, 0, 0), of(2, 0, 0), of(3, 0, 0), of(4, 1, 1)];
+    let order = |views: &[View], served| rows(&schedule(views, &served, LIMITS));
+    assert_eq!(order(&views, served([0, 0], [0, 0, 0])), [(1, 30), (4, 30), (2, 30), (3, 10)]);
+    assert_eq!(order(&views, served([500, 0], [500, 0, 0])), [(4, 30), (1, 30), (2, 30), (3, 10)]);
+    // Many tenants are no more than one to another caller.
+    let views = [of(1, 0, 0), of(2, 0, 0), of(3, 0, 1), of(4, 1, 2)];
+    assert_eq!(order(&views, served([60, 0], [60, 0, 0])), [(4, 30), (3, 30), (1, 30), (2, 10)]);
+}
+
+#[test]
+fn one_caller_leaves_a_place_to_others() {
+    let of = |id, caller| View { owner: Owner { caller, tenant: caller }, to_compute: 1, ..waiting(id) };
+    let views: Vec<View> = (0..9).map(|id| of(id, 0)).collect();
+    let served = Served { callers: vec![0; 2], tenants: vec![0; 2] };
+    let plenty = Limits { free_blocks: 1000, ..LIMITS };
+    assert_eq!(rows(&schedule(&views, &served, plenty)).len(), 7);
+    let mut views: Vec<View> = (0..7).map(|id| View { owner: Owner::default(), ..decoding(id, 0) }).collect();
+    views.extend([of(7, 0), of(8, 1)]);
+    let step = schedule(&views, &served, plenty);
+    assert_eq!(step.rows.last(), Some(&(8, 1)));
+    assert_eq!(step.rows.len(), 8);
 }
 
 #[test]
 fn background_work_has_what_is_left_and_a_share() {
     let background = View { background: true, to_compute: 500, ..waiting(1) };
-    assert_eq!(rows(&schedule(std::slice::from_ref(&background), &[0], LIMITS)), [(1, 100)]);
+    assert_eq!(rows(&schedule(std::slice::from_ref(&background), &nobody(), LIMITS)), [(1, 100)]);
     let busy = [background, View { to_compute: 500, ..waiting(2) }];
-    assert_eq!(rows(&schedule(&busy, &[0], LIMITS)), [(2, 100)]);
+    assert_eq!(rows(&schedule(&busy, &nobody(), LIMITS)), [(2, 100)]);
     let owed = Limits { background_rows: 20, ..LIMITS };
-    assert_eq!(rows(&schedule(&busy, &[0], owed)), [(1, 20), (2, 80)]);
+    assert_eq!(rows(&schedule(&busy, &nobody(), owed)), [(1, 20), (2, 80)]);
     // What it is owed and cannot use is not kept from others.
     let full = [View { phase: Phase::Waiting { prompt_blocks: 1000 }, ..busy[0].clone() }, busy[1].clone()];
-    assert_eq!(rows(&schedule(&full, &[0], owed)), [(2, 100)]);
+    assert_eq!(rows(&schedule(&full, &nobody(), owed)), [(2, 100)]);
     // Beside answers that decode it has a quarter at most.
     let views = [busy[0].clone(), decoding(5, 0)];
-    assert_eq!(rows(&schedule(&views, &[0], LIMITS)), [(5, 1), (1, 25)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(5, 1), (1, 25)]);
 }
 
 #[test]
@@ -75,24 +108,24 @@ fn the_last_to_come_makes_room_and_nobody_comes_in_meanwhile() {
     let prefilling = at(3, Phase::Prefilling { chunk: None, more_blocks: 1 });
     let swapped = at(0, Phase::Swapped { blocks: 1 });
     let views = [swapped, decoding(1, 1), decoding(2, 1), prefilling, waiting(4)];
-    let step = schedule(&views, &[0], full);
+    let step = schedule(&views, &nobody(), full);
     assert_eq!((rows(&step), step.swap_out, step.swap_in), (vec![(1, 1), (2, 1)], vec![3], vec![]));
     // It is its own turn: it goes itself.
-    let step = schedule(&[decoding(1, 1), decoding(2, 5)], &[0], Limits { free_blocks: 1, ..LIMITS });
+    let step = schedule(&[decoding(1, 1), decoding(2, 5)], &nobody(), Limits { free_blocks: 1, ..LIMITS });
     assert_eq!((rows(&step), step.swap_out), (vec![(1, 1)], vec![2]));
     // One that is alone is not swapped for itself.
-    let step = schedule(&[decoding(1, 1)], &[0], full);
+    let step = schedule(&[decoding(1, 1)], &nobody(), full);
     assert_eq!((rows(&step), step.swap_out), (vec![(1, 1)], vec![]));
 }
 
 #[test]
 fn what_was_swapped_out_comes_back_before_anybody_new() {
     let views = [decoding(1, 0), at(2, Phase::Swapped { blocks: 5 }), at(3, Phase::Swapped { blocks: 2 }), waiting(4)];
-    let step = schedule(&views, &[0], Limits { free_blocks: 7, ..LIMITS });
+    let step = schedule(&views, &nobody(), Limits { free_blocks: 7, ..LIMITS });
     assert_eq!((rows(&step), step.swap_in), (vec![(1, 1)], vec![2]), "the watermark stays free");
-    let step = schedule(&views, &[0], Limits { free_blocks: 20, ..LIMITS });
+    let step = schedule(&views, &nobody(), Limits { free_blocks: 20, ..LIMITS });
     assert_eq!((rows(&step), step.swap_in), (vec![(1, 1), (4, 40)], vec![2, 3]));
-    let step = schedule(&views[1..2], &[0], Limits { free_blocks: 3, ..LIMITS });
+    let step = schedule(&views[1..2], &nobody(), Limits { free_blocks: 3, ..LIMITS });
     assert_eq!(step.swap_in, [2], "nobody else is there");
 }
 
@@ -100,25 +133,26 @@ fn what_was_swapped_out_comes_back_before_anybody_new() {
 fn prefills_that_keep_each_other_from_growing_are_parted() {
     let stuck = |id| at(id, Phase::Prefilling { chunk: Some(16), more_blocks: 2 });
     let none = Limits { free_blocks: 1, ..LIMITS };
-    let step = schedule(&[stuck(1), stuck(2)], &[0], none);
+    let step = schedule(&[stuck(1), stuck(2)], &nobody(), none);
     assert_eq!((rows(&step), step.swap_out), (vec![], vec![2]));
     // It does not come back while the first needs what it left.
-    let step = schedule(&[stuck(1), at(2, Phase::Swapped { blocks: 4 })], &[0], Limits { free_blocks: 5, ..LIMITS });
+    let step =
+        schedule(&[stuck(1), at(2, Phase::Swapped { blocks: 4 })], &nobody(), Limits { free_blocks: 5, ..LIMITS });
     assert_eq!((rows(&step), step.swap_in), (vec![(1, 16)], vec![]));
     // What those under way will need is not there for new ones.
     let promised = View { promised: 60, ..at(1, Phase::Loading) };
     let views = [promised, at(2, Phase::Waiting { prompt_blocks: 60 })];
-    assert_eq!(schedule(&views, &[0], LIMITS), Step::default());
-    let step = schedule(&[stuck(1)], &[0], none);
+    assert_eq!(schedule(&views, &nobody(), LIMITS), Step::default());
+    let step = schedule(&[stuck(1)], &nobody(), none);
     assert_eq!(rows(&step), [(1, 16)], "alone it tries");
 }
 
 #[test]
 fn a_chunk_under_way_goes_on_as_long_as_it_is() {
     let chunk = |id, rows| at(id, Phase::Prefilling { chunk: Some(rows), more_blocks: 0 });
-    let step = schedule(&[chunk(1, 300), chunk(2, 10)], &[0], LIMITS);
+    let step = schedule(&[chunk(1, 300), chunk(2, 10)], &nobody(), LIMITS);
     assert_eq!(rows(&step), [(1, 300)]);
-    let step = schedule(&[View { to_compute: 10, ..chunk(2, 10) }, chunk(3, 300)], &[0], LIMITS);
+    let step = schedule(&[View { to_compute: 10, ..chunk(2, 10) }, chunk(3, 300)], &nobody(), LIMITS);
     assert_eq!(rows(&step), [(2, 10)], "the next one in the next step");
 }
 
@@ -136,7 +170,8 @@ fn steps_keep_their_promises() {
             free_blocks: random.usize(0..40),
             watermark_blocks: random.usize(0..3),
         };
-        let served = [random.u64(0..1000), random.u64(0..1000)];
+        let mut two = || vec![random.u64(0..1000), random.u64(0..1000)];
+        let served = Served { callers: two(), tenants: two() };
         let step = schedule(&views, &served, limits);
         assert_eq!(step, schedule(&views, &served, limits), "a pure function");
         check(&views, limits, &step, round);
@@ -153,10 +188,10 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         _ => Phase::Swapped { blocks },
     };
     let background = random.u8(0..4) == 0 && !matches!(phase, Phase::Decoding { .. });
-    let (tenant, overtaken) = (random.usize(0..2), random.u32(0..2 * WINDOW));
+    let (caller, overtaken) = (random.usize(0..2), random.u32(0..2 * WINDOW));
     View {
         id,
-        tenant,
+        owner: Owner { caller, tenant: caller },
         background,
         cached: random.usize(0..500),
         to_compute: random.usize(1..3000),

@@ -1,0 +1,33 @@
+//! Who asks, as far as fairness goes: whoever comes from one address shares what that address is given.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+/// Somebody who asks. Not who pays or who may: a name for shares, cheap to compare. Background work and the program itself
+/// are one caller, the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Caller(Option<IpAddr>);
+
+impl Caller {
+    /// The caller behind an address. An IPv6 network of 64 bits is one: that is what one machine is given.
+    pub fn of(address: IpAddr) -> Self {
+        Self(Some(match address.to_canonical() {
+            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
+            v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_a_caller_and_so_is_an_ipv6_network() {
+        let of = |address: &str| Caller::of(address.parse().unwrap());
+        assert_eq!(of("10.0.0.1"), of("::ffff:10.0.0.1"));
+        assert_ne!(of("10.0.0.1"), of("10.0.0.2"));
+        assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
+        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
+        assert_ne!(of("127.0.0.1"), Caller::default());
+    }
+}

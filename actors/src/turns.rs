@@ -1,0 +1,376 @@
+//! Fairness between callers, at whatever is scarce: places among those that are admitted, and turns at work that takes a processor.
+//!
+//! A place is refused or given at once; a turn is waited for. Both are kept until the result is dropped.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ragstone_storage::env::{Env, Stopwatch};
+use tokio::sync::oneshot;
+
+use crate::caller::Caller;
+use crate::error::{Error, ErrorKind, Result};
+
+/// A caller may hold so many times as much as is free, so that one alone leaves an eighth to others.
+const MOST_OF_FREE: usize = 7;
+/// How long a caller counts as active after its last turn: one that asks again and again finds its share free.
+const ACTIVE: Duration = Duration::from_secs(1);
+
+/// Whether a caller that holds `own` may have one more, where `free` are. Dynamic thresholds (Choudhury and Hahne, "Dynamic
+/// Queue Length Thresholds for Shared-Memory Packet Switches", 1998): whoever comes later finds something, however much one takes.
+pub(crate) fn may_have_more(own: usize, free: usize) -> bool {
+    own < free.saturating_mul(MOST_OF_FREE)
+}
+
+/// Places for a bounded number of requests, shared by dynamic thresholds.
+#[derive(Debug, Clone)]
+pub struct Places(Arc<PlacesInner>);
+
+#[derive(Debug)]
+struct PlacesInner {
+    name: &'static str,
+    capacity: usize,
+    held: Mutex<HashMap<Caller, usize>>,
+}
+
+/// A place; free again when this is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Places,
+    caller: Caller,
+}
+
+impl Places {
+    /// `capacity` places; `name` is what errors and the metric of refusals say.
+    pub fn new(name: &'static str, capacity: usize) -> Self {
+        Self(Arc::new(PlacesInner { name, capacity, held: Mutex::default() }))
+    }
+
+    /// Takes a place.
+    ///
+    /// # Errors
+    /// `Overloaded` where all are taken, or this caller has its part of them.
+    pub fn take(&self, caller: Caller) -> Result<Place> {
+        let mut held = self.held();
+        self.check(&held, caller)?;
+        *held.entry(caller).or_default() += 1;
+        drop(held);
+        Ok(Place { places: self.clone(), caller })
+    }
+
+    /// Whether [`take`](Self::take) would succeed now.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take)'s.
+    pub fn check_room(&self, caller: Caller) -> Result<()> {
+        self.check(&self.held(), caller)
+    }
+
+    /// How many are taken.
+    pub fn taken(&self) -> usize {
+        self.held().values().sum()
+    }
+
+    fn check(&self, held: &HashMap<Caller, usize>, caller: Caller) -> Result<()> {
+        let PlacesInner { name, capacity, .. } = &*self.0;
+        let own = held.get(&caller).copied().unwrap_or(0);
+        let free = capacity - held.values().sum::<usize>();
+        if may_have_more(own, free) {
+            return Ok(());
+        }
+        metrics::counter!("ragstone_shed_total", "worker" => *name).increment(1);
+        let whose = if free > 0 { "; the rest are for others" } else { "" };
+        let message = format!(
+            "the {name} queue is full: {own} of its {capacity} places are yours, {free} free{whose}; try again"
+        );
+        Err(Error::new(ErrorKind::Overloaded, message))
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<Caller, usize>> {
+        self.0.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut held = self.places.held();
+        if let Some(own) = held.get_mut(&self.caller) {
+            *own -= 1;
+            if *own == 0 {
+                held.remove(&self.caller);
+            }
+        }
+    }
+}
+
+/// Turns at work of which only so much is done at once. Callers that are active have equal shares of them: one alone has all, and
+/// of two, neither more than half, so that whoever comes next need not wait for the end of another's work.
+#[derive(Debug, Clone)]
+pub struct Turns(Arc<TurnsInner>);
+
+#[derive(Debug)]
+struct TurnsInner {
+    at_once: usize,
+    env: Env,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    callers: HashMap<Caller, Standing>,
+    waiting: Vec<Waiting>,
+    running: usize,
+    /// Turns given so far, and waiting ones numbered.
+    given: u64,
+    next_id: u64,
+}
+
+/// What is known of a caller.
+#[derive(Debug)]
+struct Standing {
+    running: usize,
+    waiting: usize,
+    /// The number of the turn that it was given last.
+    last_given: u64,
+    /// Since it last did anything.
+    idle: Stopwatch,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    id: u64,
+    caller: Caller,
+    go: oneshot::Sender<Turn>,
+}
+
+/// A turn; the next in line has it when this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    turns: Turns,
+    caller: Caller,
+}
+
+/// Leaves the line where its owner stops waiting.
+struct InLine<'a> {
+    turns: &'a Turns,
+    caller: Caller,
+    id: u64,
+}
+
+impl Turns {
+    /// One turn a processor, for everything that computes for milliseconds and is not the engine's: searches, listings, embeddings,
+    /// tokenizing. More at once would take the processors from each other, and only end later.
+    pub(crate) fn at_processors(env: Env) -> Self {
+        Self::new(std::thread::available_parallelism().map_or(2, usize::from).max(2), env)
+    }
+
+    /// So many turns at once.
+    pub fn new(at_once: usize, env: Env) -> Self {
+        Self(Arc::new(TurnsInner { at_once: at_once.max(1), env, state: Mutex::default() }))
+    }
+
+    /// Waits for a turn. Dropped before it comes, it leaves the line.
+    pub async fn take(&self, caller: Caller) -> Turn {
+        let (go, come) = oneshot::channel();
+        let id = self.state().join(caller, go, &self.0.env);
+        let _in_line = InLine { turns: self, caller, id };
+        self.pass_on();
+        match come.await {
+            Ok(turn) => turn,
+            // Whoever is in line is only forgotten by leaving it.
+            Err(_) => unreachable!("a waiting caller left the line"),
+        }
+    }
+
+    /// Gives free turns to whoever is next.
+    fn pass_on(&self) {
+        loop {
+            let mut state = self.state();
+            let Some(Waiting { caller, go, .. }) = state.next(self.0.at_once) else { return };
+            drop(state);
+            // Where its owner left just now the turn comes back, and is dropped here.
+            drop(go.send(Turn { turns: self.clone(), caller }));
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.state().end(self.caller, &self.turns.0.env);
+        self.turns.pass_on();
+    }
+}
+
+impl Drop for InLine<'_> {
+    fn drop(&mut self) {
+        self.turns.state().leave(self.caller, self.id, &self.turns.0.env);
+    }
+}
+
+impl State {
+    fn join(&mut self, caller: Caller, go: oneshot::Sender<Turn>, env: &Env) -> u64 {
+        self.callers.retain(|_, standing| standing.is_active());
+        let new = || Standing { running: 0, waiting: 0, last_given: 0, idle: env.stopwatch() };
+        self.callers.entry(caller).or_insert_with(new).waiting += 1;
+        self.next_id += 1;
+        self.waiting.push(Waiting { id: self.next_id, caller, go });
+        self.next_id
+    }
+
+    /// Takes the next out of the line: of those below their share, the caller who has least now, then the one whose last turn is longest
+    /// ago; its oldest request.
+    fn next(&mut self, at_once: usize) -> Option<Waiting> {
+        if self.running >= at_once || self.waiting.is_empty() {
+            return None;
+        }
+        self.callers.retain(|_, standing| standing.is_active());
+        let share = (at_once / self.callers.len().max(1)).max(1);
+        let rank = |waiting: &Waiting| {
+            let standing = self.callers.get(&waiting.caller)?;
+            (standing.running < share).then_some((standing.running, standing.last_given, waiting.id))
+        };
+        let ranked = self.waiting.iter().enumerate().filter_map(|(index, waiting)| Some((rank(waiting)?, index)));
+        let (_, index) = ranked.min()?;
+        let next = self.waiting.remove(index);
+        self.running += 1;
+        self.given += 1;
+        if let Some(standing) = self.callers.get_mut(&next.caller) {
+            standing.waiting -= 1;
+            standing.running += 1;
+            standing.last_given = self.given;
+        }
+        Some(next)
+    }
+
+    fn end(&mut self, caller: Caller, env: &Env) {
+        self.running -= 1;
+        if let Some(standing) = self.callers.get_mut(&caller) {
+            standing.running -= 1;
+            standing.idle = env.stopwatch();
+        }
+    }
+
+    fn leave(&mut self, caller: Caller, id: u64, env: &Env) {
+        let Some(index) = self.waiting.iter().position(|waiting| waiting.id == id) else { return };
+        self.waiting.remove(index);
+        if let Some(standing) = self.callers.get_mut(&caller) {
+            standing.waiting -= 1;
+            standing.idle = env.stopwatch();
+        }
+    }
+}
+
+impl Standing {
+    fn is_active(&self) -> bool {
+        self.running + self.waiting > 0 || self.idle.elapsed() < ACTIVE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    fn caller(number: u8) -> Caller {
+        Caller::of([127, 0, 0, number].into())
+    }
+
+    #[test]
+    fn one_caller_leaves_an_eighth_of_the_places_and_gets_back_what_it_gives() {
+        let places = Places::new("test", 64);
+        let mut held: Vec<Place> = std::iter::from_fn(|| places.take(caller(1)).ok()).collect();
+        assert_eq!((held.len(), places.taken()), (56, 56));
+        let error = places.take(caller(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Overloaded);
+        assert!(error.to_string().contains("56 of its 64 places are yours, 8 free"), "{error}");
+        let other = places.take(caller(2)).unwrap();
+        assert_eq!(places.check_room(caller(1)).unwrap_err().kind(), ErrorKind::Overloaded);
+        held.truncate(48);
+        places.check_room(caller(1)).unwrap();
+        drop((held, other));
+        assert_eq!(places.taken(), 0);
+    }
+
+    #[test]
+    fn a_single_place_is_everybodys() {
+        let places = Places::new("test", 1);
+        let only = places.take(caller(1)).unwrap();
+        assert_eq!(places.take(caller(2)).unwrap_err().kind(), ErrorKind::Overloaded);
+        drop(only);
+        places.take(caller(2)).unwrap();
+        assert_eq!(Places::new("test", 0).take(caller(1)).unwrap_err().kind(), ErrorKind::Overloaded);
+    }
+
+    #[test]
+    fn one_alone_has_all_turns_and_of_two_each_has_half() {
+        let turns = Turns::new(4, Env::seeded(1, 0));
+        let mut alone: Vec<Turn> = Vec::new();
+        for _ in 0..4 {
+            alone.push(turns.take(caller(1)).now_or_never().expect("all are its"));
+        }
+        let mut more: Vec<_> = (0..3).map(|_| Box::pin(turns.take(caller(1)))).collect();
+        let mut other: Vec<_> = (0..3).map(|_| Box::pin(turns.take(caller(2)))).collect();
+        assert!(more.iter_mut().chain(&mut other).all(|turn| turn.as_mut().now_or_never().is_none()));
+        alone.truncate(2);
+        let first = other.remove(0).now_or_never().expect("the next is the other's");
+        let second = other.remove(0).now_or_never().expect("and the one after it");
+        assert!(more[0].as_mut().now_or_never().is_none());
+        drop((first, second));
+        let third = other.remove(0).now_or_never().expect("it has none now");
+        assert!(more[0].as_mut().now_or_never().is_none(), "half is free for who was here just now");
+        drop(third);
+        turns.0.env.advance(ACTIVE);
+        assert!(more[0].as_mut().now_or_never().is_none(), "nobody looked yet");
+        alone.pop();
+        let all: Vec<_> = more.into_iter().filter_map(FutureExt::now_or_never).collect();
+        assert_eq!(all.len(), 3, "alone again");
+    }
+
+    #[test]
+    fn of_one_turn_callers_have_it_one_after_the_other() {
+        let turns = Turns::new(1, Env::seeded(1, 0));
+        let mut running = Some(turns.take(caller(1)).now_or_never().expect("free"));
+        let mut many: Vec<_> = (0..20).map(|_| Box::pin(turns.take(caller(1)))).collect();
+        assert!(many.iter_mut().all(|turn| turn.as_mut().now_or_never().is_none()));
+        let mut few = Box::pin(turns.take(caller(2)));
+        assert!(few.as_mut().now_or_never().is_none());
+        running.take();
+        running = few.now_or_never();
+        assert!(running.is_some(), "whose last turn is longest ago");
+        running.take();
+        assert!(many.remove(0).now_or_never().is_some());
+    }
+
+    #[test]
+    fn whoever_leaves_the_line_costs_nobody_a_turn() {
+        let turns = Turns::new(1, Env::seeded(1, 0));
+        let running = turns.take(caller(1)).now_or_never().expect("free");
+        let mut line: Vec<_> = (1..4).map(|number| Box::pin(turns.take(caller(number)))).collect();
+        assert!(line.iter_mut().all(|turn| turn.as_mut().now_or_never().is_none()));
+        let last = line.pop().expect("three");
+        drop(running);
+        // The turn is on its way to one of them, and the other leaves, too.
+        drop(line);
+        assert!(last.now_or_never().is_some());
+        assert_eq!(turns.state().running, 0);
+        turns.take(caller(9)).now_or_never().expect("free");
+    }
+
+    #[test]
+    fn callers_are_forgotten() {
+        let (mut state, env) = (State::default(), Env::seeded(1, 0));
+        for number in 0..100 {
+            let (go, _come) = oneshot::channel();
+            let id = state.join(caller(number), go, &env);
+            state.leave(caller(number), id, &env);
+            env.advance(ACTIVE);
+        }
+        assert_eq!(state.callers.len(), 1);
+    }
+}
