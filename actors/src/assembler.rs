@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::prompt::{ChatLayout, PromptFormat, assemble_chat, assemble_tokens};
+use crate::prompt::{ChatLayout, PromptFormat, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
 use crate::turns::Turns;
@@ -92,7 +92,7 @@ impl Assembler {
         deadline: Instant,
     ) -> Result<Vec<Segment>> {
         if let Input::Tokens(tokens) = &question.input {
-            return Ok(assemble_tokens(tokens.clone()));
+            return Ok(Segment::of_text(tokens));
         }
         let question = question.clone();
         self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
@@ -148,8 +148,8 @@ impl Inner {
     fn assemble(&self, input: &Input, passages: &[Arc<[u32]>], today: Date) -> Result<Vec<Segment>> {
         let mut budget = Budget::new(self.context);
         Ok(match input {
-            Input::Tokens(tokens) => assemble_tokens(tokens.clone()),
-            Input::Text(text) => assemble_tokens(budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
+            Input::Tokens(tokens) => Segment::of_text(tokens),
+            Input::Text(text) => Segment::of_text(&budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
             Input::Chat { messages, context } => {
                 let layout = self.chat.as_ref().map(|layout| (layout, today));
                 let passages = context.as_ref().map(|_| passages);

@@ -211,7 +211,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         urgency: Urgency::Background,
         deadline: deadline_after(DEADLINE),
     };
-    let ran = workers.runner.run(&run, |_| (Vec::new(), ())).await?;
+    let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
     let planned_in = ran.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
     let keep = Keep { tenant, segments: ran.prefill.fresh, planned_in };

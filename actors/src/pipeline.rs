@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::Sampler;
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
+use ragstone_storage::key::KvKey;
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::sync::mpsc;
@@ -15,9 +16,10 @@ use tracing::Instrument;
 use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
 use crate::caller::Caller;
-use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
+use crate::engine::{DecodeSpec, Decoded, Engine, FileText, FullText, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
+use crate::prefill::FreshSegment;
 use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
@@ -189,8 +191,9 @@ impl Pipeline {
             urgency: Urgency::Answer,
             deadline,
         };
-        let decode = |tokens: &[u32]| {
-            let (decode, output) = self.decode_spec(question, tokens, max_tokens);
+        let decode = |plan: &LoadPlan, tokens: &[u32]| {
+            let file = plan.files_answer.then(|| self.file_text(question, plan.epoch.min(found_in)));
+            let (decode, output) = self.decode_spec(question, tokens, max_tokens, file);
             (vec![decode], output)
         };
         let ran = self.runner.run(&run, decode).await?;
@@ -199,17 +202,26 @@ impl Pipeline {
     }
 
     fn plan_options(&self, question: &Question) -> PlanOptions {
-        let (mut reuse, ratio) = match question.reuse {
+        let (reuse, ratio) = match question.reuse {
             Reuse::Auto => (ReuseMode::Auto, self.settings.recompute_ratio),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, ratio),
             Reuse::Exact => (ReuseMode::ExactOnly, self.settings.recompute_ratio),
             Reuse::Off => (ReuseMode::Off, self.settings.recompute_ratio),
         };
-        // The turns of a plain conversation follow each other: none is to be blended, or computed behind the root alone.
-        if reuse == ReuseMode::Auto && matches!(&question.input, Input::Chat { context: None, .. }) {
-            reuse = ReuseMode::ExactOnly;
-        }
         PlanOptions { ratio, reuse }
+    }
+
+    /// Files an answer's text as it grows, for the next turn of its conversation.
+    fn file_text(&self, question: &Question, planned_in: u64) -> FileText {
+        let tenant: Arc<str> = question.tenant.as_str().into();
+        let (fingerprint, background, evictor) =
+            (*self.store.fingerprint(), self.background.clone(), self.evictor.clone());
+        Arc::new(move |FullText { parent, tokens, layers, compute_us }| {
+            let key = KvKey::derive(&fingerprint, &tenant, parent.as_ref(), &tokens);
+            let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
+            background.keep(&evictor, Keep { tenant: tenant.clone(), segments, planned_in });
+            key
+        })
     }
 
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
@@ -218,6 +230,7 @@ impl Pipeline {
         question: &Question,
         prompt: &[u32],
         max_tokens: usize,
+        file: Option<FileText>,
     ) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
         let sampling = &question.sampling;
         let max_tokens = max_tokens.max(1);
@@ -225,7 +238,7 @@ impl Pipeline {
         let own: &[u32] = if sampling.ignore_eos { &[] } else { self.assembler.tokenizer().eos_ids() };
         let end_tokens: Arc<[u32]> = own.iter().chain(&sampling.stop_token_ids).copied().collect();
         let sampler = Sampler::answering(sampling.clone(), prompt, &end_tokens);
-        (DecodeSpec { sampler, max_tokens, end_tokens, output }, tokens)
+        (DecodeSpec { sampler, max_tokens, end_tokens, file, output }, tokens)
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
@@ -273,20 +286,31 @@ fn cut_root(segments: &mut Vec<Segment>) {
 
 fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
     let prefill = &sequence.prefill;
-    let segments = sequence.plan.segments.iter().map(|planned| {
+    let mut segments: Vec<SegmentReport> = Vec::new();
+    for planned in &sequence.plan.segments {
         let (source, tier) = match planned.source {
             Source::Load { tier, .. } => ("exact", Some(tier)),
             Source::Blend { tier, .. } => ("blend", Some(tier)),
             Source::Compute => ("compute", None),
         };
-        SegmentReport { kind: planned.kind, tokens: planned.range.len() as u32, source, tier }
-    });
+        let tokens = planned.range.len() as u32;
+        match segments.last_mut() {
+            // Where text is cut is of no interest.
+            Some(last)
+                if planned.kind == SegmentKind::Text
+                    && (last.kind, last.source, last.tier) == (planned.kind, source, tier) =>
+            {
+                last.tokens += tokens;
+            }
+            _ => segments.push(SegmentReport { kind: planned.kind, tokens, source, tier }),
+        }
+    }
     ReuseReport {
         tokens: prefill.account,
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
         ratio: sequence.plan.ratio,
-        segments: segments.collect(),
+        segments,
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,
             plan_ms: sequence.plan_ms,

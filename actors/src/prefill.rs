@@ -52,6 +52,8 @@ pub struct Prompt {
     pub selection: Selection,
     /// The clock that measures what the KV costs.
     pub env: Env,
+    /// Whether the K and V of the question are wanted: an answer is to be filed behind it.
+    pub files_answer: bool,
     /// Asked before each layer: a prompt that nobody waits for any more is left there.
     pub is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
 }
@@ -62,6 +64,8 @@ pub struct Prefilled {
     pub logits: Vec<f32>,
     /// KV that was computed exactly and may be kept.
     pub fresh: Vec<FreshSegment>,
+    /// The text that the answer goes on with, where that is to be filed.
+    pub question: Option<OpenText>,
     /// Whether all KV that was to be kept is finite; if not, nothing of the prompt may be kept anywhere.
     pub is_finite: bool,
     /// Where each token's KV came from.
@@ -89,6 +93,17 @@ pub struct FreshSegment {
     pub layers: Vec<LayerBytes>,
     /// Its share of the computation, in microseconds.
     pub compute_us: u64,
+}
+
+/// Text that is not long enough for a segment yet, and its K and V, in the store's form.
+#[derive(Debug, Clone)]
+pub struct OpenText {
+    /// What stands before it.
+    pub parent: Option<KvKey>,
+    /// Its token ids.
+    pub tokens: Vec<u32>,
+    /// First layer first.
+    pub layers: Vec<LayerBytes>,
 }
 
 /// Why a prefill did not finish.

@@ -2,7 +2,7 @@
 //!
 //! Every segment is tokenized on its own, and its separators belong to it, so that a passage has the same token ids
 //! wherever it stands (the condition for reusing its KV). The root is the system prompt alone: passages stand before the
-//! first question of a conversation, earlier turns behind them, so that a later turn finds the passages' entries.
+//! first question of a conversation, all turns behind them, so that a later turn finds the passages' entries, and the turns before it.
 
 mod date;
 mod layout;
@@ -20,10 +20,6 @@ use crate::budget::Budget;
 use crate::error::{Error, ErrorKind, Result};
 pub use date::PromptDate;
 pub(crate) use layout::ChatLayout;
-
-/// Tokens of earlier turns that make a segment of a plain conversation: shorter ones would be more entries than they are
-/// worth.
-const TURN_TOKENS: usize = 64;
 
 /// How passages and questions are written into a prompt.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -90,9 +86,7 @@ fn fill(template: &str, fields: &[(&str, &str)]) -> String {
 struct Frame {
     /// What stands before the passages; without passages, before the first user message.
     root: Vec<Piece>,
-    /// Without passages, the turns before the last one. Those of a longer conversation begin with them.
-    turns: Vec<Vec<Piece>>,
-    /// The rest.
+    /// The rest: every turn. That of a longer conversation begins with the same tokens.
     question: Vec<Piece>,
     /// The chat template wrote the beginning-of-sequence token itself.
     has_bos: bool,
@@ -120,9 +114,7 @@ impl Piece {
 
 /// Joins the segments of a conversation: root (the system prompt), passages, question (the rest, earlier turns first).
 ///
-/// `passages` are token ids made at ingest with [`PromptFormat::render_passage`]. Without passages earlier turns are
-/// segments, so that a longer conversation finds them again; they are like passages in everything but blending, which
-/// the caller must not ask for.
+/// `passages` are token ids made at ingest with [`PromptFormat::render_passage`].
 pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
     passages: Option<&[Arc<[u32]>]>,
@@ -133,45 +125,32 @@ pub(crate) fn assemble_chat(
 ) -> Result<Vec<Segment>> {
     let frame = match layout {
         Some((layout, today)) => layout.frame(messages, passages.is_some(), format, today, tokenizer)?,
-        None => frame_plain(messages, passages.is_some(), format)?,
+        None => frame_plain(messages, format)?,
     };
     let mut root = Piece::encode(&frame.root, tokenizer, budget)?;
     if !frame.has_bos {
         root.splice(0..0, tokenizer.bos_id());
     }
-    let mut segments = Vec::with_capacity(2 + passages.map_or(frame.turns.len(), <[_]>::len));
+    let mut segments = Vec::new();
     if !root.is_empty() {
         segments.push(Segment { kind: SegmentKind::Root, tokens: root.into() });
     }
     for tokens in passages.unwrap_or_default() {
         segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
     }
-    // Turns are joined from the first on, so that a longer conversation joins the same ones.
-    let mut open = Vec::new();
-    for turn in &frame.turns {
-        open.extend(Piece::encode(turn, tokenizer, budget)?);
-        if open.len() >= TURN_TOKENS {
-            segments.push(Segment { kind: SegmentKind::Passage, tokens: std::mem::take(&mut open).into() });
-        }
-    }
-    open.extend(Piece::encode(&frame.question, tokenizer, budget)?);
-    segments.push(Segment { kind: SegmentKind::Question, tokens: open.into() });
+    segments.extend(Segment::of_text(&Piece::encode(&frame.question, tokenizer, budget)?));
     Ok(segments)
 }
 
-/// The prompt of a plain completion: one question segment.
-pub fn assemble_tokens(tokens: Vec<u32>) -> Vec<Segment> {
-    vec![Segment { kind: SegmentKind::Question, tokens: tokens.into() }]
-}
-
 /// A model without a chat template: the format's own texts.
-fn frame_plain(messages: &[ChatMessage], with_passages: bool, format: &PromptFormat) -> Result<Frame> {
+fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame> {
     check_last(messages)?;
     let leading = leading_system(messages);
     let mut root: String = messages[..leading].iter().map(|message| format!("{}\n", message.content)).collect();
     if root.is_empty() {
         root.clone_from(&format.system);
     }
+    // Each turn is tokenized on its own: there is no control token that would keep its words apart from the next one's.
     let mut turns = vec![String::new()];
     for message in &messages[leading..] {
         let text = match message.role.as_str() {
@@ -181,17 +160,12 @@ fn frame_plain(messages: &[ChatMessage], with_passages: bool, format: &PromptFor
             _ => continue,
         };
         match turns.last_mut() {
-            Some(turn) if with_passages || message.role != "user" || turn.is_empty() => turn.push_str(&text),
+            Some(turn) if message.role != "user" || turn.is_empty() => turn.push_str(&text),
             _ => turns.push(text),
         }
     }
-    let question = turns.pop().unwrap_or_default();
-    Ok(Frame {
-        root: vec![Piece::Words(root)],
-        turns: turns.into_iter().map(|turn| vec![Piece::Words(turn)]).collect(),
-        question: vec![Piece::Words(question)],
-        has_bos: false,
-    })
+    let question = turns.into_iter().map(Piece::Words).collect();
+    Ok(Frame { root: vec![Piece::Words(root)], question, has_bos: false })
 }
 
 /// How many messages are the system prompt: those before anybody spoke. One that comes later must not change the root.

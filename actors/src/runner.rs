@@ -57,7 +57,11 @@ pub(crate) struct Ran<T> {
 impl Runner {
     /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
     /// `decode` makes the answers that are to follow, anew for each attempt.
-    pub(crate) async fn run<T>(&self, run: &Run, decode: impl Fn(&[u32]) -> (Vec<DecodeSpec>, T)) -> Result<Ran<T>> {
+    pub(crate) async fn run<T>(
+        &self,
+        run: &Run,
+        decode: impl Fn(&LoadPlan, &[u32]) -> (Vec<DecodeSpec>, T),
+    ) -> Result<Ran<T>> {
         let Run { segments, caller, tenant, selection, urgency, deadline, .. } = run;
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (mut options, mut on_device) = (run.options, true);
@@ -72,7 +76,7 @@ impl Runner {
                 on_device = false;
                 continue;
             }
-            let (decode, outputs) = decode(&tokens);
+            let (decode, outputs) = decode(&plan, &tokens);
             let request = PrefillRequest {
                 tokens: tokens.clone(),
                 plan: plan.clone(),

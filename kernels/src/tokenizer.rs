@@ -131,11 +131,6 @@ impl Tokenizer {
         self.inner.control.is_match(text)
     }
 
-    /// Where the last control token of a text ends, in bytes. What stands there is tokenized apart from what is before it.
-    pub fn behind_control(&self, text: &str) -> Option<usize> {
-        self.inner.control.find_iter(text).last().map(|found| found.end())
-    }
-
     /// The text of token ids, without control tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.decode_with(ids, false)

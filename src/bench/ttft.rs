@@ -267,6 +267,7 @@ impl Bench {
             loads: fused.loads,
             selection: Selection::default(),
             env: self.host.env().clone(),
+            files_answer: false,
             is_wanted: Arc::new(|| true),
         };
         let done =

@@ -95,6 +95,8 @@ pub struct LoadPlan {
     pub epoch: u64,
     /// Key of the root, the parent of entries behind the root; `None` without a root.
     pub root_key: Option<KvKey>,
+    /// Whether an answer behind this prompt may be filed: everything before it is exact. It begins with the question's tokens.
+    pub files_answer: bool,
     /// Passages (indices of segments) without an entry behind the root that this plan will not file either: worth
     /// computing in the background, so that they can be blended next time. Only in [`ReuseMode::Auto`].
     pub missing_behind_root: Vec<usize>,
@@ -110,6 +112,11 @@ impl LoadPlan {
         };
         let with_tokens = self.segments.iter().filter(|segment| !segment.range.is_empty());
         with_tokens.map_while(move |segment| Some((segment, key(segment)?)))
+    }
+
+    /// What the prompt ends with and nobody looks up: its tokens are the first of the answer's text.
+    pub fn question(&self) -> Option<&SegmentPlan> {
+        self.segments.last().filter(|segment| segment.kind == SegmentKind::Question)
     }
 
     /// The true position of each slot of the prompt.
@@ -176,6 +183,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
         exact_tokens: tokens_of(|source| matches!(source, Source::Load { .. })),
         blended_tokens: tokens_of(|source| matches!(source, Source::Blend { .. })),
         computed_tokens: tokens_of(|source| matches!(source, Source::Compute)),
+        files_answer: options.reuse != ReuseMode::Off && is_exact_so_far,
         root_key: found.iter().find(|at| at.kind == SegmentKind::Root).and_then(|at| at.chain_key),
         missing_behind_root: missing_behind_root(found, &segments, options.reuse),
         segments,

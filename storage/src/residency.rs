@@ -3,6 +3,8 @@
 //! The longest exact path comes first: from the start of the prompt, as many segments as have an entry that was
 //! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
 //! alone are candidates for blending, wherever those stand; and last, where the bucket keeps 8 bits, what it has of them.
+//! What is neither root nor passage is cut every [`TEXT_TOKENS`] tokens, so that a prompt finds whatever it has in common with
+//! an earlier one from the start on: conversations, completions, few-shot examples.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,17 +25,34 @@ pub enum SegmentKind {
     Root,
     /// A passage of a document.
     Passage,
-    /// The question, and everything else that is computed anew every time. Never looked up, never filed.
+    /// [`TEXT_TOKENS`] tokens of anything else: of a conversation, of a prompt to complete, of an answer. Of use only behind what it was
+    /// computed behind: never blended.
+    Text,
+    /// What is left of the text at the end, and is computed every time. Never looked up, never filed.
     Question,
 }
 
-/// A part of a prompt that was tokenized on its own; separators belong to its tokens.
-#[derive(Debug, Clone)]
+/// Tokens of a [`SegmentKind::Text`] segment. Fewer would find up to so many more, and be that many more entries to look up,
+/// load and keep.
+pub const TEXT_TOKENS: usize = 64;
+
+/// A part of a prompt; separators belong to its tokens. Roots and passages were tokenized on their own.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// What it is.
     pub kind: SegmentKind,
     /// Token ids; may be empty.
     pub tokens: Arc<[u32]>,
+}
+
+impl Segment {
+    /// The text that ends a prompt, as segments: [`SegmentKind::Text`] as far as it goes, then the question.
+    pub fn of_text(tokens: &[u32]) -> Vec<Self> {
+        let (texts, rest) = tokens.as_chunks::<TEXT_TOKENS>();
+        let text = |tokens: &[u32; TEXT_TOKENS]| Self { kind: SegmentKind::Text, tokens: tokens[..].into() };
+        let question = Self { kind: SegmentKind::Question, tokens: rest.into() };
+        texts.iter().map(text).chain([question]).collect()
+    }
 }
 
 /// What is known of a prompt's segments, one for one. Keep it until everything is loaded: it pins what was found.
@@ -99,7 +118,7 @@ pub enum SegmentState {
     Missing,
 }
 
-/// Looks up a prompt of the tenant `salt`: an optional root, then passages, then an optional question. Pins what it
+/// Looks up a prompt of the tenant `salt`: an optional root, then passages and text, then an optional question. Pins what it
 /// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
 /// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
@@ -157,7 +176,12 @@ pub fn look_up_prompt(
     Ok(residency)
 }
 
-/// Asks object storage for what is not on the device, all at once.
+/// Text segments that object storage is asked for at first. Where it has all of them, it is asked for so many times more.
+const FIRST_TEXTS: usize = 4;
+const MORE_TEXTS: usize = 4;
+
+/// Asks object storage for what is not on the device: all at once, but for text, which is of use only as far as all before it
+/// is there, and is mostly nowhere.
 fn find_objects(
     store: &KvStore,
     precision: Precision,
@@ -166,13 +190,29 @@ fn find_objects(
     on_device: usize,
 ) -> ObjectsFound {
     let path = segments.iter().zip(keys).filter(|(_, at)| at.chain_key.is_some());
-    let wanted = path.skip(on_device).flat_map(|(segment, at)| {
-        let behind_root = at.behind_root_key.as_ref().filter(|key| at.chain_key != Some(**key));
+    let wanted = |(segment, at): &(&'_ Segment, &'_ SegmentResidency)| {
+        let behind_root = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
         let precision = if at.kind == SegmentKind::Passage { precision } else { Precision::Exact };
-        let keys = [at.chain_key.as_ref(), behind_root].into_iter().flatten();
-        keys.map(move |key| Wanted { key, tokens: &segment.tokens, precision })
-    });
-    store.find_wanted(wanted)
+        let tokens = segment.tokens.clone();
+        let keys = [at.chain_key, behind_root].into_iter().flatten();
+        keys.map(move |key| (key, tokens.clone(), precision)).collect::<Vec<_>>()
+    };
+    let (texts, mut asked): (Vec<_>, Vec<_>) = path.skip(on_device).partition(|(_, at)| at.kind == SegmentKind::Text);
+    let (mut found, mut from, mut count) = (ObjectsFound::default(), 0, FIRST_TEXTS);
+    loop {
+        let wave = &texts[from..texts.len().min(from + count)];
+        asked.extend(wave);
+        let keys: Vec<_> = asked.drain(..).flat_map(|at| wanted(&at)).collect();
+        let wanted = keys.iter().map(|(key, tokens, precision)| Wanted { key, tokens, precision: *precision });
+        found.extend(store.find_wanted(wanted));
+        let is_there = |at: &SegmentResidency| {
+            at.chain_key.is_some_and(|key| found.contains(&key) || store.contains(&key).is_some())
+        };
+        (from, count) = (from + wave.len(), count * MORE_TEXTS);
+        if from == texts.len() || !wave.iter().all(|(_, at)| is_there(at)) {
+            return found;
+        }
+    }
 }
 
 /// What only 8 bits are left of. What was computed behind the same prefix is closer than what was behind the root.
@@ -230,12 +270,12 @@ fn check_order(segments: &[Segment]) -> Result<()> {
     for (index, segment) in segments.iter().enumerate() {
         let stands_right = match segment.kind {
             SegmentKind::Root => index == 0,
-            SegmentKind::Passage => true,
+            SegmentKind::Passage | SegmentKind::Text => true,
             SegmentKind::Question => index == last,
         };
         if !stands_right {
             return Err(Error::invalid_input(format!(
-                "segment {index} of {} is a {:?}; a prompt is a root, then passages, then the question",
+                "segment {index} of {} is a {:?}; a prompt is a root, then passages and text, then the question",
                 segments.len(),
                 segment.kind
             )));

@@ -240,14 +240,17 @@ impl<B: Backend> Device<B> {
         let (waits, outputs) = (reply.clone(), decode.iter().map(|spec| spec.output.clone()).collect::<Vec<_>>());
         let is_wanted = move || waits.is_wanted() && (outputs.is_empty() || outputs.iter().any(|to| !to.is_closed()));
         let env = self.env.clone();
-        let prompt = Prompt { tokens: tokens.clone(), plan, loads, selection, env, is_wanted: Arc::new(is_wanted) };
+        let files_answer = decode.iter().any(|spec| spec.file.is_some());
+        let is_wanted = Arc::new(is_wanted);
+        let prompt = Prompt { tokens: tokens.clone(), plan, loads, selection, env, files_answer, is_wanted };
         let prefill = Prefill::new(&*self.backend, prompt);
         let inbox = self.inbox.clone();
         prefill.wake(Arc::new(move || inbox.stir()));
         let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
         let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun };
         let state = State::Prefilling(Box::new(prefilling));
-        let sequence = Sequence { id, party, urgency, overtaken, state, paths: Vec::new(), swapped: None };
+        let sequence =
+            Sequence { id, party, urgency, overtaken, state, paths: Vec::new(), path: Vec::new(), swapped: None };
         let place = self.sequences.partition_point(|other| other.id < id);
         self.sequences.insert(place, sequence);
         None

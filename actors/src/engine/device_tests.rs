@@ -128,7 +128,8 @@ impl Bench {
         let (output, decoded) = mpsc::channel(more + 1);
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
         let sampler = Sampler::new(params);
-        let decode = (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), output });
+        let decode =
+            (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), file: None, output });
         let decode = decode.into_iter().collect();
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;

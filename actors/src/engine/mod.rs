@@ -11,8 +11,10 @@ mod prefiller;
 mod schedule;
 mod sequence;
 mod shares;
+mod text;
 
 pub use prefiller::{PrefillRequest, Prefiller};
+pub use text::{FileText, FullText};
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -90,6 +92,8 @@ pub struct DecodeSpec {
     pub max_tokens: usize,
     /// Tokens that end the answer.
     pub end_tokens: Arc<[u32]>,
+    /// Files the answer's K and V as it grows; `None`: they are not kept.
+    pub file: Option<FileText>,
     /// Where tokens go. Its capacity must be `max_tokens + 1`, so that a slow reader never stops the batch; a closed
     /// one cancels the sequence.
     pub output: mpsc::Sender<Decoded>,

@@ -7,10 +7,11 @@ use ragstone_kernels::backend::Backend;
 use ragstone_kernels::pool::BlockId;
 use ragstone_storage::block::{BLOCK_TOKENS, BlockTable, PackedTables};
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::tier::device::DevicePath;
+use ragstone_storage::tier::device::{DevicePath, KeptSegment};
 use tokio::sync::oneshot;
 
 use super::shares::Party;
+use super::text::GrowingText;
 use super::{DecodeSpec, Decoded, PrefillReport, Urgency};
 use crate::error::Error;
 use crate::prefill::{Prefill, PrefillError};
@@ -26,6 +27,8 @@ pub(super) struct Sequence<B: Backend> {
     pub state: State<B>,
     /// Spare what the tables share with the device tier: evicting it would free nothing.
     pub paths: Vec<DevicePath>,
+    /// The prompt's exact path, where it was left on the device.
+    pub path: Vec<KeptSegment>,
     /// Its blocks' bytes, while it is not on the device: its tables are empty then.
     pub swapped: Option<Swapped>,
 }
@@ -59,6 +62,8 @@ pub(super) struct Tail {
     pub token: u32,
     /// The position of each slot that is filled, and of `token`'s, which is the last.
     pub key_positions: Vec<u32>,
+    /// Its text, where that is filed.
+    pub text: Option<GrowingText>,
     generated: usize,
 }
 
@@ -176,10 +181,11 @@ impl Tail {
         spec: DecodeSpec,
         table: BlockTable,
         mut key_positions: Vec<u32>,
+        text: Option<GrowingText>,
         logits: &[f32],
     ) -> Option<Self> {
         key_positions.push(key_positions.last().map_or(0, |last| last + 1));
-        let mut tail = Self { spec, table, token: 0, key_positions, generated: 0 };
+        let mut tail = Self { spec, table, token: 0, key_positions, text, generated: 0 };
         tail.take(logits).then_some(tail)
     }
 
@@ -198,6 +204,9 @@ impl Tail {
     /// `logits` stand behind its token, whose K and V are in place now; whether the answer goes on.
     pub(super) fn advance(&mut self, logits: &[f32]) -> bool {
         self.key_positions.push(self.key_positions.last().map_or(0, |last| last + 1));
+        if let Some(text) = &mut self.text {
+            text.push(self.token);
+        }
         self.take(logits)
     }
 

@@ -55,6 +55,7 @@ fn compute(tokens: u32) -> LoadPlan {
         blended_tokens: 0,
         computed_tokens: tokens,
         root_key: None,
+        files_answer: false,
         missing_behind_root: Vec::new(),
     }
 }
@@ -65,7 +66,7 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let tokens: Vec<u32> = (0..length).map(|i| (seed * 17 + i * 5) % 64).collect();
     let (output, decoded) = mpsc::channel(max_tokens + 1);
     let params = SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() };
-    let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), output };
+    let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), file: None, output };
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection, tenant) = (tokens.into(), vec![decode], Selection::default(), "tests".into());

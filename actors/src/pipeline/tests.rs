@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::residency::TEXT_TOKENS;
 use tempfile::TempDir;
 
 use super::*;
 use crate::prompt::PromptDate;
 use crate::ragstone::{Folders, Ragstone};
+use crate::report::{Answer, Event, TokenAccount};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// 2026-11-22, 23:59 UTC.
@@ -70,32 +72,42 @@ fn assistant(content: &str) -> ChatMessage {
     ChatMessage::new("assistant", content)
 }
 
-/// The sources of the prompt's segments, when all that this leaves behind is kept.
-async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool) -> Vec<&'static str> {
-    let document = |title: &str, text: &str| InlineDocument { title: title.into(), text: text.into() };
-    let documents =
-        vec![document("Callux Motors", "Callux Motors makes lamps."), document("Tarn", "Nine boats lay in Tarn.")];
-    let question = Question {
-        input: Input::Chat {
-            messages: messages.to_vec(),
-            context: with_passages.then(|| Context { documents, ..Context::default() }),
-        },
-        sampling: SamplingParams { max_tokens: 2, ..SamplingParams::default() },
-        reuse: Reuse::Auto,
+fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Question {
+    Question {
+        input,
+        sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
+        reuse,
         selection: None,
         root: RootCut::Whole,
         tenant: String::new(),
         caller: Caller::default(),
         deadline: Duration::from_secs(60),
-    };
+    }
+}
+
+/// The answer, when all that it leaves behind is kept.
+async fn answer(ragstone: &Ragstone, question: Question) -> Answer {
     let answer = ragstone.answer(question).await.unwrap().collect().await.unwrap();
     ragstone.settle().await;
+    answer
+}
+
+/// The sources of the prompt's segments.
+async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool) -> Vec<&'static str> {
+    let document = |title: &str, text: &str| InlineDocument { title: title.into(), text: text.into() };
+    let documents =
+        vec![document("Callux Motors", "Callux Motors makes lamps."), document("Tarn", "Nine boats lay in Tarn.")];
+    let input = Input::Chat {
+        messages: messages.to_vec(),
+        context: with_passages.then(|| Context { documents, ..Context::default() }),
+    };
+    let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;
     answer.finish.report.segments.iter().map(|segment| segment.source).collect()
 }
 
-const FIRST: [&str; 4] = ["compute"; 4];
-/// System prompt and passages; the question with the turns before it is always computed.
-const LATER: [&str; 4] = ["exact", "exact", "exact", "compute"];
+/// System prompt and passages.
+const FIRST: [&str; 3] = ["compute"; 3];
+const LATER: [&str; 3] = ["exact"; 3];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_turn_over_the_same_passages_computes_none_of_them_and_so_does_the_next_day() {
@@ -103,11 +115,11 @@ async fn a_later_turn_over_the_same_passages_computes_none_of_them_and_so_does_t
     for template in ["llama_3_2", "qwen_2_5", "qwen_3", "mistral_v0_3", "mistral_v7"] {
         let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
         let ragstone = open(&folder, template, PromptDate::Pinned, &env).await;
-        assert_eq!(ask(&ragstone, &turns[..1], true).await, FIRST, "{template}");
-        assert_eq!(ask(&ragstone, &turns, true).await, LATER, "{template}");
+        assert_eq!(ask(&ragstone, &turns[..1], true).await[..3], FIRST, "{template}");
+        assert_eq!(ask(&ragstone, &turns, true).await[..3], LATER, "{template}");
         env.advance(DAY);
-        assert_eq!(ask(&ragstone, &turns[..1], true).await, LATER, "{template}, the next day");
-        assert_eq!(ask(&ragstone, &turns, true).await, LATER, "{template}, the next day");
+        assert_eq!(ask(&ragstone, &turns[..1], true).await[..3], LATER, "{template}, the next day");
+        assert_eq!(ask(&ragstone, &turns, true).await[..3], LATER, "{template}, the next day");
         close(ragstone, &folder).await;
     }
 }
@@ -118,26 +130,105 @@ async fn a_template_that_is_told_todays_date_finds_nothing_the_next_day() {
     let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
     let ragstone = open(&folder, "llama_3_2", PromptDate::Today, &env).await;
     let messages = [user("What does Callux make?")];
-    assert_eq!(ask(&ragstone, &messages, true).await, FIRST);
-    assert_eq!(ask(&ragstone, &messages, true).await, LATER);
+    assert_eq!(ask(&ragstone, &messages, true).await[..3], FIRST);
+    assert_eq!(ask(&ragstone, &messages, true).await[..3], LATER);
     env.advance(DAY);
-    assert_eq!(ask(&ragstone, &messages, true).await, FIRST);
+    assert_eq!(ask(&ragstone, &messages, true).await[..3], FIRST);
     close(ragstone, &folder).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_passages_a_longer_conversation_finds_the_turns_of_the_shorter() {
+async fn without_passages_a_longer_conversation_finds_the_shorter() {
     let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
-    let ragstone = open(&folder, "llama_3_2", PromptDate::Pinned, &env).await;
+    let ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
     let long = "Nine boats lay in the harbour of Tarn. ".repeat(8);
     let mut messages = vec![user(&long)];
-    assert_eq!(ask(&ragstone, &messages, false).await, ["compute"; 2]);
-    messages.extend([assistant(&long), user(&long)]);
-    assert_eq!(ask(&ragstone, &messages, false).await, ["exact", "compute", "compute"]);
-    env.advance(DAY);
-    messages.extend([assistant(&long), user(&long)]);
-    assert_eq!(ask(&ragstone, &messages, false).await, ["exact", "exact", "compute", "compute"]);
-    // Turns are no passages: none is computed behind the system prompt alone.
-    assert_eq!(ragstone.store().status().host.entries, 3);
+    assert_eq!(ask(&ragstone, &messages, false).await, ["compute"; 3]);
+    for _ in 0..2 {
+        messages.extend([assistant(&long), user(&long)]);
+        assert_eq!(ask(&ragstone, &messages, false).await, ["exact", "exact", "compute", "compute"]);
+        env.advance(DAY);
+    }
+    // Text is no passage: none is computed behind the system prompt alone.
+    assert_eq!(ragstone.store().status().host.entries, ragstone.status().device.cache.entries);
     close(ragstone, &folder).await;
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u32).map(|at| 300 + at * 7919 % 500).collect()
+}
+
+/// The token account of a prompt of ids, and its answer's ids.
+async fn complete(ragstone: &Ragstone, prompt: &[u32], reuse: Reuse, max_tokens: usize) -> (TokenAccount, Vec<u32>) {
+    let mut asked = question(Input::Tokens(prompt.to_vec()), reuse, max_tokens);
+    asked.sampling.logprobs = Some(0);
+    let mut stream = ragstone.answer(asked).await.unwrap();
+    let (mut ids, mut account) = (Vec::new(), None);
+    while let Some(event) = stream.next().await {
+        match event.unwrap() {
+            Event::Token(token) => ids.push(token.id),
+            Event::Tail(_) => {}
+            Event::Finished(finish) => account = Some(finish.report.tokens),
+        }
+    }
+    ragstone.settle().await;
+    (account.expect("it ends"), ids)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prompt_finds_what_it_has_in_common_with_another_and_with_its_answer() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
+    let mut ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
+    let prompt = tokens(300);
+    let (account, answer) = complete(&ragstone, &prompt, Reuse::Auto, 150).await;
+    assert_eq!((account.exact, account.computed, answer.len()), (0, 300, 150));
+    let (again, same) = complete(&ragstone, &prompt, Reuse::Auto, 150).await;
+    assert_eq!((again.exact, again.computed), (256, 44), "as far as it goes in whole texts");
+    assert_eq!(same, answer);
+    // It goes on from its answer, but for the last token, which nobody has computed.
+    let next = [&prompt[..], &answer, &tokens(20)].concat();
+    let (cold, expected) = complete(&ragstone, &next, Reuse::Off, 8).await;
+    assert_eq!((cold.exact, cold.computed), (0, 470));
+    for tier in ["device", "disk"] {
+        let (account, answer) = complete(&ragstone, &next, Reuse::Auto, 8).await;
+        assert_eq!((account.exact, account.computed), (448, 22), "{tier}: the 449 that are there, less one of 64");
+        assert_eq!(answer, expected, "{tier}");
+        // What is found after a restart was on disk.
+        close(ragstone, &folder).await;
+        ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
+    }
+    let other = [&prompt[..130], &tokens(60)].concat();
+    assert_eq!(complete(&ragstone, &other, Reuse::Auto, 1).await.0.exact, 128);
+    close(ragstone, &folder).await;
+}
+
+/// K and V of the texts that a prompt begins with, by text and layer.
+fn entries(ragstone: &Ragstone, prompt: &[u32]) -> Vec<Vec<(Vec<u8>, Vec<u8>)>> {
+    let (store, mut parent, mut all) = (ragstone.store(), None, Vec::new());
+    for text in prompt.chunks_exact(TEXT_TOKENS) {
+        let key = KvKey::derive(store.fingerprint(), "", parent.as_ref(), text);
+        let reader = store.open_entry(&key, text).unwrap_or_else(|| panic!("text {} is there", all.len()));
+        let layers = (0..reader.header().layers).map(|layer| reader.layer(layer).unwrap());
+        all.push(layers.map(|layer| (layer.k.to_vec(), layer.v.to_vec())).collect());
+        parent = Some(key);
+    }
+    all
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_leaves_has_the_bits_of_a_prompt_of_the_same_tokens() {
+    let env = Env::seeded(7, EVENING_UNIX_MS);
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let answered = open(&folders[0], "qwen_2_5", PromptDate::Pinned, &env).await;
+    let prompt = tokens(100);
+    let (_, answer) = complete(&answered, &prompt, Reuse::Auto, 200).await;
+    let whole = [prompt, answer].concat();
+    let prefilled = open(&folders[1], "qwen_2_5", PromptDate::Pinned, &env).await;
+    complete(&prefilled, &whole, Reuse::Auto, 1).await;
+    // The answer's last token was never computed.
+    let whole = &whole[..whole.len() - 1];
+    assert_eq!(whole.len() / TEXT_TOKENS, 4);
+    assert!(entries(&answered, whole) == entries(&prefilled, whole));
+    close(answered, &folders[0]).await;
+    close(prefilled, &folders[1]).await;
 }

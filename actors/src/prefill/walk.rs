@@ -11,7 +11,7 @@ use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
 use super::selection::{Candidates, Selection};
-use super::{FreshSegment, LayerBytes, PrefillError, Prefilled, Prompt};
+use super::{FreshSegment, LayerBytes, OpenText, PrefillError, Prefilled, Prompt};
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{Arrived, LayerLoads, LoadedLayer};
 use crate::report::{TierLoad, TokenAccount};
@@ -54,14 +54,14 @@ enum Choice {
 
 impl Walk {
     pub fn new(prompt: Prompt, active: Vec<u32>, layers: usize) -> Self {
-        let Prompt { tokens, plan, loads, selection, env, is_wanted } = prompt;
+        let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted } = prompt;
         let blends = plan.segments.iter().any(|segment| is_blended(segment) && !segment.range.is_empty());
         let choice = match blends && plan.ratio > 0.0 && plan.ratio < 1.0 {
             true => Choice::Open { seen: Candidates::default(), has_parked: false },
             false => Choice::None,
         };
         Self {
-            kept: Kept::new(&plan, layers),
+            kept: Kept::new(&plan, layers, files_answer),
             tokens,
             plan,
             loads,
@@ -228,13 +228,15 @@ impl Walk {
         Ok(())
     }
 
-    pub fn finish(self, logits: Vec<f32>, computing_ms: f64) -> Prefilled {
+    pub fn finish(mut self, logits: Vec<f32>, computing_ms: f64) -> Prefilled {
         let first = self.selection.first_layer(self.layers).min(self.layers - 1);
         let counted = &self.rows_by_layer[first..];
         let rows_mean = counted.iter().sum::<usize>().div_ceil(counted.len().max(1));
+        let question = self.kept.question(&self.plan, &self.tokens);
         Prefilled {
             logits,
             account: account(&self.plan, rows_mean),
+            question,
             is_finite: self.kept.is_finite,
             fresh: self.kept.finish(&self.plan, &self.tokens, computing_ms, rows_mean),
             loads: self.tally.loads,
@@ -283,21 +285,25 @@ fn stored(frame: &LayerFrame) -> StoredKv<'_> {
 struct Kept {
     /// By segment, by layer.
     segments: Vec<(usize, Vec<LayerBytes>)>,
+    /// The question, where an answer is to be filed behind it.
+    question: Option<(usize, Vec<LayerBytes>)>,
     /// What is not a number spreads through a prompt in ways that no key names: then nothing of it is kept.
     is_finite: bool,
 }
 
 impl Kept {
-    fn new(plan: &LoadPlan, layers: usize) -> Self {
+    fn new(plan: &LoadPlan, layers: usize, files_answer: bool) -> Self {
         let keep = |segment: &SegmentPlan| segment.file_under.is_some() && !segment.range.is_empty();
+        let nothing = || vec![LayerBytes::default(); layers];
         let kept = plan.segments.iter().enumerate().filter(|(_, segment)| keep(segment));
-        let segments = kept.map(|(index, _)| (index, vec![LayerBytes::default(); layers])).collect();
-        Self { segments, is_finite: true }
+        let segments = kept.map(|(index, _)| (index, nothing())).collect();
+        let question = plan.question().filter(|_| files_answer && plan.files_answer);
+        Self { segments, question: question.map(|question| (question.segment, nothing())), is_finite: true }
     }
 
     /// Takes what the chunk has of each segment. Chunks come in the order of their slots, and once a layer.
     fn take<B: Backend>(&mut self, plan: &LoadPlan, seen: &Seen<'_, B>) {
-        for (segment, layers) in &mut self.segments {
+        for (segment, layers) in self.segments.iter_mut().chain(&mut self.question) {
             let (range, slots) = (&plan.segments[*segment].range, &seen.places.slots);
             let rows =
                 slots.partition_point(|slot| *slot < range.start)..slots.partition_point(|slot| *slot < range.end);
@@ -310,6 +316,14 @@ impl Kept {
             all_v.extend(v);
             self.is_finite &= is_finite;
         }
+    }
+
+    /// What was taken of the question; nothing where values are not finite.
+    fn question(&mut self, plan: &LoadPlan, tokens: &[u32]) -> Option<OpenText> {
+        let (index, layers) = self.question.take().filter(|_| self.is_finite)?;
+        let SegmentPlan { range, parent, .. } = &plan.segments[index];
+        let tokens = tokens[range.start as usize..range.end as usize].to_vec();
+        Some(OpenText { parent: *parent, tokens, layers })
     }
 
     fn finish(self, plan: &LoadPlan, tokens: &[u32], compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {

@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// because the rendered prompt could not be cut without doubt.
 const MARK: char = '\u{2}';
 
-/// Stands where the passages go, or a turn begins, while the template is rendered.
+/// Stands where the passages go, and the first user's words begin, while the template is rendered.
 const PLACE: &str = "\u{2}place\u{2}";
 /// Stands in the last message, to see that it was not dropped.
 const LAST: &str = "\u{2}last\u{2}";
@@ -46,8 +46,7 @@ impl ChatLayout {
         Self { template, folds_system }
     }
 
-    /// Renders the conversation with placeholders, then cuts it: at the passages' place or where turns begin, and around the
-    /// words of messages in which control tokens would count. Other words stay joined with what surrounds them, so that
+    /// Renders the conversation with placeholders, then cuts it: at the first user's words, and around the words of messages in which control tokens would count. Other words stay joined with what surrounds them, so that
     /// their tokens are those of the model's own chat format.
     pub(super) fn frame(
         &self,
@@ -73,21 +72,19 @@ impl ChatLayout {
         }
         let told = format.date.told(today);
         if self.is_misdated(&messages, told, today)
-            && let Some(last) = messages.last_mut()
+            && let Some(first) = messages.iter_mut().find(|message| message.role == "user")
         {
-            last.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
+            // In the first message, so that every turn of a day begins alike.
+            first.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
         }
         place(&mut messages, with_passages, system);
         let rendered = self.template.render(&messages, true, told)?;
-        let mut cuts = cuts(&rendered, with_passages, tokenizer);
-        let (true, Some(root), Some(last)) = (rendered.contains(LAST), cuts.first().copied(), cuts.pop()) else {
+        let (true, Some(cut)) = (rendered.contains(LAST), rendered.find(PLACE)) else {
             let message = "the model's chat template drops the user's first or last message; take another model";
             return Err(Error::new(ErrorKind::Incompatible, message));
         };
-        let ends = cuts.iter().skip(1).copied().chain([last]);
-        let turns = cuts.iter().zip(ends).map(|(begin, end)| pieces(&rendered[*begin..end], &words)).collect();
-        let (root, question) = (pieces(&rendered[..root], &words), pieces(&rendered[last..], &words));
-        Ok(Frame { root, turns, question, has_bos: true })
+        let (root, question) = rendered.split_at(cut);
+        Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
     }
 
     /// Sees to it that there is a system prompt. Takes it out of the messages where it is to be folded.
@@ -132,43 +129,23 @@ fn folded(system: &str, content: &str) -> String {
     if system.is_empty() { content.to_owned() } else { format!("{system}\n\n{content}") }
 }
 
-/// Puts placeholders into the messages: in front of the first user message, or into each one where there are no passages; and
-/// into the last one.
+/// Puts placeholders into the first user message and the last one.
 fn place(messages: &mut [ChatMessage], with_passages: bool, system: Option<String>) {
     // White space stays in front, where a template that trims finds it.
-    let mark = |message: &mut ChatMessage, placeholder: &str| {
-        let begin = message.content.len() - message.content.trim_start().len();
-        message.content.insert_str(begin, placeholder);
+    let mark = |content: &mut String, placeholder: &str| {
+        let begin = content.len() - content.trim_start().len();
+        content.insert_str(begin, placeholder);
     };
-    let mut users = messages.iter_mut().filter(|message| message.role == "user");
-    if with_passages {
-        if let Some(first) = users.next() {
+    if let Some(first) = messages.iter_mut().find(|message| message.role == "user") {
+        if with_passages {
             first.content = folded(&system.unwrap_or_default(), &format!("{PLACE}{}", first.content));
+        } else {
+            mark(&mut first.content, PLACE);
         }
-    } else {
-        users.for_each(|message| mark(message, PLACE));
     }
     if let Some(last) = messages.last_mut() {
-        mark(last, LAST);
+        mark(&mut last.content, LAST);
     }
-}
-
-/// Where the rendered text is cut, ascending: at the first placeholder; and, without passages, before each later turn.
-///
-/// A turn begins behind the last control token before its words. There a tokenizer cuts by itself, so that the turns' tokens
-/// are those of the whole text; a text without control tokens is cut at the words.
-fn cuts(rendered: &str, with_passages: bool, tokenizer: &Tokenizer) -> Vec<usize> {
-    let mut cuts: Vec<usize> = Vec::new();
-    for (place, _) in rendered.match_indices(PLACE) {
-        match cuts.last() {
-            None => cuts.push(place),
-            Some(_) if with_passages => break,
-            Some(&before) => {
-                cuts.push(tokenizer.behind_control(&rendered[before..place]).map_or(place, |at| before + at))
-            }
-        }
-    }
-    cuts
 }
 
 /// Puts `words` back in place of their placeholders and takes out the others, in one pass: what stands between two marks is

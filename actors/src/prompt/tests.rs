@@ -21,39 +21,32 @@ fn message(role: &str, content: &str) -> ChatMessage {
 #[test]
 fn without_a_template_the_root_does_not_depend_on_the_conversation() {
     let format = PromptFormat::default();
-    let short = frame_plain(&[message("user", "Who?")], true, &format).expect("plain");
+    let short = frame_plain(&[message("user", "Who?")], &format).expect("plain");
     let turns = [
         message("user", "Who?"),
         message("assistant", "Mira"),
         message("system", "Be brief."),
         message("user", "Where?"),
     ];
-    let long = frame_plain(&turns, true, &format).expect("plain");
+    let long = frame_plain(&turns, &format).expect("plain");
     assert_eq!(short.root, long.root);
     assert_eq!(short.question, [Piece::Words("Question: Who?\nAnswer:".into())]);
-    let question = "Question: Who?\nAnswer: Mira\nBe brief.\nQuestion: Where?\nAnswer:";
-    assert_eq!((long.question, long.turns), (vec![Piece::Words(question.into())], vec![]));
+    // Turns stand apart, so that the tokens of one do not depend on the next.
+    let turns = ["Question: Who?\nAnswer: Mira\nBe brief.\n", "Question: Where?\nAnswer:"];
+    assert_eq!(long.question, turns.map(|turn| Piece::Words(turn.into())));
 }
 
 #[test]
-fn without_a_template_and_passages_turns_stand_apart() {
-    let turns = [
-        message("system", "Be brief."),
-        message("user", "Who?"),
-        message("assistant", "Mira"),
-        message("user", "Where?"),
-    ];
-    let words = |text: &str| vec![Piece::Words(text.into())];
-    let frame = frame_plain(&turns, false, &PromptFormat::default()).expect("plain");
-    assert_eq!(frame.root, words("Be brief.\n"));
-    assert_eq!(frame.turns, [words("Question: Who?\nAnswer: Mira\n")]);
-    assert_eq!(frame.question, words("Question: Where?\nAnswer:"));
+fn without_a_template_leading_system_messages_are_the_root() {
+    let turns = [message("system", "Be brief."), message("user", "Who?")];
+    let frame = frame_plain(&turns, &PromptFormat::default()).expect("plain");
+    assert_eq!(frame.root, [Piece::Words("Be brief.\n".into())]);
 }
 
 #[test]
 fn a_conversation_must_end_with_the_user() {
     for messages in [vec![], vec![message("user", "Who?"), message("assistant", "Mira")]] {
-        let error = frame_plain(&messages, true, &PromptFormat::default()).expect_err("no question");
+        let error = frame_plain(&messages, &PromptFormat::default()).expect_err("no question");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }

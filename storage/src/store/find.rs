@@ -44,6 +44,12 @@ pub struct ObjectsFound {
 }
 
 impl ObjectsFound {
+    /// What was found in two goes.
+    pub(crate) fn extend(&mut self, more: Self) {
+        self.exact.extend(more.exact);
+        self.lossy.extend(more.lossy);
+    }
+
     /// Whether object storage has the key's entry bit for bit.
     pub fn contains(&self, key: &KvKey) -> bool {
         self.exact.contains_key(key)

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ragstone_kernels::backend::Backend;
-use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Wanted};
+use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_storage::block::BlockTable;
 use ragstone_storage::env::Stopwatch;
@@ -11,6 +11,7 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};
 use crate::engine::sequence::{Prefilling, State, Tail};
+use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, PrefillReport, Urgency, engine_panicked};
 use crate::prefill::{PrefillError, Prefilled};
 
@@ -80,10 +81,11 @@ impl<B: Backend> Device<B> {
             }
         }
         for (index, at) in over.into_iter().rev() {
-            if let State::Decoding(tails) = &mut self.sequences[index].state {
-                tails.remove(at);
+            let sequence = &mut self.sequences[index];
+            if let State::Decoding(tails) = &mut sequence.state {
+                leave_text(&self.tier, &sequence.paths, &sequence.path, tails.remove(at));
                 if tails.is_empty() {
-                    self.sequences[index].state = State::Ended;
+                    sequence.state = State::Ended;
                 }
             }
         }
@@ -125,7 +127,8 @@ impl<B: Backend> Device<B> {
                         match Chunk::embed(backend, &[tail.token], places, Wanted::Last) {
                             Ok(chunk) => {
                                 let (blocks, key_positions) = (tail.table.blocks(), &tail.key_positions[..]);
-                                riders.push(Rider { chunk, blocks, key_positions, selector: None });
+                                let selector = tail.text.as_mut().map(|text| text as &mut dyn Selector<B>);
+                                riders.push(Rider { chunk, blocks, key_positions, selector });
                                 riding.push(Part::Tail(index, at));
                             }
                             // The sampler draws from the vocabulary.
@@ -164,12 +167,12 @@ impl<B: Backend> Device<B> {
         let Prefilling { prefill, mut table, device, decode, reply, tokens, queue_ms, begun } = *prefilling;
         let (key_positions, plan) = (prefill.plan().key_positions(), prefill.plan().clone());
         let done: Prefilled = prefill.finish(logits);
-        let mut paths = Vec::new();
+        let new_tokens = plan.total_tokens.saturating_sub(plan.device_tokens()).max(1);
+        let us_per_token = done.computing_ms * 1e3 / f64::from(new_tokens);
+        let (mut paths, mut path) = (Vec::new(), Vec::new());
         if let Some(seen) = device {
             if done.is_finite {
-                let path = KeptSegment::path_of(&plan, &tokens);
-                let new_tokens = plan.total_tokens.saturating_sub(plan.device_tokens()).max(1);
-                let us_per_token = done.computing_ms * 1e3 / f64::from(new_tokens);
+                path = KeptSegment::path_of(&plan, &tokens);
                 paths = keep(&self.tier, seen, &path, &mut table, us_per_token);
             } else {
                 paths.push(seen);
@@ -185,7 +188,9 @@ impl<B: Backend> Device<B> {
             } else {
                 std::mem::replace(&mut table, self.tier.allocator().empty_table())
             };
-            tails.extend(Tail::begin(spec, own, key_positions.clone(), &done.logits));
+            let text = spec.file.clone().zip(done.question.clone());
+            let text = text.map(|(file, open)| GrowingText::new(open, file, tokens.len(), us_per_token));
+            tails.extend(Tail::begin(spec, own, key_positions.clone(), text, &done.logits));
         }
         let compute_ms = begun.elapsed_ms() - done.load_wait_ms;
         let report = PrefillReport {
@@ -202,8 +207,19 @@ impl<B: Backend> Device<B> {
         } else {
             self.sequences[index].state = State::Decoding(tails);
             self.sequences[index].paths = paths;
+            self.sequences[index].path = path;
         }
         reply.send(Ok(report));
+    }
+}
+
+/// Leaves the text of an answer that ended on the device, as far as it was filed, for a prompt that goes on from it.
+fn leave_text(tier: &DeviceTier, paths: &[DevicePath], prompt: &[KeptSegment], mut tail: Tail) {
+    let (Some(text), Some(seen)) = (&tail.text, paths.first()) else { return };
+    if !text.kept().is_empty() {
+        let path = [prompt, text.kept()].concat();
+        // Nobody runs on it any more: it may go when blocks are needed.
+        drop(tier.keep(seen, &path, &mut tail.table, text.us_per_token()));
     }
 }
 

@@ -1,0 +1,91 @@
+//! An answer's K and V, filed as it grows: so that a prompt that goes on from it (the next turn of a conversation) finds them.
+
+use std::sync::Arc;
+
+use ragstone_kernels::backend::{Backend, KvBytes};
+use ragstone_kernels::forward::{Next, Seen, Selector};
+use ragstone_storage::key::KvKey;
+use ragstone_storage::residency::{Segment, SegmentKind, TEXT_TOKENS};
+use ragstone_storage::tier::device::KeptSegment;
+
+use crate::prefill::{LayerBytes, OpenText};
+
+/// Files a text that is long enough for a segment, and says under which key. Called on the engine's thread: it must not wait.
+pub type FileText = Arc<dyn Fn(FullText) -> KvKey + Send + Sync>;
+
+/// [`TEXT_TOKENS`] tokens of text and their K and V.
+pub struct FullText {
+    /// What stands before it.
+    pub parent: Option<KvKey>,
+    /// Its token ids.
+    pub tokens: Arc<[u32]>,
+    /// First layer first.
+    pub layers: Vec<LayerBytes>,
+    /// What a prefill would take to compute it, in microseconds.
+    pub compute_us: u64,
+}
+
+/// The text of one answer, from the question's tokens on. As a [`Selector`] it takes the K and V of one token a pass.
+pub(super) struct GrowingText {
+    open: OpenText,
+    file: FileText,
+    /// What of it was filed.
+    kept: Vec<KeptSegment>,
+    /// Where the open text begins, in tokens from the start of the prompt.
+    begin: usize,
+    us_per_token: f64,
+    /// A text with a value that is not finite is not filed, nor is anything behind it.
+    is_finite: bool,
+}
+
+impl GrowingText {
+    /// `open` ends the prompt, which has `prompt_tokens` tokens, each of which took so long.
+    pub(super) fn new(open: OpenText, file: FileText, prompt_tokens: usize, us_per_token: f64) -> Self {
+        let begin = prompt_tokens - open.tokens.len();
+        Self { open, file, kept: Vec::new(), begin, us_per_token, is_finite: true }
+    }
+
+    /// `token`, whose K and V were taken in the pass, is part of it now.
+    pub(super) fn push(&mut self, token: u32) {
+        self.open.tokens.push(token);
+        if self.open.tokens.len() < TEXT_TOKENS || !self.is_finite {
+            return;
+        }
+        let tokens: Arc<[u32]> = std::mem::take(&mut self.open.tokens).into();
+        let empty = vec![LayerBytes::default(); self.open.layers.len()];
+        let layers = std::mem::replace(&mut self.open.layers, empty);
+        let compute_us = (self.us_per_token * tokens.len() as f64) as u64;
+        let full = FullText { parent: self.open.parent, tokens: tokens.clone(), layers, compute_us };
+        let key = (self.file)(full);
+        self.begin += tokens.len();
+        self.open.parent = Some(key);
+        self.kept.push(KeptSegment { key, segment: Segment { kind: SegmentKind::Text, tokens }, end: self.begin });
+    }
+
+    /// What a token took to prefill, in microseconds.
+    pub(super) fn us_per_token(&self) -> f64 {
+        self.us_per_token
+    }
+
+    /// What was filed, in order.
+    pub(super) fn kept(&self) -> &[KeptSegment] {
+        &self.kept
+    }
+}
+
+impl<B: Backend> Selector<B> for GrowingText {
+    fn take(&mut self, seen: &Seen<'_, B>, _: &mut B::Pool) -> Next {
+        if self.is_finite {
+            let KvBytes { k, v, is_finite } = seen.export(0..seen.places.len());
+            let (all_k, all_v) = &mut self.open.layers[seen.layer];
+            // A pass that broke is repeated: what it left of its token goes first.
+            let before = self.open.tokens.len();
+            all_k.truncate(before * k.len());
+            all_v.truncate(before * v.len());
+            all_k.extend(k);
+            all_v.extend(v);
+            self.is_finite = is_finite;
+        }
+        Next::Go
+    }
+}
