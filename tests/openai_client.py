@@ -47,6 +47,9 @@ ids = client.completions.create(model=model, prompt=[5, 6, 7], max_tokens=5, tem
 assert ids.usage.prompt_tokens == 3
 streamed = client.completions.create(model=model, prompt=[5, 6, 7], max_tokens=5, temperature=0, stream=True)
 assert "".join(chunk.choices[0].text for chunk in streamed) == ids.choices[0].text
+several = client.completions.create(model=model, prompt=[5, 6, 7], max_tokens=5, temperature=0, n=3)
+assert [choice.text for choice in several.choices] == [ids.choices[0].text] * 3
+assert several.usage.completion_tokens == 3 * ids.usage.completion_tokens
 
 # Embeddings: the client asks for base64 unless told otherwise.
 packed = client.embeddings.create(model=models[1], input=["a lamp", "a mill"])
@@ -64,7 +67,7 @@ def fails(kind, call, **arguments):
 
 
 # Errors arrive as the client's own exceptions.
-error = fails(openai.BadRequestError, client.chat.completions.create, model=model, messages=messages, n=2)
+error = fails(openai.BadRequestError, client.chat.completions.create, model=model, messages=messages, n=99)
 assert error.param == "n" and error.type == "invalid_request_error", error
 fails(openai.NotFoundError, client.chat.completions.create, model="gpt-9", messages=messages)
 error = fails(openai.BadRequestError, client.completions.create, model=model, prompt=[5] * 9000)

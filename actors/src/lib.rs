@@ -35,7 +35,7 @@ pub use caller::Caller;
 pub use embedding::Embedded;
 pub use error::{Error, ErrorKind, Result};
 pub use prefill::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
-pub use question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
+pub use question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 pub use ragstone::{Folders, Progress, Ragstone, Status};
 pub use ragstone_kernels::deviation::Compared;
 pub use report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_kernels::chat::Date;
-use ragstone_kernels::sampling::Sampler;
+use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
@@ -20,7 +20,7 @@ use crate::engine::{DecodeSpec, Decoded, Engine, FileText, FullText, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::prefill::FreshSegment;
-use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut, check_tenant};
+use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
@@ -50,14 +50,14 @@ struct Passage {
 }
 
 /// A prefilled sequence that decodes now.
-type Sequence = Ran<mpsc::Receiver<Decoded>>;
+type Sequence = Ran<Vec<mpsc::Receiver<Decoded>>>;
 
 impl Pipeline {
-    /// Answers `question`. Returns when its first token is there.
-    pub(crate) async fn answer(&self, question: Question) -> Result<AnswerStream> {
+    /// Answers `question`, as often as it wants. Returns when its first token is there.
+    pub(crate) async fn answer(&self, question: Question) -> Result<Vec<AnswerStream>> {
         let arrived = Stopwatch::start();
         let deadline = deadline_after(question.deadline);
-        let admission = self.admit(&question)?;
+        let admission = Arc::new(self.admit(&question)?);
         let question = Arc::new(question);
 
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
@@ -69,7 +69,7 @@ impl Pipeline {
         let assemble = tracing::info_span!("assemble");
         let segments = self.assemble(&question, &passages, deadline).instrument(assemble).await?;
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
-        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens)?);
+        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens, question.answers)?);
         let assemble_ms = assembling.elapsed_ms();
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
@@ -80,18 +80,19 @@ impl Pipeline {
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
         let report = report(&sequence, ttft);
         record(&report);
-        let opened = Opened {
-            citations: passages.into_iter().map(|passage| passage.citation).collect(),
+        let opened = |tokens| Opened {
+            citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
             prompt_tokens: prompt_tokens as u32,
-            report,
-            tokens: sequence.outputs,
+            report: report.clone(),
+            tokens,
             stop: question.sampling.stop.clone(),
             show_control: question.sampling.show_control,
             deadline,
-            admission,
+            admission: admission.clone(),
         };
-        Ok(AnswerStream::new(opened, self.assembler.tokenizer().clone()))
+        let stream = |tokens| AnswerStream::new(opened(tokens), self.assembler.tokenizer().clone());
+        Ok(sequence.outputs.into_iter().map(stream).collect())
     }
 
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
@@ -106,6 +107,10 @@ impl Pipeline {
     fn admit(&self, question: &Question) -> Result<Place> {
         question.sampling.validate()?;
         check_tenant(&question.tenant)?;
+        if !(1..=MAX_ANSWERS).contains(&question.answers) {
+            let message = format!("{} answers; ask for 1 to {MAX_ANSWERS}", question.answers);
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
         let vocabulary = self.engine.vocabulary();
         if let Some((id, _)) = question.sampling.logit_bias.iter().find(|(id, _)| *id as usize >= vocabulary) {
             let message = format!("logit_bias names token {id}; the model's vocabulary has {vocabulary}");
@@ -193,8 +198,9 @@ impl Pipeline {
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
             let file = plan.files_answer.then(|| self.file_text(question, plan.epoch.min(found_in)));
-            let (decode, output) = self.decode_spec(question, tokens, max_tokens, file);
-            (vec![decode], output)
+            (0..question.answers)
+                .map(|index| self.decode_spec(question, index, tokens, max_tokens, file.clone()))
+                .unzip()
         };
         let ran = self.runner.run(&run, decode).await?;
         self.store.record_use(&ran.plan);
@@ -228,6 +234,7 @@ impl Pipeline {
     fn decode_spec(
         &self,
         question: &Question,
+        index: usize,
         prompt: &[u32],
         max_tokens: usize,
         file: Option<FileText>,
@@ -237,7 +244,9 @@ impl Pipeline {
         let (output, tokens) = mpsc::channel(max_tokens.saturating_add(1));
         let own: &[u32] = if sampling.ignore_eos { &[] } else { self.assembler.tokenizer().eos_ids() };
         let end_tokens: Arc<[u32]> = own.iter().chain(&sampling.stop_token_ids).copied().collect();
-        let sampler = Sampler::answering(sampling.clone(), prompt, &end_tokens);
+        // Answers to one question must differ where chance decides.
+        let sampling = SamplingParams { seed: sampling.seed.wrapping_add(index as u64), ..sampling.clone() };
+        let sampler = Sampler::answering(sampling, prompt, &end_tokens);
         (DecodeSpec { sampler, max_tokens, end_tokens, file, output }, tokens)
     }
 

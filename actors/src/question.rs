@@ -12,6 +12,8 @@ use crate::prefill::Selection;
 
 /// Bytes of a tenant's name.
 const MAX_TENANT_BYTES: usize = 64;
+/// Answers to one request.
+pub const MAX_ANSWERS: usize = 16;
 /// Tenants of one warm-up.
 const MAX_TENANTS: usize = 1024;
 
@@ -22,6 +24,8 @@ pub struct Question {
     pub input: Input,
     /// Temperature, top-p, stop strings, token limit.
     pub sampling: SamplingParams,
+    /// How many answers, at most [`MAX_ANSWERS`]: their prompt is computed once, and its blocks are shared.
+    pub answers: usize,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
     /// Which tokens of blended passages are recomputed; `None`, as the settings have it, but where the choice is measured.

@@ -226,8 +226,14 @@ impl Ragstone {
         self.inner.pipeline.check_room(caller)
     }
 
-    /// Answers a question. Returns when its first token is there.
+    /// Answers a question, once. Returns when its first token is there.
     pub async fn answer(&self, question: Question) -> Result<AnswerStream> {
+        let mut answers = self.answers(Question { answers: 1, ..question }).await?;
+        answers.pop().ok_or_else(|| Error::new(ErrorKind::Internal, "a question had no answer"))
+    }
+
+    /// Answers a question as often as it wants. Returns when the first tokens are there.
+    pub async fn answers(&self, question: Question) -> Result<Vec<AnswerStream>> {
         self.inner.pipeline.answer(question).await
     }
 

@@ -87,6 +87,7 @@ impl Runner {
                 caller: *caller,
                 tenant: tenant.clone(),
                 urgency: *urgency,
+                within: remaining(*deadline)?,
             };
             match self.prefiller.ask(request, remaining(*deadline)?).await? {
                 Ok(prefill) => return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses }),

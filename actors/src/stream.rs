@@ -28,7 +28,8 @@ pub struct AnswerStream {
     /// What is still to be given out before the stream goes on.
     ready: std::collections::VecDeque<Event>,
     ended: bool,
-    _admission: Place,
+    /// All answers to a question have one.
+    _admission: Arc<Place>,
 }
 
 /// What the pipeline knows when the prompt is prefilled.
@@ -41,7 +42,7 @@ pub(crate) struct Opened {
     /// Whether control tokens show in the text.
     pub show_control: bool,
     pub deadline: Instant,
-    pub admission: Place,
+    pub admission: Arc<Place>,
 }
 
 impl AnswerStream {

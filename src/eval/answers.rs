@@ -205,6 +205,7 @@ impl Asker<'_> {
         let question = Question {
             input: Input::Chat { messages: vec![message], context: Some(context) },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
+            answers: 1,
             reuse: way.reuse,
             selection: Some(way.selection),
             root: way.root,

@@ -8,8 +8,10 @@ use std::time::Duration;
 use actix_web::http::header::CACHE_CONTROL;
 use actix_web::{HttpRequest, HttpResponse};
 use bytes::Bytes;
-use futures::Stream;
-use ragstone_actors::{AnswerStream, Event, Finish, Question};
+use futures::future::try_join_all;
+use futures::stream::{BoxStream, SelectAll};
+use futures::{Stream, StreamExt};
+use ragstone_actors::{AnswerStream, Citation, Event, Finish, Question, TokenEvent};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
@@ -32,17 +34,12 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
     let ragstone = state.opened()?.ragstone.clone();
     let (question, shape) = (asked.question, asked.shape);
     tracing::debug!(id = shape.id(), "question");
-    let answer = state.on_runtime(async move { ragstone.answer(question).await }).await??;
+    let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
     if !asked.stream {
-        return Ok(HttpResponse::Ok().json(shape.answer(&answer.collect().await?)));
+        let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
+        return Ok(HttpResponse::Ok().json(shape.answers(&whole)));
     }
-    let events = Events {
-        ready: shape.opening().iter().map(event).collect(),
-        answer: Some(answer),
-        shape,
-        include_usage: asked.include_usage,
-        characters: 0,
-    };
+    let events = Events::new(answers, shape, asked.include_usage);
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
@@ -77,17 +74,33 @@ pub fn event(data: &Value) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
-/// The events of one answer. Dropping it drops the answer, which cancels the request.
+/// The events of all answers to a question, as they come. Dropping it drops the answers, which cancels the request.
 struct Events {
-    answer: Option<AnswerStream>,
+    answers: SelectAll<BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)>>,
+    citations: Vec<Citation>,
     shape: Shape,
     include_usage: bool,
-    /// Characters sent so far.
-    characters: usize,
+    /// Characters of each choice that were sent so far.
+    characters: Vec<usize>,
+    /// Choices that have ended.
+    finished: Vec<Finish>,
     ready: VecDeque<Bytes>,
 }
 
 impl Events {
+    fn new(answers: Vec<AnswerStream>, shape: Shape, include_usage: bool) -> Self {
+        let openings = (0..answers.len()).filter_map(|index| shape.opening(index));
+        Self {
+            ready: openings.map(|opening| event(&opening)).collect(),
+            citations: answers.first().map(|answer| answer.citations.clone()).unwrap_or_default(),
+            shape,
+            include_usage,
+            characters: vec![0; answers.len()],
+            finished: Vec::new(),
+            answers: answers.into_iter().enumerate().map(|(index, answer)| events(index, answer)).collect(),
+        }
+    }
+
     /// Sends the events until the last one, or until the client has gone or has read nothing for `patience`. This runs beside the
     /// response, whose body nobody polls while the client does not read: the answer's place and its deadline must not wait for
     /// that.
@@ -112,36 +125,48 @@ impl Events {
 
     /// Readies the next events; `None` behind the end.
     async fn advance(&mut self) -> Option<()> {
-        let answer = self.answer.as_mut()?;
-        match answer.next().await {
-            Some(Ok(Event::Token(token))) => {
+        let (index, next) = self.answers.next().await?;
+        match next {
+            Ok(Event::Token(token)) => {
                 if !token.text.is_empty() || self.shape.wants_logprobs() {
-                    self.ready.push_back(event(&self.shape.piece(&token.text, Some(&token), self.characters)));
+                    self.piece(index, &token.text, Some(&token));
                 }
-                self.characters += token.text.chars().count();
+                self.characters[index] += token.text.chars().count();
             }
-            Some(Ok(Event::Tail(text))) => {
-                self.ready.push_back(event(&self.shape.piece(&text, None, self.characters)));
-                self.characters += text.chars().count();
+            Ok(Event::Tail(text)) => {
+                self.piece(index, &text, None);
+                self.characters[index] += text.chars().count();
             }
-            Some(Ok(Event::Finished(finish))) => self.end(&finish),
-            Some(Err(error)) => {
+            Ok(Event::Finished(finish)) => self.end(index, finish),
+            Err(error) => {
                 let error = crate::error::Error::from(error);
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
-                self.answer = None;
+                self.answers.clear();
                 self.ready.push_back(event(&body(&error)));
             }
-            None => self.answer = None,
         }
         Some(())
     }
 
-    fn end(&mut self, finish: &Finish) {
-        let citations = self.answer.take().map(|answer| answer.citations).unwrap_or_default();
-        self.ready.push_back(event(&self.shape.ending(&citations, finish)));
+    fn piece(&mut self, index: usize, text: &str, token: Option<&TokenEvent>) {
+        self.ready.push_back(event(&self.shape.piece(index, text, token, self.characters[index])));
+    }
+
+    fn end(&mut self, index: usize, finish: Finish) {
+        self.ready.push_back(event(&self.shape.ending(index, &self.citations, &finish)));
+        self.finished.push(finish);
+        if self.finished.len() < self.characters.len() {
+            return;
+        }
         if self.include_usage {
-            self.ready.push_back(event(&self.shape.usage_chunk(finish)));
+            self.ready.push_back(event(&self.shape.usage_chunk(&self.finished)));
         }
         self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
     }
+}
+
+/// The events of one choice.
+fn events(index: usize, answer: AnswerStream) -> BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)> {
+    let next = move |mut answer: AnswerStream| async move { answer.next().await.map(|event| ((index, event), answer)) };
+    futures::stream::unfold(answer, next).boxed()
 }

@@ -50,6 +50,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     let question = Question {
         input: Input::Chat { messages, context: generation.extension.context() },
         sampling: generation.sampling,
+        answers: generation.answers,
         reuse: generation.extension.reuse,
         selection: None,
         root: RootCut::Whole,

@@ -81,6 +81,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         question: Question {
             input: prompt.input()?,
             sampling,
+            answers: generation.answers,
             reuse: extension.reuse,
             selection: None,
             root: RootCut::Whole,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, Reuse, check_tenant};
+use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, Reuse, check_tenant};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Env;
 use serde::Deserialize;
@@ -87,6 +87,8 @@ pub fn is_known(name: &str, own: &[&str]) -> bool {
 #[derive(Debug)]
 pub struct Generation {
     pub sampling: SamplingParams,
+    /// Choices in the answer.
+    pub answers: usize,
     pub stream: bool,
     /// Send the token counts in a chunk of their own.
     pub include_usage: bool,
@@ -185,23 +187,25 @@ impl Generation {
         if max_tokens == Some(0) {
             return Err(Error::param("max_tokens", "`max_tokens` must be at least 1"));
         }
+        let answers = choices(fields)?;
         let sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let deadline = extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit));
-        Ok(Self { sampling, stream, include_usage: stream && options.include_usage == Some(true), extension, deadline })
+        Ok(Self {
+            sampling,
+            answers,
+            stream,
+            include_usage: stream && options.include_usage == Some(true),
+            extension,
+            deadline,
+        })
     }
 
     fn refuse_unsupported(fields: &mut Fields) -> Result<()> {
         fields.ignore(HINTS);
-        if let Some(count) = fields.take::<u64>("n")?
-            && count != 1
-        {
-            return Err(Error::param("n", format!("`n` is {count}; only one choice a request is supported")));
-        }
-        fields.refuse_unless("best_of", |value| *value == 1)?;
         for name in REFUSED {
             fields.refuse_unless(name, is_nothing)?;
         }
@@ -215,6 +219,16 @@ impl Generation {
         fields.refuse_unless("response_format", |value| value["type"] == "text")?;
         fields.refuse_unless("modalities", |value| *value == serde_json::json!(["text"]))
     }
+}
+
+/// `n`. `best_of` would generate more and drop the worse: only as many as are returned will do.
+fn choices(fields: &mut Fields) -> Result<usize> {
+    let count = fields.take::<usize>("n")?.unwrap_or(1);
+    if !(1..=MAX_ANSWERS).contains(&count) {
+        return Err(Error::param("n", format!("`n` is {count}; use 1 to {MAX_ANSWERS}")));
+    }
+    fields.refuse_unless("best_of", |value| *value == count)?;
+    Ok(count)
 }
 
 /// How tokens are chosen, and when the answer ends. `random` gives the seed where the request has none.

@@ -1,6 +1,6 @@
 //! OpenAI's JSON for answers: whole ones and the chunks of a stream.
 
-use ragstone_actors::{Answer, Citation, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use ragstone_actors::{Answer, Citation, Finish, FinishReason, TokenEvent};
 use ragstone_storage::env::Env;
 use serde_json::{Map, Value, json};
 
@@ -59,59 +59,65 @@ impl Shape {
         })
     }
 
-    /// A whole answer.
-    pub fn answer(&self, answer: &Answer) -> Value {
-        let logprobs = self.logprobs(&answer.tokens, 0);
-        let reason = reason(answer.finish.reason);
-        let choice = match self.kind {
-            Kind::Chat => json!({
-                "index": 0, "finish_reason": reason, "logprobs": logprobs,
-                "message": { "role": "assistant", "content": answer.text, "refusal": null },
-            }),
-            Kind::Completion => {
-                json!({ "index": 0, "finish_reason": reason, "logprobs": logprobs, "text": answer.text })
-            }
-        };
-        let mut whole = self.object(false, json!([choice]));
-        whole["usage"] = usage(answer.finish.usage, &answer.finish.report);
-        whole["ragstone"] = extension(&answer.citations, &answer.finish);
+    /// All answers to a question, whole.
+    pub fn answers(&self, answers: &[Answer]) -> Value {
+        let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
+        let mut whole = self.object(false, choices);
+        if let Some(first) = answers.first() {
+            whole["usage"] = usage(answers.iter().map(|answer| &answer.finish));
+            whole["ragstone"] = extension(&first.citations, &first.finish);
+        }
         whole
     }
 
-    /// The chunk that opens a chat's stream; plain completions have none.
-    pub fn opening(&self) -> Option<Value> {
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let logprobs = self.logprobs(&answer.tokens, 0);
+        let reason = reason(answer.finish.reason);
+        match self.kind {
+            Kind::Chat => json!({
+                "index": index, "finish_reason": reason, "logprobs": logprobs,
+                "message": { "role": "assistant", "content": answer.text, "refusal": null },
+            }),
+            Kind::Completion => {
+                json!({ "index": index, "finish_reason": reason, "logprobs": logprobs, "text": answer.text })
+            }
+        }
+    }
+
+    /// The chunk that opens a choice of a chat's stream; plain completions have none.
+    pub fn opening(&self, index: usize) -> Option<Value> {
         (self.kind == Kind::Chat)
-            .then(|| self.chunk(json!({ "role": "assistant", "content": "" }), "", Value::Null, None))
+            .then(|| self.chunk(index, json!({ "role": "assistant", "content": "" }), "", Value::Null, None))
     }
 
     /// A piece of text, with its token where it has one; `offset` counts the characters before it.
-    pub fn piece(&self, text: &str, token: Option<&TokenEvent>, offset: usize) -> Value {
+    pub fn piece(&self, index: usize, text: &str, token: Option<&TokenEvent>, offset: usize) -> Value {
         let logprobs = match token {
             Some(token) => self.logprobs(std::slice::from_ref(token), offset),
             None => Value::Null,
         };
-        self.chunk(json!({ "content": text }), text, logprobs, None)
+        self.chunk(index, json!({ "content": text }), text, logprobs, None)
     }
 
-    /// The chunk that ends the choice, with citations and the reuse report.
-    pub fn ending(&self, citations: &[Citation], finish: &Finish) -> Value {
-        let mut chunk = self.chunk(json!({}), "", Value::Null, Some(finish.reason));
+    /// The chunk that ends a choice, with citations and the reuse report.
+    pub fn ending(&self, index: usize, citations: &[Citation], finish: &Finish) -> Value {
+        let mut chunk = self.chunk(index, json!({}), "", Value::Null, Some(finish.reason));
         chunk["ragstone"] = extension(citations, finish);
         chunk
     }
 
     /// The chunk of `stream_options.include_usage`.
-    pub fn usage_chunk(&self, finish: &Finish) -> Value {
+    pub fn usage_chunk(&self, finishes: &[Finish]) -> Value {
         let mut chunk = self.object(true, json!([]));
-        chunk["usage"] = usage(finish.usage, &finish.report);
+        chunk["usage"] = usage(finishes);
         chunk
     }
 
-    fn chunk(&self, delta: Value, text: &str, logprobs: Value, end: Option<FinishReason>) -> Value {
+    fn chunk(&self, index: usize, delta: Value, text: &str, logprobs: Value, end: Option<FinishReason>) -> Value {
         let end = end.map(reason);
         let choice = match self.kind {
-            Kind::Chat => json!({ "index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": end }),
-            Kind::Completion => json!({ "index": 0, "text": text, "logprobs": logprobs, "finish_reason": end }),
+            Kind::Chat => json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end }),
+            Kind::Completion => json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": end }),
         };
         self.object(true, json!([choice]))
     }
@@ -135,13 +141,15 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Loaded tokens are what OpenAI calls cached.
-fn usage(usage: Usage, report: &ReuseReport) -> Value {
-    let cached = report.tokens.exact + report.tokens.blended;
+/// Of all choices: they have one prompt. Loaded tokens are what OpenAI calls cached.
+fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
+    let (mut prompt, mut cached, mut completion) = (0, 0, 0);
+    for Finish { usage, report, .. } in finishes {
+        (prompt, cached) = (usage.prompt_tokens, report.tokens.exact + report.tokens.blended);
+        completion += usage.completion_tokens;
+    }
     json!({
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
         "prompt_tokens_details": { "cached_tokens": cached },
     })
 }
@@ -191,7 +199,7 @@ fn completion_logprobs(tokens: &[TokenEvent], mut offset: usize, count: u8) -> V
 
 #[cfg(test)]
 mod tests {
-    use ragstone_actors::Alternative;
+    use ragstone_actors::{Alternative, ReuseReport, Usage};
 
     use super::*;
 
@@ -235,14 +243,15 @@ mod tests {
             Answer {
                 text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish()
             };
-        let json = shape.answer(&answer);
+        let json = shape.answers(&[answer.clone(), answer]);
         assert_eq!((&json["object"], &json["created"]), (&json!("chat.completion"), &json!(5)));
         let choice = &json["choices"][0];
         assert_eq!(choice["message"]["content"], "aé");
         assert_eq!(choice["finish_reason"], "length");
         assert_eq!(choice["logprobs"]["content"][1]["bytes"], json!([0xC3, 0xA9]));
         assert_eq!(choice["logprobs"]["content"][0]["top_logprobs"][1]["token"], "b");
-        assert_eq!(json["usage"]["total_tokens"], 5);
+        assert_eq!(json["choices"][1]["index"], 1);
+        assert_eq!(json["usage"]["total_tokens"], 7, "one prompt, two answers");
         assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
         assert_eq!(json["ragstone"]["report"]["tokens"]["exact"], 2);
     }
@@ -250,12 +259,13 @@ mod tests {
     #[test]
     fn chunks_of_a_completion() {
         let shape = Shape::completion(&Env::seeded(1, 0), "m", Some(2));
-        assert!(shape.opening().is_none());
-        let chunk = shape.piece("é", Some(&token("é")), 4);
+        assert!(shape.opening(0).is_none());
+        let chunk = shape.piece(1, "é", Some(&token("é")), 4);
         assert_eq!((&chunk["object"], &chunk["choices"][0]["text"]), (&json!("text_completion"), &json!("é")));
+        assert_eq!(chunk["choices"][0]["index"], 1);
         assert_eq!(chunk["choices"][0]["logprobs"]["text_offset"], json!([4]));
         assert_eq!(chunk["choices"][0]["logprobs"]["top_logprobs"][0]["b"], json!(-1.5));
-        assert_eq!(shape.ending(&[], &finish())["choices"][0]["finish_reason"], "length");
-        assert_eq!(shape.usage_chunk(&finish())["choices"], json!([]));
+        assert_eq!(shape.ending(0, &[], &finish())["choices"][0]["finish_reason"], "length");
+        assert_eq!(shape.usage_chunk(&[finish()])["choices"], json!([]));
     }
 }

@@ -44,7 +44,7 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "messages": [{ "role": "robot", "content": "x" }] }), "messages[0].role"),
         (json!({ "messages": [{ "role": "user" }] }), "messages[0].content"),
         (json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }), "messages[0].content"),
-        (json!({ "messages": hello(), "n": 2 }), "n"),
+        (json!({ "messages": hello(), "n": 0 }), "n"),
         (json!({ "messages": hello(), "tools": [{ "type": "function" }] }), "tools"),
         (json!({ "messages": hello(), "response_format": { "type": "json_object" } }), "response_format"),
         (json!({ "messages": hello(), "temperature": "hot" }), "temperature"),

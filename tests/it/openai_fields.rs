@@ -74,7 +74,7 @@ async fn streams_and_errors_name_what_was_ignored_and_nothing_comes_out_of_a_nam
     assert!(events.trim_end().ends_with("[DONE]"), "{events}");
     for (path, wrong, status) in [
         (CHAT, with(chat(), &json!({ "temperature": 9 })), 400),
-        (CHAT, with(chat(), &json!({ "n": 2 })), 400),
+        (CHAT, with(chat(), &json!({ "n": 17 })), 400),
         (CHAT, json!({}), 400),
         (CHAT, with(chat(), &json!({ "ragstone": { "collection": "nowhere" } })), 404),
         (TEXT, with(text(), &json!({ "model": "gpt-9" })), 404),
@@ -95,7 +95,7 @@ async fn what_would_change_the_answer_is_refused_by_name() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;
     for (field, value) in [
-        ("n", json!(2)),
+        ("n", json!(17)),
         ("best_of", json!(2)),
         ("tools", json!([{ "type": "function" }])),
         ("tool_choice", json!("required")),

@@ -110,6 +110,73 @@ async fn completions_of_text_and_token_ids() {
 }
 
 #[tokio::test]
+async fn several_choices_have_one_prompt() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let texts = |answer: &Value| -> Vec<String> {
+        let choices = answer["choices"].as_array().unwrap().iter().enumerate();
+        choices
+            .inspect(|(index, choice)| assert_eq!(choice["index"], *index))
+            .map(|(_, it)| it["text"].to_string())
+            .collect()
+    };
+    let body = json!({ "prompt": "The", "n": 4, "best_of": 4, "temperature": 0, "max_tokens": 6, "ignore_eos": true });
+    let greedy = service.ask(TEXT, &body).await;
+    assert_eq!((texts(&greedy).len(), texts(&greedy).iter().all(|text| *text == texts(&greedy)[0])), (4, true));
+    let one =
+        service.ask(TEXT, &json!({ "prompt": "The", "temperature": 0, "max_tokens": 6, "ignore_eos": true })).await;
+    assert_eq!(texts(&one)[0], texts(&greedy)[0]);
+    let (prompt, completion) = (&greedy["usage"]["prompt_tokens"], &greedy["usage"]["completion_tokens"]);
+    assert_eq!((prompt, completion), (&one["usage"]["prompt_tokens"], &json!(24)));
+
+    // By chance they differ; the first is that of the seed alone.
+    let chance = |n: usize| json!({ "prompt": "The", "n": n, "temperature": 1.5, "seed": 7, "max_tokens": 12 });
+    let several = texts(&service.ask(TEXT, &chance(3)).await);
+    assert!(several[0] != several[1] && several[1] != several[2], "{several:?}");
+    assert_eq!(several[0], texts(&service.ask(TEXT, &chance(1)).await)[0]);
+
+    let mut streamed = question("Hello");
+    (streamed["n"], streamed["stream"]) = (json!(3), json!(true));
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let events = service.stream(CHAT, &streamed).await;
+    let (done, chunks) = events.split_last().unwrap();
+    assert_eq!(done, "[DONE]");
+    let chunks: Vec<Value> = chunks.iter().map(|event| serde_json::from_str(event).unwrap()).collect();
+    for index in 0..3 {
+        let of = |key: &str| {
+            let chunks = chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|choice| choice["index"] == index);
+            chunks.filter(|choice| !choice[key].is_null()).count()
+        };
+        assert_eq!(of("finish_reason"), 1);
+        assert!(of("delta") > 2);
+    }
+    let counts = &chunks.last().unwrap()["usage"];
+    assert_eq!(counts["completion_tokens"].as_u64().unwrap() % 3, 0, "greedy: three alike");
+    assert_eq!(service.stop(), 0);
+}
+
+/// The second turn finds the first, and the answer that it was given.
+#[tokio::test]
+async fn the_next_turn_of_a_conversation_computes_its_new_tokens() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let long = "Nine boats lay in the harbour of Tarn; three of them carried salt. ".repeat(30);
+    let mut body = json!({ "messages": [{ "role": "user", "content": long }], "temperature": 0, "max_tokens": 200, "ignore_eos": true });
+    let first = service.ask(CHAT, &body).await;
+    let said = first["choices"][0]["message"]["content"].as_str().unwrap();
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({ "role": "assistant", "content": said }));
+    messages.push(json!({ "role": "user", "content": "And salt?" }));
+    let second = service.ask(CHAT, &body).await;
+    let prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+    assert!(prompt(&first) > 500, "{}", prompt(&first));
+    // All of the first turn's tokens but those that do not fill 64.
+    assert!(cached + 64 > prompt(&first), "{cached} of {} after {}", prompt(&second), prompt(&first));
+    assert_eq!(service.stop(), 0);
+}
+
+#[tokio::test]
 async fn chat_logprobs() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;

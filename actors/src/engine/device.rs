@@ -18,7 +18,7 @@ use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State, Tail, more_blocks};
 use super::shares::{Owner, Party, Present, Shares};
 use super::{EngineOptions, Job, Urgency, engine_panicked};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::{Prefill, PrefillError, Prompt};
 
 /// How many passes take one prefill along after one of several broke a pass.
@@ -114,7 +114,9 @@ impl<B: Backend> Device<B> {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
+        let pace = &self.pace;
         self.inbox.look(|waiting| {
+            shed_hopeless(waiting, pace);
             for waiting in waiting.iter() {
                 let plan = &waiting.job.plan;
                 let prompt_blocks =
@@ -124,7 +126,7 @@ impl<B: Backend> Device<B> {
                     owner: present.number(&Party::of(&waiting.job)),
                     background: waiting.urgency == Urgency::Background,
                     cached: plan.exact_tokens as usize,
-                    to_compute: (plan.computed_tokens + plan.blended_tokens) as usize,
+                    to_compute: waiting.job.rows(),
                     overtaken: waiting.overtaken,
                     blocks: 0,
                     promised: 0,
@@ -142,6 +144,7 @@ impl<B: Backend> Device<B> {
         };
         let step = schedule(&views, &served, limits);
         self.count_overtaken(&views, &step);
+        self.inbox.note_pace(self.pace.busy_row_ms());
         self.background_waits = views.iter().any(|view| view.background);
         Some(step)
     }
@@ -307,10 +310,20 @@ impl<B: Backend> Device<B> {
 
     fn gauge(&self) {
         let blocks: usize = self.sequences.iter().map(Sequence::blocks).sum();
-        let here = self.sequences.iter().filter(|sequence| sequence.swapped.is_none());
-        let tokens: usize = here.map(Sequence::tokens_held).sum();
+        let empty: usize = self.sequences.iter().map(Sequence::empty_slots).sum();
         metrics::gauge!("ragstone_kv_blocks_reserved").set(blocks as f64);
-        metrics::gauge!("ragstone_kv_tokens_held").set(tokens as f64);
+        metrics::gauge!("ragstone_kv_slots_empty").set(empty as f64);
+    }
+}
+
+/// Takes out what cannot be prefilled in the time that is left, were it the only one: its rows are others' to have.
+pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace) {
+    let is_hopeless =
+        |it: &mut Waiting| it.urgency == Urgency::Answer && pace.least_ms(it.job.rows()) > it.job.left_ms();
+    for Waiting { job, .. } in waiting.extract_if(.., is_hopeless) {
+        metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);
+        let message = format!("{} tokens cannot be computed before the request's deadline; try again", job.rows());
+        Reply::new(job.reply).send(Err(PrefillError::Failed(Error::new(ErrorKind::DeadlineExceeded, message))));
     }
 }
 

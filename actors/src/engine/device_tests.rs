@@ -134,8 +134,19 @@ impl Bench {
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
         let (selection, queued, tenant) = (Selection::default(), Stopwatch::start(), TENANT.into());
-        let job =
-            Job { tokens, plan, loads, device, selection, decode, caller: Caller::default(), tenant, reply, queued };
+        let job = Job {
+            tokens,
+            plan,
+            loads,
+            device,
+            selection,
+            decode,
+            caller: Caller::default(),
+            tenant,
+            reply,
+            queued,
+            within: Duration::from_secs(600),
+        };
         self.engine.submit(job, Urgency::Answer).expect("queued");
         (prefilled, decoded)
     }

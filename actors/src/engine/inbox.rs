@@ -1,10 +1,12 @@
 //! Prompts that wait for the engine, and what wakes it.
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Job, Urgency};
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
@@ -20,6 +22,8 @@ pub(super) struct Inbox {
 struct State {
     waiting: Vec<Waiting>,
     next_id: u64,
+    /// Milliseconds that a row of a prefill was seen to take; 0: nothing is known.
+    row_ms: f64,
     /// Something happened since the engine heeded it.
     is_stirred: bool,
     is_closed: bool,
@@ -33,6 +37,20 @@ pub(super) struct Waiting {
     /// How often later ones went before it.
     pub overtaken: u32,
     pub job: Job,
+}
+
+impl State {
+    /// When a job's prefill will have ended, as things stand: callers have equal shares, so that it waits for its own caller's
+    /// prompts, and for as many rows of each of the others'.
+    fn expected_ms(&self, job: &Job) -> f64 {
+        let mut ahead: HashMap<Caller, usize> = HashMap::new();
+        for other in self.waiting.iter().filter(|other| other.urgency == Urgency::Answer) {
+            *ahead.entry(other.job.caller).or_default() += other.job.rows();
+        }
+        let own = ahead.remove(&job.caller).unwrap_or(0) + job.rows();
+        let others: usize = ahead.values().map(|rows| own.min(*rows)).sum();
+        (own + others) as f64 * self.row_ms
+    }
 }
 
 impl Inbox {
@@ -50,6 +68,17 @@ impl Inbox {
         if state.waiting.iter().filter(|waiting| waiting.urgency == urgency).count() >= self.capacity {
             let message = format!("the engine's queue is full ({}); try again", self.capacity);
             return Err(Error::new(ErrorKind::Overloaded, message));
+        }
+        if urgency == Urgency::Answer {
+            let (expected_ms, left_ms) = (state.expected_ms(&job), job.left_ms());
+            if expected_ms > left_ms {
+                metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);
+                let (behind, left) = (expected_ms / 1e3, left_ms / 1e3);
+                let message = format!(
+                    "the engine has work for {behind:.0} s before this prompt, which has {left:.0} s; try again"
+                );
+                return Err(Error::new(ErrorKind::Overloaded, message));
+            }
         }
         let id = state.next_id;
         state.next_id += 1;
@@ -104,6 +133,11 @@ impl Inbox {
     pub(super) fn stir(&self) {
         self.lock().is_stirred = true;
         self.changed.notify_all();
+    }
+
+    /// What a row of a prefill takes at present, in milliseconds.
+    pub(super) fn note_pace(&self, row_ms: f64) {
+        self.lock().row_ms = row_ms;
     }
 
     /// A sequence was swapped out.

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_kernels::sampling::{Sampled, Sampler};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::LoadPlan;
@@ -74,9 +75,21 @@ pub struct Job {
     pub reply: oneshot::Sender<Result<PrefillReport, PrefillError>>,
     /// Started when it was queued.
     pub queued: Stopwatch,
+    /// How long from then on somebody waits for the prefill.
+    pub within: Duration,
 }
 
 impl Job {
+    /// Rows that the engine has to compute for it.
+    fn rows(&self) -> usize {
+        (self.plan.computed_tokens + self.plan.blended_tokens) as usize
+    }
+
+    /// Milliseconds that are left to prefill it.
+    fn left_ms(&self) -> f64 {
+        self.within.as_secs_f64() * 1e3 - self.queued.elapsed_ms()
+    }
+
     /// Whether somebody still waits for what comes of it: for its prefill and, where tokens follow, for those.
     fn is_wanted(&self) -> bool {
         let has_reader = self.decode.iter().any(|decode| !decode.output.is_closed());
@@ -170,14 +183,14 @@ impl Engine {
     /// Queues a job.
     ///
     /// # Errors
-    /// `Overloaded` where the queue is full, `ContextLength` where prompt and answer exceed the model's context or the
+    /// `Overloaded` where the queue is full or too long for the time that it has, `ContextLength` where prompt and answer exceed the model's context or the
     /// device tier.
     pub fn submit(&self, job: Job, urgency: Urgency) -> Result<()> {
         if job.tokens.is_empty() {
             return Err(Error::new(ErrorKind::InvalidInput, "the prompt is empty; send at least one token"));
         }
-        let longest = job.decode.iter().map(|decode| decode.max_tokens).max();
-        self.check_fits(job.tokens.len(), longest.unwrap_or(0))?;
+        let answers: Vec<usize> = job.decode.iter().map(|decode| decode.max_tokens).collect();
+        self.check_fits(job.tokens.len(), &answers)?;
         self.shared.inbox.push(job, urgency)
     }
 
@@ -187,15 +200,17 @@ impl Engine {
         thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// How many tokens an answer to such a prompt may have.
+    /// How many tokens each of so many answers to such a prompt may have.
     ///
     /// # Errors
     /// `ContextLength` where there is no place for one.
-    pub fn room(&self, prompt_tokens: usize) -> Result<usize> {
-        self.check_fits(prompt_tokens, 1)?;
+    pub fn room(&self, prompt_tokens: usize, answers: usize) -> Result<usize> {
+        self.check_fits(prompt_tokens, &vec![1; answers])?;
         let blocks = self.shared.device.allocator().usable_blocks();
-        let device = blocks.saturating_mul(ragstone_kernels::pool::BLOCK_TOKENS);
-        Ok(self.context().min(device).saturating_sub(prompt_tokens))
+        // What is left beside the prompt's whole blocks; each answer has a copy of the last one.
+        let behind = prompt_tokens % BLOCK_TOKENS;
+        let each = (blocks - prompt_tokens / BLOCK_TOKENS) / answers.max(1) * BLOCK_TOKENS;
+        Ok((self.context() - prompt_tokens).min(each - behind))
     }
 
     /// Tokens of prompt and answer together, as far as the model goes.
@@ -208,8 +223,9 @@ impl Engine {
         self.shared.model.vocab_size
     }
 
-    /// Whether a prompt and its answer can ever be served.
-    pub fn check_fits(&self, prompt_tokens: usize, max_tokens: usize) -> Result<()> {
+    /// Whether a prompt and its answers can ever be served.
+    fn check_fits(&self, prompt_tokens: usize, answers: &[usize]) -> Result<()> {
+        let max_tokens = answers.iter().copied().max().unwrap_or(0);
         let wanted = prompt_tokens.saturating_add(max_tokens);
         let context = self.context();
         if wanted > context {
@@ -221,12 +237,13 @@ impl Engine {
                 ),
             ));
         }
-        if wanted.div_ceil(ragstone_kernels::pool::BLOCK_TOKENS) > self.shared.device.allocator().usable_blocks() {
+        if blocks_of(prompt_tokens, answers) > self.shared.device.allocator().usable_blocks() {
+            let count = answers.len();
             return Err(Error::new(
                 ErrorKind::ContextLength,
                 format!(
-                    "a prompt of {prompt_tokens} tokens with {max_tokens} to generate does not fit the device tier; raise \
-                     `device_bytes`"
+                    "a prompt of {prompt_tokens} tokens with {count} answers of {max_tokens} to generate does not fit the device \
+                     tier; raise `device_bytes`"
                 ),
             ));
         }
@@ -263,6 +280,13 @@ impl Drop for Shared {
             drop(thread.join());
         }
     }
+}
+
+/// Blocks of a prompt and its answers: each answer has the prompt's last block, where that is not full, to itself.
+fn blocks_of(prompt_tokens: usize, answers: &[usize]) -> usize {
+    let (shared, behind) = (prompt_tokens / BLOCK_TOKENS, prompt_tokens % BLOCK_TOKENS);
+    let own = answers.iter().map(|tokens| tokens.saturating_add(behind).div_ceil(BLOCK_TOKENS));
+    shared.saturating_add(own.fold(0, usize::saturating_add).max(behind.div_ceil(BLOCK_TOKENS)))
 }
 
 fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {

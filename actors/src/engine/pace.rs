@@ -19,6 +19,8 @@ pub(super) struct Pace {
     decode_ms: [Option<f64>; 16],
     /// Milliseconds that a row of a prefill adds.
     row_ms: Option<f64>,
+    /// Milliseconds that pass for each row of a prefill, with what else its steps do.
+    busy_row_ms: Option<f64>,
     /// Rows that background work was promised and has not had.
     background_rows: usize,
 }
@@ -39,6 +41,16 @@ impl Pace {
         if self.background_rows >= LEAST_ROWS { self.background_rows } else { 0 }
     }
 
+    /// The least that so many rows of a prefill take, in milliseconds; nothing is known at first.
+    pub(super) fn least_ms(&self, rows: usize) -> f64 {
+        self.row_ms.map_or(0.0, |ms| ms * rows as f64)
+    }
+
+    /// Milliseconds that pass for each row of a prefill while the engine is busy.
+    pub(super) fn busy_row_ms(&self) -> f64 {
+        self.busy_row_ms.unwrap_or(0.0)
+    }
+
     /// Rows of answers were prefilled while background work waited: some are owed to it.
     pub(super) fn owe(&mut self, answers: usize, background: usize) {
         let owed = self.background_rows + answers / BACKGROUND_SHARE;
@@ -55,6 +67,7 @@ impl Pace {
             rows => {
                 let alone = if decoding == 0 { 0.0 } else { self.decoding_ms(decoding).unwrap_or(0.0) };
                 learn(&mut self.row_ms, (ms - alone).max(0.0) / rows as f64);
+                learn(&mut self.busy_row_ms, ms / rows as f64);
             }
         }
     }
@@ -86,6 +99,7 @@ mod tests {
         }
         let row_ms = pace.row_ms.unwrap();
         assert!((row_ms - 1.0).abs() < 0.01, "{row_ms}");
+        assert!((pace.least_ms(100) - 100.0).abs() < 1.0 && (pace.busy_row_ms() - 3.0).abs() < 0.01);
         assert_eq!(pace.rows(4, 0.0), 80, "0.8 of decoding alone");
         assert_eq!(pace.rows(4, 300.0), 200);
         assert_eq!(pace.rows(4, 10_000.0), MOST_ROWS);

@@ -1,6 +1,7 @@
 //! The prefill worker: puts a prompt into the engine's queue and waits for its prefill.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
@@ -40,6 +41,8 @@ pub struct PrefillRequest {
     pub caller: Caller,
     /// Who goes first.
     pub urgency: Urgency,
+    /// How long somebody waits for it.
+    pub within: Duration,
 }
 
 impl Service for Prefiller {
@@ -50,10 +53,13 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency } = request;
+        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency, within } =
+            request;
         let queued = Stopwatch::start();
-        self.engine
-            .submit(Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued }, urgency)?;
+        self.engine.submit(
+            Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued, within },
+            urgency,
+        )?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))
     }
 }

@@ -153,11 +153,12 @@ impl<B: Backend> Sequence<B> {
         blocks.len()
     }
 
-    /// Tokens whose K and V are in its blocks, each table's counted.
-    pub(super) fn tokens_held(&self) -> usize {
+    /// Slots of its blocks that no token has: behind the last one of each table.
+    pub(super) fn empty_slots(&self) -> usize {
+        let behind = |table: &BlockTable, filled: usize| table.capacity_tokens().saturating_sub(filled);
         match &self.state {
-            State::Prefilling(prefilling) => prefilling.table.tokens(),
-            State::Decoding(tails) => tails.iter().map(|tail| tail.key_positions.len() - 1).sum(),
+            State::Prefilling(prefilling) => behind(&prefilling.table, prefilling.table.tokens()),
+            State::Decoding(tails) => tails.iter().map(|tail| behind(&tail.table, tail.slot())).sum(),
             State::Ended => 0,
         }
     }

@@ -9,6 +9,9 @@ use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::device::DeviceOptions;
 
+use super::device::shed_hopeless;
+use super::inbox::Waiting;
+use super::pace::Pace;
 use super::*;
 
 fn model() -> Arc<Model> {
@@ -71,8 +74,20 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection, tenant) = (tokens.into(), vec![decode], Selection::default(), "tests".into());
     let queued = Stopwatch::start();
-    let job =
-        Job { tokens, plan, loads, device: None, selection, decode, caller: Caller::default(), tenant, reply, queued };
+    let within = Duration::from_secs(600);
+    let job = Job {
+        tokens,
+        plan,
+        loads,
+        device: None,
+        selection,
+        decode,
+        caller: Caller::default(),
+        tenant,
+        reply,
+        queued,
+        within,
+    };
     (job, prefilled, decoded)
 }
 
@@ -172,6 +187,54 @@ fn what_nobody_waits_for_any_more_is_passed_over_and_takes_no_place_in_the_queue
     engine.submit(wanted, Urgency::Answer).expect("room");
     assert!(reply.blocking_recv().expect("answered").is_ok());
     assert_eq!(env.fail_point_hits("engine.prefill"), 1, "only what was wanted");
+}
+
+/// At a tenth of a second a row each of these takes four seconds.
+fn four_seconds(caller: Caller, within: u64) -> Job {
+    let mut job = job(1, 40, 4).0;
+    (job.caller, job.within) = (caller, Duration::from_secs(within));
+    // Nobody has to wait for it: it is only queued.
+    job.decode.clear();
+    job.reply = kept_open();
+    job
+}
+
+fn kept_open() -> oneshot::Sender<Result<PrefillReport, PrefillError>> {
+    let (reply, prefilled) = oneshot::channel();
+    std::mem::forget(prefilled);
+    reply
+}
+
+#[test]
+fn what_the_queue_cannot_serve_in_time_is_refused_at_once_and_callers_wait_for_their_own() {
+    let (inbox, hog, other) = (Inbox::new(8), Caller::of([127, 0, 0, 1].into()), Caller::of([127, 0, 0, 2].into()));
+    let refused = |caller, within| inbox.push(four_seconds(caller, within), Urgency::Answer).err();
+    assert!(refused(hog, 1).is_none(), "nothing is known of the pace");
+    inbox.look(Vec::clear);
+    inbox.note_pace(100.0);
+    assert!(refused(hog, 60).is_none() && refused(hog, 60).is_none() && refused(hog, 60).is_none());
+    let error = refused(hog, 15).expect("sixteen seconds");
+    assert_eq!(error.kind(), ErrorKind::Overloaded);
+    assert!(error.to_string().contains("work for 16 s"), "{error}");
+    assert!(refused(other, 9).is_none(), "it waits for one of the hog's");
+    assert!(inbox.push(four_seconds(hog, 1), Urgency::Background).is_ok());
+}
+
+#[test]
+fn what_cannot_be_met_any_more_leaves_the_queue() {
+    let mut pace = Pace::default();
+    pace.observe(0, 10, 1000.0);
+    let waiting = |within| Waiting {
+        id: within,
+        urgency: Urgency::Answer,
+        overtaken: 0,
+        job: four_seconds(Caller::default(), within),
+    };
+    let mut queue = vec![waiting(3), waiting(5), waiting(2)];
+    shed_hopeless(&mut queue, &pace);
+    assert_eq!(queue.iter().map(|waiting| waiting.id).collect::<Vec<_>>(), [5]);
+    shed_hopeless(&mut queue, &Pace::default());
+    assert_eq!(queue.len(), 1);
 }
 
 #[test]

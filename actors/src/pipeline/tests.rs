@@ -76,6 +76,7 @@ fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Question {
     Question {
         input,
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
+        answers: 1,
         reuse,
         selection: None,
         root: RootCut::Whole,

@@ -311,7 +311,7 @@ async fn mixed(clients: &Clients, requests: usize) -> Result<Option<f64>> {
             Ok::<_, Error>(())
         });
     }
-    let (mut reserved, mut held) = (0.0, 0.0);
+    let (mut reserved, mut empty) = (0.0, 0.0);
     let mut often = tokio::time::interval(SAMPLE);
     loop {
         tokio::select! {
@@ -323,14 +323,14 @@ async fn mixed(clients: &Clients, requests: usize) -> Result<Option<f64>> {
             _ = often.tick() => {
                 let metrics = clients.metrics().await?;
                 let gauge = |name| Clients::gauge(&metrics, name);
-                if let (Some(blocks), Some(tokens)) =
-                    (gauge("ragstone_kv_blocks_reserved"), gauge("ragstone_kv_tokens_held"))
+                if let (Some(blocks), Some(slots)) =
+                    (gauge("ragstone_kv_blocks_reserved"), gauge("ragstone_kv_slots_empty"))
                 {
                     reserved += blocks * BLOCK_TOKENS as f64;
-                    held += tokens;
+                    empty += slots;
                 }
             }
         }
     }
-    Ok((reserved > 0.0).then(|| 1.0 - held / reserved))
+    Ok((reserved > 0.0).then(|| empty / reserved))
 }
