@@ -14,7 +14,7 @@ use super::inbox::Waiting;
 use super::pace::Pace;
 use super::*;
 
-fn model() -> Arc<Model> {
+pub(super) fn model() -> Arc<Model> {
     let config = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
         "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0, "max_position_embeddings": 128, "tie_word_embeddings": true, "hidden_act": "silu",
@@ -30,11 +30,11 @@ fn start(blocks: usize, env: &Env) -> Engine {
     Engine::start(model, tier, options(4), env.clone()).expect("started")
 }
 
-fn options(max_queued: usize) -> EngineOptions {
+pub(super) fn options(max_queued: usize) -> EngineOptions {
     EngineOptions { max_queued, max_batch: 4, inter_token_ms: 0.0, load_deadline: Duration::from_secs(60) }
 }
 
-fn env() -> Env {
+pub(super) fn env() -> Env {
     Env::seeded(1, 0)
 }
 
@@ -65,7 +65,7 @@ fn compute(tokens: u32) -> LoadPlan {
 
 type Reply = oneshot::Receiver<Result<PrefillReport, PrefillError>>;
 
-fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver<Decoded>) {
+pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver<Decoded>) {
     let tokens: Vec<u32> = (0..length).map(|i| (seed * 17 + i * 5) % 64).collect();
     let (output, decoded) = mpsc::channel(max_tokens + 1);
     let params = SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() };
@@ -92,7 +92,7 @@ fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mpsc::Receiver
 }
 
 /// All tokens of an answer, and how it ended.
-fn drain(mut decoded: mpsc::Receiver<Decoded>) -> (Vec<u32>, Option<FinishReason>) {
+pub(super) fn drain(mut decoded: mpsc::Receiver<Decoded>) -> (Vec<u32>, Option<FinishReason>) {
     let mut ids = Vec::new();
     while let Some(item) = decoded.blocking_recv() {
         match item {
@@ -104,7 +104,7 @@ fn drain(mut decoded: mpsc::Receiver<Decoded>) -> (Vec<u32>, Option<FinishReason
     (ids, None)
 }
 
-fn alone(seed: u32, length: u32, max_tokens: usize) -> Vec<u32> {
+pub(super) fn alone(seed: u32, length: u32, max_tokens: usize) -> Vec<u32> {
     let (job, _reply, decoded) = job(seed, length, max_tokens);
     let engine = start(32, &env());
     engine.submit(job, Urgency::Answer).expect("queued");
