@@ -27,6 +27,7 @@ mod runner;
 pub mod settings;
 pub mod size;
 pub mod stream;
+mod tails;
 pub mod turns;
 pub mod warm;
 pub mod worker;

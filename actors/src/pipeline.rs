@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
@@ -16,16 +15,16 @@ use tracing::Instrument;
 use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
 use crate::caller::Caller;
-use crate::engine::{DecodeSpec, Decoded, Engine, FileText, FullText, Urgency};
+use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
-use crate::prefill::FreshSegment;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
+use crate::tails::Tails;
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
@@ -41,6 +40,7 @@ pub(crate) struct Pipeline {
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
+    pub tails: Tails,
 }
 
 /// A passage of the prompt.
@@ -197,10 +197,12 @@ impl Pipeline {
             deadline,
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
-            let file = plan.files_answer.then(|| self.file_text(question, plan.epoch.min(found_in)));
-            (0..question.answers)
-                .map(|index| self.decode_spec(question, index, tokens, max_tokens, file.clone()))
-                .unzip()
+            let file = self.tails.file(&run, plan);
+            let spec = |index| {
+                let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
+                (DecodeSpec { file: file.clone(), resume: Some(self.tails.resume(&run)), ..spec }, output)
+            };
+            (0..question.answers).map(spec).unzip()
         };
         let ran = self.runner.run(&run, decode).await?;
         self.store.record_use(&ran.plan);
@@ -217,19 +219,6 @@ impl Pipeline {
         PlanOptions { ratio, reuse }
     }
 
-    /// Files an answer's text as it grows, for the next turn of its conversation.
-    fn file_text(&self, question: &Question, planned_in: u64) -> FileText {
-        let tenant: Arc<str> = question.tenant.as_str().into();
-        let (fingerprint, background, evictor) =
-            (*self.store.fingerprint(), self.background.clone(), self.evictor.clone());
-        Arc::new(move |FullText { parent, tokens, layers, compute_us }| {
-            let key = KvKey::derive(&fingerprint, &tenant, parent.as_ref(), &tokens);
-            let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
-            background.keep(&evictor, Keep { tenant: tenant.clone(), segments, planned_in });
-            key
-        })
-    }
-
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
     fn decode_spec(
         &self,
@@ -237,7 +226,6 @@ impl Pipeline {
         index: usize,
         prompt: &[u32],
         max_tokens: usize,
-        file: Option<FileText>,
     ) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
         let sampling = &question.sampling;
         let max_tokens = max_tokens.max(1);
@@ -247,7 +235,7 @@ impl Pipeline {
         // Answers to one question must differ where chance decides.
         let sampling = SamplingParams { seed: sampling.seed.wrapping_add(index as u64), ..sampling.clone() };
         let sampler = Sampler::answering(sampling, prompt, &end_tokens);
-        (DecodeSpec { sampler, max_tokens, end_tokens, file, output }, tokens)
+        (DecodeSpec { sampler, max_tokens, end_tokens, file: None, resume: None, output }, tokens)
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.

@@ -12,7 +12,7 @@ use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
-use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier, LostPath};
 use ragstone_storage::tier::object::ObjectTier;
 use ragstone_storage::tier::{SharedTier, TierStatus};
 use serde::Serialize;
@@ -36,6 +36,7 @@ use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
+use crate::tails::Tails;
 use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
@@ -208,6 +209,12 @@ impl Ragstone {
         Ok(Self { inner: Arc::new(inner) })
     }
 
+    /// The engine.
+    #[cfg(test)]
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
     /// Turns at the processors.
     pub fn processors(&self) -> &Turns {
         &self.inner.processors
@@ -312,14 +319,6 @@ impl Ragstone {
         }
     }
 
-    /// For a backend whose device lost its memory while nothing ran (a driver's reset): forgets what was there, and brings the
-    /// hottest upper nodes back from the slower tiers when nobody waits.
-    pub fn device_lost(&self) {
-        let (lost_in, lost) = (self.store().epoch(), self.inner.engine.device_lost());
-        tracing::warn!(paths = lost.len(), "the device's memory was lost; what was used most comes back first");
-        lost.into_iter().for_each(|path| self.inner.pipeline.background.restore(path, lost_in));
-    }
-
     /// Waits until fresh KV is filed in every tier and queued passages are computed.
     pub async fn settle(&self) {
         self.inner.pipeline.background.settle().await;
@@ -404,6 +403,13 @@ impl Parts {
             weight_bytes: model.size_in_bytes(),
             kv_bytes_per_token: layout.token_bytes(),
         };
+        let tails = Tails {
+            fingerprint: *store.fingerprint(),
+            runner: runner.clone(),
+            evictor: evictor.clone(),
+            background: background.clone(),
+            runtime: runtime.clone(),
+        };
         let pipeline = Arc::new(Pipeline {
             admission: Places::new("admission", queued),
             assembler: Assembler::start(
@@ -421,7 +427,15 @@ impl Parts {
             runner,
             evictor,
             background,
+            tails,
         });
+        // The engine must not keep alive what holds it.
+        let to_restore = Arc::downgrade(&pipeline);
+        engine.when_lost(Arc::new(move |paths: Vec<LostPath>| {
+            let Some(pipeline) = to_restore.upgrade() else { return };
+            let lost_in = pipeline.store.epoch();
+            paths.into_iter().for_each(|path| pipeline.background.restore(path, lost_in));
+        }));
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());

@@ -31,6 +31,7 @@ pub(crate) struct Runner {
 }
 
 /// A prompt to run.
+#[derive(Clone)]
 pub(crate) struct Run {
     pub segments: Arc<[Segment]>,
     pub caller: Caller,

@@ -10,6 +10,8 @@ pub enum ErrorKind {
     UnsupportedModel,
     /// The caller's input is at fault (a token id outside the vocabulary, a malformed message).
     InvalidInput,
+    /// The device's memory is gone (a reset, a driver's fault): what was in it has to be computed or loaded again.
+    DeviceLost,
     /// The file system refused.
     Io,
     /// A broken promise inside ragstone: report it.

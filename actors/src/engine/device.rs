@@ -75,10 +75,24 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    /// Something broke outside of a pass: whatever was under way fails, and nothing else.
+    /// Something broke outside of a pass: whatever was under way begins again.
     pub(super) fn start_over(&mut self, error: impl Fn() -> Error) {
-        self.sequences.iter_mut().for_each(|sequence| sequence.fail(&error));
-        self.sequences.clear();
+        self.sequences.drain(..).for_each(|mut sequence| sequence.interrupt(&error));
+    }
+
+    /// The device's memory is gone, and with it what running sequences had there. What is swapped out is in host memory, and stays.
+    fn lose_device(&mut self) {
+        tracing::error!("the device's memory was lost; what ran goes on from stored KV");
+        metrics::counter!("ragstone_device_lost_total").increment(1);
+        let hottest = self.tier.hottest(self.tier.status().capacity_bytes / 2);
+        let lost = || Error::new(ErrorKind::Internal, "the device was lost while it was answering; try again");
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.swapped.is_none()) {
+            sequence.interrupt(lost);
+        }
+        self.sequences.retain(|sequence| !matches!(sequence.state, State::Ended));
+        self.tier.lose();
+        self.pool = self.backend.new_pool(self.tier.options().blocks);
+        self.inbox.tell_lost(hottest);
     }
 
     /// Nothing can go on before a load or a prompt comes.
@@ -200,7 +214,10 @@ impl<B: Backend> Device<B> {
         if parts.is_empty() {
             return;
         }
-        self.pass(&parts, &started, false);
+        match self.env.fail_point("engine.device") {
+            Ok(()) => self.pass(&parts, &started, false),
+            Err(_) => self.lose_device(),
+        }
         self.gauge();
     }
 

@@ -7,6 +7,7 @@ use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::entry::EntryShape;
+use ragstone_storage::env::FailMode;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::policy::PolicyKind;
@@ -128,8 +129,14 @@ impl Bench {
         let (output, decoded) = mpsc::channel(more + 1);
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
         let sampler = Sampler::new(params);
-        let decode =
-            (more > 0).then(|| DecodeSpec { sampler, max_tokens: more, end_tokens: [].into(), file: None, output });
+        let decode = (more > 0).then(|| DecodeSpec {
+            sampler,
+            max_tokens: more,
+            end_tokens: [].into(),
+            file: None,
+            resume: None,
+            output,
+        });
         let decode = decode.into_iter().collect();
         let (reply, prefilled) = oneshot::channel();
         let Fused { plan, loads, device, .. } = fused;
@@ -380,7 +387,19 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     let evictor = Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() });
     let workers = Workers { runner: Runner { fusor, prefiller, store }, evictor };
     let background = Background::start(workers, runtime);
-    let lost = bench.engine.device_lost();
+    let (tell, told) = std::sync::mpsc::channel();
+    let env = bench.store.env().clone();
+    bench.engine.when_lost(Arc::new(move |paths| {
+        env.set_fail_point("engine.device", FailMode::Off, 1);
+        tell.send(paths).expect("the test waits");
+    }));
+    // It is lost in a pass of a prompt, which is to be planned again.
+    let unavailable = FailMode::Error(ragstone_storage::ErrorKind::Unavailable);
+    bench.store.env().set_fail_point("engine.device", unavailable, 1);
+    let other = [root(9), question(1)];
+    let (reply, _decoded) = bench.submit(&other, bench.fuse(&other, ReuseMode::Off), 1);
+    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Disturbed)));
+    let lost = told.recv().expect("it is lost");
     assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));
     let lost_in = bench.store.epoch();
     lost.into_iter().for_each(|path| background.restore(path, lost_in));

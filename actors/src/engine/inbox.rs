@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Job, Urgency};
+use ragstone_storage::tier::device::LostPath;
+
+use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -16,6 +18,7 @@ pub(super) struct Inbox {
     /// Of each urgency.
     capacity: usize,
     preemptions: AtomicU64,
+    when_lost: Mutex<Option<WhenLost>>,
 }
 
 #[derive(Default)]
@@ -55,7 +58,13 @@ impl State {
 
 impl Inbox {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { state: Mutex::default(), changed: Condvar::new(), capacity, preemptions: AtomicU64::new(0) }
+        Self {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            capacity,
+            preemptions: AtomicU64::new(0),
+            when_lost: Mutex::default(),
+        }
     }
 
     pub(super) fn push(&self, job: Job, urgency: Urgency) -> Result<()> {
@@ -138,6 +147,18 @@ impl Inbox {
     /// What a row of a prefill takes at present, in milliseconds.
     pub(super) fn note_pace(&self, row_ms: f64) {
         self.lock().row_ms = row_ms;
+    }
+
+    pub(super) fn when_lost(&self, when_lost: WhenLost) {
+        *self.when_lost.lock().unwrap_or_else(PoisonError::into_inner) = Some(when_lost);
+    }
+
+    /// The device's memory was lost, with these.
+    pub(super) fn tell_lost(&self, paths: Vec<LostPath>) {
+        let when_lost = self.when_lost.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(when_lost) = when_lost {
+            when_lost(paths);
+        }
     }
 
     /// A sequence was swapped out.

@@ -97,7 +97,15 @@ impl Job {
     }
 }
 
+/// Goes on with an answer that was interrupted, behind the tokens that were generated already. Called on the engine's thread: it
+/// must not wait.
+pub type Resume = Arc<dyn Fn(DecodeSpec, Vec<u32>) + Send + Sync>;
+
+/// Told what was on the device and is worth bringing back first, when its memory was lost. On the engine's thread, too.
+pub type WhenLost = Arc<dyn Fn(Vec<LostPath>) + Send + Sync>;
+
 /// How to continue a prompt.
+#[derive(Clone)]
 pub struct DecodeSpec {
     /// Draws tokens.
     pub sampler: Sampler,
@@ -107,6 +115,8 @@ pub struct DecodeSpec {
     pub end_tokens: Arc<[u32]>,
     /// Files the answer's K and V as it grows; `None`: they are not kept.
     pub file: Option<FileText>,
+    /// Who goes on where the device is lost or the engine breaks; `None`: the answer fails.
+    pub resume: Option<Resume>,
     /// Where tokens go. Its capacity must be `max_tokens + 1`, so that a slow reader never stops the batch; a closed
     /// one cancels the sequence.
     pub output: mpsc::Sender<Decoded>,
@@ -250,12 +260,9 @@ impl Engine {
         Ok(())
     }
 
-    /// The device's memory was lost: forgets what was in it, and says what to bring back first, half of what fits.
-    pub fn device_lost(&self) -> Vec<LostPath> {
-        let device = &self.shared.device;
-        let lost = device.hottest(device.status().capacity_bytes / 2);
-        device.lose();
-        lost
+    /// Calls `when_lost` whenever the device's memory is lost.
+    pub fn when_lost(&self, when_lost: WhenLost) {
+        self.shared.inbox.when_lost(when_lost);
     }
 
     /// The device tier.

@@ -64,7 +64,7 @@ pub(super) struct Tail {
     pub key_positions: Vec<u32>,
     /// Its text, where that is filed.
     pub text: Option<GrowingText>,
-    generated: usize,
+    generated: Vec<u32>,
 }
 
 /// The blocks of a sequence, in host memory.
@@ -163,6 +163,17 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// What it had on the device is gone. Its prompt is planned again, its answers go on from what was generated.
+    pub(super) fn interrupt(&mut self, error: impl Fn() -> Error) {
+        match &mut self.state {
+            State::Prefilling(prefilling) => prefilling.reply.send(Err(PrefillError::Disturbed)),
+            State::Decoding(tails) => tails.iter().for_each(|tail| tail.interrupt(&error)),
+            State::Ended => {}
+        }
+        self.state = State::Ended;
+        self.swapped = None;
+    }
+
     /// Tells whoever waits that it failed.
     pub(super) fn fail(&mut self, error: impl Fn() -> Error) {
         match &mut self.state {
@@ -186,7 +197,7 @@ impl Tail {
         logits: &[f32],
     ) -> Option<Self> {
         key_positions.push(key_positions.last().map_or(0, |last| last + 1));
-        let mut tail = Self { spec, table, token: 0, key_positions, text, generated: 0 };
+        let mut tail = Self { spec, table, token: 0, key_positions, text, generated: Vec::new() };
         tail.take(logits).then_some(tail)
     }
 
@@ -225,16 +236,31 @@ impl Tail {
             self.send(Decoded::End(FinishReason::Stop));
             return false;
         }
-        self.generated += 1;
+        self.generated.push(id);
         self.token = id;
         if !self.send(Decoded::Token(sampled)) {
             return false;
         }
-        if self.generated >= self.spec.max_tokens {
+        if self.generated.len() >= self.spec.max_tokens {
             self.send(Decoded::End(FinishReason::Length));
             return false;
         }
         true
+    }
+
+    /// Hands the answer to whoever goes on with it; it fails where nobody does.
+    fn interrupt(&self, error: impl Fn() -> Error) {
+        match &self.spec.resume {
+            Some(resume) => {
+                let mut spec = self.spec.clone();
+                // One that is complete has ended.
+                spec.max_tokens -= self.generated.len();
+                resume(spec, self.generated.clone());
+            }
+            None => {
+                self.send(Decoded::Failed(error()));
+            }
+        }
     }
 
     /// Whether somebody still listens. The channel holds a whole answer, so it is never full.

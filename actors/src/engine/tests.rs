@@ -69,7 +69,14 @@ pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mps
     let tokens: Vec<u32> = (0..length).map(|i| (seed * 17 + i * 5) % 64).collect();
     let (output, decoded) = mpsc::channel(max_tokens + 1);
     let params = SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() };
-    let decode = DecodeSpec { sampler: Sampler::new(params), max_tokens, end_tokens: [].into(), file: None, output };
+    let decode = DecodeSpec {
+        sampler: Sampler::new(params),
+        max_tokens,
+        end_tokens: [].into(),
+        file: None,
+        resume: None,
+        output,
+    };
     let (reply, prefilled) = oneshot::channel();
     let (plan, loads) = (compute(length), LayerLoads::none());
     let (tokens, decode, selection, tenant) = (tokens.into(), vec![decode], Selection::default(), "tests".into());

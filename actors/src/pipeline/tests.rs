@@ -2,10 +2,13 @@
 //! others.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::env::FailMode;
+use ragstone_storage::key::KvKey;
 use ragstone_storage::residency::TEXT_TOKENS;
 use tempfile::TempDir;
 
@@ -232,4 +235,35 @@ async fn what_an_answer_leaves_has_the_bits_of_a_prompt_of_the_same_tokens() {
     assert!(entries(&answered, whole) == entries(&prefilled, whole));
     close(answered, &folders[0]).await;
     close(prefilled, &folders[1]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_goes_on_where_the_device_was_lost() {
+    let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
+    let ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
+    let prompt = tokens(100);
+    let (_, expected) = complete(&ragstone, &prompt, Reuse::Auto, 150).await;
+    let lost = Arc::new(AtomicUsize::new(0));
+    let (counted, to_heal) = (lost.clone(), env.clone());
+    ragstone.engine().when_lost(Arc::new(move |_| {
+        to_heal.set_fail_point("engine.device", FailMode::Off, 1);
+        counted.fetch_add(1, Ordering::Relaxed);
+    }));
+    // In the first pass of its prompt, in the third of its answer, and behind an entry of its own.
+    for pass in [1, 4, 120] {
+        env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), pass);
+        assert_eq!(complete(&ragstone, &prompt, Reuse::Auto, 150).await.1, expected, "pass {pass}");
+    }
+    assert_eq!(lost.load(Ordering::Relaxed), 3);
+    // One that is lost again and again is an error, not a hang.
+    ragstone.engine().when_lost(Arc::new(|_| {}));
+    env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 4);
+    let mut stream = ragstone.answer(question(Input::Tokens(prompt), Reuse::Auto, 150)).await.unwrap();
+    let mut last = None;
+    while let Some(event) = stream.next().await {
+        last = Some(event);
+    }
+    assert_eq!(last.expect("an event").unwrap_err().kind(), ErrorKind::Internal);
+    env.set_fail_point("engine.device", FailMode::Off, 1);
+    close(ragstone, &folder).await;
 }

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use ragstone_kernels::ErrorKind;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::matrix::Matrix;
@@ -46,6 +47,11 @@ impl<B: Backend> Device<B> {
         };
         let ms = started.elapsed_ms();
         let Passed { outcomes, logits, layer_rows } = passed;
+        let is_lost =
+            |outcome: &Outcome<B>| matches!(outcome, Outcome::Failed(error) if error.kind() == ErrorKind::DeviceLost);
+        if outcomes.iter().any(is_lost) {
+            return self.lose_device();
+        }
         let layers = self.backend.config().layers;
         let all_rows: usize = layer_rows.iter().sum::<usize>().max(1);
         let mut prefilling = [0, 0];
