@@ -70,8 +70,8 @@ impl Lanes {
     pub fn new(env: &Env) -> Self {
         Self {
             search: Lane::new("search", 72, None),
-            look: Lane::new("listing", 72, None),
-            // These take minutes; what takes milliseconds must not wait for them.
+            // These wait for disks, or take minutes: what computes for milliseconds must not wait for them.
+            look: Lane::new("listing", 72, Some(Turns::new(8, env.clone()))),
             change: Lane::new("corpus change", 18, Some(Turns::new(2, env.clone()))),
             upkeep: Lane::new("upkeep", 20, Some(Turns::new(4, env.clone()))),
         }

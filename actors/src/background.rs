@@ -145,11 +145,17 @@ impl Background {
 
     /// Files fresh KV without making the answer wait. Where the eviction worker is overloaded it is not kept.
     pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep) {
+        self.keep_or(evictor, keep, || ());
+    }
+
+    /// As [`keep`](Self::keep); tells `lost` where it is not kept.
+    pub(crate) fn keep_or(&self, evictor: &Supervised<Evictor>, keep: Keep, lost: impl FnOnce() + Send + 'static) {
         let pending = Pending::new(&self.pending);
         let evictor = evictor.clone();
         self.runtime.spawn(async move {
             if let Err(error) = evictor.ask(keep, DEADLINE).await {
                 tracing::warn!(%error, "fresh KV was not kept; it will be computed again");
+                lost();
             }
             drop(pending);
         });

@@ -1,6 +1,6 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
@@ -8,6 +8,7 @@ use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::Instrument;
@@ -24,7 +25,6 @@ use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
-use crate::tails::Tails;
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
@@ -40,7 +40,9 @@ pub(crate) struct Pipeline {
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
-    pub tails: Tails,
+    pub runtime: Handle,
+    /// Itself, for what the engine holds.
+    pub me: Weak<Pipeline>,
 }
 
 /// A passage of the prompt.
@@ -127,7 +129,7 @@ impl Pipeline {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
         self.assembler.check_size(&question.input)?;
-        self.admission.take(question.caller)
+        self.admission.take_many(question.caller, question.answers)
     }
 
     /// Whether a question of `caller` would be admitted now.
@@ -197,10 +199,10 @@ impl Pipeline {
             deadline,
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
-            let file = self.tails.file(&run, plan);
+            // One for each answer: where one cannot be kept, others can.
             let spec = |index| {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
-                (DecodeSpec { file: file.clone(), resume: Some(self.tails.resume(&run)), ..spec }, output)
+                (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()
         };

@@ -36,7 +36,6 @@ use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::settings::Settings;
 use crate::stream::AnswerStream;
-use crate::tails::Tails;
 use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
 use crate::worker::{Supervised, WorkerStatus};
@@ -403,22 +402,16 @@ impl Parts {
             weight_bytes: model.size_in_bytes(),
             kv_bytes_per_token: layout.token_bytes(),
         };
-        let tails = Tails {
-            fingerprint: *store.fingerprint(),
-            runner: runner.clone(),
-            evictor: evictor.clone(),
-            background: background.clone(),
-            runtime: runtime.clone(),
-        };
-        let pipeline = Arc::new(Pipeline {
+        let assembler = Assembler::start(
+            loaded.tokenizer,
+            loaded.chat,
+            settings.prompt.clone(),
+            engine.context(),
+            processors.clone(),
+        )?;
+        let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
-            assembler: Assembler::start(
-                loaded.tokenizer,
-                loaded.chat,
-                settings.prompt.clone(),
-                engine.context(),
-                processors.clone(),
-            )?,
+            assembler,
             engine: engine.clone(),
             settings,
             env,
@@ -427,7 +420,8 @@ impl Parts {
             runner,
             evictor,
             background,
-            tails,
+            runtime: runtime.clone(),
+            me: me.clone(),
         });
         // The engine must not keep alive what holds it.
         let to_restore = Arc::downgrade(&pipeline);

@@ -1,67 +1,69 @@
 //! What follows a prefilled prompt: an answer's text is filed as it grows, and an answer that was interrupted goes on.
+//!
+//! The engine holds these closures, and the pipeline holds the engine: they know the pipeline weakly.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use ragstone_storage::key::{Fingerprint, KvKey};
+use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::LoadPlan;
 use ragstone_storage::residency::{Segment, SegmentKind};
-use tokio::runtime::Handle;
 
-use crate::background::Background;
 use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};
 use crate::error::{Error, ErrorKind};
-use crate::eviction::{Evictor, Keep};
+use crate::eviction::Keep;
+use crate::pipeline::Pipeline;
 use crate::prefill::FreshSegment;
-use crate::runner::{Run, Runner};
-use crate::worker::Supervised;
+use crate::runner::Run;
 
 /// How often an answer goes on after an interruption.
 const MOST_RESUMES: usize = 3;
 
-/// What answers need behind their prompts. Cheap to clone.
-#[derive(Clone)]
-pub(crate) struct Tails {
-    pub fingerprint: Fingerprint,
-    pub runner: Runner,
-    pub evictor: Supervised<Evictor>,
-    pub background: Background,
-    pub runtime: Handle,
-}
-
-impl Tails {
-    /// Files an answer's text as it grows, for the next turn of its conversation; nothing behind a prompt that is not exact.
-    pub(crate) fn file(&self, run: &Run, plan: &LoadPlan) -> Option<FileText> {
+impl Pipeline {
+    /// Files an answer's text as it grows, for the next turn of its conversation; nothing behind a prompt that is not exact, nor
+    /// behind a text that could not be kept.
+    pub(crate) fn file_text(&self, run: &Run, plan: &LoadPlan) -> Option<FileText> {
         if !plan.files_answer {
             return None;
         }
-        let (tails, tenant, planned_in) = (self.clone(), run.tenant.clone(), plan.epoch.min(run.found_in));
+        let (pipeline, tenant) = (self.me.clone(), run.tenant.clone());
+        let (planned_in, is_broken) = (plan.epoch.min(run.found_in), Arc::new(AtomicBool::new(false)));
         Some(Arc::new(move |FullText { parent, tokens, layers, compute_us }| {
-            let key = KvKey::derive(&tails.fingerprint, &tenant, parent.as_ref(), &tokens);
-            let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
-            tails.background.keep(&tails.evictor, Keep { tenant: tenant.clone(), segments, planned_in });
-            key
+            let pipeline = pipeline.upgrade().filter(|_| !is_broken.load(Ordering::Relaxed))?;
+            let key = KvKey::derive(pipeline.store.fingerprint(), &tenant, parent.as_ref(), &tokens);
+            // An answer that was given before has its entries already.
+            if pipeline.store.contains(&key).is_none() {
+                let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
+                let (keep, is_broken) = (Keep { tenant: tenant.clone(), segments, planned_in }, is_broken.clone());
+                let broke = move || is_broken.store(true, Ordering::Relaxed);
+                pipeline.background.keep_or(&pipeline.evictor, keep, broke);
+            }
+            Some(key)
         }))
     }
 
     /// Goes on with an answer that was interrupted: its prompt with what was generated is planned, loaded and computed as any
     /// other, and the next token comes to where the last one did.
     pub(crate) fn resume(&self, run: &Run) -> Resume {
-        let (tails, run, resumed) = (self.clone(), run.clone(), AtomicUsize::new(0));
+        let (pipeline, run, resumed) = (self.me.clone(), run.clone(), AtomicUsize::new(0));
         Arc::new(move |spec: DecodeSpec, generated: Vec<u32>| {
+            // Nobody may read what is sent any more.
+            let fail = |error| drop(spec.output.try_send(Decoded::Failed(error)));
+            let Some(pipeline) = pipeline.upgrade() else {
+                return fail(Error::new(ErrorKind::Cancelled, "the service is shutting down"));
+            };
             if resumed.fetch_add(1, Ordering::Relaxed) >= MOST_RESUMES {
                 let message = "the engine broke while it was answering, again and again; the service goes on";
-                // Nobody may read it any more.
-                return drop(spec.output.try_send(Decoded::Failed(Error::new(ErrorKind::Internal, message))));
+                return fail(Error::new(ErrorKind::Internal, message));
             }
-            let (tails, mut run) = (tails.clone(), run.clone());
+            let mut run = run.clone();
             run.segments = continued(&run.segments, &generated).into();
-            tails.runtime.clone().spawn(async move {
+            pipeline.runtime.clone().spawn(async move {
                 let decode = |plan: &LoadPlan, _: &[u32]| {
-                    let file = tails.file(&run, plan);
+                    let file = pipeline.file_text(&run, plan);
                     (vec![DecodeSpec { file, ..spec.clone() }], ())
                 };
-                if let Err(error) = tails.runner.run(&run, decode).await {
+                if let Err(error) = pipeline.runner.run(&run, decode).await {
                     drop(spec.output.try_send(Decoded::Failed(error)));
                 }
             });

@@ -34,11 +34,12 @@ struct PlacesInner {
     held: Mutex<HashMap<Caller, usize>>,
 }
 
-/// A place; free again when this is dropped.
+/// A place, or some that were taken together; free again when this is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Places,
     caller: Caller,
+    count: usize,
 }
 
 impl Places {
@@ -52,11 +53,22 @@ impl Places {
     /// # Errors
     /// `Overloaded` where all are taken, or this caller has its part of them.
     pub fn take(&self, caller: Caller) -> Result<Place> {
+        self.take_many(caller, 1)
+    }
+
+    /// Takes `count` places, all or nothing; all there are, where that is more.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take)'s.
+    pub fn take_many(&self, caller: Caller, count: usize) -> Result<Place> {
+        let count = count.min(self.0.capacity);
         let mut held = self.held();
-        self.check(&held, caller)?;
-        *held.entry(caller).or_default() += 1;
+        for more in 0..count.max(1) {
+            self.check(&held, caller, more)?;
+        }
+        *held.entry(caller).or_default() += count;
         drop(held);
-        Ok(Place { places: self.clone(), caller })
+        Ok(Place { places: self.clone(), caller, count })
     }
 
     /// Whether [`take`](Self::take) would succeed now.
@@ -64,7 +76,7 @@ impl Places {
     /// # Errors
     /// As [`take`](Self::take)'s.
     pub fn check_room(&self, caller: Caller) -> Result<()> {
-        self.check(&self.held(), caller)
+        self.check(&self.held(), caller, 0)
     }
 
     /// How many are taken.
@@ -72,11 +84,13 @@ impl Places {
         self.held().values().sum()
     }
 
-    fn check(&self, held: &HashMap<Caller, usize>, caller: Caller) -> Result<()> {
+    /// Whether there is a place beside those that are held and `more` of the caller's.
+    fn check(&self, held: &HashMap<Caller, usize>, caller: Caller, more: usize) -> Result<()> {
         let PlacesInner { name, capacity, .. } = &*self.0;
         let own = held.get(&caller).copied().unwrap_or(0);
-        let free = capacity - held.values().sum::<usize>();
-        if may_have_more(own, free) {
+        let free = capacity.saturating_sub(held.values().sum::<usize>());
+        // One that holds nothing may have more than its part: a group of answers cannot be split.
+        if free > more && (own == 0 || may_have_more(own + more, free - more)) {
             return Ok(());
         }
         metrics::counter!("ragstone_shed_total", "worker" => *name).increment(1);
@@ -96,7 +110,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut held = self.places.held();
         if let Some(own) = held.get_mut(&self.caller) {
-            *own -= 1;
+            *own -= self.count;
             if *own == 0 {
                 held.remove(&self.caller);
             }
@@ -172,14 +186,18 @@ impl Turns {
 
     /// Waits for a turn. Dropped before it comes, it leaves the line.
     pub async fn take(&self, caller: Caller) -> Turn {
-        let (go, come) = oneshot::channel();
+        let (go, mut come) = oneshot::channel();
         let id = self.state().join(caller, go, &self.0.env);
         let _in_line = InLine { turns: self, caller, id };
-        self.pass_on();
-        match come.await {
-            Ok(turn) => turn,
-            // Whoever is in line is only forgotten by leaving it.
-            Err(_) => unreachable!("a waiting caller left the line"),
+        loop {
+            self.pass_on();
+            match tokio::time::timeout(ACTIVE, &mut come).await {
+                Ok(Ok(turn)) => return turn,
+                // Whoever is in line is only forgotten by leaving it.
+                Ok(Err(_)) => unreachable!("a waiting caller left the line"),
+                // Others may have ceased to be active, and nobody else looks.
+                Err(_) => {}
+            }
         }
     }
 
@@ -229,7 +247,7 @@ impl State {
             return None;
         }
         self.callers.retain(|_, standing| standing.is_active());
-        let share = (at_once / self.callers.len().max(1)).max(1);
+        let share = at_once.div_ceil(self.callers.len().max(1));
         let rank = |waiting: &Waiting| {
             let standing = self.callers.get(&waiting.caller)?;
             (standing.running < share).then_some((standing.running, standing.last_given, waiting.id))
@@ -298,6 +316,18 @@ mod tests {
     }
 
     #[test]
+    fn places_of_a_group_are_taken_all_or_not() {
+        let places = Places::new("test", 20);
+        let group = places.take_many(caller(1), 16).unwrap();
+        assert_eq!((places.taken(), places.take_many(caller(2), 5).is_err()), (16, true));
+        let rest = places.take_many(caller(2), 4).unwrap();
+        assert_eq!(places.taken(), 20);
+        drop((group, rest));
+        assert_eq!(Places::new("test", 2).take_many(caller(1), 16).unwrap().count, 2, "all there are");
+        assert_eq!(places.taken(), 0);
+    }
+
+    #[test]
     fn a_single_place_is_everybodys() {
         let places = Places::new("test", 1);
         let only = places.take(caller(1)).unwrap();
@@ -307,8 +337,8 @@ mod tests {
         assert_eq!(Places::new("test", 0).take(caller(1)).unwrap_err().kind(), ErrorKind::Overloaded);
     }
 
-    #[test]
-    fn one_alone_has_all_turns_and_of_two_each_has_half() {
+    #[tokio::test]
+    async fn one_alone_has_all_turns_and_of_two_each_has_half() {
         let turns = Turns::new(4, Env::seeded(1, 0));
         let mut alone: Vec<Turn> = Vec::new();
         for _ in 0..4 {
@@ -326,14 +356,16 @@ mod tests {
         assert!(more[0].as_mut().now_or_never().is_none(), "half is free for who was here just now");
         drop(third);
         turns.0.env.advance(ACTIVE);
-        assert!(more[0].as_mut().now_or_never().is_none(), "nobody looked yet");
+        // Nobody does anything, but the other is not active any more: those who wait look themselves.
+        let first = more.remove(0).await;
         alone.pop();
-        let all: Vec<_> = more.into_iter().filter_map(FutureExt::now_or_never).collect();
-        assert_eq!(all.len(), 3, "alone again");
+        let rest: Vec<_> = more.into_iter().filter_map(FutureExt::now_or_never).collect();
+        assert_eq!((rest.len(), alone.len()), (2, 1), "alone again");
+        drop(first);
     }
 
-    #[test]
-    fn of_one_turn_callers_have_it_one_after_the_other() {
+    #[tokio::test]
+    async fn of_one_turn_callers_have_it_one_after_the_other() {
         let turns = Turns::new(1, Env::seeded(1, 0));
         let mut running = Some(turns.take(caller(1)).now_or_never().expect("free"));
         let mut many: Vec<_> = (0..20).map(|_| Box::pin(turns.take(caller(1)))).collect();
@@ -347,8 +379,8 @@ mod tests {
         assert!(many.remove(0).now_or_never().is_some());
     }
 
-    #[test]
-    fn whoever_leaves_the_line_costs_nobody_a_turn() {
+    #[tokio::test]
+    async fn whoever_leaves_the_line_costs_nobody_a_turn() {
         let turns = Turns::new(1, Env::seeded(1, 0));
         let running = turns.take(caller(1)).now_or_never().expect("free");
         let mut line: Vec<_> = (1..4).map(|number| Box::pin(turns.take(caller(number)))).collect();

@@ -158,6 +158,8 @@ impl Events {
         if self.finished.len() < self.characters.len() {
             return;
         }
+        // Their place is free, however long the client takes to read the rest.
+        self.answers.clear();
         if self.include_usage {
             self.ready.push_back(event(&self.shape.usage_chunk(&self.finished)));
         }

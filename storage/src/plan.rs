@@ -71,6 +71,8 @@ pub struct SegmentPlan {
     /// The key under which the KV computed for it may be filed, because everything before it is exact; its parent is
     /// `parent`. `None`: do not file it.
     pub file_under: Option<KvKey>,
+    /// Its key, because it and everything before it is exact, whether it is to be filed or was; `None`: it has none.
+    pub exact_key: Option<KvKey>,
     /// Key of everything before it; `None` at the start.
     pub parent: Option<KvKey>,
 }
@@ -108,7 +110,7 @@ impl LoadPlan {
         let key = |segment: &SegmentPlan| match segment.source {
             Source::Load { key, .. } => Some(key),
             Source::Blend { .. } => None,
-            Source::Compute => segment.file_under,
+            Source::Compute => segment.exact_key,
         };
         let with_tokens = self.segments.iter().filter(|segment| !segment.range.is_empty());
         with_tokens.map_while(move |segment| Some((segment, key(segment)?)))
@@ -169,6 +171,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
             position,
             source,
             file_under: at.chain_key.filter(|_| may_file && !is_stored(at)),
+            exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
             parent: at.parent,
         });
         position = end;

@@ -3,6 +3,7 @@
 mod pass;
 mod swap;
 
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,7 @@ use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State, Tail, more_blocks};
 use super::shares::{Owner, Party, Present, Shares};
 use super::{EngineOptions, Job, Urgency, engine_panicked};
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::{Prefill, PrefillError, Prompt};
 
@@ -139,6 +141,7 @@ impl<B: Backend> Device<B> {
                     id: waiting.id,
                     owner: present.number(&Party::of(&waiting.job)),
                     background: waiting.urgency == Urgency::Background,
+                    tails: waiting.job.decode.len().max(1),
                     cached: plan.exact_tokens as usize,
                     to_compute: waiting.job.rows(),
                     overtaken: waiting.overtaken,
@@ -158,23 +161,42 @@ impl<B: Backend> Device<B> {
         };
         let step = schedule(&views, &served, limits);
         self.count_overtaken(&views, &step);
-        self.inbox.note_pace(self.pace.busy_row_ms());
+        self.inbox.note_pace(self.pace.least_row_ms(), self.under_way());
         self.background_waits = views.iter().any(|view| view.background);
         Some(step)
     }
 
-    /// Whoever could have gone on, and saw a later one do so instead, was overtaken.
+    /// Rows that the prompts of answers still have to compute, by caller.
+    fn under_way(&self) -> HashMap<Caller, usize> {
+        let mut rows: HashMap<Caller, usize> = HashMap::new();
+        for sequence in self.sequences.iter().filter(|sequence| sequence.urgency == Urgency::Answer) {
+            if let State::Prefilling(prefilling) = &sequence.state {
+                *rows.entry(sequence.party.caller()).or_default() += prefilling.prefill.rows_left();
+            }
+        }
+        rows
+    }
+
+    /// Whoever could have gone on, and saw a later one of the same caller do so instead, was overtaken: between callers shares decide.
     fn count_overtaken(&mut self, views: &[View], step: &Step) {
         let could = |view: &&View| matches!(view.phase, Phase::Waiting { .. } | Phase::Prefilling { .. });
-        let is_chosen = |view: &&View| step.rows.iter().any(|(id, _)| *id == view.id);
-        let Some(last) = views.iter().filter(could).filter(is_chosen).map(|view| view.id).max() else { return };
-        let is_passed = |id: u64| id < last && !step.rows.iter().any(|(chosen, _)| *chosen == id);
-        let could = |id: u64| views.iter().filter(could).any(|view| view.id == id);
-        for sequence in self.sequences.iter_mut().filter(|sequence| is_passed(sequence.id) && could(sequence.id)) {
+        let is_chosen = |view: &View| step.rows.iter().any(|(id, _)| *id == view.id);
+        let mut last: HashMap<usize, u64> = HashMap::new();
+        for view in views.iter().filter(could).filter(|view| is_chosen(view)) {
+            let last = last.entry(view.owner.caller).or_default();
+            *last = view.id.max(*last);
+        }
+        let is_passed =
+            |view: &&View| !is_chosen(view) && last.get(&view.owner.caller).is_some_and(|last| view.id < *last);
+        let passed: BTreeSet<u64> = views.iter().filter(could).filter(is_passed).map(|view| view.id).collect();
+        if passed.is_empty() {
+            return;
+        }
+        for sequence in self.sequences.iter_mut().filter(|sequence| passed.contains(&sequence.id)) {
             sequence.overtaken += 1;
         }
         self.inbox.look(|waiting| {
-            waiting.iter_mut().filter(|waiting| is_passed(waiting.id)).for_each(|waiting| waiting.overtaken += 1);
+            waiting.iter_mut().filter(|it| passed.contains(&it.id)).for_each(|waiting| waiting.overtaken += 1);
         });
     }
 
@@ -335,8 +357,9 @@ impl<B: Backend> Device<B> {
 
 /// Takes out what cannot be prefilled in the time that is left, were it the only one: its rows are others' to have.
 pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace) {
-    let is_hopeless =
-        |it: &mut Waiting| it.urgency == Urgency::Answer && pace.least_ms(it.job.rows()) > it.job.left_ms();
+    let is_hopeless = |it: &mut Waiting| {
+        it.urgency == Urgency::Answer && pace.least_row_ms() * it.job.least_rows() as f64 > it.job.left_ms()
+    };
     for Waiting { job, .. } in waiting.extract_if(.., is_hopeless) {
         metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);
         let message = format!("{} tokens cannot be computed before the request's deadline; try again", job.rows());
@@ -351,6 +374,7 @@ fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: usize) -> Vi
         id: sequence.id,
         owner,
         background: sequence.urgency == Urgency::Background,
+        tails: sequence.tails(),
         cached: 0,
         to_compute: 0,
         overtaken: sequence.overtaken,

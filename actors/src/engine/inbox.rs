@@ -25,8 +25,10 @@ pub(super) struct Inbox {
 struct State {
     waiting: Vec<Waiting>,
     next_id: u64,
-    /// Milliseconds that a row of a prefill was seen to take; 0: nothing is known.
+    /// The least milliseconds that a row of a prefill takes; 0: nothing is known.
     row_ms: f64,
+    /// Rows of answers' prompts that are under way, by caller.
+    under_way: HashMap<Caller, usize>,
     /// Something happened since the engine heeded it.
     is_stirred: bool,
     is_closed: bool,
@@ -46,11 +48,11 @@ impl State {
     /// When a job's prefill will have ended, as things stand: callers have equal shares, so that it waits for its own caller's
     /// prompts, and for as many rows of each of the others'.
     fn expected_ms(&self, job: &Job) -> f64 {
-        let mut ahead: HashMap<Caller, usize> = HashMap::new();
+        let mut ahead = self.under_way.clone();
         for other in self.waiting.iter().filter(|other| other.urgency == Urgency::Answer) {
-            *ahead.entry(other.job.caller).or_default() += other.job.rows();
+            *ahead.entry(other.job.caller).or_default() += other.job.least_rows();
         }
-        let own = ahead.remove(&job.caller).unwrap_or(0) + job.rows();
+        let own = ahead.remove(&job.caller).unwrap_or(0) + job.least_rows();
         let others: usize = ahead.values().map(|rows| own.min(*rows)).sum();
         (own + others) as f64 * self.row_ms
     }
@@ -80,7 +82,8 @@ impl Inbox {
         }
         if urgency == Urgency::Answer {
             let (expected_ms, left_ms) = (state.expected_ms(&job), job.left_ms());
-            if expected_ms > left_ms {
+            // Nothing is refused by an engine that has nothing to do: it is to find out what it can.
+            if expected_ms > left_ms && !(state.waiting.is_empty() && state.under_way.is_empty()) {
                 metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);
                 let (behind, left) = (expected_ms / 1e3, left_ms / 1e3);
                 let message = format!(
@@ -144,9 +147,10 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// What a row of a prefill takes at present, in milliseconds.
-    pub(super) fn note_pace(&self, row_ms: f64) {
-        self.lock().row_ms = row_ms;
+    /// What a row of a prefill takes, in milliseconds, and the rows that are under way.
+    pub(super) fn note_pace(&self, row_ms: f64, under_way: HashMap<Caller, usize>) {
+        let mut state = self.lock();
+        (state.row_ms, state.under_way) = (row_ms, under_way);
     }
 
     pub(super) fn when_lost(&self, when_lost: WhenLost) {

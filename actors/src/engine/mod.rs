@@ -85,6 +85,12 @@ impl Job {
         (self.plan.computed_tokens + self.plan.blended_tokens) as usize
     }
 
+    /// As [`rows`](Self::rows), if of blended tokens only the chosen ones are computed: the least that it can come to.
+    fn least_rows(&self) -> usize {
+        (f64::from(self.plan.computed_tokens) + f64::from(self.plan.blended_tokens) * f64::from(self.plan.ratio))
+            as usize
+    }
+
     /// Milliseconds that are left to prefill it.
     fn left_ms(&self) -> f64 {
         self.within.as_secs_f64() * 1e3 - self.queued.elapsed_ms()
@@ -283,8 +289,10 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.inbox.close();
         if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
-            // The loop catches its panics; a join error would have been logged there.
-            drop(thread.join());
+            // The loop catches its panics; a join error would have been logged there. The thread itself may drop the last handle.
+            if thread.thread().id() != std::thread::current().id() {
+                drop(thread.join());
+            }
         }
     }
 }

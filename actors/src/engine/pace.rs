@@ -9,6 +9,8 @@ const LEAST_ROWS: usize = 16;
 const LEAST_STRETCH: f64 = 1.8;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
+/// Rows of a step from which on its time says what a row takes: in shorter ones the pass over the weights counts for more.
+const TELLING_ROWS: usize = 128;
 /// Of this many rows of a busy step one is background work's.
 const BACKGROUND_SHARE: usize = 16;
 
@@ -19,8 +21,8 @@ pub(super) struct Pace {
     decode_ms: [Option<f64>; 16],
     /// Milliseconds that a row of a prefill adds.
     row_ms: Option<f64>,
-    /// Milliseconds that pass for each row of a prefill, with what else its steps do.
-    busy_row_ms: Option<f64>,
+    /// As `row_ms`, of long steps alone: the least that a row takes.
+    least_row_ms: Option<f64>,
     /// Rows that background work was promised and has not had.
     background_rows: usize,
 }
@@ -41,14 +43,10 @@ impl Pace {
         if self.background_rows >= LEAST_ROWS { self.background_rows } else { 0 }
     }
 
-    /// The least that so many rows of a prefill take, in milliseconds; nothing is known at first.
-    pub(super) fn least_ms(&self, rows: usize) -> f64 {
-        self.row_ms.map_or(0.0, |ms| ms * rows as f64)
-    }
-
-    /// Milliseconds that pass for each row of a prefill while the engine is busy.
-    pub(super) fn busy_row_ms(&self) -> f64 {
-        self.busy_row_ms.unwrap_or(0.0)
+    /// The least that a row of a prefill takes, in milliseconds, however long the steps: what is refused for want of time is
+    /// refused by this. 0: nothing is known.
+    pub(super) fn least_row_ms(&self) -> f64 {
+        self.least_row_ms.unwrap_or(0.0)
     }
 
     /// Rows of answers were prefilled while background work waited: some are owed to it.
@@ -67,7 +65,9 @@ impl Pace {
             rows => {
                 let alone = if decoding == 0 { 0.0 } else { self.decoding_ms(decoding).unwrap_or(0.0) };
                 learn(&mut self.row_ms, (ms - alone).max(0.0) / rows as f64);
-                learn(&mut self.busy_row_ms, ms / rows as f64);
+                if rows >= TELLING_ROWS {
+                    learn(&mut self.least_row_ms, (ms - alone).max(0.0) / rows as f64);
+                }
             }
         }
     }
@@ -99,7 +99,10 @@ mod tests {
         }
         let row_ms = pace.row_ms.unwrap();
         assert!((row_ms - 1.0).abs() < 0.01, "{row_ms}");
-        assert!((pace.least_ms(100) - 100.0).abs() < 1.0 && (pace.busy_row_ms() - 3.0).abs() < 0.01);
+        assert_eq!(pace.least_row_ms(), 0.0, "short steps say nothing of long ones");
+        pace.observe(4, 200, 250.0);
+        assert!((pace.least_row_ms() - 0.75).abs() < 0.01, "{}", pace.least_row_ms());
+        (0..50).for_each(|_| pace.observe(4, 50, 150.0));
         assert_eq!(pace.rows(4, 0.0), 80, "0.8 of decoding alone");
         assert_eq!(pace.rows(4, 300.0), 200);
         assert_eq!(pace.rows(4, 10_000.0), MOST_ROWS);

@@ -28,6 +28,8 @@ pub(super) struct View {
     pub owner: Owner,
     /// Whether nobody waits for it.
     pub background: bool,
+    /// Answers that it has or will have: so many rows of every pass.
+    pub tails: usize,
     /// Prompt tokens whose KV was there or is computed.
     pub cached: usize,
     /// Prompt tokens that are to be computed.
@@ -63,7 +65,7 @@ pub(super) struct Limits {
     pub rows: usize,
     /// Of those, rows that background work has though others want them.
     pub background_rows: usize,
-    /// Sequences that have blocks at once.
+    /// Answers that have blocks at once.
     pub sequences: usize,
     /// Blocks that are free or can be.
     pub free_blocks: usize,
@@ -175,9 +177,10 @@ impl Planning<'_> {
     }
 
     fn prefill(&mut self, mut served: Served, limits: Limits) {
-        let swapped = self.views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. })).count();
-        let places = limits.sequences.saturating_sub(self.running().count() + swapped);
-        let may_begin = self.out.is_empty() && swapped == self.step.swap_in.len();
+        let swapped = self.views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. }));
+        let tails = self.running().chain(swapped.clone()).map(|view| view.tails).sum();
+        let places = limits.sequences.saturating_sub(tails);
+        let may_begin = self.out.is_empty() && swapped.count() == self.step.swap_in.len();
         let is_candidate = |view: &&View| match view.phase {
             Phase::Waiting { .. } => may_begin,
             Phase::Prefilling { .. } => !self.out.contains(&view.id),
@@ -228,7 +231,7 @@ impl Planning<'_> {
                 continue;
             }
             if matches!(view.phase, Phase::Waiting { .. }) {
-                room.places -= 1;
+                room.places = room.places.saturating_sub(view.tails);
             }
             left = left.saturating_sub(rows);
             self.free = self.free.saturating_sub(blocks);
@@ -241,12 +244,13 @@ impl Planning<'_> {
 
     /// Whether there is a place for it among the sequences that run; one caller leaves some to others.
     fn may_begin(&self, view: &View, room: &Room<'_>) -> bool {
-        let own = self.running().filter(|other| other.owner.caller == view.owner.caller && !other.background).count();
+        let is_own = |other: &&View| other.owner.caller == view.owner.caller && !other.background;
         let begun = self.step.rows.iter().filter_map(|(id, _)| self.views.iter().find(|other| other.id == *id));
-        let is_own = |other: &&View| {
-            matches!(other.phase, Phase::Waiting { .. }) && other.owner.caller == view.owner.caller && !other.background
-        };
-        if view.background { room.places > 0 } else { may_have_more(own + begun.filter(is_own).count(), room.places) }
+        let begun = begun.filter(|other| matches!(other.phase, Phase::Waiting { .. }));
+        let own: usize = self.running().chain(begun).filter(is_own).map(|other| other.tails).sum();
+        // A group that is larger than what there is runs where nobody else does.
+        let fits = view.tails <= room.places || (own == 0 && room.places == room.limits.sequences);
+        fits && (view.background || may_have_more(own, room.places))
     }
 
     /// Where nothing runs though something could, had it blocks: the last sequence makes room for the others.

@@ -122,6 +122,15 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
+    /// Answers that it has, or will; one at least.
+    pub(super) fn tails(&self) -> usize {
+        match &self.state {
+            State::Prefilling(prefilling) => prefilling.decode.len().max(1),
+            State::Decoding(tails) => tails.len(),
+            State::Ended => 0,
+        }
+    }
+
     /// The tables of its blocks.
     pub(super) fn tables(&self) -> Vec<&BlockTable> {
         match &self.state {

@@ -15,6 +15,10 @@ pub(super) struct Party {
 }
 
 impl Party {
+    pub(super) fn caller(&self) -> Caller {
+        self.caller
+    }
+
     pub(super) fn of(job: &Job) -> Self {
         Self { caller: job.caller, tenant: job.tenant.clone() }
     }
@@ -65,7 +69,10 @@ fn number<K: PartialEq + Clone>(known: &mut Vec<K>, key: &K) -> usize {
 impl Shares {
     /// What each of those who are `present` was given; others are forgotten.
     pub(super) fn of(&mut self, present: &Present) -> Served {
-        Served { callers: self.callers.of(&present.callers), tenants: self.parties.of(&present.parties) }
+        Served {
+            callers: self.callers.of(&present.callers, |_| ()),
+            tenants: self.parties.of(&present.parties, |party| party.caller),
+        }
     }
 
     pub(super) fn add(&mut self, party: &Party, rows: u64) {
@@ -74,7 +81,7 @@ impl Shares {
     }
 }
 
-/// One that was away begins where the one that was served least stands now: nobody saves up.
+/// One that was away begins where the one of its group that was served least stands now: nobody saves up.
 struct Ledger<K>(HashMap<K, u64>);
 
 impl<K> Default for Ledger<K> {
@@ -84,9 +91,14 @@ impl<K> Default for Ledger<K> {
 }
 
 impl<K: Eq + Hash + Clone> Ledger<K> {
-    fn of(&mut self, present: &[K]) -> Vec<u64> {
-        let least = present.iter().filter_map(|key| self.0.get(key).copied()).min().unwrap_or(0);
-        let given: Vec<u64> = present.iter().map(|key| self.0.get(key).copied().unwrap_or(least)).collect();
+    fn of<G: PartialEq>(&mut self, present: &[K], group: impl Fn(&K) -> G) -> Vec<u64> {
+        let least = |of: &K| {
+            let group_of = group(of);
+            let others = present.iter().filter(|key| group(key) == group_of);
+            others.filter_map(|key| self.0.get(key).copied()).min().unwrap_or(0)
+        };
+        let given: Vec<u64> =
+            present.iter().map(|key| self.0.get(key).copied().unwrap_or_else(|| least(key))).collect();
         self.0 = present.iter().cloned().zip(given.iter().copied()).collect();
         given
     }
@@ -115,7 +127,11 @@ mod tests {
         let other = present.number(&party(2, "a"));
         let served = shares.of(&present);
         assert_eq!(served.callers, [40, 40]);
-        assert_eq!(served.tenants, [30, 10, 10], "a tenant of another caller is another tenant");
+        assert_eq!(
+            served.tenants,
+            [30, 10, 0],
+            "a tenant of another caller is another tenant, and compared with none of these"
+        );
         assert_eq!(other, Owner { caller: 1, tenant: 2 });
         shares.of(&Present::default());
         assert_eq!(shares.of(&present).callers, [0, 0], "all were away");

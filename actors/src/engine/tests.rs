@@ -1,5 +1,7 @@
 //! The engine alone, on a small random model: bounds, cancellation, panics, batches.
 
+use std::collections::HashMap;
+
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
@@ -47,6 +49,7 @@ fn compute(tokens: u32) -> LoadPlan {
         position: 0,
         source: Source::Compute,
         file_under: None,
+        exact_key: None,
         parent: None,
     };
     LoadPlan {
@@ -218,19 +221,28 @@ fn what_the_queue_cannot_serve_in_time_is_refused_at_once_and_callers_wait_for_t
     let refused = |caller, within| inbox.push(four_seconds(caller, within), Urgency::Answer).err();
     assert!(refused(hog, 1).is_none(), "nothing is known of the pace");
     inbox.look(Vec::clear);
-    inbox.note_pace(100.0);
+    inbox.note_pace(100.0, HashMap::new());
+    assert!(refused(hog, 1).is_none(), "it has nothing to do");
+    inbox.look(Vec::clear);
     assert!(refused(hog, 60).is_none() && refused(hog, 60).is_none() && refused(hog, 60).is_none());
     let error = refused(hog, 15).expect("sixteen seconds");
     assert_eq!(error.kind(), ErrorKind::Overloaded);
     assert!(error.to_string().contains("work for 16 s"), "{error}");
     assert!(refused(other, 9).is_none(), "it waits for one of the hog's");
     assert!(inbox.push(four_seconds(hog, 1), Urgency::Background).is_ok());
+    // What has begun counts; of blended tokens, those that are chosen.
+    inbox.look(Vec::clear);
+    inbox.note_pace(100.0, HashMap::from([(hog, 500)]));
+    assert!(refused(hog, 50).is_some() && refused(hog, 60).is_none());
+    let mut blended = four_seconds(other, 5);
+    (blended.plan.computed_tokens, blended.plan.blended_tokens, blended.plan.ratio) = (10, 1000, 0.01);
+    assert!(inbox.push(blended, Urgency::Answer).is_ok(), "twenty rows, and as many of the hog's");
 }
 
 #[test]
 fn what_cannot_be_met_any_more_leaves_the_queue() {
     let mut pace = Pace::default();
-    pace.observe(0, 10, 1000.0);
+    pace.observe(0, 200, 20_000.0);
     let waiting = |within| Waiting {
         id: within,
         urgency: Urgency::Answer,

@@ -10,8 +10,9 @@ use ragstone_storage::tier::device::KeptSegment;
 
 use crate::prefill::{LayerBytes, OpenText};
 
-/// Files a text that is long enough for a segment, and says under which key. Called on the engine's thread: it must not wait.
-pub type FileText = Arc<dyn Fn(FullText) -> KvKey + Send + Sync>;
+/// Files a text that is long enough for a segment, and says under which key; `None` where nothing more of it can be kept. Called on
+/// the engine's thread: it must not wait.
+pub type FileText = Arc<dyn Fn(FullText) -> Option<KvKey> + Send + Sync>;
 
 /// [`TEXT_TOKENS`] tokens of text and their K and V.
 pub struct FullText {
@@ -34,21 +35,21 @@ pub(super) struct GrowingText {
     /// Where the open text begins, in tokens from the start of the prompt.
     begin: usize,
     us_per_token: f64,
-    /// A text with a value that is not finite is not filed, nor is anything behind it.
-    is_finite: bool,
+    /// Until a value is not finite, or a text could not be kept: then nothing behind it is filed, either.
+    is_filed: bool,
 }
 
 impl GrowingText {
     /// `open` ends the prompt, which has `prompt_tokens` tokens, each of which took so long.
     pub(super) fn new(open: OpenText, file: FileText, prompt_tokens: usize, us_per_token: f64) -> Self {
         let begin = prompt_tokens - open.tokens.len();
-        Self { open, file, kept: Vec::new(), begin, us_per_token, is_finite: true }
+        Self { open, file, kept: Vec::new(), begin, us_per_token, is_filed: true }
     }
 
     /// `token`, whose K and V were taken in the pass, is part of it now.
     pub(super) fn push(&mut self, token: u32) {
         self.open.tokens.push(token);
-        if self.open.tokens.len() < TEXT_TOKENS || !self.is_finite {
+        if self.open.tokens.len() < TEXT_TOKENS || !self.is_filed {
             return;
         }
         let tokens: Arc<[u32]> = std::mem::take(&mut self.open.tokens).into();
@@ -56,7 +57,10 @@ impl GrowingText {
         let layers = std::mem::replace(&mut self.open.layers, empty);
         let compute_us = (self.us_per_token * tokens.len() as f64) as u64;
         let full = FullText { parent: self.open.parent, tokens: tokens.clone(), layers, compute_us };
-        let key = (self.file)(full);
+        let Some(key) = (self.file)(full) else {
+            self.is_filed = false;
+            return;
+        };
         self.begin += tokens.len();
         self.open.parent = Some(key);
         self.kept.push(KeptSegment { key, segment: Segment { kind: SegmentKind::Text, tokens }, end: self.begin });
@@ -75,7 +79,7 @@ impl GrowingText {
 
 impl<B: Backend> Selector<B> for GrowingText {
     fn take(&mut self, seen: &Seen<'_, B>, _: &mut B::Pool) -> Next {
-        if self.is_finite {
+        if self.is_filed {
             let KvBytes { k, v, is_finite } = seen.export(0..seen.places.len());
             let (all_k, all_v) = &mut self.open.layers[seen.layer];
             // A pass that broke is repeated: what it left of its token goes first.
@@ -84,7 +88,7 @@ impl<B: Backend> Selector<B> for GrowingText {
             all_v.truncate(before * v.len());
             all_k.extend(k);
             all_v.extend(v);
-            self.is_finite = is_finite;
+            self.is_filed = is_finite;
         }
         Next::Go
     }

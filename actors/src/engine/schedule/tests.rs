@@ -7,6 +7,7 @@ fn at(id: u64, phase: Phase) -> View {
         id,
         owner: Owner::default(),
         background: false,
+        tails: 1,
         cached: 0,
         to_compute: 40,
         overtaken: 0,
@@ -70,6 +71,16 @@ fn callers_have_equal_shares_and_so_have_the_tenants_of_each() {
     // Many tenants are no more than one to another caller.
     let views = [of(1, 0, 0), of(2, 0, 0), of(3, 0, 1), of(4, 1, 2)];
     assert_eq!(order(&views, served([60, 0], [60, 0, 0])), [(4, 30), (3, 30), (1, 30), (2, 10)]);
+}
+
+#[test]
+fn a_group_takes_as_many_places_as_it_has_answers() {
+    let group = |id, tails| View { tails, to_compute: 1, ..waiting(id) };
+    let ids = |views: &[View]| rows(&schedule(views, &nobody(), LIMITS)).iter().map(|(id, _)| *id).collect::<Vec<_>>();
+    assert_eq!(ids(&[group(1, 4), group(2, 4), group(3, 3)]), [1, 2], "eight places");
+    assert_eq!(ids(&[group(1, 16), group(2, 1)]), [1], "where nobody else runs");
+    let running = View { tails: 2, ..decoding(0, 0) };
+    assert_eq!(ids(&[running, group(1, 16), group(2, 1)]), [0, 2]);
 }
 
 #[test]
@@ -192,6 +203,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
     View {
         id,
         owner: Owner { caller, tenant: caller },
+        tails: 1,
         background,
         cached: random.usize(0..500),
         to_compute: random.usize(1..3000),

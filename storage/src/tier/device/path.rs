@@ -140,7 +140,10 @@ impl DeviceTier {
         let wanted = found.get(..prefix_tokens.div_ceil(BLOCK_TOKENS)).ok_or(Refused::Gone)?;
         let prefix = WeakBlock::upgrade_all(wanted).ok_or(Refused::Gone)?;
         let added = tokens.max(prefix_tokens).div_ceil(BLOCK_TOKENS) - prefix_tokens / BLOCK_TOKENS;
-        if !self.make_room(added + self.allocator().watermark_blocks()) && is_alone {
+        let wanted = added + self.allocator().watermark_blocks();
+        // Nodes of answers to one prompt share blocks, so that evicting some may free less than it seemed.
+        let has_room = self.make_room(wanted) && self.allocator().free_blocks() >= wanted;
+        if !has_room && is_alone {
             self.clear();
         }
         self.allocator().allocate_behind(prefix, prefix_tokens, tokens).map_err(Refused::Full)
