@@ -94,7 +94,14 @@ fn describe() {
         "ragstone_object_collected_bytes_total",
         "bytes that this node's collections took out of the bucket"
     );
-    describe_counter!("ragstone_shed_total", "requests refused because a bounded queue was full");
+    describe_counter!(
+        "ragstone_shed_total",
+        "requests refused because a bounded queue was full, or their time would pass in it"
+    );
+    describe_counter!("ragstone_preemptions_total", "sequences that were swapped to host memory");
+    describe_counter!("ragstone_device_lost_total", "times that the device's memory was lost");
+    describe_gauge!("ragstone_kv_blocks_reserved", "blocks that running sequences hold");
+    describe_gauge!("ragstone_kv_slots_empty", "slots of those blocks that no token has yet");
     describe_counter!("ragstone_panics_total", "panics survived, by worker");
     describe_gauge!("ragstone_tier_bytes", "bytes kept in a tier");
     describe_gauge!("ragstone_tier_capacity_bytes", "bound on a tier's bytes");
