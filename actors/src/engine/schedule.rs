@@ -217,7 +217,10 @@ impl Planning<'_> {
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
                 Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
-                _ => continue,
+                _ => {
+                    is_closed |= view.overtaken >= WINDOW && view.tails > room.places;
+                    continue;
+                }
             };
             // A chunk under way is as long as it is: the first of a step goes on however little is left.
             let fits = rows > 0 && (rows <= left || (left == budget && rows <= room.longest));

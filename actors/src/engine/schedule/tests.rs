@@ -80,7 +80,9 @@ fn a_group_takes_as_many_places_as_it_has_answers() {
     assert_eq!(ids(&[group(1, 4), group(2, 4), group(3, 3)]), [1, 2], "eight places");
     assert_eq!(ids(&[group(1, 16), group(2, 1)]), [1], "where nobody else runs");
     let running = View { tails: 2, ..decoding(0, 0) };
-    assert_eq!(ids(&[running, group(1, 16), group(2, 1)]), [0, 2]);
+    assert_eq!(ids(&[running.clone(), group(1, 16), group(2, 1)]), [0, 2]);
+    let overtaken = View { overtaken: WINDOW, ..group(1, 16) };
+    assert_eq!(ids(&[running, overtaken, group(2, 1)]), [0], "its turn comes");
 }
 
 #[test]
