@@ -12,7 +12,7 @@ use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
-use ragstone_storage::tier::device::{DeviceOptions, DeviceTier, LostPath};
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::ObjectTier;
 use ragstone_storage::tier::{SharedTier, TierStatus};
 use serde::Serialize;
@@ -423,13 +423,7 @@ impl Parts {
             runtime: runtime.clone(),
             me: me.clone(),
         });
-        // The engine must not keep alive what holds it.
-        let to_restore = Arc::downgrade(&pipeline);
-        engine.when_lost(Arc::new(move |paths: Vec<LostPath>| {
-            let Some(pipeline) = to_restore.upgrade() else { return };
-            let lost_in = pipeline.store.epoch();
-            paths.into_iter().for_each(|path| pipeline.background.restore(path, lost_in));
-        }));
+        pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());

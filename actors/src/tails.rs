@@ -1,4 +1,5 @@
-//! What follows a prefilled prompt: an answer's text is filed as it grows, and an answer that was interrupted goes on.
+//! What follows a prefilled prompt: an answer's text is filed as it grows, an answer that was interrupted goes on, and what was on a
+//! device that was lost comes back.
 //!
 //! The engine holds these closures, and the pipeline holds the engine: they know the pipeline weakly.
 
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::LoadPlan;
 use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::tier::device::LostPath;
 
 use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};
 use crate::error::{Error, ErrorKind};
@@ -40,6 +42,16 @@ impl Pipeline {
             }
             Some(key)
         }))
+    }
+
+    /// Brings the hottest paths of a device that was lost back, when nobody waits.
+    pub(crate) fn restore_what_is_lost(&self) {
+        let pipeline = self.me.clone();
+        self.engine.when_lost(Arc::new(move |paths: Vec<LostPath>| {
+            let Some(pipeline) = pipeline.upgrade() else { return };
+            let lost_in = pipeline.store.epoch();
+            paths.into_iter().for_each(|path| pipeline.background.restore(path, lost_in));
+        }));
     }
 
     /// Goes on with an answer that was interrupted: its prompt with what was generated is planned, loaded and computed as any

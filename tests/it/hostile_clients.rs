@@ -109,13 +109,16 @@ async fn clients_that_stop_reading_hold_no_places() {
     let folder = Folder::new();
     let service = folder.serve(&["--set", "max_queued=2", "--set", "write_timeout_s=1"]).await;
     let address: SocketAddr = service.address.strip_prefix("http://").unwrap().parse().unwrap();
-    // Greedy, on tokens without sense, the embedded model repeats itself for ever; logprobs make much of every token.
-    let body =
-        json!({ "prompt": [5, 6], "max_tokens": 4000, "temperature": 0, "stream": true, "logprobs": 5 }).to_string();
+    // More than the system's buffers hold: four thousand tokens, each with twenty alternatives.
+    let body = json!({
+        "messages": [{ "role": "user", "content": "a" }], "max_tokens": 4000, "temperature": 0, "ignore_eos": true,
+        "stream": true, "logprobs": true, "top_logprobs": 20,
+    });
+    let body = body.to_string();
     let mut stalled = Vec::new();
     for _ in 0..2 {
         let mut stream = connect_small(address).await;
-        stream.write_all(head(TEXT, body.len()).as_bytes()).await.unwrap();
+        stream.write_all(head("/v1/chat/completions", body.len()).as_bytes()).await.unwrap();
         stream.write_all(body.as_bytes()).await.unwrap();
         // It began to answer.
         stream.read_exact(&mut [0; 200]).await.unwrap();

@@ -45,6 +45,8 @@ pub(super) struct Device<B: Backend> {
     background_waits: bool,
     /// Passes that take one prefill along at most: one of several broke a pass.
     careful: usize,
+    /// A pass has found that the device is lost.
+    is_lost: bool,
 }
 
 /// Who takes part in a pass: a prefill, or one tail of a sequence.
@@ -58,8 +60,8 @@ impl<B: Backend> Device<B> {
     pub(super) fn new(backend: Arc<B>, tier: DeviceTier, inbox: Arc<Inbox>, options: EngineOptions, env: Env) -> Self {
         let pool = backend.new_pool(tier.options().blocks);
         let (sequences, pace, shares) = (Vec::new(), Pace::default(), Shares::default());
-        let (background_waits, careful) = (false, 0);
-        Self { backend, pool, tier, inbox, options, env, sequences, pace, shares, background_waits, careful }
+        let (background_waits, careful, is_lost) = (false, 0, false);
+        Self { backend, pool, tier, inbox, options, env, sequences, pace, shares, background_waits, careful, is_lost }
     }
 
     pub(super) fn run(&mut self) {
@@ -238,7 +240,10 @@ impl<B: Backend> Device<B> {
         }
         match self.env.fail_point("engine.device") {
             Ok(()) => self.pass(&parts, &started, false),
-            Err(_) => self.lose_device(),
+            Err(_) => self.is_lost = true,
+        }
+        if std::mem::take(&mut self.is_lost) {
+            self.lose_device();
         }
         self.gauge();
     }

@@ -29,20 +29,7 @@ impl<B: Backend> Device<B> {
             }
             Err(panic) => {
                 engine_panicked(panic.as_ref());
-                self.careful = super::CAREFUL_PASSES;
-                // From the last on: a tail that ends moves those behind it.
-                for part in parts.iter().rev() {
-                    match part.0 {
-                        Part::Tail(..) => self.pass(&[*part], started, true),
-                        Part::Prefill(index) => {
-                            if let State::Prefilling(prefilling) = &self.sequences[index].state {
-                                prefilling.reply.send(Err(PrefillError::Disturbed));
-                            }
-                            self.sequences[index].state = State::Ended;
-                        }
-                    }
-                }
-                return;
+                return self.repeat(parts, started);
             }
         };
         let ms = started.elapsed_ms();
@@ -50,7 +37,9 @@ impl<B: Backend> Device<B> {
         let is_lost =
             |outcome: &Outcome<B>| matches!(outcome, Outcome::Failed(error) if error.kind() == ErrorKind::DeviceLost);
         if outcomes.iter().any(is_lost) {
-            return self.lose_device();
+            // Once this step is over: what is repeated goes by its place among the sequences.
+            self.is_lost = true;
+            return;
         }
         let layers = self.backend.config().layers;
         let all_rows: usize = layer_rows.iter().sum::<usize>().max(1);
@@ -99,6 +88,23 @@ impl<B: Backend> Device<B> {
             self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
             if self.background_waits {
                 self.pace.owe(prefilling[0], prefilling[1]);
+            }
+        }
+    }
+
+    /// After a pass of several that broke: tails one at a time; prefills are planned again.
+    fn repeat(&mut self, parts: &[(Part, usize)], started: &Stopwatch) {
+        self.careful = super::CAREFUL_PASSES;
+        // From the last on: a tail that ends moves those behind it.
+        for part in parts.iter().rev() {
+            match part.0 {
+                Part::Tail(..) => self.pass(&[*part], started, true),
+                Part::Prefill(index) => {
+                    if let State::Prefilling(prefilling) = &self.sequences[index].state {
+                        prefilling.reply.send(Err(PrefillError::Disturbed));
+                    }
+                    self.sequences[index].state = State::Ended;
+                }
             }
         }
     }
