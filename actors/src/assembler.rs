@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::env::Env;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -26,7 +27,8 @@ const THREADS: usize = 4;
 pub(crate) struct Assembler {
     inner: Arc<Inner>,
     threads: rayon::ThreadPool,
-    processors: Turns,
+    /// Its own, as all others wait for disks, too.
+    turns: Turns,
 }
 
 struct Inner {
@@ -43,18 +45,23 @@ impl Assembler {
         chat: Option<ChatTemplate>,
         format: PromptFormat,
         context: usize,
-        processors: Turns,
+        env: Env,
     ) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let at_once = cores.clamp(2, THREADS);
         let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(cores.clamp(2, THREADS))
+            .num_threads(at_once)
             .thread_name(|index| format!("tokenize-{index}"))
             .build()
             .map_err(|error| {
                 Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
             })?;
         let chat = chat.map(ChatLayout::new);
-        Ok(Self { inner: Arc::new(Inner { tokenizer, chat, format, context }), threads, processors })
+        Ok(Self {
+            inner: Arc::new(Inner { tokenizer, chat, format, context }),
+            threads,
+            turns: Turns::new(at_once, env),
+        })
     }
 
     pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
@@ -114,7 +121,7 @@ impl Assembler {
         deadline: Instant,
         work: impl FnOnce(&Inner) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
+        let turn = timeout_at(deadline, self.turns.take(caller)).await.map_err(|_| deadline_error())?;
         let (reply, done) = oneshot::channel();
         let (inner, span) = (self.inner.clone(), tracing::Span::current());
         self.threads.spawn(move || {

@@ -402,13 +402,8 @@ impl Parts {
             weight_bytes: model.size_in_bytes(),
             kv_bytes_per_token: layout.token_bytes(),
         };
-        let assembler = Assembler::start(
-            loaded.tokenizer,
-            loaded.chat,
-            settings.prompt.clone(),
-            engine.context(),
-            processors.clone(),
-        )?;
+        let (prompt, context) = (settings.prompt.clone(), engine.context());
+        let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             assembler,

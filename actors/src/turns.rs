@@ -173,8 +173,7 @@ struct InLine<'a> {
 }
 
 impl Turns {
-    /// One turn a processor, for everything that computes for milliseconds and is not the engine's: searches, listings, embeddings,
-    /// tokenizing. More at once would take the processors from each other, and only end later.
+    /// One turn a processor, for what computes for milliseconds and is not the engine's: searches and embeddings. More at once would take the processors from each other, and only end later.
     pub(crate) fn at_processors(env: Env) -> Self {
         Self::new(std::thread::available_parallelism().map_or(2, usize::from).max(2), env)
     }
