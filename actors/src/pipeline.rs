@@ -202,7 +202,7 @@ impl Pipeline {
             // One for each answer: where one cannot be kept, others can.
             let spec = |index| {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
-                (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run)), ..spec }, output)
+                (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run, plan)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()
         };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ragstone_storage::key::KvKey;
-use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::plan::{LoadPlan, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::tier::device::LostPath;
 
@@ -56,8 +56,18 @@ impl Pipeline {
 
     /// Goes on with an answer that was interrupted: its prompt with what was generated is planned, loaded and computed as any
     /// other, and the next token comes to where the last one did.
-    pub(crate) fn resume(&self, run: &Run) -> Resume {
-        let (pipeline, run, resumed) = (self.me.clone(), run.clone(), AtomicUsize::new(0));
+    pub(crate) fn resume(&self, run: &Run, plan: &LoadPlan) -> Resume {
+        let mut run = run.clone();
+        if plan.files_answer && run.options.reuse == ReuseMode::Auto {
+            // What was exact stays exact, though a passage's entry behind the root may have come since.
+            run.options.reuse = ReuseMode::ExactOnly;
+        }
+        self.resume_again(run, Arc::new(AtomicUsize::new(0)))
+    }
+
+    /// `run` has all that was generated before; `resumed` counts.
+    fn resume_again(&self, run: Run, resumed: Arc<AtomicUsize>) -> Resume {
+        let pipeline = self.me.clone();
         Arc::new(move |spec: DecodeSpec, generated: Vec<u32>| {
             // Nobody may read what is sent any more.
             let fail = |error| drop(spec.output.try_send(Decoded::Failed(error)));
@@ -68,12 +78,13 @@ impl Pipeline {
                 let message = "the engine broke while it was answering, again and again; the service goes on";
                 return fail(Error::new(ErrorKind::Internal, message));
             }
-            let mut run = run.clone();
+            let (mut run, resumed) = (run.clone(), resumed.clone());
             run.segments = continued(&run.segments, &generated).into();
             pipeline.runtime.clone().spawn(async move {
                 let decode = |plan: &LoadPlan, _: &[u32]| {
                     let file = pipeline.file_text(&run, plan);
-                    (vec![DecodeSpec { file, ..spec.clone() }], ())
+                    let resume = Some(pipeline.resume_again(run.clone(), resumed.clone()));
+                    (vec![DecodeSpec { file, resume, ..spec.clone() }], ())
                 };
                 if let Err(error) = pipeline.runner.run(&run, decode).await {
                     drop(spec.output.try_send(Decoded::Failed(error)));

@@ -63,9 +63,7 @@ impl Places {
     pub fn take_many(&self, caller: Caller, count: usize) -> Result<Place> {
         let count = count.min(self.0.capacity);
         let mut held = self.held();
-        for more in 0..count.max(1) {
-            self.check(&held, caller, more)?;
-        }
+        self.check(&held, caller, count)?;
         *held.entry(caller).or_default() += count;
         drop(held);
         Ok(Place { places: self.clone(), caller, count })
@@ -76,7 +74,7 @@ impl Places {
     /// # Errors
     /// As [`take`](Self::take)'s.
     pub fn check_room(&self, caller: Caller) -> Result<()> {
-        self.check(&self.held(), caller, 0)
+        self.check(&self.held(), caller, 1)
     }
 
     /// How many are taken.
@@ -84,19 +82,20 @@ impl Places {
         self.held().values().sum()
     }
 
-    /// Whether there is a place beside those that are held and `more` of the caller's.
-    fn check(&self, held: &HashMap<Caller, usize>, caller: Caller, more: usize) -> Result<()> {
+    /// Whether the caller may have `count` more.
+    fn check(&self, held: &HashMap<Caller, usize>, caller: Caller, count: usize) -> Result<()> {
         let PlacesInner { name, capacity, .. } = &*self.0;
         let own = held.get(&caller).copied().unwrap_or(0);
         let free = capacity.saturating_sub(held.values().sum::<usize>());
         // One that holds nothing may have more than its part: a group of answers cannot be split.
-        if free > more && (own == 0 || may_have_more(own + more, free - more)) {
+        let others = own > 0 && !may_have_more((own + count).saturating_sub(1), (free + 1).saturating_sub(count));
+        if count.max(1) <= free && !others {
             return Ok(());
         }
         metrics::counter!("ragstone_shed_total", "worker" => *name).increment(1);
-        let whose = if free > 0 { "; the rest are for others" } else { "" };
+        let whose = if count <= free { "; the rest are for others" } else { "" };
         let message = format!(
-            "the {name} queue is full: {own} of its {capacity} places are yours, {free} free{whose}; try again"
+            "the {name} queue is full: of its {capacity} places {own} are yours and {free} free{whose}, and this takes {count}; try again"
         );
         Err(Error::new(ErrorKind::Overloaded, message))
     }
@@ -305,7 +304,12 @@ mod tests {
         assert_eq!((held.len(), places.taken()), (56, 56));
         let error = places.take(caller(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Overloaded);
-        assert!(error.to_string().contains("56 of its 64 places are yours, 8 free"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains("of its 64 places 56 are yours and 8 free; the rest are for others, and this takes 1"),
+            "{error}"
+        );
         let other = places.take(caller(2)).unwrap();
         assert_eq!(places.check_room(caller(1)).unwrap_err().kind(), ErrorKind::Overloaded);
         held.truncate(48);

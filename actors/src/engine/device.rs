@@ -95,6 +95,8 @@ impl<B: Backend> Device<B> {
         }
         self.sequences.retain(|sequence| !matches!(sequence.state, State::Ended));
         self.tier.lose();
+        // The old one first: there is no room for two.
+        self.pool = self.backend.new_pool(0);
         self.pool = self.backend.new_pool(self.tier.options().blocks);
         self.inbox.tell_lost(hottest);
     }
@@ -132,9 +134,9 @@ impl<B: Backend> Device<B> {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
-        let pace = &self.pace;
+        let (pace, is_busy) = (&self.pace, !self.under_way().is_empty());
         self.inbox.look(|waiting| {
-            shed_hopeless(waiting, pace);
+            shed_hopeless(waiting, pace, is_busy);
             for waiting in waiting.iter() {
                 let plan = &waiting.job.plan;
                 let prompt_blocks =
@@ -179,17 +181,12 @@ impl<B: Backend> Device<B> {
         rows
     }
 
-    /// Whoever could have gone on, and saw a later one of the same caller do so instead, was overtaken: between callers shares decide.
+    /// Whoever could have gone on, and saw a later one do so instead, was overtaken.
     fn count_overtaken(&mut self, views: &[View], step: &Step) {
         let could = |view: &&View| matches!(view.phase, Phase::Waiting { .. } | Phase::Prefilling { .. });
         let is_chosen = |view: &View| step.rows.iter().any(|(id, _)| *id == view.id);
-        let mut last: HashMap<usize, u64> = HashMap::new();
-        for view in views.iter().filter(could).filter(|view| is_chosen(view)) {
-            let last = last.entry(view.owner.caller).or_default();
-            *last = view.id.max(*last);
-        }
-        let is_passed =
-            |view: &&View| !is_chosen(view) && last.get(&view.owner.caller).is_some_and(|last| view.id < *last);
+        let last = views.iter().filter(could).filter(|view| is_chosen(view)).map(|view| view.id).max();
+        let is_passed = |view: &&View| !is_chosen(view) && last.is_some_and(|last| view.id < last);
         let passed: BTreeSet<u64> = views.iter().filter(could).filter(is_passed).map(|view| view.id).collect();
         if passed.is_empty() {
             return;
@@ -360,8 +357,13 @@ impl<B: Backend> Device<B> {
     }
 }
 
-/// Takes out what cannot be prefilled in the time that is left, were it the only one: its rows are others' to have.
-pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace) {
+/// Takes out what cannot be prefilled in the time that is left, were it the only one: its rows are others' to have. Where there are no
+/// others, it is to show what the engine can.
+pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace, is_busy: bool) {
+    let answers = waiting.iter().filter(|it| it.urgency == Urgency::Answer).count();
+    if !is_busy && answers < 2 {
+        return;
+    }
     let is_hopeless = |it: &mut Waiting| {
         it.urgency == Urgency::Answer && pace.least_row_ms() * it.job.least_rows() as f64 > it.job.left_ms()
     };

@@ -83,7 +83,9 @@ impl Inbox {
         if urgency == Urgency::Answer {
             let (expected_ms, left_ms) = (state.expected_ms(&job), job.left_ms());
             // Nothing is refused by an engine that has nothing to do: it is to find out what it can.
-            if expected_ms > left_ms && !(state.waiting.is_empty() && state.under_way.is_empty()) {
+            let is_idle =
+                state.under_way.is_empty() && !state.waiting.iter().any(|waiting| waiting.urgency == Urgency::Answer);
+            if expected_ms > left_ms && !is_idle {
                 metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);
                 let (behind, left) = (expected_ms / 1e3, left_ms / 1e3);
                 let message = format!(

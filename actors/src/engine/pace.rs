@@ -66,7 +66,10 @@ impl Pace {
                 let alone = if decoding == 0 { 0.0 } else { self.decoding_ms(decoding).unwrap_or(0.0) };
                 learn(&mut self.row_ms, (ms - alone).max(0.0) / rows as f64);
                 if rows >= TELLING_ROWS {
-                    learn(&mut self.least_row_ms, (ms - alone).max(0.0) / rows as f64);
+                    let seen = (ms - alone).max(0.0) / rows as f64;
+                    // Down at once, up slowly: a slow start says nothing once a faster step was seen.
+                    learn(&mut self.least_row_ms, seen);
+                    self.least_row_ms = self.least_row_ms.map(|known| if seen < known { seen } else { known });
                 }
             }
         }

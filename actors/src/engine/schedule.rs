@@ -5,7 +5,8 @@
 //! - Every decoding sequence advances. Where its next block is not there, the sequence that came last is swapped out, whole.
 //! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
-//!   its prompts to the one with most cached for each token to compute. Nobody is overtaken more than [`WINDOW`] times.
+//!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than [`WINDOW`] times; whoever was and finds no room
+//!   keeps its own caller, and those that have more, from beginning.
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
 use std::collections::BTreeSet;
@@ -86,8 +87,11 @@ pub(super) struct Step {
 
 /// What a step still has for prefills.
 struct Room<'a> {
-    /// Sequences that may begin.
+    /// Answers that may begin.
     places: usize,
+    /// A caller whose prompt was overtaken often enough and finds no room, and the answers that it has: it and those that have
+    /// more begin nothing.
+    closed: Option<(usize, usize)>,
     limits: Limits,
     /// A chunk under way that is longer has to wait.
     longest: usize,
@@ -190,7 +194,7 @@ impl Planning<'_> {
         let (background, answers): (Vec<&View>, Vec<&View>) = candidates.into_iter().partition(|view| view.background);
         // What it is owed comes first, a part of the step at most; what it cannot use is not kept from others.
         let owed = limits.background_rows.min(limits.rows / BACKGROUND_PART);
-        let mut room = Room { places, limits, longest: limits.background_rows, served: &mut served };
+        let mut room = Room { places, closed: None, limits, longest: limits.background_rows, served: &mut served };
         let mut taken = self.fill(&background, owed, &mut room);
         room.longest = usize::MAX;
         taken += self.fill(&answers, limits.rows.saturating_sub(taken), &mut room);
@@ -204,7 +208,7 @@ impl Planning<'_> {
     fn fill(&mut self, candidates: &[&View], budget: usize, room: &mut Room<'_>) -> usize {
         let is_left = |view: &&&View| !self.step.rows.iter().any(|(id, _)| *id == view.id);
         let mut candidates: Vec<&View> = candidates.iter().filter(is_left).copied().collect();
-        let (mut left, mut is_closed) = (budget, false);
+        let mut left = budget;
         // What prompts under way will need is not there for new ones.
         let promised = self.running().map(|view| view.promised).sum::<usize>();
         while left > 0
@@ -212,13 +216,15 @@ impl Planning<'_> {
         {
             let view = candidates.swap_remove(next);
             let (rows, blocks, spared) = match view.phase {
-                Phase::Waiting { prompt_blocks } if self.may_begin(view, room) && !is_closed => {
+                Phase::Waiting { prompt_blocks } if self.may_begin(view, room) => {
                     (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
                 Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
                 _ => {
-                    is_closed |= view.overtaken >= WINDOW && view.tails > room.places;
+                    if view.tails > room.places {
+                        self.close(view, room);
+                    }
                     continue;
                 }
             };
@@ -229,8 +235,9 @@ impl Planning<'_> {
                 && self.step == Step::default()
                 && self.running().all(|other| other.id == view.id);
             if !fits || (blocks + spared > self.free && !is_alone) {
-                // Whoever was overtaken often enough keeps all others from beginning.
-                is_closed |= view.overtaken >= WINDOW && matches!(view.phase, Phase::Waiting { .. });
+                if matches!(view.phase, Phase::Waiting { .. }) {
+                    self.close(view, room);
+                }
                 continue;
             }
             if matches!(view.phase, Phase::Waiting { .. }) {
@@ -245,12 +252,27 @@ impl Planning<'_> {
         budget.saturating_sub(left)
     }
 
-    /// Whether there is a place for it among the sequences that run; one caller leaves some to others.
-    fn may_begin(&self, view: &View, room: &Room<'_>) -> bool {
-        let is_own = |other: &&View| other.owner.caller == view.owner.caller && !other.background;
+    /// One that was overtaken often enough keeps others from beginning until there is room for it.
+    fn close(&self, view: &View, room: &mut Room<'_>) {
+        if view.overtaken >= WINDOW && room.closed.is_none() {
+            room.closed = Some((view.owner.caller, self.tails_of(view.owner.caller)));
+        }
+    }
+
+    /// Answers that a caller has, or has begun in this step.
+    fn tails_of(&self, caller: usize) -> usize {
         let begun = self.step.rows.iter().filter_map(|(id, _)| self.views.iter().find(|other| other.id == *id));
         let begun = begun.filter(|other| matches!(other.phase, Phase::Waiting { .. }));
-        let own: usize = self.running().chain(begun).filter(is_own).map(|other| other.tails).sum();
+        let is_own = |other: &&View| other.owner.caller == caller && !other.background;
+        self.running().chain(begun).filter(is_own).map(|other| other.tails).sum()
+    }
+
+    /// Whether there is a place for it among the answers that run; one caller leaves some to others.
+    fn may_begin(&self, view: &View, room: &Room<'_>) -> bool {
+        let own = self.tails_of(view.owner.caller);
+        if room.closed.is_some_and(|(caller, tails)| view.background || view.owner.caller == caller || own > tails) {
+            return false;
+        }
         // A group that is larger than what there is runs where nobody else does.
         let fits = view.tails <= room.places || (own == 0 && room.places == room.limits.sequences);
         fits && (view.background || may_have_more(own, room.places))
@@ -271,21 +293,22 @@ impl Planning<'_> {
     }
 }
 
-/// Who goes first of `candidates`: those that were overtaken often enough, then the caller and the tenant
-/// that were served least, what has most cached for each token to compute, and who came first.
+/// Who goes first of `candidates`: those of the caller that was served least and of its tenant that was, of them those that were
+/// overtaken often enough, in the order they came, then what has most cached for each token to compute.
 fn best(candidates: &[&View], served: &Served) -> Option<usize> {
     let key = |view: &View| {
-        if view.overtaken >= WINDOW {
-            return (false, (0, 0), 0.0, view.id);
-        }
+        let Owner { caller, tenant } = view.owner;
+        let shares = (served.callers[caller], served.tenants[tenant]);
         // One more of each, so that of prompts with nothing cached the shorter goes first.
         let worth = (view.cached + 1) as f64 / (view.to_compute + 1) as f64;
-        let Owner { caller, tenant } = view.owner;
-        (true, (served.callers[caller], served.tenants[tenant]), -worth, view.id)
+        match view.overtaken >= WINDOW {
+            true => ((shares, false), 0.0, view.id),
+            false => ((shares, true), -worth, view.id),
+        }
     };
     let order = |a: &View, b: &View| {
         let (a, b) = (key(a), key(b));
-        (a.0, a.1).cmp(&(b.0, b.1)).then(a.2.total_cmp(&b.2)).then(a.3.cmp(&b.3))
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
     };
     (0..candidates.len()).min_by(|a, b| order(candidates[*a], candidates[*b]))
 }

@@ -250,10 +250,14 @@ fn what_cannot_be_met_any_more_leaves_the_queue() {
         job: four_seconds(Caller::default(), within),
     };
     let mut queue = vec![waiting(3), waiting(5), waiting(2)];
-    shed_hopeless(&mut queue, &pace);
+    shed_hopeless(&mut queue, &pace, false);
     assert_eq!(queue.iter().map(|waiting| waiting.id).collect::<Vec<_>>(), [5]);
-    shed_hopeless(&mut queue, &Pace::default());
-    assert_eq!(queue.len(), 1);
+    shed_hopeless(&mut queue, &Pace::default(), true);
+    let mut alone = vec![waiting(1)];
+    shed_hopeless(&mut alone, &pace, false);
+    assert_eq!((queue.len(), alone.len()), (1, 1), "one alone is to show what the engine can");
+    shed_hopeless(&mut alone, &pace, true);
+    assert!(alone.is_empty());
 }
 
 #[test]

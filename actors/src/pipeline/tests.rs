@@ -255,6 +255,19 @@ async fn an_answer_goes_on_where_the_device_was_lost() {
         assert_eq!(complete(&ragstone, &prompt, Reuse::Auto, 150).await.1, expected, "pass {pass}");
     }
     assert_eq!(lost.load(Ordering::Relaxed), 3);
+    // Twice in one answer: nothing of what was generated before is forgotten.
+    let (to_break, broken) = (env.clone(), Arc::new(AtomicUsize::new(0)));
+    let counted = broken.clone();
+    ragstone.engine().when_lost(Arc::new(move |_| {
+        let mode = match counted.fetch_add(1, Ordering::Relaxed) {
+            0 | 1 => FailMode::Error(ragstone_storage::ErrorKind::Unavailable),
+            _ => FailMode::Off,
+        };
+        to_break.set_fail_point("engine.device", mode, 30);
+    }));
+    env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 20);
+    assert_eq!(complete(&ragstone, &prompt, Reuse::Auto, 150).await.1, expected, "three times");
+    assert_eq!(broken.load(Ordering::Relaxed), 3);
     // One that is lost again and again is an error, not a hang.
     ragstone.engine().when_lost(Arc::new(|_| {}));
     env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 4);

@@ -82,7 +82,13 @@ fn a_group_takes_as_many_places_as_it_has_answers() {
     let running = View { tails: 2, ..decoding(0, 0) };
     assert_eq!(ids(&[running.clone(), group(1, 16), group(2, 1)]), [0, 2]);
     let overtaken = View { overtaken: WINDOW, ..group(1, 16) };
-    assert_eq!(ids(&[running, overtaken, group(2, 1)]), [0], "its turn comes");
+    assert_eq!(ids(&[running.clone(), overtaken.clone(), group(2, 1)]), [0], "its turn comes");
+    // Callers that have less than its own begin all the same; those that have more do not.
+    let of = |view: View, caller| View { owner: Owner { caller, tenant: caller }, ..view };
+    let served = |callers: [u64; 2]| Served { callers: callers.into(), tenants: callers.into() };
+    let begun = |views: &[View], callers| rows(&schedule(views, &served(callers), LIMITS)).len();
+    assert_eq!(begun(&[of(running.clone(), 0), of(overtaken.clone(), 0), of(group(2, 1), 1)], [0, 0]), 2);
+    assert_eq!(begun(&[of(running, 1), of(overtaken, 0), of(group(2, 1), 1)], [0, 0]), 1);
 }
 
 #[test]
