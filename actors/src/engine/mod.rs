@@ -169,7 +169,7 @@ pub enum Urgency {
 pub struct EngineOptions {
     /// Prompts of each urgency that may wait.
     pub max_queued: usize,
-    /// Sequences that run at once.
+    /// Answers that run at once.
     pub max_batch: usize,
     /// What a step may take while answers run, in milliseconds; 0: about twice what it takes without prefills.
     pub inter_token_ms: f64,
