@@ -89,6 +89,8 @@ pub(super) struct Step {
 struct Room<'a> {
     /// Answers that may begin.
     places: usize,
+    /// Answers that run or begin in this step, by caller; background work has none.
+    tails: Vec<usize>,
     /// A caller whose prompt was overtaken often enough and finds no room, and the answers that it has: it and those that have
     /// more begin nothing.
     closed: Option<(usize, usize)>,
@@ -96,6 +98,33 @@ struct Room<'a> {
     /// A chunk under way that is longer has to wait.
     longest: usize,
     served: &'a mut Served,
+}
+
+impl Room<'_> {
+    /// Whether there is a place for it among the answers that run; one caller leaves some to others.
+    fn may_begin(&self, view: &View) -> bool {
+        let own = self.tails[view.owner.caller];
+        if self.closed.is_some_and(|(caller, tails)| view.background || view.owner.caller == caller || own > tails) {
+            return false;
+        }
+        // A group that is larger than what there is runs where nobody else does.
+        let fits = view.tails <= self.places || (own == 0 && self.places == self.limits.sequences);
+        fits && (view.background || may_have_more(own, self.places))
+    }
+
+    fn begin(&mut self, view: &View) {
+        self.places = self.places.saturating_sub(view.tails);
+        if !view.background {
+            self.tails[view.owner.caller] += view.tails;
+        }
+    }
+
+    /// One that was overtaken often enough keeps others from beginning until there is room for it.
+    fn close(&mut self, view: &View) {
+        if view.overtaken >= WINDOW && self.closed.is_none() {
+            self.closed = Some((view.owner.caller, self.tails[view.owner.caller]));
+        }
+    }
 }
 
 /// Decides. `served` is what callers and tenants were given so far, in rows.
@@ -194,7 +223,12 @@ impl Planning<'_> {
         let (background, answers): (Vec<&View>, Vec<&View>) = candidates.into_iter().partition(|view| view.background);
         // What it is owed comes first, a part of the step at most; what it cannot use is not kept from others.
         let owed = limits.background_rows.min(limits.rows / BACKGROUND_PART);
-        let mut room = Room { places, closed: None, limits, longest: limits.background_rows, served: &mut served };
+        let mut tails = vec![0; served.callers.len()];
+        for view in self.running().filter(|view| !view.background) {
+            tails[view.owner.caller] += view.tails;
+        }
+        let mut room =
+            Room { places, tails, closed: None, limits, longest: limits.background_rows, served: &mut served };
         let mut taken = self.fill(&background, owed, &mut room);
         room.longest = usize::MAX;
         taken += self.fill(&answers, limits.rows.saturating_sub(taken), &mut room);
@@ -216,14 +250,14 @@ impl Planning<'_> {
         {
             let view = candidates.swap_remove(next);
             let (rows, blocks, spared) = match view.phase {
-                Phase::Waiting { prompt_blocks } if self.may_begin(view, room) => {
+                Phase::Waiting { prompt_blocks } if room.may_begin(view) => {
                     (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
                 Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
                 _ => {
                     if view.tails > room.places {
-                        self.close(view, room);
+                        room.close(view);
                     }
                     continue;
                 }
@@ -236,12 +270,12 @@ impl Planning<'_> {
                 && self.running().all(|other| other.id == view.id);
             if !fits || (blocks + spared > self.free && !is_alone) {
                 if matches!(view.phase, Phase::Waiting { .. }) {
-                    self.close(view, room);
+                    room.close(view);
                 }
                 continue;
             }
             if matches!(view.phase, Phase::Waiting { .. }) {
-                room.places = room.places.saturating_sub(view.tails);
+                room.begin(view);
             }
             left = left.saturating_sub(rows);
             self.free = self.free.saturating_sub(blocks);
@@ -250,32 +284,6 @@ impl Planning<'_> {
             self.step.rows.push((view.id, rows));
         }
         budget.saturating_sub(left)
-    }
-
-    /// One that was overtaken often enough keeps others from beginning until there is room for it.
-    fn close(&self, view: &View, room: &mut Room<'_>) {
-        if view.overtaken >= WINDOW && room.closed.is_none() {
-            room.closed = Some((view.owner.caller, self.tails_of(view.owner.caller)));
-        }
-    }
-
-    /// Answers that a caller has, or has begun in this step.
-    fn tails_of(&self, caller: usize) -> usize {
-        let begun = self.step.rows.iter().filter_map(|(id, _)| self.views.iter().find(|other| other.id == *id));
-        let begun = begun.filter(|other| matches!(other.phase, Phase::Waiting { .. }));
-        let is_own = |other: &&View| other.owner.caller == caller && !other.background;
-        self.running().chain(begun).filter(is_own).map(|other| other.tails).sum()
-    }
-
-    /// Whether there is a place for it among the answers that run; one caller leaves some to others.
-    fn may_begin(&self, view: &View, room: &Room<'_>) -> bool {
-        let own = self.tails_of(view.owner.caller);
-        if room.closed.is_some_and(|(caller, tails)| view.background || view.owner.caller == caller || own > tails) {
-            return false;
-        }
-        // A group that is larger than what there is runs where nobody else does.
-        let fits = view.tails <= room.places || (own == 0 && room.places == room.limits.sequences);
-        fits && (view.background || may_have_more(own, room.places))
     }
 
     /// Where nothing runs though something could, had it blocks: the last sequence makes room for the others.
