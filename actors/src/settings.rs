@@ -67,7 +67,7 @@ pub struct Settings {
     pub chunk_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
     pub max_queued: usize,
-    /// Sequences that run together.
+    /// Answers that run together.
     pub max_batch: usize,
     /// What a step of the engine may take while answers run, in milliseconds: the most that is to pass between two of their tokens
     /// while other prompts are prefilled. 0: about twice what it takes without those.
