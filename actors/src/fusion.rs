@@ -11,7 +11,7 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{Precision, Tier};
 use tokio::runtime::Handle;
 
-use self::loads::layer_loads;
+pub(crate) use self::loads::layer_loads;
 pub use self::loads::{Arrived, FailedLoad, LayerLoads, LoadedLayer, Waker};
 use crate::error::{Error, ErrorKind, Result};
 use crate::worker::Service;

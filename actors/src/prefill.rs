@@ -113,8 +113,8 @@ pub enum PrefillError {
     LateMiss(FailedLoad),
     /// What the device had when it was planned was needed for another prompt: plan again without it.
     DeviceMiss,
-    /// A load did not come in time: plan again without loads, as what hangs may hang again.
-    Overdue(FailedLoad),
+    /// A load did not come in time: plan again without loads, as what hangs may hang again. `None`: it had not even begun.
+    Overdue(Option<FailedLoad>),
     /// It shared a pass with something that broke: plan again.
     Disturbed,
     /// Everything else.

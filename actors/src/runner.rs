@@ -106,7 +106,9 @@ impl Runner {
                 Err(PrefillError::Overdue(failed)) => {
                     late_misses += 1;
                     options.reuse = ReuseMode::Off;
-                    self.late_miss(failed).await;
+                    if let Some(failed) = failed {
+                        self.late_miss(failed).await;
+                    }
                 }
             }
         }

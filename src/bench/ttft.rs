@@ -273,9 +273,10 @@ impl Bench {
         let done =
             prefill(&self.model, &mut self.pool, prompt, table.blocks(), CHUNK_ROWS).map_err(|error| match error {
                 PrefillError::Failed(error) => error.into(),
-                PrefillError::LateMiss(failed) | PrefillError::Overdue(failed) => {
+                PrefillError::LateMiss(failed) | PrefillError::Overdue(Some(failed)) => {
                     Error::internal(format!("an entry could not be loaded: {}", failed.error))
                 }
+                PrefillError::Overdue(None) => Error::internal("no entry was loaded in time"),
                 PrefillError::DeviceMiss | PrefillError::Disturbed => Error::internal("the device lost what it had"),
             })?;
         if let Some(seen) = &fused.device {

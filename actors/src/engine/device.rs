@@ -134,7 +134,8 @@ impl<B: Backend> Device<B> {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
-        let (pace, is_busy) = (&self.pace, !self.under_way().is_empty());
+        let (pace, under_way) = (&self.pace, self.under_way());
+        let is_busy = !under_way.is_empty();
         self.inbox.look(|waiting| {
             shed_hopeless(waiting, pace, is_busy);
             for waiting in waiting.iter() {
@@ -165,7 +166,7 @@ impl<B: Backend> Device<B> {
         };
         let step = schedule(&views, &served, limits);
         self.count_overtaken(&views, &step);
-        self.inbox.note_pace(self.pace.least_row_ms(), self.under_way());
+        self.inbox.note_pace(self.pace.least_row_ms(), under_way);
         self.background_waits = views.iter().any(|view| view.background);
         Some(step)
     }

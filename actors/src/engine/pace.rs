@@ -63,7 +63,8 @@ impl Pace {
             0 if decoding > 0 => learn(&mut self.decode_ms[bucket(decoding)], ms),
             0 => {}
             rows => {
-                let alone = if decoding == 0 { 0.0 } else { self.decoding_ms(decoding).unwrap_or(0.0) };
+                // What the pass over the weights costs is not the rows'.
+                let alone = self.decoding_ms(decoding.max(1)).unwrap_or(0.0);
                 learn(&mut self.row_ms, (ms - alone).max(0.0) / rows as f64);
                 if rows >= TELLING_ROWS {
                     let seen = (ms - alone).max(0.0) / rows as f64;

@@ -113,7 +113,7 @@ impl LayerLoads {
 }
 
 /// Both ends: what comes, and what reads and sends it, to be run on a thread that may block.
-pub(super) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, impl FnOnce() + Send) {
+pub(crate) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, impl FnOnce() + Send) {
     let (sender, layers) = sync_channel(LAYERS_AHEAD);
     let shared = Arc::new(Shared::default());
     let theirs = shared.clone();

@@ -23,7 +23,7 @@ use tokio::runtime::{Handle, Runtime};
 use super::*;
 use crate::error::ErrorKind;
 use crate::eviction::{Evictor, Keep};
-use crate::fusion::{Fuse, Fused, Fusor};
+use crate::fusion::{Fuse, Fused, Fusor, layer_loads};
 use crate::worker::Service;
 
 const TENANT: &str = "tests";
@@ -376,9 +376,28 @@ fn a_layer_that_does_not_come_in_time_is_given_up_by_name() {
     let mut passed = Forward::new(&bench.model, &mut pool).pass(vec![rider]);
     let outcome = passed.outcomes.pop().expect("one rider");
     match prefill.passed(&bench.model, outcome, &passed.logits) {
-        Err(PrefillError::Overdue(failed)) => assert_eq!(failed.tier, Tier::Disk),
+        Err(PrefillError::Overdue(Some(failed))) => assert_eq!(failed.tier, Tier::Disk),
         _ => panic!("it must end"),
     }
+}
+
+/// Where all threads that load are busy: the prompt is to be planned again, and no entry is to blame.
+#[test]
+fn a_load_that_has_not_begun_in_time_is_given_up_without_a_name() {
+    let bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    let (_, plan) = bench.ask(&segments, ReuseMode::Off, 0.15, false);
+    let (loads, _not_begun) = layer_loads(Vec::new());
+    let tokens = tokens_of(&segments);
+    let mut prefill = Prefill::new(&bench.model, bench.prompt(&tokens, &plan, loads, Selection::default()));
+    assert!(!prefill.is_ready());
+    prefill.give_up_load(Duration::from_secs(9));
+    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
+    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
+    let rider = prefill.rider(&bench.model, 16, &blocks).expect("embedded");
+    let mut passed = Forward::new(&bench.model, &mut pool).pass(vec![rider]);
+    let outcome = passed.outcomes.pop().expect("one rider");
+    assert!(matches!(prefill.passed(&bench.model, outcome, &passed.logits), Err(PrefillError::Overdue(None))));
 }
 
 #[test]

@@ -121,10 +121,7 @@ impl Walk {
     }
 
     pub fn give_up_load(&mut self, after: Duration) {
-        self.failure = Some(match self.loads.overdue(after) {
-            Some(failed) => PrefillError::Overdue(failed),
-            None => PrefillError::Failed(Error::new(ErrorKind::DeadlineExceeded, "stored KV did not come in time")),
-        });
+        self.failure = Some(PrefillError::Overdue(self.loads.overdue(after)));
     }
 
     /// The end of the last segment that is loaded: all of it is written at once.

@@ -4,7 +4,7 @@ use ragstone_kernels::backend::Backend;
 use ragstone_storage::block::PackedTables;
 
 use super::Device;
-use crate::engine::sequence::Swapped;
+use crate::engine::sequence::{State, Swapped};
 use crate::error::Result;
 
 impl<B: Backend> Device<B> {
@@ -19,6 +19,10 @@ impl<B: Backend> Device<B> {
         let tables = sequence.tables().iter().map(|_| empty()).collect();
         sequence.set_tables(tables);
         sequence.paths.clear();
+        if let State::Prefilling(prefilling) = &mut sequence.state {
+            // What it shares with the tier may go, too; it leaves nothing there when it comes back.
+            prefilling.device = None;
+        }
         self.inbox.count_preemption();
         metrics::counter!("ragstone_preemptions_total").increment(1);
         Ok(())
