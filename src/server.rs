@@ -21,6 +21,9 @@ const HEALTH_CONNECTIONS: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// An idle connection is kept this long. It counts towards the bound on connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// What the system holds, per connection, of what a client has not read, in bytes. Left alone it grows to several MiB: a client
+/// that stops reading would be noticed only after its whole answer, and a thousand of them would hold gigabytes.
+const SEND_BUFFER: usize = 256 << 10;
 
 /// The running listeners.
 pub struct Servers {
@@ -102,15 +105,18 @@ fn bind_health(surface: &Surface) -> Result<TcpListener> {
     })
 }
 
-/// Lets the operating system close a connection whose client leaves unread what was sent, however long. Without this a client that
-/// stops reading keeps its connection for ever: the HTTP library waits for room to write without a bound.
+/// Bounds what a client that stops reading costs: the bytes that wait for it, and how long the operating system keeps its connection.
+/// Without the latter it keeps it for ever: the HTTP library waits for room to write without a bound.
 fn give_up_after(patience: Duration, connection: &dyn Any) {
+    let Some(stream) = connection.downcast_ref::<actix_web::rt::net::TcpStream>() else { return };
+    let socket = socket2::SockRef::from(stream);
+    if let Err(error) = socket.set_send_buffer_size(SEND_BUFFER) {
+        tracing::debug!(%error, "no bound for what waits to be sent on a connection");
+    }
     #[cfg(any(target_os = "linux", target_os = "android"))]
-    if let Some(stream) = connection.downcast_ref::<actix_web::rt::net::TcpStream>()
-        && let Err(error) = socket2::SockRef::from(stream).set_tcp_user_timeout(Some(patience))
-    {
+    if let Err(error) = socket.set_tcp_user_timeout(Some(patience)) {
         tracing::debug!(%error, "no time-out for writing on a connection");
     }
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
-    let _ = (patience, connection);
+    let _ = patience;
 }

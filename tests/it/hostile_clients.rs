@@ -136,7 +136,7 @@ async fn idle_connections_are_bounded_and_health_has_its_own() {
     let folder = Folder::new();
     let service = folder.serve(&["--set", "max_connections=8"]).await;
     let mut idle = Vec::new();
-    for _ in 0..64 {
+    for _ in 0..24 {
         idle.push(connect(&service).await);
     }
     let health = folder.health_address();
