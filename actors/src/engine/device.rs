@@ -3,7 +3,7 @@
 mod pass;
 mod swap;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,52 +123,51 @@ impl<B: Backend> Device<B> {
 
     /// The next step; `None` where the engine is to end.
     fn decide(&mut self) -> Option<Step> {
-        let decoding = self.sequences.iter().map(|sequence| match &sequence.state {
-            State::Decoding(tails) if sequence.swapped.is_none() => tails.len(),
-            _ => 0,
-        });
-        let rows = self.pace.rows(decoding.sum(), self.options.inter_token_ms);
         let mut present = Present::default();
-        let mut views: Vec<View> = Vec::with_capacity(self.sequences.len());
+        let (pace, under_way) = (&self.pace, self.under_way());
+        let is_busy = !under_way.is_empty();
+        let mut views: Vec<View> = self.inbox.look(|waiting| {
+            shed_hopeless(waiting, pace, is_busy);
+            waiting.iter().map(|it| view_of_waiting(it, present.number(&Party::of(&it.job)))).collect()
+        })?;
+        let answers = views.iter().filter(|view| !view.background);
+        let callers = self.decoding_by_caller(answers.map(|view| view.owner), &mut present);
+        let rows = self.pace.rows(&callers, self.options.inter_token_ms);
         for sequence in &mut self.sequences {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
         }
-        let (pace, under_way) = (&self.pace, self.under_way());
-        let is_busy = !under_way.is_empty();
-        self.inbox.look(|waiting| {
-            shed_hopeless(waiting, pace, is_busy);
-            for waiting in waiting.iter() {
-                let plan = &waiting.job.plan;
-                let prompt_blocks =
-                    (plan.total_tokens as usize).div_ceil(BLOCK_TOKENS) - plan.device_tokens() as usize / BLOCK_TOKENS;
-                views.push(View {
-                    id: waiting.id,
-                    owner: present.number(&Party::of(&waiting.job)),
-                    background: waiting.urgency == Urgency::Background,
-                    tails: waiting.job.decode.len().max(1),
-                    cached: plan.exact_tokens as usize,
-                    to_compute: waiting.job.rows(),
-                    overtaken: waiting.overtaken,
-                    blocks: 0,
-                    promised: 0,
-                    phase: Phase::Waiting { prompt_blocks },
-                });
-            }
-        })?;
         let served = self.shares.of(&present);
         let limits = Limits {
             rows,
             background_rows: self.pace.background_rows(),
+            decoding_rows: self.pace.decoding_rows(&callers),
             sequences: self.options.max_batch,
             free_blocks: self.tier.allocator().free_blocks() + self.tier.evictable_blocks(),
             watermark_blocks: self.tier.allocator().watermark_blocks(),
         };
         let step = schedule(&views, &served, limits);
         self.count_overtaken(&views, &step);
+        for sequence in &mut self.sequences {
+            let advances = step.rows.iter().any(|(id, _)| *id == sequence.id);
+            sequence.left_out = if advances { 0 } else { sequence.left_out + 1 };
+        }
         self.inbox.note_pace(self.pace.least_row_ms(), under_way);
         self.background_waits = views.iter().any(|view| view.background);
         Some(step)
+    }
+
+    /// Rows of a step that answers have, of each caller that waits or runs.
+    fn decoding_by_caller(&self, waiting: impl Iterator<Item = Owner>, present: &mut Present) -> Vec<usize> {
+        let mut rows: BTreeMap<usize, usize> = waiting.map(|owner| (owner.caller, 0)).collect();
+        for sequence in self.sequences.iter().filter(|sequence| sequence.urgency == Urgency::Answer) {
+            let decoding = match &sequence.state {
+                State::Decoding(tails) if sequence.swapped.is_none() => tails.len(),
+                _ => 0,
+            };
+            *rows.entry(present.number(&sequence.party).caller).or_default() += decoding;
+        }
+        rows.into_values().collect()
     }
 
     /// Rows that the prompts of answers still have to compute, by caller.
@@ -294,8 +293,17 @@ impl<B: Backend> Device<B> {
         let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
         let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun };
         let state = State::Prefilling(Box::new(prefilling));
-        let sequence =
-            Sequence { id, party, urgency, overtaken, state, paths: Vec::new(), path: Vec::new(), swapped: None };
+        let sequence = Sequence {
+            id,
+            party,
+            urgency,
+            overtaken,
+            left_out: 0,
+            state,
+            paths: Vec::new(),
+            path: Vec::new(),
+            swapped: None,
+        };
         let place = self.sequences.partition_point(|other| other.id < id);
         self.sequences.insert(place, sequence);
         None
@@ -375,6 +383,26 @@ pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace, is_busy: bo
     }
 }
 
+/// A prompt that waits as the scheduler sees it.
+fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {
+    let plan = &waiting.job.plan;
+    let prompt_blocks =
+        (plan.total_tokens as usize).div_ceil(BLOCK_TOKENS) - plan.device_tokens() as usize / BLOCK_TOKENS;
+    View {
+        id: waiting.id,
+        owner,
+        background: waiting.urgency == Urgency::Background,
+        tails: waiting.job.decode.len().max(1),
+        cached: plan.exact_tokens as usize,
+        to_compute: waiting.job.rows(),
+        overtaken: waiting.overtaken,
+        left_out: 0,
+        blocks: 0,
+        promised: 0,
+        phase: Phase::Waiting { prompt_blocks },
+    }
+}
+
 /// A sequence as the scheduler sees it, if new chunks have `rows` rows at most.
 fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: usize) -> View {
     let blocks = sequence.blocks();
@@ -386,6 +414,7 @@ fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: usize) -> Vi
         cached: 0,
         to_compute: 0,
         overtaken: sequence.overtaken,
+        left_out: sequence.left_out,
         blocks,
         promised: 0,
         phase: Phase::Loading,

@@ -7,6 +7,9 @@ const LEAST_ROWS: usize = 16;
 /// What a step may take beside its target, as a multiple of decoding alone: less would cost more in repeated passes over the
 /// weights than it saves.
 const LEAST_STRETCH: f64 = 1.8;
+/// What a pass may take for answers of callers that have more of them than others, as a multiple of what it takes where all have as
+/// many as the one with the fewest.
+const LARGEST_SHARE: f64 = 1.4;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
 /// Rows of a step from which on its time says what a row takes: in shorter ones the pass over the weights counts for more.
@@ -28,14 +31,35 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Rows of prefills for a step beside `decoding` rows that is to take `target_ms`; 0 takes twice what decoding alone takes.
-    pub(super) fn rows(&self, decoding: usize, target_ms: f64) -> usize {
+    /// Rows of prefills for a step beside the answers of callers, of which each has so many rows, in a step that is to take `target_ms`;
+    /// 0 takes twice what decoding alone takes.
+    pub(super) fn rows(&self, callers: &[usize], target_ms: f64) -> usize {
+        let decoding = capped(callers, self.decoding_rows(callers));
         if decoding == 0 {
             return MOST_ROWS;
         }
-        let (Some(alone), Some(row)) = (self.decoding_ms(decoding), self.row_ms) else { return 4 * LEAST_ROWS };
-        let allowed = target_ms.max(alone * LEAST_STRETCH);
+        // Answers of one that has many are no reason to let those of others wait longer.
+        let fair = capped(callers, fewest(callers));
+        let known = (self.decoding_ms(fair), self.decoding_ms(decoding), self.row_ms);
+        let (Some(fair), Some(alone), Some(row)) = known else { return 4 * LEAST_ROWS };
+        let allowed = target_ms.max(fair * LEAST_STRETCH);
         (((allowed - alone) / row.max(1e-6)) as usize).clamp(LEAST_ROWS, MOST_ROWS)
+    }
+
+    /// Rows of a step that one caller's answers have, where the callers that are there have so many each: as many as the others can
+    /// wait for. Whoever is alone has all.
+    pub(super) fn decoding_rows(&self, callers: &[usize]) -> usize {
+        let most = callers.iter().copied().max().unwrap_or(0);
+        let mut rows = fewest(callers);
+        let Some(fair) = self.decoding_ms(capped(callers, rows)) else { return usize::MAX };
+        while rows < most {
+            let more = rows * 2;
+            if self.decoding_ms(capped(callers, more)).is_some_and(|ms| ms > fair * LARGEST_SHARE) {
+                return rows;
+            }
+            rows = more;
+        }
+        usize::MAX
     }
 
     /// Rows of them that background work may have though others want them.
@@ -85,6 +109,16 @@ impl Pace {
     }
 }
 
+/// Rows of the caller that has the fewest; one at least.
+fn fewest(callers: &[usize]) -> usize {
+    callers.iter().copied().min().unwrap_or(0).max(1)
+}
+
+/// Rows of all, where each has `most`.
+fn capped(callers: &[usize], most: usize) -> usize {
+    callers.iter().map(|rows| (*rows).min(most)).sum()
+}
+
 fn bucket(rows: usize) -> usize {
     (rows.max(1).ilog2() as usize).min(15)
 }
@@ -96,7 +130,7 @@ mod tests {
     #[test]
     fn rows_follow_the_target_within_bounds() {
         let mut pace = Pace::default();
-        assert_eq!((pace.rows(0, 0.0), pace.rows(4, 0.0)), (MOST_ROWS, 4 * LEAST_ROWS), "nothing is known");
+        assert_eq!((pace.rows(&[0], 0.0), pace.rows(&[4], 0.0)), (MOST_ROWS, 4 * LEAST_ROWS), "nothing is known");
         for _ in 0..50 {
             pace.observe(4, 0, 100.0);
             pace.observe(4, 50, 150.0);
@@ -107,15 +141,35 @@ mod tests {
         pace.observe(4, 200, 250.0);
         assert!((pace.least_row_ms() - 0.75).abs() < 0.01, "{}", pace.least_row_ms());
         (0..50).for_each(|_| pace.observe(4, 50, 150.0));
-        assert_eq!(pace.rows(4, 0.0), 80, "0.8 of decoding alone");
-        assert_eq!(pace.rows(4, 300.0), 200);
-        assert_eq!(pace.rows(4, 10_000.0), MOST_ROWS);
+        assert_eq!(pace.rows(&[4], 0.0), 80, "0.8 of decoding alone");
+        assert_eq!(pace.rows(&[4], 300.0), 200);
+        assert_eq!(pace.rows(&[4], 10_000.0), MOST_ROWS);
         // A machine that is a hundred times slower by the row.
         for _ in 0..50 {
             pace.observe(4, 50, 5100.0);
         }
-        assert_eq!(pace.rows(4, 0.0), LEAST_ROWS);
-        assert_eq!(pace.rows(64, 0.0), LEAST_ROWS, "as the nearest that was seen");
+        assert_eq!(pace.rows(&[4], 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[64], 0.0), LEAST_ROWS, "as the nearest that was seen");
+    }
+
+    #[test]
+    fn one_that_has_many_answers_has_what_the_others_can_wait_for() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.decoding_rows(&[1, 64]), usize::MAX, "nothing is known");
+        // A pass takes 10 ms, and a row 1 ms.
+        for rows in [1, 2, 4, 8, 16, 32, 64] {
+            pace.observe(rows, 0, 10.0 + rows as f64);
+        }
+        pace.observe(1, 20, 31.0);
+        assert_eq!(pace.decoding_rows(&[64]), usize::MAX, "it is alone");
+        assert_eq!(pace.decoding_rows(&[1, 1, 1]), usize::MAX, "all have the same");
+        // 10 + 1 + 4 is within 1.4 of 12, and 10 + 1 + 8 is not.
+        assert_eq!(pace.decoding_rows(&[1, 64]), 4);
+        assert_eq!(pace.decoding_rows(&[0, 64]), 4, "one that only prefills is there, too");
+        assert_eq!(pace.decoding_rows(&[1, 64, 64]), 2, "both have many");
+        // 1.8 of what one row each takes, less what five take.
+        assert_eq!(pace.rows(&[1, 64], 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[1, 64], 64.0), 50);
     }
 
     #[test]

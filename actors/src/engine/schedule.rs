@@ -2,13 +2,15 @@
 //! scheduling ("Orca", OSDI 2022; "Efficient Memory Management for Large Language Model Serving with PagedAttention",
 //! section 4.5) in the order of RAGCache (section 5.2).
 //!
-//! - Every decoding sequence advances. Where its next block is not there, the sequence that came last is swapped out, whole.
+//! - Every decoding sequence advances; where a caller has more answers than the others can wait for, those of its answers that were
+//!   left out longest. Where a next block is not there, the sequence that came last is swapped out, whole.
 //! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
 //!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than [`WINDOW`] times; whoever was and finds no room
 //!   keeps its own caller, and those that have more, from beginning.
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::shares::{Owner, Served};
@@ -37,6 +39,8 @@ pub(super) struct View {
     pub to_compute: usize,
     /// How often later ones went before it.
     pub overtaken: u32,
+    /// Passes since it advanced last, of one that decodes.
+    pub left_out: u32,
     /// Blocks that swapping it out frees.
     pub blocks: usize,
     /// Blocks that its prompt needs beside those.
@@ -66,6 +70,8 @@ pub(super) struct Limits {
     pub rows: usize,
     /// Of those, rows that background work has though others want them.
     pub background_rows: usize,
+    /// Rows of a step that one caller's answers have.
+    pub decoding_rows: usize,
     /// Answers that have blocks at once.
     pub sequences: usize,
     /// Blocks that are free or can be.
@@ -130,7 +136,7 @@ impl Room<'_> {
 /// Decides. `served` is what callers and tenants were given so far, in rows.
 pub(super) fn schedule(views: &[View], served: &Served, limits: Limits) -> Step {
     let mut plan = Planning { views, free: limits.free_blocks, out: BTreeSet::new(), step: Step::default() };
-    plan.decode();
+    plan.decode(served, limits.decoding_rows);
     plan.swap_in(limits);
     plan.prefill(served.clone(), limits);
     plan.unblock();
@@ -163,19 +169,28 @@ impl Planning<'_> {
         Some(last)
     }
 
-    fn decode(&mut self) {
-        let mut decoding: Vec<(u64, usize, usize)> = Vec::new();
+    fn decode(&mut self, served: &Served, most: usize) {
+        let mut decoding: Vec<(&View, usize, usize)> = Vec::new();
         for view in self.views {
             if let Phase::Decoding { rows, more_blocks } = view.phase {
-                decoding.push((view.id, rows, more_blocks));
+                decoding.push((view, rows, more_blocks));
             }
         }
-        decoding.sort_unstable();
-        for (id, rows, more_blocks) in decoding {
-            while !self.out.contains(&id) && more_blocks > self.free && self.preempt().is_some() {}
-            if !self.out.contains(&id) {
+        decoding.sort_unstable_by_key(|(view, ..)| (Reverse(view.left_out), view.id));
+        let mut given = vec![0; served.callers.len()];
+        decoding.retain(|(view, rows, _)| {
+            let given = &mut given[view.owner.caller];
+            // A group is one, however large.
+            let has_turn = view.background || *given == 0 || *given + rows <= most;
+            *given += if has_turn { *rows } else { 0 };
+            has_turn
+        });
+        decoding.sort_unstable_by_key(|(view, ..)| view.id);
+        for (View { id, .. }, rows, more_blocks) in decoding {
+            while !self.out.contains(id) && more_blocks > self.free && self.preempt().is_some() {}
+            if !self.out.contains(id) {
                 self.free = self.free.saturating_sub(more_blocks);
-                self.step.rows.push((id, rows));
+                self.step.rows.push((*id, rows));
             }
         }
     }

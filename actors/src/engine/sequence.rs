@@ -24,6 +24,8 @@ pub(super) struct Sequence<B: Backend> {
     pub party: Party,
     pub urgency: Urgency,
     pub overtaken: u32,
+    /// Passes since it advanced last, of one that decodes.
+    pub left_out: u32,
     pub state: State<B>,
     /// Spare what the tables share with the device tier: evicting it would free nothing.
     pub paths: Vec<DevicePath>,

@@ -1,6 +1,13 @@
 use super::*;
 
-const LIMITS: Limits = Limits { rows: 100, background_rows: 0, sequences: 8, free_blocks: 100, watermark_blocks: 1 };
+const LIMITS: Limits = Limits {
+    rows: 100,
+    background_rows: 0,
+    decoding_rows: usize::MAX,
+    sequences: 8,
+    free_blocks: 100,
+    watermark_blocks: 1,
+};
 
 fn at(id: u64, phase: Phase) -> View {
     View {
@@ -11,6 +18,7 @@ fn at(id: u64, phase: Phase) -> View {
         cached: 0,
         to_compute: 40,
         overtaken: 0,
+        left_out: 0,
         blocks: 4,
         promised: 0,
         phase,
@@ -89,6 +97,31 @@ fn a_group_takes_as_many_places_as_it_has_answers() {
     let begun = |views: &[View], callers| rows(&schedule(views, &served(callers), LIMITS)).len();
     assert_eq!(begun(&[of(running.clone(), 0), of(overtaken.clone(), 0), of(group(2, 1), 1)], [0, 0]), 2);
     assert_eq!(begun(&[of(running, 1), of(overtaken, 0), of(group(2, 1), 1)], [0, 0]), 1);
+}
+
+#[test]
+fn answers_of_one_that_has_many_take_turns() {
+    let of = |view: View, caller| View { owner: Owner { caller, tenant: caller }, ..view };
+    let served = Served { callers: vec![0; 2], tenants: vec![0; 2] };
+    let shared = Limits { decoding_rows: 2, ..LIMITS };
+    let mut views: Vec<View> = (0..5).map(|id| of(decoding(id, 0), 0)).collect();
+    views.push(of(decoding(5, 0), 1));
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let step = schedule(&views, &served, shared);
+        let ids: Vec<u64> = step.rows.iter().map(|(id, _)| *id).collect();
+        for view in &mut views {
+            view.left_out = if ids.contains(&view.id) { 0 } else { view.left_out + 1 };
+        }
+        seen.push(ids);
+    }
+    assert_eq!(seen, [[0, 1, 5], [2, 3, 5], [0, 4, 5]]);
+    // A group advances whole, where it is its turn.
+    let group = of(at(6, Phase::Decoding { rows: 4, more_blocks: 0 }), 1);
+    let step = schedule(&[views[5].clone(), group.clone()], &served, shared);
+    assert_eq!(step.rows, [(5, 1)]);
+    let step = schedule(&[views[5].clone(), View { left_out: 1, ..group }], &served, shared);
+    assert_eq!(step.rows, [(6, 4)]);
 }
 
 #[test]
@@ -185,6 +218,7 @@ fn steps_keep_their_promises() {
         let limits = Limits {
             rows: random.usize(16..512),
             background_rows: if random.bool() { 16 } else { 0 },
+            decoding_rows: if random.bool() { usize::MAX } else { random.usize(1..8) },
             sequences: random.usize(1..8),
             free_blocks: random.usize(0..40),
             watermark_blocks: random.usize(0..3),
@@ -216,6 +250,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         cached: random.usize(0..500),
         to_compute: random.usize(1..3000),
         overtaken,
+        left_out: random.u32(0..9),
         blocks,
         promised: 0,
         phase,
