@@ -8,16 +8,15 @@ mod run;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::Stream;
+use futures::{Stream, StreamExt};
+use ragstone_actors::jobs::{JobKind, Jobs};
 use ragstone_actors::library::Library;
 use ragstone_storage::catalog::{Catalog, IngestJob};
 use ragstone_storage::corpus::UpsertReport;
 use ragstone_storage::env::Env;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::mpsc;
 
 use self::run::{Run, listed};
 use crate::error::{Error, ErrorKind, Result};
@@ -53,21 +52,15 @@ pub struct Ingestor {
     library: Library,
     catalog: Arc<Catalog>,
     env: Env,
-    /// Jobs wait here in order: they compete for the same processors.
-    turn: Arc<Mutex<()>>,
-    stopping: Arc<AtomicBool>,
+    jobs: Jobs,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
-    /// The multi-thread runtime, which the corpus needs; callers may stand on another.
-    runtime: Handle,
 }
 
 impl Ingestor {
-    /// For one data folder. Jobs run on the runtime that this is called on; parsing a file may take
-    /// `file_seconds` of processor time.
-    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, file_seconds: u64) -> Self {
-        let runtime = Handle::current();
-        Self { library, catalog, env, turn: Arc::default(), stopping: Arc::default(), file_seconds, runtime }
+    /// For one data folder. Parsing a file may take `file_seconds` of processor time.
+    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, jobs: Jobs, file_seconds: u64) -> Self {
+        Self { library, catalog, env, jobs, file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -102,46 +95,19 @@ impl Ingestor {
                 continue;
             }
             tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished ingest");
-            let (events, received) = mpsc::channel(16);
-            self.spawn(job, events);
-            self.runtime.spawn(log_events(received));
+            tokio::spawn(log_events(self.run(job)));
         }
         Ok(())
     }
 
     /// Runs a job when its turn comes. It goes on if the stream is dropped.
     pub fn run(&self, job: IngestJob) -> impl Stream<Item = Result<IngestEvent>> + use<> {
-        let (events, received) = mpsc::channel(16);
-        self.spawn(job, events);
-        futures::stream::unfold(
-            received,
-            |mut received| async move { received.recv().await.map(|event| (event, received)) },
-        )
-    }
-
-    /// Ends running jobs at their next commit; they go on at the next start.
-    pub fn stop(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
-    }
-
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
-    /// Waits until no job runs.
-    pub async fn stopped(&self) {
-        drop(self.turn.lock().await);
-    }
-
-    fn spawn(&self, job: IngestJob, events: mpsc::Sender<Result<IngestEvent>>) {
         let ingestor = self.clone();
-        self.runtime.spawn(async move {
-            let turn = ingestor.turn.clone().lock_owned().await;
-            let done = ingestor.take_turn(job, &events).await;
-            drop(turn);
-            // The receiver may be gone: the job was for the store, not for it.
-            let _ = events.send(done.map(IngestEvent::Finished)).await;
-        });
+        self.jobs.stream(JobKind::Ingest, |events| async move {
+            // They compete for the same processors.
+            let _turn = ingestor.jobs.turn(JobKind::Ingest).await?;
+            ingestor.take_turn(job, &events).await.map(IngestEvent::Finished)
+        })
     }
 
     async fn take_turn(&self, job: IngestJob, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<IngestReport> {
@@ -188,8 +154,9 @@ fn warn_parked(job: &IngestJob) {
     );
 }
 
-async fn log_events(mut events: mpsc::Receiver<Result<IngestEvent>>) {
-    while let Some(event) = events.recv().await {
+async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
         match event {
             Ok(IngestEvent::Progress { .. } | IngestEvent::Parked { .. }) => {}
             Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),

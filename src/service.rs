@@ -308,7 +308,13 @@ impl Service {
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
-        let ingestor = Ingestor::new(ragstone.library().clone(), ragstone.catalog().clone(), env, surface.file_seconds);
+        let ingestor = Ingestor::new(
+            ragstone.library().clone(),
+            ragstone.catalog().clone(),
+            env,
+            ragstone.jobs().clone(),
+            surface.file_seconds,
+        );
         let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
         if self.state.opened.set(opened).is_err() {
@@ -331,8 +337,7 @@ impl Service {
         self.state.closing.store(true, Ordering::Relaxed);
         let opened = self.state.opened.get();
         if let Some(opened) = opened {
-            opened.ingestor.stop();
-            opened.ragstone.warmer().stop();
+            opened.ragstone.jobs().stop();
         }
         let mut in_flight = self.state.in_flight.subscribe();
         if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
@@ -341,8 +346,7 @@ impl Service {
         self.servers.stop().await;
         let closed = match opened {
             Some(opened) => {
-                opened.ingestor.stopped().await;
-                opened.ragstone.warmer().stopped().await;
+                opened.ragstone.jobs().stopped().await;
                 opened.ragstone.close().await
             }
             None => Ok(()),

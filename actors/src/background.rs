@@ -1,9 +1,11 @@
 //! Work behind the answers: filing fresh KV, computing the entries that later questions will want, and bringing back to the
 //! device what it lost.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::plan::{PlanOptions, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
@@ -20,7 +22,7 @@ use crate::prefill::Selection;
 use crate::ragstone::blocking;
 use crate::runner::{Run, Runner};
 use crate::stream::deadline_after;
-use crate::worker::Supervised;
+use crate::worker::{Supervised, panic_text};
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
 const MAX_WAITING: usize = 256;
@@ -110,12 +112,21 @@ impl Background {
         let theirs = workers.clone();
         runtime.spawn(async move {
             while let Some((wanted, _pending)) = waiting.recv().await {
-                let done = match wanted {
-                    Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
-                    Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
+                let done = async {
+                    match wanted {
+                        Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
+                        Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
+                    }
                 };
-                if let Err(error) = done {
-                    tracing::warn!(%error, "a passage was not computed in the background");
+                // Those behind it have their turn, whatever it met.
+                match AssertUnwindSafe(done).catch_unwind().await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::warn!(%error, "a passage was not computed in the background"),
+                    Err(panic) => {
+                        let what = panic_text(panic.as_ref());
+                        tracing::error!(panic = what, "background work panicked; it goes on with the next piece");
+                        metrics::counter!("ragstone_panics_total", "worker" => "background").increment(1);
+                    }
                 }
             }
         });

@@ -8,6 +8,7 @@ use ragstone_storage::env::Env;
 use ragstone_storage::tier::object::{CollectOptions, Collected, ObjectTier};
 use tokio::runtime::Handle;
 
+use crate::jobs::{JobKind, Jobs};
 use crate::ragstone::blocking;
 use crate::settings::Settings;
 
@@ -36,15 +37,18 @@ impl Collector {
         Some(Arc::new(Self { object, options, interval, env, last_ms }))
     }
 
-    /// Looks at the clock now and then, until the tier is closed.
-    pub fn start(self: Arc<Self>, runtime: &Handle) {
+    /// Looks at the clock now and then, until the tier is closed or the service stops.
+    pub fn start(self: Arc<Self>, jobs: Jobs, runtime: &Handle) {
         let pause = self.interval.min(LOOK);
         runtime.spawn(async move {
-            while self.object.strong_count() > 0 {
-                tokio::time::sleep(pause).await;
-                let collector = self.clone();
+            let stopping = jobs.stopping().clone();
+            while self.object.strong_count() > 0
+                && stopping.run_until_cancelled(tokio::time::sleep(pause)).await.is_some()
+            {
+                let (collector, stopping) = (self.clone(), stopping.clone());
                 // It may take minutes, and waits for the network.
-                if let Err(error) = blocking(move || Ok(collector.collect_if_due())).await {
+                let look = blocking(move || Ok(collector.collect_if_due(&|| !stopping.is_cancelled())));
+                if let Err(error) = jobs.run(JobKind::Collection, look).await {
                     tracing::warn!(%error, "the bucket's collection ended early");
                 }
             }
@@ -52,13 +56,13 @@ impl Collector {
     }
 
     /// Collects if the interval has passed since the last time; what left. A failure is a warning, and tried again an interval
-    /// later. BLOCKS.
-    pub fn collect_if_due(&self) -> Option<Collected> {
+    /// later. It ends early once it is not `wanted` any more. BLOCKS.
+    pub fn collect_if_due(&self, wanted: &dyn Fn() -> bool) -> Option<Collected> {
         let now_ms = self.env.now_unix_ms();
         let since = Duration::from_millis(now_ms.saturating_sub(self.last_ms.load(Ordering::Relaxed)));
         let object = self.object.upgrade().filter(|_| since >= self.interval)?;
         self.last_ms.store(now_ms, Ordering::Relaxed);
-        let collected = object.collect(&self.options);
+        let collected = object.collect_while(&self.options, wanted);
         let collected = collected.inspect_err(|error| tracing::warn!(%error, "the bucket was not collected")).ok()?;
         metrics::counter!("ragstone_object_collected_bytes_total").increment(collected.freed_bytes);
         tracing::info!(?collected, "the bucket was collected");
@@ -111,22 +115,22 @@ mod tests {
         let object = Arc::new(ObjectTier::open(&settings.object().unwrap(), MODEL, env.clone()).unwrap());
         object.put(&entry(1)).unwrap();
         let collector = Collector::new(&settings, Some(&object), env.clone()).unwrap();
-        assert_eq!(collector.collect_if_due(), None, "not as soon as it starts");
+        assert_eq!(collector.collect_if_due(&|| true), None, "not as soon as it starts");
         env.advance(HOUR);
-        let collected = collector.collect_if_due().unwrap();
+        let collected = collector.collect_if_due(&|| true).unwrap();
         assert_eq!((collected.objects, collected.left_expired), (1, 0));
-        assert_eq!(collector.collect_if_due(), None, "it was just done");
+        assert_eq!(collector.collect_if_due(&|| true), None, "it was just done");
         env.advance(2 * HOUR);
         env.set_fail_point("object.list", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 1);
-        assert_eq!(collector.collect_if_due(), None, "a failure is a warning");
+        assert_eq!(collector.collect_if_due(&|| true), None, "a failure is a warning");
         env.set_fail_point("object.list", FailMode::Off, 1);
-        assert_eq!(collector.collect_if_due(), None, "and is not repeated at once");
+        assert_eq!(collector.collect_if_due(&|| true), None, "and is not repeated at once");
         env.advance(HOUR);
-        assert_eq!(collector.collect_if_due().unwrap().left_expired, 1);
+        assert_eq!(collector.collect_if_due(&|| true).unwrap().left_expired, 1);
         assert!(object.open(&entry(1).header().id()).unwrap().is_none());
         drop(object);
         env.advance(HOUR);
-        assert_eq!(collector.collect_if_due(), None, "the tier is closed");
+        assert_eq!(collector.collect_if_due(&|| true), None, "the tier is closed");
     }
 
     #[test]

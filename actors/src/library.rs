@@ -14,7 +14,6 @@
 mod naming;
 
 use std::collections::HashSet;
-use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, LeavingPassage, Removal, RemovalRow};
@@ -22,10 +21,10 @@ use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scop
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use serde::Serialize;
-use tokio::runtime::Handle;
 
 pub use self::naming::PassageName;
 use crate::error::{Error, ErrorKind, Result};
+use crate::jobs::{JobKind, Jobs};
 use crate::ragstone::blocking;
 
 /// Rows of the journal whose passages are looked for in one scan of the corpus.
@@ -39,7 +38,7 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     store: KvStore,
-    runtime: Handle,
+    jobs: Jobs,
     /// Rows of the journal whose operation is over, but whose KV could not be removed yet.
     left_over: Mutex<Vec<u64>>,
 }
@@ -97,19 +96,20 @@ impl Drop for Change {
         if !rows.is_empty() {
             lock(&self.library.0.left_over).extend(rows);
             let library = self.library.clone();
-            self.library.0.runtime.spawn(async move {
-                if let Err(error) = library.settle(Vec::new()).await {
+            let settled = async move {
+                library.settle(Vec::new()).await.inspect_err(|error| {
                     tracing::error!(%error, "KV of removed passages is still stored; the next removal or start tries again");
-                }
-            });
+                })
+            };
+            drop(self.library.0.jobs.run(JobKind::Change, settled));
         }
     }
 }
 
 impl Library {
-    /// Over an open corpus and store. Call it on the multi-thread runtime.
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore) -> Self {
-        Self(Arc::new(Inner { corpus, catalog, store, runtime: Handle::current(), left_over: Mutex::default() }))
+    /// Over an open corpus and store.
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
+        Self(Arc::new(Inner { corpus, catalog, store, jobs, left_over: Mutex::default() }))
     }
 
     /// Finishes what the journal holds. Call it before anybody asks.
@@ -145,7 +145,7 @@ impl Library {
         wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<(UpsertReport, Withdrawn)> {
         let (library, collection) = (self.clone(), collection.to_owned());
-        self.detached(async move {
+        let change = self.0.jobs.run(JobKind::Change, async move {
             let change = library.change()?;
             let go_on = |progress: UpsertProgress| match wanted() {
                 true => Ok(()),
@@ -160,8 +160,8 @@ impl Library {
             let report = library.0.corpus.upsert(&collection, documents, &change, &go_on).await?;
             library.0.store.env().fail_point("removal.left_corpus")?;
             Ok((report, change.finish().await?))
-        })
-        .await
+        });
+        change.await
     }
 
     /// Removes a document and its KV. Goes on if the caller goes away.
@@ -186,21 +186,13 @@ impl Library {
 
     async fn delete(&self, removal: Removal, collection: String, document: Option<String>) -> Result<Removed> {
         let library = self.clone();
-        self.detached(async move {
+        // One that is cut off in the middle would leave its KV behind until the next one.
+        let change = self.0.jobs.run(JobKind::Change, async move {
             let catalog = library.0.catalog.clone();
             let row = blocking(move || Ok(catalog.add_removal(removal)?)).await?;
             library.remove(row, &collection, document.as_deref()).await
-        })
-        .await
-    }
-
-    /// A change that is cut off in the middle would leave its KV behind until the next one.
-    async fn detached<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        match self.0.runtime.spawn(work).await {
-            Ok(done) => done,
-            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-            Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
-        }
+        });
+        change.await
     }
 
     /// Does what row `row` of the journal wants. It is taken out of the journal in the end, unless the process is killed:

@@ -7,15 +7,13 @@ use std::time::Duration;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::corpus::{Corpus, CorpusCounters, CorpusOptions};
+use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
-use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::store::{KvStore, StoreOptions, StoreStatus, TierOptions};
+use ragstone_storage::store::{KvStore, StoreOptions, TierOptions};
+use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::ObjectTier;
-use ragstone_storage::tier::{SharedTier, TierStatus};
-use serde::Serialize;
 use tokio::runtime::Handle;
 
 use crate::assembler::Assembler;
@@ -28,6 +26,7 @@ use crate::engine::{Engine, Prefiller};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
 use crate::fusion::Fusor;
+use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
@@ -35,10 +34,11 @@ use crate::question::Question;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::settings::Settings;
+use crate::status::{ModelStatus, Status};
 use crate::stream::AnswerStream;
 use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
-use crate::worker::{Supervised, WorkerStatus};
+use crate::worker::Supervised;
 
 /// How long background work may take to end.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
@@ -86,58 +86,8 @@ struct Inner {
     embedder: Embedder,
     library: Library,
     warmer: Warmer,
+    jobs: Jobs,
     processors: Turns,
-}
-
-/// The language model, for people.
-#[derive(Debug, Clone, Serialize)]
-pub struct ModelStatus {
-    /// The name that clients know it by.
-    pub id: String,
-    /// Its architecture.
-    pub architecture: &'static str,
-    /// Tokens of prompt and answer together.
-    pub context: usize,
-    /// Identifies weights, config, tokenizer and KV format; part of every KV key.
-    pub fingerprint: String,
-    /// Bytes of its weights in memory.
-    pub weight_bytes: usize,
-    /// Bytes of one token's stored KV over all layers.
-    pub kv_bytes_per_token: usize,
-}
-
-/// A snapshot for `cache status`, readiness and metrics.
-#[derive(Debug, Clone, Serialize)]
-pub struct Status {
-    /// The language model.
-    pub model: ModelStatus,
-    /// Host and disk tier.
-    pub store: StoreStatus,
-    /// The paged KV pool.
-    pub device: DeviceStatus,
-    /// Embedding and tokenizing counters.
-    pub corpus: CorpusCounters,
-    /// The supervised workers.
-    pub workers: Vec<WorkerStatus>,
-    /// Pieces of background work that are not done.
-    pub background: usize,
-}
-
-/// The device tier.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct DeviceStatus {
-    /// Blocks of 16 tokens.
-    pub blocks: usize,
-    /// Blocks that nobody holds.
-    pub free_blocks: usize,
-    /// Blocks that hold what ended sequences left, and that are given up when they are needed.
-    pub cached_blocks: usize,
-    /// Sequences that were swapped out so far, because others needed their blocks.
-    pub preemptions: u64,
-    /// What leaves first.
-    pub policy: PolicyKind,
-    /// What is kept behind the sequences that computed it.
-    pub cache: TierStatus,
 }
 
 impl Ragstone {
@@ -258,6 +208,11 @@ impl Ragstone {
         &self.inner.warmer
     }
 
+    /// The room of durable jobs.
+    pub fn jobs(&self) -> &Jobs {
+        &self.inner.jobs
+    }
+
     /// The store. Its calls may block.
     pub fn store(&self) -> &KvStore {
         &self.inner.pipeline.store
@@ -315,6 +270,7 @@ impl Ragstone {
             corpus: inner.corpus.counters(),
             workers,
             background: pipeline.background.pending(),
+            jobs: inner.jobs.status(),
         }
     }
 
@@ -391,8 +347,9 @@ impl Parts {
         let runner = Runner { fusor, prefiller, store: store.clone() };
         let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
         let background = Background::start(workers, runtime.clone());
+        let jobs = Jobs::new(runtime.clone());
         if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
-            collector.start(&runtime);
+            collector.start(jobs.clone(), &runtime);
         }
         let status = ModelStatus {
             id: model_id,
@@ -419,10 +376,22 @@ impl Parts {
             me: me.clone(),
         });
         pipeline.restore_what_is_lost();
-        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone());
-        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone());
+        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), jobs.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());
-        Ok(Inner { pipeline, engine, model: status, object, corpus, catalog, embedder, library, warmer, processors })
+        Ok(Inner {
+            pipeline,
+            engine,
+            model: status,
+            object,
+            corpus,
+            catalog,
+            embedder,
+            library,
+            warmer,
+            jobs,
+            processors,
+        })
     }
 }
 

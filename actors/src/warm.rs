@@ -11,7 +11,6 @@
 mod work;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,10 +20,10 @@ use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
 use ragstone_storage::key::{KvKey, SegmentDigest};
 use ragstone_storage::residency::Segment;
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
 use crate::question::check_tenants;
 use crate::ragstone::blocking;
@@ -44,11 +43,9 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     pipeline: Arc<Pipeline>,
-    runtime: Handle,
-    turn: Arc<tokio::sync::Mutex<()>>,
-    stopping: AtomicBool,
+    jobs: Jobs,
     state: Mutex<State>,
-    /// Wakes the running job where it waits, because it was cancelled or the service stops.
+    /// Wakes the running job where it waits, because it was cancelled.
     wake: Notify,
 }
 
@@ -119,9 +116,8 @@ pub struct Warm {
 }
 
 impl Warmer {
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, pipeline: Arc<Pipeline>) -> Self {
-        let (turn, stopping, state, wake) = (Arc::default(), AtomicBool::new(false), Mutex::default(), Notify::new());
-        Self(Arc::new(Inner { corpus, catalog, pipeline, runtime: Handle::current(), turn, stopping, state, wake }))
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, pipeline: Arc<Pipeline>, jobs: Jobs) -> Self {
+        Self(Arc::new(Inner { corpus, catalog, pipeline, jobs, state: Mutex::default(), wake: Notify::new() }))
     }
 
     /// Journals a warm-up. One of the same passages and tenants that is not finished is taken up instead. Await it on a
@@ -216,17 +212,9 @@ impl Warmer {
 
     /// Runs a job when its turn comes. It goes on if the stream is dropped.
     pub fn run(&self, job: WarmJob) -> impl Stream<Item = Result<WarmEvent>> + use<> {
-        let (events, received) = mpsc::channel(16);
         let warmer = self.clone();
-        self.0.runtime.spawn(async move {
-            let done = warmer.turn(job.id, &events).await;
-            // The receiver may be gone: the job was for the store, not for it.
-            let _ = events.send(done.map(WarmEvent::Finished)).await;
-        });
-        futures::stream::unfold(
-            received,
-            |mut received| async move { received.recv().await.map(|event| (event, received)) },
-        )
+        let work = move |events| async move { warmer.turn(job.id, &events).await.map(WarmEvent::Finished) };
+        self.0.jobs.stream(JobKind::WarmUp, work)
     }
 
     /// Goes on with every unfinished job of this model except `except`, in the background.
@@ -237,7 +225,7 @@ impl Warmer {
             }
             tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished warm-up");
             let warmer = self.clone();
-            self.0.runtime.spawn(async move {
+            let work = async move {
                 let (events, _) = mpsc::channel(1);
                 match warmer.turn(job.id, &events).await {
                     Ok(progress) => tracing::info!(?progress, "the unfinished warm-up is done"),
@@ -247,7 +235,9 @@ impl Warmer {
                     }
                     Err(error) => tracing::warn!(%error, job = job.id, "the unfinished warm-up ended early"),
                 }
-            });
+                Ok::<_, Error>(())
+            };
+            drop(self.0.jobs.run(JobKind::WarmUp, work));
         }
         Ok(())
     }
@@ -280,30 +270,17 @@ impl Warmer {
         blocking(move || Ok(catalog.finish_warm_job(id)?)).await
     }
 
-    /// Ends the running job at its next entry; it goes on at the next start.
-    pub fn stop(&self) {
-        self.0.stopping.store(true, Ordering::Relaxed);
-        self.0.wake.notify_one();
-    }
-
-    /// Waits until no job runs.
-    pub async fn stopped(&self) {
-        drop(self.0.turn.lock().await);
-    }
-
     /// Waits for the turn, works, and takes the job out of the journal where there is nothing left to do for it.
     async fn turn(&self, id: u64, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
-        let _turn = self.wait_for_turn(id, events).await;
+        let _turn = self.wait_for_turn(id, events).await?;
         let Some(job) = self.journaled(id).await? else {
             let recent = self.state().recent.get(&id).cloned();
             return recent.ok_or_else(|| cancelled(id));
         };
         self.state().running = Some((id, job.progress.clone()));
+        let running = Running(self);
         let done = self.work(&job, events).await;
-        {
-            let mut state = self.state();
-            (state.running, state.cancelled) = (None, false);
-        }
+        drop(running);
         // A collection that is gone will not come back by itself; anything else may work at the next start.
         let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
         if over {
@@ -320,12 +297,8 @@ impl Warmer {
     }
 
     /// Tells how far the job is while another call runs it.
-    async fn wait_for_turn(
-        &self,
-        id: u64,
-        events: &mpsc::Sender<Result<WarmEvent>>,
-    ) -> tokio::sync::MutexGuard<'_, ()> {
-        let mut turn = std::pin::pin!(self.0.turn.lock());
+    async fn wait_for_turn(&self, id: u64, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<OwnedMutexGuard<()>> {
+        let mut turn = std::pin::pin!(self.0.jobs.turn(JobKind::WarmUp));
         loop {
             if let Ok(turn) = tokio::time::timeout(LOOK_EVERY, &mut turn).await {
                 return turn;
@@ -353,7 +326,7 @@ impl Warmer {
         if self.state().cancelled {
             return Err(cancelled(id));
         }
-        if self.0.stopping.load(Ordering::Relaxed) {
+        if self.0.jobs.stopping().is_cancelled() {
             let message = "the service stops; the warm-up goes on when it starts again";
             return Err(Error::new(ErrorKind::Cancelled, message));
         }
@@ -362,6 +335,16 @@ impl Warmer {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Until it is dropped, also by a panic, a job runs.
+struct Running<'a>(&'a Warmer);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        (state.running, state.cancelled) = (None, false);
     }
 }
 

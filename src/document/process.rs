@@ -5,11 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ragstone_storage::env::Stopwatch;
+use tokio_util::sync::CancellationToken;
 
 use super::child::{COMMAND, FRAME_BYTES, MAX_LINE_BYTES, READY, Reply, Request};
 use super::limits::MEMORY_BYTES;
@@ -37,13 +36,13 @@ pub struct Process {
     running: Option<Running>,
     /// Of processor time, for one file.
     seconds: u64,
-    stopping: Arc<AtomicBool>,
+    stopping: CancellationToken,
 }
 
 impl Process {
     /// None is started before it is needed. A file may take `seconds` of processor time; one that is being parsed is let go when `stopping`
     /// becomes true.
-    pub fn new(seconds: u64, stopping: Arc<AtomicBool>) -> Self {
+    pub fn new(seconds: u64, stopping: CancellationToken) -> Self {
         Self { running: None, seconds, stopping }
     }
 }
@@ -103,7 +102,7 @@ struct Running {
     files: usize,
     /// How long it may still be waited for. Time in which it waits for us does not count.
     budget: Duration,
-    stopping: Arc<AtomicBool>,
+    stopping: CancellationToken,
     /// What went wrong, where only an `io::Error` can be told.
     fault: Option<Fault>,
 }
@@ -115,7 +114,7 @@ struct Noise {
 }
 
 impl Running {
-    fn start(seconds: u64, stopping: Arc<AtomicBool>) -> Result<Self, String> {
+    fn start(seconds: u64, stopping: CancellationToken) -> Result<Self, String> {
         let mut command = Command::new(program().map_err(|error| error.to_string())?);
         command.arg(COMMAND).arg(std::process::id().to_string()).arg(seconds.to_string()).env_clear();
         // Where the program's own libraries are found; nothing else of the environment is its business.
@@ -194,7 +193,7 @@ impl Running {
     /// Waits until `pipe` can be used, or its other end is closed.
     fn wait(&mut self, pipe: RawFd, events: libc::c_short) -> Result<(), Fault> {
         loop {
-            if self.stopping.load(Ordering::Relaxed) {
+            if self.stopping.is_cancelled() {
                 return Err(Fault::Stopping);
             }
             if self.budget.is_zero() {

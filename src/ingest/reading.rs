@@ -1,11 +1,9 @@
 //! The thread that reads a job's files, a few documents ahead of the embedding.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-
 use ragstone_storage::corpus::Document;
 use ragstone_storage::env::Env;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use super::attempts::GROUP_FILES;
 use crate::document::{self, FoundFile, Unread};
@@ -32,8 +30,8 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Starts the thread. It ends when this is dropped, or `stopping` becomes true.
-    pub fn start(env: Env, file_seconds: u64, stopping: Arc<AtomicBool>) -> Self {
+    /// Starts the thread. It ends when this is dropped, or `stopping` is cancelled.
+    pub fn start(env: Env, file_seconds: u64, stopping: CancellationToken) -> Self {
         let (wanted, mut files) = mpsc::channel::<FoundFile>(GROUP_FILES);
         let (steps, received) = mpsc::channel(DOCUMENTS_AHEAD);
         tokio::task::spawn_blocking(move || {

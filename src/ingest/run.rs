@@ -65,8 +65,8 @@ impl<'a> Run<'a> {
         for (path, reason) in found.unreadable {
             self.skip(&path, reason).await;
         }
-        let Ingestor { env, file_seconds, stopping, .. } = self.ingestor;
-        let mut reading = Reading::start(env.clone(), *file_seconds, stopping.clone());
+        let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
+        let mut reading = Reading::start(env.clone(), *file_seconds, jobs.stopping().clone());
         let mut files = found.files.into_iter().peekable();
         loop {
             let group = self.next_group(&mut files).await;
@@ -142,7 +142,7 @@ impl<'a> Run<'a> {
     }
 
     async fn commit(&mut self) -> Result<()> {
-        if self.ingestor.is_stopping() {
+        if self.ingestor.jobs.stopping().is_cancelled() {
             return Err(stopped());
         }
         let documents = self.batch.take();

@@ -2,6 +2,7 @@
 
 mod pass;
 mod swap;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,14 +10,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::backend::Backend;
-use ragstone_storage::block::{BLOCK_TOKENS, BlockCopy, BlockTable};
+use ragstone_storage::block::{BlockCopy, BlockTable};
 use ragstone_storage::env::Env;
 use ragstone_storage::tier::device::{DeviceTier, Refused};
 
+use self::views::{view, view_of_waiting};
 use super::inbox::{Inbox, Waiting};
 use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
-use super::sequence::{Prefilling, Reply, Sequence, State, Tail, more_blocks};
+use super::sequence::{Prefilling, Reply, Sequence, State};
 use super::shares::{Owner, Party, Present, Shares};
 use super::{EngineOptions, Job, Urgency, engine_panicked};
 use crate::caller::Caller;
@@ -381,67 +383,6 @@ pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace, is_busy: bo
         let message = format!("{} tokens cannot be computed before the request's deadline; try again", job.rows());
         Reply::new(job.reply).send(Err(PrefillError::Failed(Error::new(ErrorKind::DeadlineExceeded, message))));
     }
-}
-
-/// A prompt that waits as the scheduler sees it.
-fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {
-    let plan = &waiting.job.plan;
-    let prompt_blocks =
-        (plan.total_tokens as usize).div_ceil(BLOCK_TOKENS) - plan.device_tokens() as usize / BLOCK_TOKENS;
-    View {
-        id: waiting.id,
-        owner,
-        background: waiting.urgency == Urgency::Background,
-        tails: waiting.job.decode.len().max(1),
-        cached: plan.exact_tokens as usize,
-        to_compute: waiting.job.rows(),
-        overtaken: waiting.overtaken,
-        left_out: 0,
-        blocks: 0,
-        promised: 0,
-        phase: Phase::Waiting { prompt_blocks },
-    }
-}
-
-/// A sequence as the scheduler sees it, if new chunks have `rows` rows at most.
-fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: usize) -> View {
-    let blocks = sequence.blocks();
-    let mut view = View {
-        id: sequence.id,
-        owner,
-        background: sequence.urgency == Urgency::Background,
-        tails: sequence.tails(),
-        cached: 0,
-        to_compute: 0,
-        overtaken: sequence.overtaken,
-        left_out: sequence.left_out,
-        blocks,
-        promised: 0,
-        phase: Phase::Loading,
-    };
-    view.phase = match &mut sequence.state {
-        _ if sequence.swapped.is_some() => {
-            Phase::Swapped { blocks: sequence.swapped.as_ref().map_or(0, |swapped| swapped.shape.blocks()) }
-        }
-        State::Prefilling(prefilling) => {
-            let Prefilling { prefill, table, .. } = &mut **prefilling;
-            view.to_compute = prefill.rows_left();
-            view.promised = more_blocks(table, prefill.plan().total_tokens as usize);
-            view.cached = (prefill.plan().total_tokens as usize).saturating_sub(view.to_compute);
-            match prefill.is_ready() {
-                true => Phase::Prefilling {
-                    chunk: prefill.chunk(),
-                    more_blocks: more_blocks(table, prefill.slots_needed(rows)),
-                },
-                false => Phase::Loading,
-            }
-        }
-        State::Decoding(tails) => {
-            Phase::Decoding { rows: tails.len(), more_blocks: tails.iter().map(Tail::more_blocks).sum() }
-        }
-        State::Ended => Phase::Loading,
-    };
-    view
 }
 
 /// Gives a sequence its own block in the place of a shared one.

@@ -36,8 +36,8 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{FreshSegment, PrefillError, Selection};
-use crate::ragstone::DeviceStatus;
 use crate::report::{FinishReason, TierLoad, TokenAccount};
+use crate::status::DeviceStatus;
 use crate::worker::panic_text;
 
 /// A handle on the engine thread. The thread ends when the last handle is dropped.

@@ -149,7 +149,11 @@ impl Warmer {
                 Err(error) if is_busy(error.kind()) => {
                     tracing::debug!(job, reason = %error, ?pause, "the warm-up waits");
                     // Woken early, it looks whether it may go on.
-                    drop(tokio::time::timeout(pause, self.0.wake.notified()).await);
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.0.wake.notified() => {}
+                        () = self.0.jobs.stopping().cancelled() => {}
+                    }
                     pause = LONGEST_PAUSE.min(2 * pause);
                 }
                 done => return done,

@@ -14,7 +14,7 @@ use super::layout::{Name, Space};
 use super::requests::delete;
 use super::{Known, ObjectTier, Seen};
 use crate::key::KvKey;
-use crate::{ErrorKind, Result};
+use crate::{Error, ErrorKind, Result};
 
 /// Deletions under way at once.
 const DELETIONS: usize = 64;
@@ -101,18 +101,31 @@ impl ObjectTier {
     /// # Errors
     /// `Unavailable` if listing or reading fails: then nothing was deleted. Deletions that fail are counted.
     pub fn collect(&self, options: &CollectOptions) -> Result<Collected> {
+        self.collect_while(options, &|| true)
+    }
+
+    /// As [`collect`](Self::collect), as long as it is `wanted`.
+    ///
+    /// # Errors
+    /// `Cancelled` once it is not wanted any more; what was removed by then is gone.
+    pub fn collect_while(&self, options: &CollectOptions, wanted: &dyn Fn() -> bool) -> Result<Collected> {
+        let go_on = || match wanted() {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Cancelled, "the bucket's collection ended early; the next one goes on")),
+        };
         let mut collected = Collected::default();
         if !options.dry_run {
             let hidden: Vec<_> = self.hidden().iter().copied().collect();
             hidden.into_iter().try_for_each(|name| self.removed(&name, self.start_removal(name)).map(drop))?;
         }
-        let found = self.find(&mut collected)?;
+        let found = self.find(&mut collected, &go_on)?;
         let now_ms = self.client.bucket.env.now_unix_ms();
         let capacity_bytes = Some(self.capacity_bytes).filter(|&bytes| bytes > 0);
         let options = CollectOptions { max_bytes: options.max_bytes.or(capacity_bytes), ..*options };
         let leaving = plan(&found, &options, now_ms);
         let mut gone = HashSet::new();
         for some in leaving.chunks(DELETIONS) {
+            go_on()?;
             let start = |index| (!options.dry_run).then(|| self.start_collecting(&found[index]));
             let started: Vec<_> = some.iter().map(|&(index, why)| (index, why, start(index))).collect();
             for (index, why, deletion) in started {
@@ -148,11 +161,12 @@ impl ObjectTier {
         *self.seen() = seen;
     }
 
-    fn find(&self, collected: &mut Collected) -> Result<Vec<Found>> {
+    fn find(&self, collected: &mut Collected, go_on: &dyn Fn() -> Result<()>) -> Result<Vec<Found>> {
         let mut found = Vec::new();
         for space in Space::ALL {
             let mut listing = self.listing(self.names.space(space));
             while let Some(objects) = listing.next()? {
+                go_on()?;
                 for object in &objects {
                     match self.names.parse(&object.location) {
                         Some(name) => found.push(self.listed(name, object)),

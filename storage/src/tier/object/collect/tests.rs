@@ -187,6 +187,8 @@ fn a_bucket_is_collected_as_planned() {
         store.put(&of_other, vec![5; 10].into()).await.unwrap();
     });
 
+    let unwanted = tier.collect_while(&CollectOptions::default(), &|| false).unwrap_err();
+    assert_eq!(unwanted.kind(), crate::ErrorKind::Cancelled);
     let first = tier.collect(&CollectOptions::default()).unwrap();
     let seen =
         Collected { objects: 5, bytes: first.bytes, other_models: 1, foreign: 1, damaged: 1, ..Collected::default() };
@@ -246,7 +248,7 @@ fn what_was_written_anew_meanwhile_stays() {
     let (_, tier, _) = bucket();
     let entry = put(&tier, None, &[1]);
     let mut collected = Collected::default();
-    let mut found = tier.find(&mut collected).unwrap();
+    let mut found = tier.find(&mut collected, &|| Ok(())).unwrap();
     found[0].modified_ms -= 5_000;
     assert!(!tier.start_collecting(&found[0]).wait().unwrap());
     assert!(is_there(&tier, &entry));

@@ -1,0 +1,63 @@
+//! What the running program tells of itself.
+
+use ragstone_storage::corpus::CorpusCounters;
+use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::store::StoreStatus;
+use ragstone_storage::tier::TierStatus;
+use serde::Serialize;
+
+use crate::jobs::JobsStatus;
+use crate::worker::WorkerStatus;
+
+/// The language model, for people.
+#[derive(Debug, Clone, Serialize)]
+pub struct ModelStatus {
+    /// The name that clients know it by.
+    pub id: String,
+    /// Its architecture.
+    pub architecture: &'static str,
+    /// Tokens of prompt and answer together.
+    pub context: usize,
+    /// Identifies weights, config, tokenizer and KV format; part of every KV key.
+    pub fingerprint: String,
+    /// Bytes of its weights in memory.
+    pub weight_bytes: usize,
+    /// Bytes of one token's stored KV over all layers.
+    pub kv_bytes_per_token: usize,
+}
+
+/// A snapshot for `cache status`, readiness and metrics.
+#[derive(Debug, Clone, Serialize)]
+pub struct Status {
+    /// The language model.
+    pub model: ModelStatus,
+    /// Host and disk tier.
+    pub store: StoreStatus,
+    /// The paged KV pool.
+    pub device: DeviceStatus,
+    /// Embedding and tokenizing counters.
+    pub corpus: CorpusCounters,
+    /// The supervised workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Pieces of background work that are not done.
+    pub background: usize,
+    /// Durable jobs that run or wait for their turn.
+    pub jobs: Vec<JobsStatus>,
+}
+
+/// The device tier.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct DeviceStatus {
+    /// Blocks of 16 tokens.
+    pub blocks: usize,
+    /// Blocks that nobody holds.
+    pub free_blocks: usize,
+    /// Blocks that hold what ended sequences left, and that are given up when they are needed.
+    pub cached_blocks: usize,
+    /// Sequences that were swapped out so far, because others needed their blocks.
+    pub preemptions: u64,
+    /// What leaves first.
+    pub policy: PolicyKind,
+    /// What is kept behind the sequences that computed it.
+    pub cache: TierStatus,
+}
