@@ -22,6 +22,8 @@ pub enum ErrorKind {
     Full,
     /// The data folder belongs to another model, embedding or newer version.
     Incompatible,
+    /// The device's memory is gone; the engine goes on without what was in it.
+    DeviceLost,
     /// A panic or a broken promise inside ragstone: this request is lost, the service goes on.
     Internal,
 }
@@ -62,6 +64,7 @@ impl From<ragstone_kernels::Error> for Error {
         let kind = match error.kind() {
             K::InvalidInput => ErrorKind::InvalidInput,
             K::InvalidModel | K::UnsupportedModel => ErrorKind::Incompatible,
+            K::DeviceLost => ErrorKind::DeviceLost,
             _ => ErrorKind::Internal,
         };
         Self { kind, message: error.to_string(), source: Some(Box::new(error)) }

@@ -47,7 +47,7 @@ pub(super) struct Device<B: Backend> {
     background_waits: bool,
     /// Passes that take one prefill along at most: one of several broke a pass.
     careful: usize,
-    /// A pass has found that the device is lost.
+    /// What was asked of the device has shown that it is lost.
     is_lost: bool,
 }
 
@@ -101,6 +101,13 @@ impl<B: Backend> Device<B> {
         self.pool = self.backend.new_pool(0);
         self.pool = self.backend.new_pool(self.tier.options().blocks);
         self.inbox.tell_lost(hottest);
+    }
+
+    /// Whether an error says that the device is lost; then the step ends with that.
+    fn is_loss(&mut self, error: &Error) -> bool {
+        let is_loss = error.kind() == ErrorKind::DeviceLost;
+        self.is_lost |= is_loss;
+        is_loss
     }
 
     /// Nothing can go on before a load or a prompt comes.
@@ -203,13 +210,17 @@ impl<B: Backend> Device<B> {
 
     fn make(&mut self, step: &Step) {
         for id in &step.swap_out {
-            if let Err(error) = self.swap_out(*id) {
+            if let Err(error) = self.swap_out(*id)
+                && !self.is_loss(&error)
+            {
                 self.sequence(*id, |sequence| sequence.fail(|| Error::new(error.kind(), error.to_string())));
             }
         }
         for id in &step.swap_in {
             // Where the estimate was wrong it comes back in a later step.
-            if let Err(error) = self.swap_in(*id) {
+            if let Err(error) = self.swap_in(*id)
+                && !self.is_loss(&error)
+            {
                 tracing::debug!(%error, "a sequence stays swapped out");
             }
         }
@@ -222,6 +233,9 @@ impl<B: Backend> Device<B> {
             }
         }
         let (mut parts, lacks_blocks) = self.make_room(step);
+        if std::mem::take(&mut self.is_lost) {
+            return self.lose_device();
+        }
         if parts.is_empty() && lacks_blocks {
             // Blocks that were counted as free were not: what waiting prompts found is in the way of everybody.
             self.tier.clear();
@@ -270,6 +284,7 @@ impl<B: Backend> Device<B> {
         let table = match begun {
             Ok(Ok(Some(table))) => Ok(table),
             Ok(Ok(None)) => return Some(waiting),
+            Ok(Err(PrefillError::Failed(error))) if self.is_loss(&error) => Err(PrefillError::Disturbed),
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(PrefillError::Failed(engine_panicked(panic.as_ref()))),
         };
@@ -349,6 +364,7 @@ impl<B: Backend> Device<B> {
             };
             match grown {
                 Ok(grown) => parts.extend(grown),
+                Err(error) if error.kind() == ErrorKind::DeviceLost => self.is_lost = true,
                 // Nobody else will free a block.
                 Err(error) if is_only => sequence.fail(|| Error::new(error.kind(), error.to_string())),
                 Err(error) => {

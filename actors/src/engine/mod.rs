@@ -314,6 +314,8 @@ fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]
+mod lost_tests;
+#[cfg(test)]
 mod soak_tests;
 #[cfg(test)]
 mod tests;

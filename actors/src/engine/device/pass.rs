@@ -32,6 +32,9 @@ impl<B: Backend> Device<B> {
                 return self.repeat(parts, started);
             }
         };
+        if self.is_lost {
+            return;
+        }
         let ms = started.elapsed_ms();
         let Passed { outcomes, logits, layer_rows } = passed;
         let is_lost =
@@ -124,6 +127,9 @@ impl<B: Backend> Device<B> {
                             riding.push(*part);
                             riders.push(rider);
                         }
+                        Err(PrefillError::Failed(error)) if error.kind() == crate::error::ErrorKind::DeviceLost => {
+                            self.is_lost = true;
+                        }
                         Err(error) => reply.send(Err(error)),
                     }
                 }
@@ -143,6 +149,7 @@ impl<B: Backend> Device<B> {
                                 riders.push(Rider { chunk, blocks, key_positions, selector });
                                 riding.push(Part::Tail(index, at));
                             }
+                            Err(error) if error.kind() == ErrorKind::DeviceLost => self.is_lost = true,
                             // The sampler draws from the vocabulary.
                             Err(error) => {
                                 tail.send(Decoded::Failed(error.into()));
