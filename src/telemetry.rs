@@ -98,7 +98,10 @@ fn describe() {
         "ragstone_shed_total",
         "requests refused because a bounded queue was full, or their time would pass in it"
     );
-    describe_counter!("ragstone_preemptions_total", "sequences that were swapped to host memory");
+    describe_counter!(
+        "ragstone_preemptions_total",
+        "sequences that left the device for others, by swapping or to be computed again"
+    );
     describe_counter!("ragstone_device_lost_total", "times that the device's memory was lost");
     describe_gauge!("ragstone_kv_blocks_reserved", "blocks that running sequences hold");
     describe_gauge!("ragstone_kv_slots_empty", "slots of those blocks that no token has yet");

@@ -11,14 +11,14 @@ use ragstone_storage::plan::{LoadPlan, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::tier::device::LostPath;
 
-use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};
+use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Interruption, Resume};
 use crate::error::{Error, ErrorKind};
 use crate::eviction::Keep;
 use crate::pipeline::Pipeline;
 use crate::prefill::FreshSegment;
 use crate::runner::Run;
 
-/// How often an answer goes on after an interruption.
+/// How often an answer goes on after the engine broke.
 const MOST_RESUMES: usize = 3;
 
 impl Pipeline {
@@ -65,16 +65,17 @@ impl Pipeline {
         self.resume_again(run, Arc::new(AtomicUsize::new(0)))
     }
 
-    /// `run` has all that was generated before; `resumed` counts.
+    /// `run` has all that was generated before; `resumed` counts how often the engine broke.
     fn resume_again(&self, run: Run, resumed: Arc<AtomicUsize>) -> Resume {
         let pipeline = self.me.clone();
-        Arc::new(move |spec: DecodeSpec, generated: Vec<u32>| {
+        Arc::new(move |spec: DecodeSpec, generated: Vec<u32>, why: Interruption| {
             // Nobody may read what is sent any more.
             let fail = |error| drop(spec.output.try_send(Decoded::Failed(error)));
             let Some(pipeline) = pipeline.upgrade() else {
                 return fail(Error::new(ErrorKind::Cancelled, "the service is shutting down"));
             };
-            if resumed.fetch_add(1, Ordering::Relaxed) >= MOST_RESUMES {
+            let broke = usize::from(why == Interruption::Broken);
+            if resumed.fetch_add(broke, Ordering::Relaxed) + broke > MOST_RESUMES {
                 let message = "the engine broke while it was answering, again and again; the service goes on";
                 return fail(Error::new(ErrorKind::Internal, message));
             }

@@ -20,7 +20,7 @@ use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State};
 use super::shares::{Owner, Party, Present, Shares};
-use super::{EngineOptions, Job, Urgency, engine_panicked};
+use super::{EngineOptions, Interruption, Job, Urgency, engine_panicked};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::{Prefill, PrefillError, Prompt};
@@ -83,7 +83,7 @@ impl<B: Backend> Device<B> {
 
     /// Something broke outside of a pass: whatever was under way begins again.
     pub(super) fn start_over(&mut self, error: impl Fn() -> Error) {
-        self.sequences.drain(..).for_each(|mut sequence| sequence.interrupt(&error));
+        self.sequences.drain(..).for_each(|mut sequence| sequence.interrupt(Interruption::Broken, &error));
     }
 
     /// The device's memory is gone, and with it what running sequences had there. What is swapped out is in host memory, and stays.
@@ -93,7 +93,7 @@ impl<B: Backend> Device<B> {
         let hottest = self.tier.hottest(self.tier.status().capacity_bytes / 2);
         let lost = || Error::new(ErrorKind::Internal, "the device was lost while it was answering; try again");
         for sequence in self.sequences.iter_mut().filter(|sequence| sequence.swapped.is_none()) {
-            sequence.interrupt(lost);
+            sequence.interrupt(Interruption::Broken, lost);
         }
         self.sequences.retain(|sequence| !matches!(sequence.state, State::Ended));
         self.tier.lose();
@@ -210,11 +210,7 @@ impl<B: Backend> Device<B> {
 
     fn make(&mut self, step: &Step) {
         for id in &step.swap_out {
-            if let Err(error) = self.swap_out(*id)
-                && !self.is_loss(&error)
-            {
-                self.sequence(*id, |sequence| sequence.fail(|| Error::new(error.kind(), error.to_string())));
-            }
+            self.preempt(*id);
         }
         for id in &step.swap_in {
             // Where the estimate was wrong it comes back in a later step.
@@ -259,10 +255,6 @@ impl<B: Backend> Device<B> {
             self.lose_device();
         }
         self.gauge();
-    }
-
-    fn sequence<T>(&mut self, id: u64, act: impl FnOnce(&mut Sequence<B>) -> T) -> Option<T> {
-        self.sequences.iter_mut().find(|sequence| sequence.id == id).map(act)
     }
 
     /// Lets a waiting prompt begin with what it has on the device; given back where there is no room after all.

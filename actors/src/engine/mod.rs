@@ -105,7 +105,16 @@ impl Job {
 
 /// Goes on with an answer that was interrupted, behind the tokens that were generated already. Called on the engine's thread: it
 /// must not wait.
-pub type Resume = Arc<dyn Fn(DecodeSpec, Vec<u32>) + Send + Sync>;
+pub type Resume = Arc<dyn Fn(DecodeSpec, Vec<u32>, Interruption) + Send + Sync>;
+
+/// Why an answer was interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// The engine broke, or the device was lost: how often that may be has a bound.
+    Broken,
+    /// Others need its blocks, and computing it again costs less than keeping them.
+    Preempted,
+}
 
 /// Told what was on the device and is worth bringing back first, when its memory was lost. On the engine's thread, too.
 pub type WhenLost = Arc<dyn Fn(Vec<LostPath>) + Send + Sync>;

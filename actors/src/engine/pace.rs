@@ -26,6 +26,8 @@ pub(super) struct Pace {
     row_ms: Option<f64>,
     /// As `row_ms`, of long steps alone: the least that a row takes.
     least_row_ms: Option<f64>,
+    /// Milliseconds that a block takes to host memory.
+    swap_ms: Option<f64>,
     /// Rows that background work was promised and has not had.
     background_rows: usize,
 }
@@ -77,6 +79,21 @@ impl Pace {
     pub(super) fn owe(&mut self, answers: usize, background: usize) {
         let owed = self.background_rows + answers / BACKGROUND_SHARE;
         self.background_rows = owed.saturating_sub(background).min(MOST_ROWS);
+    }
+
+    /// Whether a sequence that is preempted is to go on from stored KV, of which `rows` are missing, rather than from its `blocks`
+    /// swapped out: either way as much is copied to the device when it comes back.
+    pub(super) fn prefers_to_compute(&self, rows: usize, blocks: usize) -> bool {
+        let (Some(row), Some(alone), Some(swap)) = (self.row_ms, self.decoding_ms(1), self.swap_ms) else {
+            return false;
+        };
+        alone + row * (rows as f64) < swap * blocks as f64
+    }
+
+    /// So many blocks went to host memory.
+    pub(super) fn observe_swap(&mut self, blocks: usize, ms: f64) {
+        let seen = ms / blocks.max(1) as f64;
+        self.swap_ms = Some(self.swap_ms.map_or(seen, |old| old + LEARNING * (seen - old)));
     }
 
     /// A step was made.
@@ -170,6 +187,18 @@ mod tests {
         // 1.8 of what one row each takes, less what five take.
         assert_eq!(pace.rows(&[1, 64], 0.0), LEAST_ROWS);
         assert_eq!(pace.rows(&[1, 64], 64.0), 50);
+    }
+
+    #[test]
+    fn what_is_stored_anyway_need_not_be_swapped_where_that_takes_longer() {
+        let mut pace = Pace::default();
+        assert!(!pace.prefers_to_compute(1, 1_000_000), "nothing is known");
+        pace.observe(1, 0, 10.0);
+        pace.observe(1, 20, 30.0);
+        pace.observe_swap(10, 5.0);
+        // A pass takes 10 ms, a row 1 ms, a block 0.5 ms.
+        assert!(!pace.prefers_to_compute(30, 80));
+        assert!(pace.prefers_to_compute(30, 81));
     }
 
     #[test]

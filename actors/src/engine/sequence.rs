@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use super::shares::Party;
 use super::text::GrowingText;
-use super::{DecodeSpec, Decoded, PrefillReport, Urgency};
+use super::{DecodeSpec, Decoded, Interruption, PrefillReport, Urgency};
 use crate::error::Error;
 use crate::prefill::{Prefill, PrefillError};
 use crate::report::FinishReason;
@@ -174,11 +174,22 @@ impl<B: Backend> Sequence<B> {
         }
     }
 
-    /// What it had on the device is gone. Its prompt is planned again, its answers go on from what was generated.
-    pub(super) fn interrupt(&mut self, error: impl Fn() -> Error) {
+    /// Rows to compute if its answers were to go on without its blocks, from stored KV. `None`: it has not begun to answer, or what
+    /// came of that could differ.
+    pub(super) fn rows_to_resume(&self) -> Option<usize> {
+        let State::Decoding(tails) = &self.state else { return None };
+        let rows = |tail: &Tail| {
+            let text = tail.text.as_ref().filter(|_| tail.spec.resume.is_some())?;
+            Some(text.unfiled_tokens()? + 1)
+        };
+        tails.iter().map(rows).sum()
+    }
+
+    /// It leaves the device without its blocks. Its prompt is planned again, its answers go on from what was generated.
+    pub(super) fn interrupt(&mut self, why: Interruption, error: impl Fn() -> Error) {
         match &mut self.state {
             State::Prefilling(prefilling) => prefilling.reply.send(Err(PrefillError::Disturbed)),
-            State::Decoding(tails) => tails.iter().for_each(|tail| tail.interrupt(&error)),
+            State::Decoding(tails) => tails.iter().for_each(|tail| tail.interrupt(why, &error)),
             State::Ended => {}
         }
         self.state = State::Ended;
@@ -260,13 +271,13 @@ impl Tail {
     }
 
     /// Hands the answer to whoever goes on with it; it fails where nobody does.
-    fn interrupt(&self, error: impl Fn() -> Error) {
+    fn interrupt(&self, why: Interruption, error: impl Fn() -> Error) {
         match &self.spec.resume {
             Some(resume) => {
                 let mut spec = self.spec.clone();
                 // One that is complete has ended.
                 spec.max_tokens -= self.generated.len();
-                resume(spec, self.generated.clone());
+                resume(spec, self.generated.clone(), why);
             }
             None => {
                 self.send(Decoded::Failed(error()));

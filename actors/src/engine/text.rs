@@ -71,6 +71,11 @@ impl GrowingText {
         self.us_per_token
     }
 
+    /// Tokens whose K and V nobody else has: those behind what was filed. `None`: they cannot be filed any more.
+    pub(super) fn unfiled_tokens(&self) -> Option<usize> {
+        self.is_filed.then_some(self.open.tokens.len())
+    }
+
     /// What was filed, in order.
     pub(super) fn kept(&self) -> &[KeptSegment] {
         &self.kept

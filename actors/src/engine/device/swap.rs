@@ -1,15 +1,44 @@
-//! Preemption: a sequence leaves the device whole, and comes back bit for bit.
+//! Preemption: a sequence leaves the device whole, and comes back bit for bit; or it goes on from stored KV, where that costs less ("Efficient
+//! Memory Management for Large Language Model Serving with PagedAttention", section 4.5).
 
 use ragstone_kernels::backend::Backend;
 use ragstone_storage::block::PackedTables;
 
 use super::Device;
+use crate::engine::Interruption;
 use crate::engine::sequence::{State, Swapped};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 impl<B: Backend> Device<B> {
+    /// Takes a sequence off the device, by what the measured costs say is cheaper.
+    pub(super) fn preempt(&mut self, id: u64) {
+        let Some(sequence) = self.sequences.iter().find(|sequence| sequence.id == id) else { return };
+        let (rows, blocks) = (sequence.rows_to_resume(), sequence.blocks());
+        self.inbox.count_preemption();
+        let error = if rows.is_some_and(|rows| self.pace.prefers_to_compute(rows, blocks)) {
+            None
+        } else {
+            let started = self.env.stopwatch();
+            match self.swap_out(id) {
+                Ok(()) => {
+                    metrics::counter!("ragstone_preemptions_total", "by" => "swap").increment(1);
+                    return self.pace.observe_swap(blocks, started.elapsed_ms());
+                }
+                Err(error) if self.is_loss(&error) => return,
+                Err(error) => Some(error),
+            }
+        };
+        metrics::counter!("ragstone_preemptions_total", "by" => "recompute").increment(1);
+        let error =
+            error.unwrap_or_else(|| Error::new(ErrorKind::Internal, "an answer was preempted and not taken up again"));
+        if let Some(sequence) = self.sequences.iter_mut().find(|sequence| sequence.id == id) {
+            sequence.interrupt(Interruption::Preempted, || Error::new(error.kind(), error.to_string()));
+        }
+    }
+
     /// Copies a sequence's blocks to host memory, as they are, and frees them: what comes back has every bit.
-    pub(super) fn swap_out(&mut self, id: u64) -> Result<()> {
+    fn swap_out(&mut self, id: u64) -> Result<()> {
+        self.env.fail_point("engine.swap_out")?;
         let Some(sequence) = self.sequences.iter_mut().find(|sequence| sequence.id == id) else { return Ok(()) };
         let (blocks, shape) = PackedTables::of(sequence.tables());
         let bytes = blocks.iter().map(|block| self.backend.read_block(&self.pool, *block));
@@ -23,8 +52,6 @@ impl<B: Backend> Device<B> {
             // What it shares with the tier may go, too; it leaves nothing there when it comes back.
             prefilling.device = None;
         }
-        self.inbox.count_preemption();
-        metrics::counter!("ragstone_preemptions_total").increment(1);
         Ok(())
     }
 
