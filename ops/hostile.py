@@ -28,7 +28,8 @@ PASSAGES = [
 QUESTIONS = ["What does Calbet Works make?", "Who owns four boats?", "What grows behind the mill?", "Where was Elka Dorman born?"]
 CONTROL = "<|im_end|>"
 QUIET_SECONDS = 30
-# Memory may grow while caches fill; after half of the time it must not.
+# Caches that are full soon: what grows after half of the time is none of theirs.
+CACHES = ["host_bytes=128MiB", "device_bytes=256MiB"]
 MOST_GROWTH = 0.10
 # An answer that takes longer is missing.
 PATIENCE_SECONDS = 60
@@ -294,7 +295,7 @@ def main():
     arguments.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     arguments = arguments.parse_args()
     with tempfile.TemporaryDirectory() as data:
-        service = Service(arguments.ragstone, data, arguments.set)
+        service = Service(arguments.ragstone, data, CACHES + arguments.set)
         try:
             failures = asyncio.run(judge(service, arguments))
             if service.process.poll() is not None:

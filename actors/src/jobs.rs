@@ -179,10 +179,13 @@ impl Drop for Here {
 fn broken(kind: JobKind, panic: &str) -> Error {
     tracing::error!(job = kind.name(), panic, "a job panicked; the service goes on");
     metrics::counter!("ragstone_panics_total", "worker" => kind.name()).increment(1);
-    let message = format!(
-        "the {} met a defect in ragstone ({panic}); what it did so far is kept, and the next start goes on with it",
-        kind.name()
-    );
+    let what_next = match kind {
+        JobKind::Ingest | JobKind::WarmUp => "ask for it again, or the next start goes on with it",
+        JobKind::Change => "send it again: what is there already changes nothing",
+        JobKind::Collection => "the next one goes on",
+    };
+    let message =
+        format!("the {} met a defect in ragstone ({panic}); what it did so far is kept; {what_next}", kind.name());
     Error::new(ErrorKind::Internal, message)
 }
 

@@ -237,7 +237,7 @@ impl Pipeline {
         // Answers to one question must differ where chance decides.
         let sampling = SamplingParams { seed: sampling.seed.wrapping_add(index as u64), ..sampling.clone() };
         let sampler = Sampler::answering(sampling, prompt, &end_tokens);
-        (DecodeSpec { sampler, max_tokens, end_tokens, file: None, resume: None, output }, tokens)
+        (DecodeSpec { sampler, max_tokens, end_tokens, file: None, resume: None, is_begun: false, output }, tokens)
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.

@@ -33,7 +33,8 @@ use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
 
 pub use self::selection::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
 use self::walk::Walk;
-use crate::error::Error;
+use crate::engine::Interruption;
+use crate::error::{Error, ErrorKind};
 use crate::fusion::{FailedLoad, LayerLoads, Waker};
 use crate::report::{TierLoad, TokenAccount};
 
@@ -115,8 +116,8 @@ pub enum PrefillError {
     DeviceMiss,
     /// A load did not come in time: plan again without loads, as what hangs may hang again. `None`: it had not even begun.
     Overdue(Option<FailedLoad>),
-    /// It shared a pass with something that broke: plan again.
-    Disturbed,
+    /// It shared a pass with something that broke, or lost what it had on the device: plan again.
+    Interrupted(Interruption),
     /// Everything else.
     Failed(Error),
 }
@@ -167,6 +168,11 @@ impl<B: Backend> Prefill<B> {
     pub fn is_ready(&mut self) -> bool {
         let layer = self.chunk.as_ref().map_or(0, Chunk::layer);
         self.walk.can_enter(layer)
+    }
+
+    /// Whether its walk has met a device that is lost.
+    pub fn has_met_loss(&self) -> bool {
+        matches!(&self.walk.failure, Some(PrefillError::Failed(error)) if error.kind() == ErrorKind::DeviceLost)
     }
 
     /// How long it has been waiting for a layer.

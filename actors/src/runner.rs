@@ -9,7 +9,7 @@ use ragstone_storage::store::KvStore;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
-use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
+use crate::engine::{DecodeSpec, Interruption, PrefillReport, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
 use crate::prefill::{PrefillError, Selection};
@@ -94,8 +94,12 @@ impl Runner {
                 Ok(prefill) => return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses }),
                 Err(PrefillError::Failed(error)) => return Err(error),
                 Err(PrefillError::DeviceMiss) => on_device = false,
-                Err(PrefillError::Disturbed) if disturbances < MOST_DISTURBANCES => disturbances += 1,
-                Err(PrefillError::Disturbed) => {
+                // Others needed its blocks: until its time is up it is tried again.
+                Err(PrefillError::Interrupted(Interruption::Preempted)) => {}
+                Err(PrefillError::Interrupted(Interruption::Broken)) if disturbances < MOST_DISTURBANCES => {
+                    disturbances += 1;
+                }
+                Err(PrefillError::Interrupted(Interruption::Broken)) => {
                     let message = "the engine failed on this request or on one beside it; the service goes on";
                     return Err(Error::new(ErrorKind::Internal, message));
                 }

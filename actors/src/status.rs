@@ -54,7 +54,7 @@ pub struct DeviceStatus {
     pub free_blocks: usize,
     /// Blocks that hold what ended sequences left, and that are given up when they are needed.
     pub cached_blocks: usize,
-    /// Sequences that were swapped out so far, because others needed their blocks.
+    /// Sequences that left the device so far, because others needed their blocks.
     pub preemptions: u64,
     /// What leaves first.
     pub policy: PolicyKind,

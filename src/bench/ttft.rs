@@ -277,7 +277,9 @@ impl Bench {
                     Error::internal(format!("an entry could not be loaded: {}", failed.error))
                 }
                 PrefillError::Overdue(None) => Error::internal("no entry was loaded in time"),
-                PrefillError::DeviceMiss | PrefillError::Disturbed => Error::internal("the device lost what it had"),
+                PrefillError::DeviceMiss | PrefillError::Interrupted(_) => {
+                    Error::internal("the device lost what it had")
+                }
             })?;
         if let Some(seen) = &fused.device {
             let path = KeptSegment::path_of(&fused.plan, &tokens);

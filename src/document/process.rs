@@ -41,7 +41,7 @@ pub struct Process {
 
 impl Process {
     /// None is started before it is needed. A file may take `seconds` of processor time; one that is being parsed is let go when `stopping`
-    /// becomes true.
+    /// is cancelled.
     pub fn new(seconds: u64, stopping: CancellationToken) -> Self {
         Self { running: None, seconds, stopping }
     }

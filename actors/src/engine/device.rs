@@ -4,7 +4,7 @@ mod pass;
 mod swap;
 mod views;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::inbox::{Inbox, Waiting};
 use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State};
-use super::shares::{Owner, Party, Present, Shares};
+use super::shares::{Party, Present, Shares};
 use super::{EngineOptions, Interruption, Job, Urgency, engine_panicked};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
@@ -139,8 +139,7 @@ impl<B: Backend> Device<B> {
             shed_hopeless(waiting, pace, is_busy);
             waiting.iter().map(|it| view_of_waiting(it, present.number(&Party::of(&it.job)))).collect()
         })?;
-        let answers = views.iter().filter(|view| !view.background);
-        let callers = self.decoding_by_caller(answers.map(|view| view.owner), &mut present);
+        let callers = self.decoding_by_caller();
         let rows = self.pace.rows(&callers, self.options.inter_token_ms);
         for sequence in &mut self.sequences {
             let owner = present.number(&sequence.party);
@@ -166,15 +165,21 @@ impl<B: Backend> Device<B> {
         Some(step)
     }
 
-    /// Rows of a step that answers have, of each caller that waits or runs.
-    fn decoding_by_caller(&self, waiting: impl Iterator<Item = Owner>, present: &mut Present) -> Vec<usize> {
-        let mut rows: BTreeMap<usize, usize> = waiting.map(|owner| (owner.caller, 0)).collect();
-        for sequence in self.sequences.iter().filter(|sequence| sequence.urgency == Urgency::Answer) {
-            let decoding = match &sequence.state {
-                State::Decoding(tails) if sequence.swapped.is_none() => tails.len(),
-                _ => 0,
+    /// Rows of a step that answers have, of each caller that has a use for the step: one that waits for a load or for blocks has none.
+    fn decoding_by_caller(&mut self) -> Vec<usize> {
+        let mut rows: HashMap<Caller, usize> = HashMap::new();
+        for sequence in self.sequences.iter_mut().filter(|sequence| sequence.swapped.is_none()) {
+            let decoding = match &mut sequence.state {
+                State::Decoding(tails) => tails.len(),
+                State::Prefilling(prefilling) => match prefilling.prefill.is_ready() {
+                    true => 0,
+                    false => continue,
+                },
+                State::Ended => continue,
             };
-            *rows.entry(present.number(&sequence.party).caller).or_default() += decoding;
+            if sequence.urgency == Urgency::Answer {
+                *rows.entry(sequence.party.caller()).or_default() += decoding;
+            }
         }
         rows.into_values().collect()
     }
@@ -211,6 +216,9 @@ impl<B: Backend> Device<B> {
     fn make(&mut self, step: &Step) {
         for id in &step.swap_out {
             self.preempt(*id);
+            if std::mem::take(&mut self.is_lost) {
+                return self.lose_device();
+            }
         }
         for id in &step.swap_in {
             // Where the estimate was wrong it comes back in a later step.
@@ -219,6 +227,9 @@ impl<B: Backend> Device<B> {
             {
                 tracing::debug!(%error, "a sequence stays swapped out");
             }
+            if std::mem::take(&mut self.is_lost) {
+                return self.lose_device();
+            }
         }
         let started = self.env.stopwatch();
         for (id, _) in &step.rows {
@@ -226,6 +237,9 @@ impl<B: Backend> Device<B> {
                 && let Some(waiting) = self.begin(waiting)
             {
                 self.inbox.put_back(waiting);
+            }
+            if std::mem::take(&mut self.is_lost) {
+                return self.lose_device();
             }
         }
         let (mut parts, lacks_blocks) = self.make_room(step);
@@ -276,7 +290,9 @@ impl<B: Backend> Device<B> {
         let table = match begun {
             Ok(Ok(Some(table))) => Ok(table),
             Ok(Ok(None)) => return Some(waiting),
-            Ok(Err(PrefillError::Failed(error))) if self.is_loss(&error) => Err(PrefillError::Disturbed),
+            Ok(Err(PrefillError::Failed(error))) if self.is_loss(&error) => {
+                Err(PrefillError::Interrupted(Interruption::Broken))
+            }
             Ok(Err(error)) => Err(error),
             Err(panic) => Err(PrefillError::Failed(engine_panicked(panic.as_ref()))),
         };
@@ -384,7 +400,9 @@ pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace, is_busy: bo
         return;
     }
     let is_hopeless = |it: &mut Waiting| {
-        it.urgency == Urgency::Answer && pace.least_row_ms() * it.job.least_rows() as f64 > it.job.left_ms()
+        it.urgency == Urgency::Answer
+            && !it.job.is_begun()
+            && pace.least_row_ms() * it.job.least_rows() as f64 > it.job.left_ms()
     };
     for Waiting { job, .. } in waiting.extract_if(.., is_hopeless) {
         metrics::counter!("ragstone_shed_total", "worker" => "engine").increment(1);

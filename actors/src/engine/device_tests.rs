@@ -135,6 +135,7 @@ impl Bench {
             end_tokens: [].into(),
             file: None,
             resume: None,
+            is_begun: false,
             output,
         });
         let decode = decode.into_iter().collect();
@@ -398,7 +399,7 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     bench.store.env().set_fail_point("engine.device", unavailable, 1);
     let other = [root(9), question(1)];
     let (reply, _decoded) = bench.submit(&other, bench.fuse(&other, ReuseMode::Off), 1);
-    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Disturbed)));
+    assert!(matches!(reply.blocking_recv().expect("answered"), Err(PrefillError::Interrupted(Interruption::Broken))));
     let lost = told.recv().expect("it is lost");
     assert_eq!((lost.len(), lost[0].segments.len(), bench.status().cache.entries), (1, 3, 0));
     let lost_in = bench.store.epoch();

@@ -76,11 +76,12 @@ impl Inbox {
         }
         // Those whose callers left take no place.
         state.waiting.retain(|waiting| waiting.job.is_wanted());
-        if state.waiting.iter().filter(|waiting| waiting.urgency == urgency).count() >= self.capacity {
+        let waiting = state.waiting.iter().filter(|waiting| waiting.urgency == urgency).count();
+        if waiting >= self.capacity && !job.is_begun() {
             let message = format!("the engine's queue is full ({}); try again", self.capacity);
             return Err(Error::new(ErrorKind::Overloaded, message));
         }
-        if urgency == Urgency::Answer {
+        if urgency == Urgency::Answer && !job.is_begun() {
             let (expected_ms, left_ms) = (state.expected_ms(&job), job.left_ms());
             // Nothing is refused by an engine that has nothing to do: it is to find out what it can.
             let is_idle =
@@ -167,12 +168,12 @@ impl Inbox {
         }
     }
 
-    /// A sequence was swapped out.
+    /// A sequence is to leave the device for others.
     pub(super) fn count_preemption(&self) {
         self.preemptions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sequences that were swapped out so far.
+    /// Sequences that left the device so far.
     pub(super) fn preemptions(&self) -> u64 {
         self.preemptions.load(Ordering::Relaxed)
     }

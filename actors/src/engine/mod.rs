@@ -91,6 +91,11 @@ impl Job {
             as usize
     }
 
+    /// Whether it goes on with an answer of which the client has a part.
+    fn is_begun(&self) -> bool {
+        self.decode.iter().any(|decode| decode.is_begun)
+    }
+
     /// Milliseconds that are left to prefill it.
     fn left_ms(&self) -> f64 {
         self.within.as_secs_f64() * 1e3 - self.queued.elapsed_ms()
@@ -132,6 +137,8 @@ pub struct DecodeSpec {
     pub file: Option<FileText>,
     /// Who goes on where the device is lost or the engine breaks; `None`: the answer fails.
     pub resume: Option<Resume>,
+    /// Whether the client has a part of the answer already: it is not refused for want of room or time any more.
+    pub is_begun: bool,
     /// Where tokens go. Its capacity must be `max_tokens + 1`, so that a slow reader never stops the batch; a closed
     /// one cancels the sequence.
     pub output: mpsc::Sender<Decoded>,

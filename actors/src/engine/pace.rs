@@ -10,6 +10,8 @@ const LEAST_STRETCH: f64 = 1.8;
 /// What a pass may take for answers of callers that have more of them than others, as a multiple of what it takes where all have as
 /// many as the one with the fewest.
 const LARGEST_SHARE: f64 = 1.4;
+/// What is left, after a shorter step, of what a longer one is thought to take: half of it after seven hundred.
+const FORGETTING: f64 = 0.999;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
 /// Rows of a step from which on its time says what a row takes: in shorter ones the pass over the weights counts for more.
@@ -101,7 +103,14 @@ impl Pace {
         let learn =
             |known: &mut Option<f64>, seen: f64| *known = Some(known.map_or(seen, |old| old + LEARNING * (seen - old)));
         match prefilling {
-            0 if decoding > 0 => learn(&mut self.decode_ms[bucket(decoding)], ms),
+            0 if decoding > 0 => {
+                let at = bucket(decoding);
+                learn(&mut self.decode_ms[at], ms);
+                // What was too long for others to wait for is not seen again before it is thought to be shorter.
+                for longer in self.decode_ms[at + 1..].iter_mut().flatten() {
+                    *longer = ms.max(*longer * FORGETTING);
+                }
+            }
             0 => {}
             rows => {
                 // What the pass over the weights costs is not the rows'.
@@ -187,6 +196,11 @@ mod tests {
         // 1.8 of what one row each takes, less what five take.
         assert_eq!(pace.rows(&[1, 64], 0.0), LEAST_ROWS);
         assert_eq!(pace.rows(&[1, 64], 64.0), 50);
+        // A machine that was slow once is not thought to be for ever.
+        pace.observe(4, 0, 10_000.0);
+        assert_eq!(pace.decoding_rows(&[1, 64]), 2);
+        (0..10_000).for_each(|_| pace.observe(2, 0, 12.0));
+        assert_eq!(pace.decoding_rows(&[1, 64]), usize::MAX, "it tries");
     }
 
     #[test]

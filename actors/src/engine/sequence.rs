@@ -188,7 +188,7 @@ impl<B: Backend> Sequence<B> {
     /// It leaves the device without its blocks. Its prompt is planned again, its answers go on from what was generated.
     pub(super) fn interrupt(&mut self, why: Interruption, error: impl Fn() -> Error) {
         match &mut self.state {
-            State::Prefilling(prefilling) => prefilling.reply.send(Err(PrefillError::Disturbed)),
+            State::Prefilling(prefilling) => prefilling.reply.send(Err(PrefillError::Interrupted(why))),
             State::Decoding(tails) => tails.iter().for_each(|tail| tail.interrupt(why, &error)),
             State::Ended => {}
         }
@@ -277,6 +277,7 @@ impl Tail {
                 let mut spec = self.spec.clone();
                 // One that is complete has ended.
                 spec.max_tokens -= self.generated.len();
+                spec.is_begun = true;
                 resume(spec, self.generated.clone(), why);
             }
             None => {

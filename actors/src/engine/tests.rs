@@ -78,6 +78,7 @@ pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mps
         end_tokens: [].into(),
         file: None,
         resume: None,
+        is_begun: false,
         output,
     };
     let (reply, prefilled) = oneshot::channel();
@@ -311,7 +312,13 @@ fn answers_are_the_same_in_a_pool_so_small_that_all_are_preempted() {
 
 /// Every block comes back, a moment after the last token.
 fn wait_for_blocks(engine: &Engine, blocks: usize) {
+    let begun = Stopwatch::start();
     while engine.status().free_blocks < blocks {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{} of {blocks} blocks came back",
+            engine.status().free_blocks
+        );
         std::thread::yield_now();
     }
 }

@@ -285,28 +285,33 @@ async fn an_answer_goes_on_where_the_device_was_lost() {
     close(ragstone, &folder).await;
 }
 
-/// Swapping fails, as where it would cost more than computing what is not stored: whoever is preempted goes on from stored KV.
+/// Where swapping fails, and where computing is thought to cost less, whoever is preempted goes on from stored KV.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_preempted_may_be_computed_again() {
-    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let (calm, env) = (Env::seeded(7, EVENING_UNIX_MS), Env::seeded(7, EVENING_UNIX_MS));
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let calm = Env::seeded(7, EVENING_UNIX_MS);
     let alone = open(&folders[0], "qwen_2_5", PromptDate::Pinned, &calm).await;
     let block_bytes = 16 * alone.status().model.kv_bytes_per_token as u64;
-    let settings = Settings { device_bytes: 40 * block_bytes, host_bytes: 64 << 20, ..Settings::default() };
-    let crowded = open_with(&folders[1], "qwen_2_5", settings, &env).await;
-    env.set_fail_point("engine.swap_out", FailMode::Error(ragstone_storage::ErrorKind::Full), 1);
     // Each needs 16 of the 40 blocks in the end, and 7 to begin.
     let prompts: Vec<Vec<u32>> = (0..4).map(|more| tokens(100 + more)).collect();
-    let asked = prompts.iter().map(|prompt| {
-        let crowded = crowded.clone();
-        async move { complete(&crowded, prompt, Reuse::Auto, 150).await.1 }
-    });
-    let answers = futures::future::join_all(asked).await;
-    assert!(crowded.status().device.preemptions > 1, "{}", crowded.status().device.preemptions);
-    for (prompt, answer) in prompts.iter().zip(answers) {
-        assert_eq!(answer, complete(&alone, prompt, Reuse::Auto, 150).await.1, "{} tokens", prompt.len());
+    let mut expected = Vec::new();
+    for prompt in &prompts {
+        expected.push(complete(&alone, prompt, Reuse::Auto, 150).await.1);
     }
-    env.set_fail_point("engine.swap_out", FailMode::Off, 1);
+    for (point, folder) in ["engine.swap_out", "engine.preempt"].into_iter().zip(&folders[1..]) {
+        let env = Env::seeded(7, EVENING_UNIX_MS);
+        let settings = Settings { device_bytes: 40 * block_bytes, host_bytes: 64 << 20, ..Settings::default() };
+        let crowded = open_with(folder, "qwen_2_5", settings, &env).await;
+        env.set_fail_point(point, FailMode::Error(ragstone_storage::ErrorKind::Full), 1);
+        let asked = prompts.iter().map(|prompt| {
+            let crowded = crowded.clone();
+            async move { complete(&crowded, prompt, Reuse::Auto, 150).await.1 }
+        });
+        let answers = futures::future::join_all(asked).await;
+        assert!(crowded.status().device.preemptions > 1, "{point}: {}", crowded.status().device.preemptions);
+        assert_eq!(answers, expected, "{point}");
+        env.set_fail_point(point, FailMode::Off, 1);
+        close(crowded, folder).await;
+    }
     close(alone, &folders[0]).await;
-    close(crowded, &folders[1]).await;
 }

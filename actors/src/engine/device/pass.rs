@@ -13,7 +13,7 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 use super::{Device, Part};
 use crate::engine::sequence::{Prefilling, State, Tail};
 use crate::engine::text::GrowingText;
-use crate::engine::{Decoded, PrefillReport, Urgency, engine_panicked};
+use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
 use crate::prefill::{PrefillError, Prefilled};
 
 impl<B: Backend> Device<B> {
@@ -21,6 +21,14 @@ impl<B: Backend> Device<B> {
     /// invariance and idempotent writes make harmless; prefills are planned again, or fail where they were alone.
     pub(super) fn pass(&mut self, parts: &[(Part, usize)], started: &Stopwatch, is_repeat: bool) {
         let passed = catch_unwind(AssertUnwindSafe(|| self.riders_pass(parts)));
+        self.is_lost |= self.sequences.iter().any(|sequence| match &sequence.state {
+            State::Prefilling(prefilling) => prefilling.prefill.has_met_loss(),
+            _ => false,
+        });
+        if self.is_lost {
+            // Once this step is over: what is repeated goes by its place among the sequences.
+            return;
+        }
         let (passed, parts) = match passed {
             Ok(passed) => passed,
             Err(panic) if parts.len() == 1 => {
@@ -32,15 +40,11 @@ impl<B: Backend> Device<B> {
                 return self.repeat(parts, started);
             }
         };
-        if self.is_lost {
-            return;
-        }
         let ms = started.elapsed_ms();
         let Passed { outcomes, logits, layer_rows } = passed;
         let is_lost =
             |outcome: &Outcome<B>| matches!(outcome, Outcome::Failed(error) if error.kind() == ErrorKind::DeviceLost);
         if outcomes.iter().any(is_lost) {
-            // Once this step is over: what is repeated goes by its place among the sequences.
             self.is_lost = true;
             return;
         }
@@ -104,7 +108,7 @@ impl<B: Backend> Device<B> {
                 Part::Tail(..) => self.pass(&[*part], started, true),
                 Part::Prefill(index) => {
                     if let State::Prefilling(prefilling) = &self.sequences[index].state {
-                        prefilling.reply.send(Err(PrefillError::Disturbed));
+                        prefilling.reply.send(Err(PrefillError::Interrupted(Interruption::Broken)));
                     }
                     self.sequences[index].state = State::Ended;
                 }
@@ -159,6 +163,9 @@ impl<B: Backend> Device<B> {
                 }
                 _ => {}
             }
+        }
+        if self.is_lost {
+            riders.clear();
         }
         (Forward::new(backend, &mut self.pool).pass(riders), riding)
     }

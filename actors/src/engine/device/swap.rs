@@ -15,7 +15,11 @@ impl<B: Backend> Device<B> {
         let Some(sequence) = self.sequences.iter().find(|sequence| sequence.id == id) else { return };
         let (rows, blocks) = (sequence.rows_to_resume(), sequence.blocks());
         self.inbox.count_preemption();
-        let error = if rows.is_some_and(|rows| self.pace.prefers_to_compute(rows, blocks)) {
+        // Whoever waits would have its blocks before it is back: what is swapped out comes before those.
+        let is_first = self.inbox.look(|waiting| waiting.is_empty()).unwrap_or_default();
+        let prefers =
+            |rows| self.pace.prefers_to_compute(rows, blocks) || self.env.fail_point("engine.preempt").is_err();
+        let error = if is_first && rows.is_some_and(prefers) {
             None
         } else {
             let started = self.env.stopwatch();

@@ -116,7 +116,10 @@ impl ObjectTier {
         let mut collected = Collected::default();
         if !options.dry_run {
             let hidden: Vec<_> = self.hidden().iter().copied().collect();
-            hidden.into_iter().try_for_each(|name| self.removed(&name, self.start_removal(name)).map(drop))?;
+            for name in hidden {
+                go_on()?;
+                self.removed(&name, self.start_removal(name))?;
+            }
         }
         let found = self.find(&mut collected, &go_on)?;
         let now_ms = self.client.bucket.env.now_unix_ms();
