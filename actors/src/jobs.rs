@@ -210,7 +210,7 @@ mod tests {
         let ((go, wait), (done, is_done)) = (oneshot::channel::<()>(), oneshot::channel());
         drop(jobs.run(JobKind::Change, async move {
             drop(wait.await);
-            let _ = done.send(());
+            done.send(()).expect("the test waits");
             Ok::<_, Error>(())
         }));
         assert_eq!(counted(&jobs), [(JobKind::Change, 1)]);
@@ -260,7 +260,7 @@ mod tests {
         let jobs = jobs();
         let work = |events: mpsc::Sender<Result<u32>>| async move {
             for number in 0..100 {
-                let _ = events.send(Ok(number)).await;
+                events.send(Ok(number)).await.expect("the test listens");
             }
             Ok(100)
         };

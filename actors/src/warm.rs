@@ -305,6 +305,7 @@ impl Warmer {
             }
             let running = self.state().running.clone();
             if let Some((_, progress)) = running.filter(|(running, _)| *running == id) {
+                // Nobody has to see every step.
                 let _ = events.try_send(Ok(WarmEvent::Progress(progress)));
             }
         }

@@ -140,7 +140,11 @@ impl<B: Backend> Device<B> {
             waiting.iter().map(|it| view_of_waiting(it, present.number(&Party::of(&it.job)))).collect()
         })?;
         let callers = self.decoding_by_caller();
-        let rows = self.pace.rows(&callers, self.options.inter_token_ms);
+        let decoding_rows = self.pace.decoding_rows(&callers);
+        if decoding_rows < usize::MAX {
+            self.pace.doubt(&callers, decoding_rows);
+        }
+        let rows = self.pace.rows(&callers, decoding_rows, self.options.inter_token_ms);
         for sequence in &mut self.sequences {
             let owner = present.number(&sequence.party);
             views.push(view(sequence, owner, rows));
@@ -149,7 +153,7 @@ impl<B: Backend> Device<B> {
         let limits = Limits {
             rows,
             background_rows: self.pace.background_rows(),
-            decoding_rows: self.pace.decoding_rows(&callers),
+            decoding_rows,
             sequences: self.options.max_batch,
             free_blocks: self.tier.allocator().free_blocks() + self.tier.evictable_blocks(),
             watermark_blocks: self.tier.allocator().watermark_blocks(),

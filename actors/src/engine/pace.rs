@@ -10,7 +10,7 @@ const LEAST_STRETCH: f64 = 1.8;
 /// What a pass may take for answers of callers that have more of them than others, as a multiple of what it takes where all have as
 /// many as the one with the fewest.
 const LARGEST_SHARE: f64 = 1.4;
-/// What is left, after a shorter step, of what a longer one is thought to take: half of it after seven hundred.
+/// What is left, after a step that was kept short for others, of what the longer one is thought to take: half of it after seven hundred.
 const FORGETTING: f64 = 0.999;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
@@ -35,10 +35,10 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Rows of prefills for a step beside the answers of callers, of which each has so many rows, in a step that is to take `target_ms`;
-    /// 0 takes twice what decoding alone takes.
-    pub(super) fn rows(&self, callers: &[usize], target_ms: f64) -> usize {
-        let decoding = capped(callers, self.decoding_rows(callers));
+    /// Rows of prefills for a step beside the answers of callers, which have so many rows each, `most` of them in the step. It is to take
+    /// `target_ms`; 0 takes twice what decoding alone takes.
+    pub(super) fn rows(&self, callers: &[usize], most: usize, target_ms: f64) -> usize {
+        let decoding = capped(callers, most);
         if decoding == 0 {
             return MOST_ROWS;
         }
@@ -64,6 +64,13 @@ impl Pace {
             rows = more;
         }
         usize::MAX
+    }
+
+    /// A step was kept to `most` rows of each caller: the longer one is not seen, so that what is thought of it fades until it is tried again.
+    pub(super) fn doubt(&mut self, callers: &[usize], most: usize) {
+        if let Some(longer) = &mut self.decode_ms[bucket(capped(callers, most.saturating_mul(2)))] {
+            *longer *= FORGETTING;
+        }
     }
 
     /// Rows of them that background work may have though others want them.
@@ -103,14 +110,7 @@ impl Pace {
         let learn =
             |known: &mut Option<f64>, seen: f64| *known = Some(known.map_or(seen, |old| old + LEARNING * (seen - old)));
         match prefilling {
-            0 if decoding > 0 => {
-                let at = bucket(decoding);
-                learn(&mut self.decode_ms[at], ms);
-                // What was too long for others to wait for is not seen again before it is thought to be shorter.
-                for longer in self.decode_ms[at + 1..].iter_mut().flatten() {
-                    *longer = ms.max(*longer * FORGETTING);
-                }
-            }
+            0 if decoding > 0 => learn(&mut self.decode_ms[bucket(decoding)], ms),
             0 => {}
             rows => {
                 // What the pass over the weights costs is not the rows'.
@@ -156,7 +156,11 @@ mod tests {
     #[test]
     fn rows_follow_the_target_within_bounds() {
         let mut pace = Pace::default();
-        assert_eq!((pace.rows(&[0], 0.0), pace.rows(&[4], 0.0)), (MOST_ROWS, 4 * LEAST_ROWS), "nothing is known");
+        assert_eq!(
+            (pace.rows(&[0], usize::MAX, 0.0), pace.rows(&[4], usize::MAX, 0.0)),
+            (MOST_ROWS, 4 * LEAST_ROWS),
+            "nothing is known"
+        );
         for _ in 0..50 {
             pace.observe(4, 0, 100.0);
             pace.observe(4, 50, 150.0);
@@ -167,15 +171,15 @@ mod tests {
         pace.observe(4, 200, 250.0);
         assert!((pace.least_row_ms() - 0.75).abs() < 0.01, "{}", pace.least_row_ms());
         (0..50).for_each(|_| pace.observe(4, 50, 150.0));
-        assert_eq!(pace.rows(&[4], 0.0), 80, "0.8 of decoding alone");
-        assert_eq!(pace.rows(&[4], 300.0), 200);
-        assert_eq!(pace.rows(&[4], 10_000.0), MOST_ROWS);
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 80, "0.8 of decoding alone");
+        assert_eq!(pace.rows(&[4], usize::MAX, 300.0), 200);
+        assert_eq!(pace.rows(&[4], usize::MAX, 10_000.0), MOST_ROWS);
         // A machine that is a hundred times slower by the row.
         for _ in 0..50 {
             pace.observe(4, 50, 5100.0);
         }
-        assert_eq!(pace.rows(&[4], 0.0), LEAST_ROWS);
-        assert_eq!(pace.rows(&[64], 0.0), LEAST_ROWS, "as the nearest that was seen");
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[64], usize::MAX, 0.0), LEAST_ROWS, "as the nearest that was seen");
     }
 
     #[test]
@@ -194,13 +198,15 @@ mod tests {
         assert_eq!(pace.decoding_rows(&[0, 64]), 4, "one that only prefills is there, too");
         assert_eq!(pace.decoding_rows(&[1, 64, 64]), 2, "both have many");
         // 1.8 of what one row each takes, less what five take.
-        assert_eq!(pace.rows(&[1, 64], 0.0), LEAST_ROWS);
-        assert_eq!(pace.rows(&[1, 64], 64.0), 50);
+        assert_eq!(pace.rows(&[1, 64], 4, 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[1, 64], 4, 64.0), 50);
         // A machine that was slow once is not thought to be for ever.
         pace.observe(4, 0, 10_000.0);
         assert_eq!(pace.decoding_rows(&[1, 64]), 2);
-        (0..10_000).for_each(|_| pace.observe(2, 0, 12.0));
-        assert_eq!(pace.decoding_rows(&[1, 64]), usize::MAX, "it tries");
+        (0..10_000).for_each(|_| pace.doubt(&[1, 64], 2));
+        assert!(pace.decoding_rows(&[1, 64]) >= 4, "it tries");
+        pace.observe(4, 0, 14.0);
+        assert_eq!(pace.decoding_rows(&[1, 64]), 4, "and knows again; what is longer is not forgotten");
     }
 
     #[test]
