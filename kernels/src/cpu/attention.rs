@@ -69,6 +69,21 @@ pub(crate) fn attend_on(
     options: AttentionOptions,
     out: &mut Matrix,
 ) {
+    attend_with(path, path == Path::Amx, pool, layer, q, groups, options, out);
+}
+
+/// `has_tiles` says whether products of bf16 are made by [`amx`](crate::simd::amx).
+#[expect(clippy::too_many_arguments, reason = "attend, and what only tests choose")]
+fn attend_with(
+    path: Path,
+    has_tiles: bool,
+    pool: &KvPool,
+    layer: usize,
+    q: &Matrix,
+    groups: &[RowGroup<'_>],
+    options: AttentionOptions,
+    out: &mut Matrix,
+) {
     let layout = *pool.layout();
     check(pool, layer, q, groups, out);
     let shared_heads = q.cols() / layout.kv_dim();
@@ -91,6 +106,7 @@ pub(crate) fn attend_on(
                     sequence: group.sequence,
                     spans,
                     options,
+                    has_tiles,
                     // Tiles write disjoint places: each has its own rows or its own heads.
                     out,
                     out_len,

@@ -89,6 +89,16 @@ impl Scene {
         out
     }
 
+    /// As [`Scene::attend`] in bf16, by the processor's tiles or their emulation.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn attend_by_tiles(&self, q: &Matrix, positions: &[u32], window: Option<u32>) -> Matrix {
+        let mut out = Matrix::zeros(q.rows(), q.cols());
+        let groups = [self.group(0..q.rows(), positions)];
+        let options = options(window, ComputeDtype::Bf16);
+        attend_with(Path::best(), true, &self.pool, 1, q, &groups, options, &mut out);
+        out
+    }
+
     fn check(&self, positions: &[u32], window: Option<u32>) {
         let mut q = self.queries(positions.len());
         // Queries that bf16 holds, for scores of the same size whatever the format.
@@ -219,6 +229,35 @@ fn keys_behind_a_query_do_not_change_its_bits() {
             let mut short = Matrix::zeros(70, q.cols());
             attend_on(path, &long.pool, 1, &q, &groups, options(None, compute), &mut short);
             assert!(bits_equal(&out, &short), "{path:?}");
+        }
+    }
+}
+
+/// On processors without tiles by an emulator. Of 48 elements there are no tiles.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tiles_attend_as_the_dense_reference_does() {
+    let _emulated = crate::simd::amx::emulator::install();
+    let mut hidden: Vec<u32> = shuffled(83);
+    hidden[12] = u32::MAX;
+    let causal: Vec<u32> = (0..40).collect();
+    for (heads, kv_heads, head_dim) in [(14, 2, 64), (2, 2, 32), (6, 2, 128), (3, 1, 96), (4, 2, 48)] {
+        for (key_positions, positions, window) in
+            [(&causal, &causal, None), (&hidden, &vec![3, 0, 70, 82], None), (&hidden, &vec![82, 30], Some(20))]
+        {
+            let scene = Scene::of(KvDtype::Bf16, heads, kv_heads, head_dim, key_positions.clone());
+            let mut q = scene.queries(positions.len());
+            KvDtype::Bf16.round(q.as_mut_slice());
+            let out = scene.attend_by_tiles(&q, positions, window);
+            for (row, position) in positions.iter().enumerate() {
+                let expected = scene.expected(q.row(row), *position, window);
+                for (got, exact) in out.row(row).iter().zip(expected) {
+                    let difference = (f64::from(*got) - exact).abs();
+                    assert!(difference < 0.08, "{head_dim} row {row}: {got} is not {exact}");
+                }
+                let alone = scene.attend_by_tiles(&q.select_rows(&[row]), &[*position], window);
+                assert!(bits_equal(&alone, &out.select_rows(&[row])), "{head_dim} row {row} alone");
+            }
         }
     }
 }

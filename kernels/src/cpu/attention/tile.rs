@@ -1,5 +1,6 @@
 //! Attention of some query rows, and the heads that share a KV head, over all key tiles.
 
+mod amx;
 mod gather;
 mod softmax;
 
@@ -10,6 +11,7 @@ use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
 use crate::pool::{Arena, BLOCK_TOKENS, KvPool};
 use crate::scratch::Scratch;
+use crate::simd::amx::ROWS as TILE_ROWS;
 use crate::simd::{Kernel, Vector, row_tiles};
 use gather::Gather;
 
@@ -40,11 +42,14 @@ pub(super) struct RowTile<'a> {
     pub(super) sequence: SequenceView<'a>,
     pub(super) spans: &'a [Span],
     pub(super) options: AttentionOptions,
+    /// Whether products of bf16 are made by the processor's own tiles.
+    pub(super) has_tiles: bool,
     pub(super) out: SharedMut,
     pub(super) out_len: usize,
 }
 
-/// The state of the online softmax. A query here is a (row, head) pair: `row * shared_heads + head`.
+/// The state of the online softmax. A query here is a (row, head) pair: `row * shared_heads + head`. There are places for
+/// whole tiles of queries; what those behind the last one hold is nobody's.
 struct State<'a> {
     /// `[queries][head_dim]`, scaled; pairs of bf16 where the format wants them.
     q: &'a mut [f32],
@@ -61,6 +66,8 @@ struct State<'a> {
     /// `[queries][KEY_TILE]`: scores, then weights; pairs of bf16 where the format wants them, in the first half of a
     /// query's place.
     scores: &'a mut [f32],
+    /// The values of a key tile, as the processor's tiles.
+    packed: &'a mut [f32],
 }
 
 /// A tile of keys as the row tile sees it.
@@ -74,6 +81,18 @@ struct KeyTile<C> {
     slots: usize,
     /// Whether some row does not see some key.
     masked: bool,
+}
+
+impl<C> KeyTile<C> {
+    /// The same, of pairs of bf16: what the cells of paired formats are.
+    fn as_pairs(&self) -> KeyTile<u32> {
+        KeyTile {
+            keys: self.keys.map(<*const C>::cast),
+            values: self.values.map(<*const C>::cast),
+            slots: self.slots,
+            masked: self.masked,
+        }
+    }
 }
 
 /// One layer's cells of one KV head, by block.
@@ -120,52 +139,40 @@ impl RowTile<'_> {
     unsafe fn run_in<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(&self, cells: HeadCells<F::Cell>) {
         let rows = self.positions.len();
         let queries = rows * self.shared_heads;
-        let q_len = queries * self.head_dim();
-        let lines = |len: usize| len.next_multiple_of(16);
+        // SAFETY: the caller's promise.
+        let tiles = unsafe { self.tiles(F::IS_PAIRED) };
+        let places = queries.next_multiple_of(TILE_ROWS);
         let lengths = [
-            lines(q_len),
-            queries * self.row_len(),
-            lines(queries),
-            queries * LANES,
+            places * self.head_dim().next_multiple_of(LANES),
+            places * self.row_len(),
+            places,
+            places * LANES,
             rows * KEY_TILE,
-            lines(queries),
-            queries * KEY_TILE,
+            places,
+            places * KEY_TILE,
+            if tiles.is_some() { self.packed_len() } else { 0 },
         ];
         let mut memory = Scratch::take(lengths.iter().sum());
-        let (q, memory) = memory.split_at_mut(lengths[0]);
-        let (sums, memory) = memory.split_at_mut(lengths[1]);
-        let (greatest, memory) = memory.split_at_mut(lengths[2]);
-        let (weights, memory) = memory.split_at_mut(lengths[3]);
-        let (mask, memory) = memory.split_at_mut(lengths[4]);
-        let (decay, scores) = memory.split_at_mut(lengths[5]);
-        let mut state = State { q, sums, greatest, weights, mask, decay, scores };
+        let mut rest = &mut memory[..];
+        let [q, sums, greatest, weights, mask, decay, scores, packed] =
+            lengths.map(|length| rest.split_off_mut(..length).expect("as long as all of them"));
+        let mut state = State { q, sums, greatest, weights, mask, decay, scores, packed };
         // SAFETY: the caller's promise; `first` and the height stay below `queries`.
         unsafe {
             self.start::<V, F>(&mut state);
             for tile in 0..self.spans.len() {
                 let Some(keys) = self.key_tile(tile, cells, state.mask) else { continue };
+                if let Some(tiles) = &tiles {
+                    let keys = keys.as_pairs();
+                    self.score_by_tiles(tiles, &mut state, &keys.keys, queries);
+                    self.weigh::<V, F>(&mut state, keys.masked, queries);
+                    self.gather_by_tiles::<V>(tiles, &mut state, &keys, queries);
+                    continue;
+                }
                 // Each step over all queries before the next one: within a step they do not wait for each other.
-                for (first, height) in row_tiles(queries, ROWS) {
-                    match height {
-                        1 => self.score::<V, F, 1, SCORE_VECS>(&mut state, &keys, first),
-                        2 => self.score::<V, F, 2, SCORE_VECS>(&mut state, &keys, first),
-                        3 => self.score::<V, F, 3, SCORE_VECS>(&mut state, &keys, first),
-                        4 => self.score::<V, F, 4, SCORE_VECS>(&mut state, &keys, first),
-                        5 => self.score::<V, F, 5, SCORE_VECS>(&mut state, &keys, first),
-                        _ => self.score::<V, F, MAX_ROWS, SCORE_VECS>(&mut state, &keys, first),
-                    }
-                }
+                self.score_all::<V, F, ROWS>(&mut state, &keys, queries);
                 self.weigh::<V, F>(&mut state, keys.masked, queries);
-                for (first, height) in row_tiles(queries, ROWS) {
-                    match height {
-                        1 => self.gather::<V, F, 1, VECS>(&mut state, &keys, first),
-                        2 => self.gather::<V, F, 2, VECS>(&mut state, &keys, first),
-                        3 => self.gather::<V, F, 3, VECS>(&mut state, &keys, first),
-                        4 => self.gather::<V, F, 4, VECS>(&mut state, &keys, first),
-                        5 => self.gather::<V, F, 5, VECS>(&mut state, &keys, first),
-                        _ => self.gather::<V, F, MAX_ROWS, VECS>(&mut state, &keys, first),
-                    }
-                }
+                self.gather_all::<V, F, ROWS, VECS>(&mut state, &keys, queries);
             }
             self.finish::<V>(&state, queries);
         }
@@ -242,6 +249,58 @@ impl RowTile<'_> {
             slots,
             masked,
         })
+    }
+
+    /// [`RowTile::score`] of all queries.
+    ///
+    /// # Safety
+    /// As [`RowTile::score`].
+    #[inline(always)]
+    unsafe fn score_all<V: Vector, F: KvFormat, const ROWS: usize>(
+        &self,
+        state: &mut State<'_>,
+        keys: &KeyTile<F::Cell>,
+        queries: usize,
+    ) {
+        for (first, height) in row_tiles(queries, ROWS) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match height {
+                    1 => self.score::<V, F, 1, SCORE_VECS>(state, keys, first),
+                    2 => self.score::<V, F, 2, SCORE_VECS>(state, keys, first),
+                    3 => self.score::<V, F, 3, SCORE_VECS>(state, keys, first),
+                    4 => self.score::<V, F, 4, SCORE_VECS>(state, keys, first),
+                    5 => self.score::<V, F, 5, SCORE_VECS>(state, keys, first),
+                    _ => self.score::<V, F, MAX_ROWS, SCORE_VECS>(state, keys, first),
+                }
+            }
+        }
+    }
+
+    /// [`RowTile::gather`] of all queries.
+    ///
+    /// # Safety
+    /// As [`RowTile::score`].
+    #[inline(always)]
+    unsafe fn gather_all<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(
+        &self,
+        state: &mut State<'_>,
+        keys: &KeyTile<F::Cell>,
+        queries: usize,
+    ) {
+        for (first, height) in row_tiles(queries, ROWS) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match height {
+                    1 => self.gather::<V, F, 1, VECS>(state, keys, first),
+                    2 => self.gather::<V, F, 2, VECS>(state, keys, first),
+                    3 => self.gather::<V, F, 3, VECS>(state, keys, first),
+                    4 => self.gather::<V, F, 4, VECS>(state, keys, first),
+                    5 => self.gather::<V, F, 5, VECS>(state, keys, first),
+                    _ => self.gather::<V, F, MAX_ROWS, VECS>(state, keys, first),
+                }
+            }
+        }
     }
 
     /// Scores of `ROWS` queries from `first` on with all slots of a tile: one sum each over ascending elements.

@@ -148,6 +148,11 @@ unsafe fn execute(tiles: &mut Tiles, code: &[u8], registers: &[i64]) -> Option<u
                 *tiles = Tiles { is_configured: true, bytes: [[[0; 64]; 16]; 8] };
                 Some(address.len)
             }
+            (0x49, 3) if code[4] >> 6 == 3 => {
+                assert!(tiles.is_configured, "TILEZERO without a shape");
+                tiles.bytes[tile] = [[0; 64]; 16];
+                Some(5)
+            }
             (0x4b, 3) => {
                 assert!(tiles.is_configured, "TILELOADD without a shape");
                 let address = address(code, registers)?;

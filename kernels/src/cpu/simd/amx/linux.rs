@@ -54,11 +54,32 @@ static SHAPE: Shape = {
     Shape { palette: 1, start_row: 0, reserved: [0; 14], bytes_per_row, rows }
 };
 
-/// `sums += x panel^T` for rows of bf16 pairs and a panel of 64 columns. Strides count words.
+/// This thread's tiles, configured. They are released when this is dropped, so that the system saves none when it switches
+/// threads elsewhere.
 ///
-/// Each sum takes the products of 32 k at a time, in ascending order: those of even and of odd k are summed apart, then
-/// added ("Intel 64 and IA-32 Architectures Software Developer's Manual", TDPBF16PS). What a row comes to does not
-/// depend on the others.
+/// Each sum of a product takes the products of 32 k at a time, in ascending order: those of even and of odd k are summed
+/// apart, then added ("Intel 64 and IA-32 Architectures Software Developer's Manual", TDPBF16PS). What a row comes to does
+/// not depend on the others.
+pub(crate) struct Tiles(());
+
+impl Tiles {
+    /// # Safety
+    /// Tiles must be available.
+    pub(crate) unsafe fn configure() -> Self {
+        // SAFETY: the caller's promise; the configuration is this thread's own.
+        unsafe { asm!("ldtilecfg [{shape}]", shape = in(reg) &raw const SHAPE, options(nostack, readonly)) };
+        Self(())
+    }
+}
+
+impl Drop for Tiles {
+    fn drop(&mut self) {
+        // SAFETY: whoever made this promised that there are tiles.
+        unsafe { asm!("tilerelease", options(nostack, nomem)) };
+    }
+}
+
+/// `sums += x panel^T` for rows of bf16 pairs and a panel of 64 columns. Strides count words.
 pub(crate) struct Product {
     /// `[rows][depth]`, pairs of bf16, good for whole tiles of rows.
     pub(crate) x: *const u32,
@@ -80,10 +101,9 @@ impl Product {
     /// Tiles must be available, the pointers good for what the fields say, and nobody else may use the sums meanwhile.
     pub(crate) unsafe fn run(&self) {
         assert!(self.depth > 0 && self.depth.is_multiple_of(WORDS) && self.rows.is_multiple_of(ROWS));
-        // SAFETY: the caller's promise. The configuration is this thread's own; it is released below, so that the
-        // system saves no tiles when it switches threads elsewhere.
+        // SAFETY: the caller's promise.
         unsafe {
-            asm!("ldtilecfg [{shape}]", shape = in(reg) &raw const SHAPE, options(nostack, readonly));
+            let _tiles = Tiles::configure();
             let mut row = 0;
             while row + 2 * ROWS <= self.rows {
                 self.two_by_two(row, 0);
@@ -93,7 +113,6 @@ impl Product {
             if row < self.rows {
                 self.one_by_four(row);
             }
-            asm!("tilerelease", options(nostack, nomem));
         }
     }
 

@@ -1,8 +1,8 @@
 //! The tile kernels against f64: as they are where the processor has tiles, else with each of their instructions
 //! emulated where it traps.
 
-use super::linux::Product;
-use super::{ROWS, WORDS, emulator};
+use super::linux::{Product, Tiles};
+use super::{ROWS, Strip, WORDS, emulator};
 use crate::aligned::Aligned;
 use crate::dtype::bf16_bits;
 
@@ -60,5 +60,53 @@ fn tiles_agree_with_f64() {
                 assert!((f64::from(got) - exact).abs() < 1e-5, "[{rows}, {depth}] {row}, {column}: {got}, {exact}");
             }
         }
+    }
+}
+
+#[test]
+fn strips_agree_with_f64() {
+    let _emulated = emulator::install();
+    let mut rng = fastrand::Rng::with_seed(8);
+    for (rows, steps) in [(1, 1), (1, 2), (2, 3), (3, 4), (1, 5)] {
+        let (rows, depth) = (rows * ROWS, steps * WORDS);
+        let (x_stride, sums_stride) = (depth + 16, 2 * WORDS + 16);
+        let x = pairs(&mut rng, rows * x_stride);
+        let columns = [pairs(&mut rng, depth * WORDS), pairs(&mut rng, depth * WORDS)];
+        let mut sums = Aligned::<f32>::zeros(rows * sums_stride);
+        sums.iter_mut().for_each(|sum| *sum = rng.f32());
+        let before = sums.to_vec();
+        let strip = Strip {
+            x: x.as_ptr(),
+            x_stride,
+            columns: columns.each_ref().map(|column| column.as_ptr()),
+            depth,
+            sums: sums.as_mut_ptr(),
+            sums_stride,
+            rows,
+        };
+        let check = |got: &[f32], start: &dyn Fn(usize) -> f32| {
+            for (index, got) in got.iter().enumerate() {
+                let (row, column) = (index / sums_stride, index % sums_stride);
+                if column >= 2 * WORDS {
+                    assert_eq!(*got, before[index], "outside the columns");
+                    continue;
+                }
+                let products = (0..depth).map(|k| {
+                    let panel = &columns[column / WORDS];
+                    let (a, b) = (halves(x[row * x_stride + k]), halves(panel[k * WORDS + column % WORDS]));
+                    a[0] * b[0] + a[1] * b[1]
+                });
+                let exact = f64::from(start(index)) + products.sum::<f64>();
+                assert!((f64::from(*got) - exact).abs() < 1e-5, "[{rows}, {depth}] {row}, {column}: {got}, {exact}");
+            }
+        };
+        // SAFETY: the memory is as long as the strip says, and tiles are there or emulated.
+        let tiles = unsafe { Tiles::configure() };
+        // SAFETY: as above.
+        unsafe { strip.add(&tiles) };
+        check(&sums, &|index| before[index]);
+        // SAFETY: as above.
+        unsafe { strip.store(&tiles) };
+        check(&sums, &|_| 0.0);
     }
 }
