@@ -116,6 +116,10 @@ pub trait Backend: Send + Sync + 'static {
     /// projection, and the feed-forward part. Every row is in one group; groups follow each other.
     fn finish(&self, layer: usize, rows: &mut Self::Rows, groups: &[RowGroup<'_>], pool: &Self::Pool);
 
+    /// What the rows of `group`, of those that enter `layer`, look at: the softmax weights that each gives to each slot of its
+    /// sequence, the mean over heads; `[rows, slots]`, in host memory. The layer's K is in place.
+    fn attention_weights(&self, layer: usize, rows: &Self::Rows, group: &RowGroup<'_>, pool: &Self::Pool) -> Matrix;
+
     /// Logits `[rows, vocab]`, in host memory, of rows that left the last layer.
     fn logits(&self, rows: &Self::Rows) -> Matrix;
 

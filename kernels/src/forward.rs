@@ -7,6 +7,7 @@
 //!                  select              which rows go on? stop here?
 //!                  take                stored KV into the blocks, fresh KV out to keep
 //!                  place(kv)           each row's at its slot, rotated to its position
+//!                  select_by_attention which rows go on, by what they look at
 //!                  finish(rows)        attention over the sequence's blocks, feed-forward
 //! logits(rows)
 //! ```
@@ -19,7 +20,7 @@ mod pass;
 
 use std::ops::Range;
 
-use crate::backend::{Backend, KvBytes, Slots, StoredKv};
+use crate::backend::{Backend, KvBytes, RowGroup, SequenceView, Slots, StoredKv};
 use crate::deviation::Compared;
 use crate::error::{Error, Result};
 use crate::matrix::Matrix;
@@ -106,6 +107,13 @@ pub trait Selector<B: Backend> {
         Keep::All
     }
 
+    /// Asked once all K and V of the layer are in place, before its attention. The fresh K and V of rows that do not go on stay
+    /// in this layer.
+    fn select_by_attention(&mut self, seen: &Placed<'_, B>) -> Keep {
+        let _ = seen;
+        Keep::All
+    }
+
     /// Told of the rows that go on, before their K and V are written: the place to write stored K and V of the layer, and to take
     /// fresh ones out.
     fn take(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Next {
@@ -126,6 +134,20 @@ pub struct Seen<'a, B: Backend> {
     pub places: &'a Places,
     /// The blocks of the sequence.
     pub blocks: &'a [BlockId],
+}
+
+/// What a selector sees of one layer whose K and V are in place.
+#[derive(Debug)]
+pub struct Placed<'a, B: Backend> {
+    backend: &'a B,
+    hidden: &'a B::Rows,
+    pool: &'a B::Pool,
+    first: usize,
+    sequence: SequenceView<'a>,
+    /// The layer that the rows enter.
+    pub layer: usize,
+    /// The chunk's rows.
+    pub places: &'a Places,
 }
 
 /// What became of a chunk.
@@ -247,6 +269,19 @@ impl<B: Backend> Seen<'_, B> {
     }
 }
 
+impl<B: Backend> Placed<'_, B> {
+    /// What rows of the chunk look at in this layer: the softmax weights that each gives to each slot of the sequence, the mean
+    /// over heads; `[rows, slots]`.
+    pub fn attention_weights(&self, rows: Range<usize>) -> Matrix {
+        let group = RowGroup {
+            positions: &self.places.positions[rows.clone()],
+            rows: self.first + rows.start..self.first + rows.end,
+            sequence: self.sequence,
+        };
+        self.backend.attention_weights(self.layer, self.hidden, &group, self.pool)
+    }
+}
+
 impl<'a, B: Backend> Forward<'a, B> {
     /// A forward over a pool.
     pub fn new(backend: &'a B, pool: &'a mut B::Pool) -> Self {
@@ -266,6 +301,7 @@ impl<'a, B: Backend> Forward<'a, B> {
             let kv = self.backend.project(layer, pass.hidden());
             let kv = pass.select(layer, kv);
             pass.place(layer, &kv, self.pool);
+            pass.select_by_attention(layer, self.pool);
             if layer + 1 == layers {
                 pass.leave_wanted(layer);
             }

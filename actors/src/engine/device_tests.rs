@@ -29,9 +29,9 @@ const TENANT: &str = "tests";
 const MODEL: Fingerprint = Fingerprint([3; 32]);
 
 /// What an answer is to the last bit: every token, its log-probability and the 20 greatest beside it.
-type Bits = Vec<Sampled>;
+pub(super) type Bits = Vec<Sampled>;
 
-struct Bench {
+pub(super) struct Bench {
     runtime: Runtime,
     model: Arc<Model>,
     store: KvStore,
@@ -43,7 +43,7 @@ struct Bench {
 impl Bench {
     /// Waits until the workers, which end on threads of their own, have closed the store: RocksDB's threads and its global
     /// destructors do not bear each other when the process ends.
-    fn close(self) {
+    pub(super) fn close(self) {
         let Self { runtime, store, engine, _folder: folder, .. } = self;
         drop((store, engine));
         runtime.shutdown_timeout(Duration::from_secs(60));
@@ -57,8 +57,8 @@ impl Bench {
 }
 
 /// An answer under way.
-struct Asked {
-    plan: LoadPlan,
+pub(super) struct Asked {
+    pub(super) plan: LoadPlan,
     prefill: PrefillReport,
     decoded: mpsc::Receiver<Decoded>,
 }
@@ -68,15 +68,15 @@ fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
     Segment { kind, tokens: tokens.into() }
 }
 
-fn root(length: u32) -> Segment {
+pub(super) fn root(length: u32) -> Segment {
     segment(SegmentKind::Root, 1, length)
 }
 
-fn passage(seed: u32, length: u32) -> Segment {
+pub(super) fn passage(seed: u32, length: u32) -> Segment {
     segment(SegmentKind::Passage, seed, length)
 }
 
-fn question(length: u32) -> Segment {
+pub(super) fn question(length: u32) -> Segment {
     segment(SegmentKind::Question, 5, length)
 }
 
@@ -86,6 +86,11 @@ impl Bench {
     }
 
     fn with(blocks: usize, cache: bool) -> Self {
+        Self::on(blocks, cache, |model| model)
+    }
+
+    /// On a device made of the model.
+    pub(super) fn on<B: Backend>(blocks: usize, cache: bool, device: impl FnOnce(Arc<Model>) -> Arc<B>) -> Self {
         let config = r#"{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 96, "hidden_size": 48,
             "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 512, "tie_word_embeddings": true,
@@ -109,13 +114,13 @@ impl Bench {
         let tier = DeviceTier::new(options).expect("a tier");
         let load_deadline = Duration::from_secs(60);
         let options = EngineOptions { max_queued: 8, max_batch: 4, inter_token_ms: 0.0, load_deadline };
-        let engine = Engine::start(model.clone(), tier.clone(), options, env).expect("started");
+        let engine = Engine::start(device(model.clone()), tier.clone(), options, env).expect("started");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");
         Self { runtime, model, store, tier, engine, _folder: folder }
     }
 
-    fn fuse(&self, segments: &[Segment], reuse: ReuseMode) -> Fused {
+    pub(super) fn fuse(&self, segments: &[Segment], reuse: ReuseMode) -> Fused {
         let (store, device) = (self.store.clone(), self.tier.clone());
         let fusor = Arc::new(Fusor { store, device, runtime: self.runtime.handle().clone() });
         let options = PlanOptions { ratio: 0.15, reuse };
@@ -124,7 +129,7 @@ impl Bench {
     }
 
     /// Queues a planned prompt; `more` tokens are generated, or with 0 its KV is computed only.
-    fn submit(&self, segments: &[Segment], fused: Fused, more: usize) -> (Reply, mpsc::Receiver<Decoded>) {
+    pub(super) fn submit(&self, segments: &[Segment], fused: Fused, more: usize) -> (Reply, mpsc::Receiver<Decoded>) {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (output, decoded) = mpsc::channel(more + 1);
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
@@ -174,7 +179,7 @@ impl Bench {
     }
 
     /// The whole answer.
-    fn ask(&self, segments: &[Segment], reuse: ReuseMode) -> (Bits, Asked) {
+    pub(super) fn ask(&self, segments: &[Segment], reuse: ReuseMode) -> (Bits, Asked) {
         let mut asked = self.start(segments, reuse, 6);
         (drain(&mut asked.decoded), asked)
     }
@@ -203,7 +208,7 @@ impl Bench {
     }
 }
 
-type Reply = oneshot::Receiver<Result<PrefillReport, PrefillError>>;
+pub(super) type Reply = oneshot::Receiver<Result<PrefillReport, PrefillError>>;
 
 fn drain(decoded: &mut mpsc::Receiver<Decoded>) -> Bits {
     let mut bits = Vec::new();
@@ -218,7 +223,7 @@ fn drain(decoded: &mut mpsc::Receiver<Decoded>) -> Bits {
 }
 
 /// Where each segment came from, one letter: D(evice), H(ost), B(lend), C(ompute).
-fn letters(plan: &LoadPlan) -> String {
+pub(super) fn letters(plan: &LoadPlan) -> String {
     let letter = |source: Source| match source {
         Source::Load { tier: Tier::Device, .. } => 'D',
         Source::Load { .. } => 'H',

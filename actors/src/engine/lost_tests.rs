@@ -11,9 +11,11 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::{BlockId, KvLayout};
 use ragstone_storage::env::FailMode;
+use ragstone_storage::plan::ReuseMode;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::device::DeviceOptions;
 
+use super::device_tests::{Bench, letters, passage, question, root};
 use super::tests::{alone, env, job, model, options};
 use super::*;
 
@@ -22,6 +24,8 @@ use super::*;
 enum Asked {
     Embed,
     Place,
+    PlaceStored,
+    Deviation,
     CopyBlock,
     ReadBlock,
     WriteBlock,
@@ -105,11 +109,16 @@ impl Backend for Losing {
         to: Slots<'_>,
         stored: StoredKv<'_>,
     ) -> KernelResult<()> {
+        self.ask(Asked::PlaceStored)?;
         self.model.place_stored(pool, layer, to, stored)
     }
 
     fn finish(&self, layer: usize, rows: &mut Self::Rows, groups: &[RowGroup<'_>], pool: &Self::Pool) {
         self.model.finish(layer, rows, groups, pool);
+    }
+
+    fn attention_weights(&self, layer: usize, rows: &Self::Rows, group: &RowGroup<'_>, pool: &Self::Pool) -> Matrix {
+        Backend::attention_weights(&*self.model, layer, rows, group, pool)
     }
 
     fn logits(&self, rows: &Self::Rows) -> Matrix {
@@ -123,6 +132,7 @@ impl Backend for Losing {
         pairs: &[(usize, usize)],
         compared: Compared,
     ) -> KernelResult<Vec<f32>> {
+        self.ask(Asked::Deviation)?;
         self.model.deviation(fresh, stored, pairs, compared)
     }
 
@@ -212,5 +222,30 @@ fn a_device_that_is_lost_at_anything_costs_what_was_on_it_and_no_more() {
             assert!(after.iter().all(|whole| *whole), "{what:?}: it goes on: {after:?}");
             drop(engine);
         }
+    }
+}
+
+#[test]
+fn a_device_that_is_lost_while_stored_kv_is_placed_or_compared_is_planned_again() {
+    for (what, times) in [(Asked::PlaceStored, 0), (Asked::PlaceStored, 4), (Asked::Deviation, 0)] {
+        let mut backend = None;
+        // Without a cache on the device, all that is reused is loaded.
+        let bench =
+            Bench::on(64, false, |model| backend.insert(Arc::new(Losing { model, lost_at: Mutex::new(None) })).clone());
+        let backend = backend.expect("the engine runs on it");
+        bench.ask(&[root(9), passage(4, 40), question(3)], ReuseMode::Auto);
+        bench.ask(&[root(9), passage(2, 33), question(3)], ReuseMode::Auto);
+        let segments = [root(9), passage(2, 33), passage(4, 40), question(11)];
+        let (bits, asked) = bench.ask(&segments, ReuseMode::Auto);
+        assert_eq!(letters(&asked.plan), "HHBC");
+        *backend.lost_at.lock().unwrap() = Some((what, times));
+        let (reply, _decoded) = bench.submit(&segments, bench.fuse(&segments, ReuseMode::Auto), 6);
+        let reply = reply.blocking_recv().expect("answered");
+        assert!(matches!(reply, Err(PrefillError::Interrupted(Interruption::Broken))), "{what:?}: nobody noticed");
+        assert!(backend.lost_at.lock().unwrap().is_none(), "{what:?} was not asked {times} times");
+        let (again, asked) = bench.ask(&segments, ReuseMode::Auto);
+        assert_eq!((letters(&asked.plan).as_str(), again), ("HHBC", bits), "{what:?}: it goes on");
+        drop(backend);
+        bench.close();
     }
 }

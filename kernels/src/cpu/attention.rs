@@ -7,10 +7,12 @@
 
 mod format;
 mod tile;
+mod weights;
 
 use rayon::prelude::*;
 
 pub use crate::backend::{RowGroup, SequenceView};
+pub use weights::attention_weights;
 
 use crate::aligned::SharedMut;
 use crate::dtype::ComputeDtype;

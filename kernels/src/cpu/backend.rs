@@ -63,6 +63,10 @@ impl Backend for Model {
         self.finish_layer(layer, rows, groups, pool);
     }
 
+    fn attention_weights(&self, layer: usize, rows: &Matrix, group: &RowGroup<'_>, pool: &KvPool) -> Matrix {
+        Self::attention_weights(self, layer, rows, group, pool)
+    }
+
     fn logits(&self, rows: &Matrix) -> Matrix {
         self.project_logits(rows)
     }

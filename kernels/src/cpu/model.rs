@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use crate::attention::{AttentionOptions, RowGroup, attend};
+use crate::attention::{AttentionOptions, RowGroup, attend, attention_weights};
 use crate::config::ModelConfig;
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use crate::error::{Error, Result};
@@ -243,6 +243,29 @@ impl Model {
         });
     }
 
+    /// The weights that the rows of `group`, of the hidden states `[rows, hidden]` that enter `layer`, give to the slots of
+    /// its sequence: the mean over heads, `[rows, slots]`.
+    ///
+    /// # Panics
+    /// If shapes do not fit, see [`attend`].
+    pub(crate) fn attention_weights(
+        &self,
+        layer: usize,
+        hidden: &Matrix,
+        group: &RowGroup<'_>,
+        pool: &KvPool,
+    ) -> Matrix {
+        self.check(layer, hidden);
+        let mut out = Matrix::default();
+        self.with_scratch(|scratch| {
+            let hidden = part(hidden, &group.rows);
+            let group = RowGroup { rows: 0..group.rows.len(), ..group.clone() };
+            self.queries(layer, hidden, std::slice::from_ref(&group), scratch);
+            out = attention_weights(pool, layer, &scratch.q, &group, self.attention_options(layer));
+        });
+        out
+    }
+
     /// Logits `[rows, vocab]` of hidden states `[rows, hidden]` that left the last layer.
     ///
     /// # Panics
@@ -266,6 +289,31 @@ impl Model {
         pool: &KvPool,
         scratch: &mut Scratch,
     ) {
+        let weights = &self.layers[layer];
+        self.queries(layer, hidden, groups, scratch);
+        let rows = scratch.q.rows();
+        let mixed = scratch.mixed.reshape(rows, self.config.query_dim());
+        attend(pool, layer, &scratch.q, groups, self.attention_options(layer), mixed);
+        let input = match weights.o.format() {
+            Format::F32 => Input::f32(mixed.as_slice(), rows),
+            format => {
+                scratch.mixed_in.encode(format, mixed.as_slice(), rows);
+                Input::from(&scratch.mixed_in)
+            }
+        };
+        weights.o.forward(input, Output::Add(hidden));
+    }
+
+    fn attention_options(&self, layer: usize) -> AttentionOptions {
+        AttentionOptions {
+            window: self.config.window(layer),
+            scale: 1.0 / (self.config.head_dim as f32).sqrt(),
+            compute: self.arithmetic.compute,
+        }
+    }
+
+    /// Q of the rows `hidden`, each rotated to its position, in the scratch memory.
+    fn queries(&self, layer: usize, hidden: &[f32], groups: &[RowGroup<'_>], scratch: &mut Scratch) {
         let (weights, config) = (&self.layers[layer], &self.config);
         let rows = hidden.len() / config.hidden_size;
         self.norm(hidden, &weights.input_norm, weights.q.format(), &mut scratch.normed);
@@ -278,21 +326,6 @@ impl Model {
             let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
             rotated.zip(group.positions).for_each(|(row, position)| self.rope.rotate_row(row, *position));
         }
-        let mixed = scratch.mixed.reshape(rows, config.query_dim());
-        let options = AttentionOptions {
-            window: config.window(layer),
-            scale: 1.0 / (config.head_dim as f32).sqrt(),
-            compute: self.arithmetic.compute,
-        };
-        attend(pool, layer, q, groups, options, mixed);
-        let input = match weights.o.format() {
-            Format::F32 => Input::f32(mixed.as_slice(), rows),
-            format => {
-                scratch.mixed_in.encode(format, mixed.as_slice(), rows);
-                Input::from(&scratch.mixed_in)
-            }
-        };
-        weights.o.forward(input, Output::Add(hidden));
     }
 
     /// Adds a layer's feed-forward part (SwiGLU) to `hidden`, `[rows, hidden]`.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Chunk, Keep, Next, Outcome, Passed, Places, Rider, Seen, Selector, Wanted};
+use super::{Chunk, Keep, Next, Outcome, Passed, Placed, Places, Rider, Seen, Selector, Wanted};
 use crate::attention::{RowGroup, SequenceView};
 use crate::backend::{Backend, Slots};
 use crate::error::Error;
@@ -189,6 +189,32 @@ impl<'a, 'r, B: Backend> Pass<'a, 'r, B> {
         self.members.retain(|member| !member.places.is_empty());
     }
 
+    /// Asks every selector again, now that all K and V of the layer are in place.
+    pub(super) fn select_by_attention(&mut self, layer: usize, pool: &B::Pool) {
+        let Some(hidden) = &self.hidden else { return };
+        let backend = self.backend;
+        let keeps: Vec<Keep> = self
+            .members
+            .iter()
+            .map(|member| {
+                let Sequence { blocks, key_positions, selector } = &mut self.sequences[member.rider];
+                let sequence = SequenceView { blocks, key_positions };
+                let (places, first) = (&member.places, member.first);
+                let seen = Placed { backend, hidden, pool, first, sequence, layer, places };
+                selector.as_mut().map_or(Keep::All, |selector| selector.select_by_attention(&seen))
+            })
+            .collect();
+        self.part(layer, &keeps);
+        self.leave_without_rows();
+    }
+
+    /// Whoever has no rows left is done.
+    fn leave_without_rows(&mut self) {
+        for member in self.members.extract_if(.., |member| member.places.is_empty()) {
+            self.outcomes[member.rider].get_or_insert(Outcome::Done(0..0));
+        }
+    }
+
     /// Before the last layer's attention: only rows whose logits are wanted need it, as all K and V are in place.
     pub(super) fn leave_wanted(&mut self, layer: usize) {
         let keep = |member: &Member| match member.logits {
@@ -198,9 +224,7 @@ impl<'a, 'r, B: Backend> Pass<'a, 'r, B> {
         };
         let keeps: Vec<Keep> = self.members.iter().map(keep).collect();
         self.part(layer, &keeps);
-        for member in self.members.extract_if(.., |member| member.places.is_empty()) {
-            self.outcomes[member.rider].get_or_insert(Outcome::Done(0..0));
-        }
+        self.leave_without_rows();
     }
 
     pub(super) fn finish(&mut self, layer: usize, pool: &B::Pool) {

@@ -194,3 +194,68 @@ fn a_block_that_was_taken_out_and_put_back_elsewhere_is_the_same() {
     assert!(model.write_block(&mut other, BlockId(0), &[0; 3]).is_err());
     assert!(model.read_block(&other, BlockId(99)).is_err());
 }
+
+/// Keeps the rows that the last ones look at most, on one layer.
+struct LookedAt {
+    layer: usize,
+    keep: usize,
+    weights: Vec<f32>,
+    kept: Vec<usize>,
+}
+
+impl Selector<Model> for LookedAt {
+    fn select_by_attention(&mut self, seen: &Placed<'_, Model>) -> Keep {
+        if seen.layer != self.layer {
+            return Keep::All;
+        }
+        let rows = seen.places.len();
+        let weights = seen.attention_weights(rows - 2..rows);
+        assert_eq!((weights.rows(), weights.cols()), (2, 33));
+        self.weights = (0..weights.cols()).map(|slot| weights.row(0)[slot] + weights.row(1)[slot]).collect();
+        // Slots are rows here.
+        let mut kept: Vec<usize> = (0..rows - 2).collect();
+        kept.sort_by(|a, b| self.weights[*b].total_cmp(&self.weights[*a]));
+        kept.truncate(self.keep);
+        kept.sort_unstable();
+        kept.extend([rows - 2, rows - 1]);
+        self.kept = kept.clone();
+        Keep::Rows(kept)
+    }
+}
+
+#[test]
+fn a_selector_sees_what_rows_look_at_beside_others() {
+    let model = model();
+    let text = tokens(33, 4);
+    let (own, other_blocks, key_positions) = (blocks(0), blocks(1), counted(33));
+    let run = |layer: usize, beside: bool| {
+        let mut pool = model.new_pool(BLOCKS);
+        let mut selector = LookedAt { layer, keep: 5, weights: Vec::new(), kept: Vec::new() };
+        let chunk = Chunk::embed(&model, &text, Places::of(0..33, &key_positions), Wanted::All).unwrap();
+        let mut riders =
+            vec![Rider { chunk, blocks: &own, key_positions: &key_positions, selector: Some(&mut selector) }];
+        if beside {
+            let chunk = Chunk::embed(&model, &tokens(9, 2), Places::of(0..9, &key_positions), Wanted::All).unwrap();
+            let key_positions = &key_positions[..9];
+            riders.insert(0, Rider { chunk, blocks: &other_blocks, key_positions, selector: None });
+        }
+        let mut passed = Forward::new(&model, &mut pool).pass(riders);
+        let Some(Outcome::Done(rows)) = passed.outcomes.pop() else { panic!("it ends") };
+        assert_eq!(rows.len(), 7);
+        let logits: Vec<f32> = rows.flat_map(|row| passed.logits.row(row).to_vec()).collect();
+        (selector.weights, selector.kept, logits)
+    };
+    for layer in [0, 3] {
+        let (weights, kept, logits) = run(layer, false);
+        // Two rows, whose weights are one each; the last slot is hidden from the first of them.
+        assert!((weights.iter().sum::<f32>() - 2.0).abs() < 1e-5, "{weights:?}");
+        assert!(weights.iter().all(|weight| *weight > 0.0));
+        assert_eq!((weights, kept.clone(), logits.clone()), run(layer, true), "what shares the pass does not matter");
+        if layer == 3 {
+            // All K and V of the last layer were in place before rows were dropped: what is left is as it would have been.
+            let expected = alone(&model, &text, &key_positions);
+            let expected: Vec<f32> = kept.iter().flat_map(|row| expected[row * 96..(row + 1) * 96].to_vec()).collect();
+            assert!(same_bits(&logits, &expected));
+        }
+    }
+}
