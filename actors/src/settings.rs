@@ -72,6 +72,9 @@ pub struct Settings {
     /// What a step of the engine may take while answers run, in milliseconds: the most that is to pass between two of their tokens
     /// while other prompts are prefilled. 0: about twice what it takes without those.
     pub inter_token_ms: u64,
+    /// How often a waiting prompt may be overtaken by others of its tenant that have more of their tokens cached. 0: first come,
+    /// first served.
+    pub reorder_window: u32,
     /// How long a layer of stored KV may take to come, in milliseconds; then its passage is computed.
     pub load_timeout_ms: u64,
     /// Seconds a request may take.
@@ -118,6 +121,7 @@ impl Default for Settings {
             max_queued: 128,
             max_batch: 80,
             inter_token_ms: 0,
+            reorder_window: 32,
             load_timeout_ms: 5000,
             deadline_s: 120,
             threads: None,
@@ -193,6 +197,7 @@ impl Settings {
             max_queued: self.max_queued,
             max_batch: self.max_batch,
             inter_token_ms: self.inter_token_ms as f64,
+            reorder_window: self.reorder_window,
             load_deadline: Duration::from_millis(self.load_timeout_ms),
         }
     }

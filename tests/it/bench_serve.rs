@@ -54,6 +54,32 @@ fn questions_are_measured_in_every_reuse_mode() {
 }
 
 #[test]
+fn an_overload_is_survived_and_measured() {
+    let folder = Folder::new();
+    let small = "--workload overload --shape tiny --calm-clients 2 --calm-s 0.5 --overload-s 1 --allowed-s 2 \
+                 --answer-tokens 3 --json";
+    let arguments: Vec<&str> = ["bench", "serve"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    let number = |key: &str| report[key].as_f64().unwrap();
+    assert!(is_positive(&report["calm"][0]["goodput_per_s"]) && is_positive(&report["of_best"]), "{report}");
+    assert!(number("answered") >= number("late") && number("recovery_s") < 120.0, "{report}");
+    assert!(number("offered_per_s") > number("goodput_per_s"), "{report}");
+}
+
+#[test]
+fn the_order_of_prompts_is_measured_with_and_without_a_window() {
+    let folder = Folder::new();
+    let small = "--workload reorder --shape tiny --clients 3 --requests 6 --warm-up 2 --documents 20 --document-tokens 24 \
+                 --passages 2 --answer-tokens 3 --runs 1 --json";
+    let arguments: Vec<&str> = ["bench", "serve"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    let sides = report["sides"].as_array().unwrap();
+    assert_eq!(sides.iter().map(|side| side["window"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 32]);
+    assert!(sides.iter().all(|side| side["answered"] == 6 && is_positive(&side["ttft_ms"])), "{report}");
+    assert!(is_positive(&report["speedup"]) && is_positive(&report["arrivals_per_s"]), "{report}");
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let folder = Folder::new();
     for flag in ["--runs", "--streams", "--clients", "--document-tokens"] {

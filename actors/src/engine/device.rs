@@ -157,6 +157,7 @@ impl<B: Backend> Device<B> {
             sequences: self.options.max_batch,
             free_blocks: self.tier.allocator().free_blocks() + self.tier.evictable_blocks(),
             watermark_blocks: self.tier.allocator().watermark_blocks(),
+            window: self.options.reorder_window,
         };
         let step = schedule(&views, &served, limits);
         self.count_overtaken(&views, &step);

@@ -113,7 +113,8 @@ impl Bench {
         let options = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache };
         let tier = DeviceTier::new(options).expect("a tier");
         let load_deadline = Duration::from_secs(60);
-        let options = EngineOptions { max_queued: 8, max_batch: 4, inter_token_ms: 0.0, load_deadline };
+        let options =
+            EngineOptions { max_queued: 8, max_batch: 4, inter_token_ms: 0.0, reorder_window: 32, load_deadline };
         let engine = Engine::start(device(model.clone()), tier.clone(), options, env).expect("started");
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().expect("a runtime");

@@ -189,6 +189,8 @@ pub struct EngineOptions {
     pub max_batch: usize,
     /// What a step may take while answers run, in milliseconds; 0: about twice what it takes without prefills.
     pub inter_token_ms: f64,
+    /// How often a waiting prompt is overtaken at most (RAGCache, section 5.2).
+    pub reorder_window: u32,
     /// How long a layer of stored KV may take to come; then it is a late miss.
     pub load_deadline: Duration,
 }

@@ -6,8 +6,8 @@
 //!   left out longest. Where a next block is not there, the sequence that came last is swapped out, whole.
 //! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
-//!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than [`WINDOW`] times; whoever was and finds no room
-//!   keeps its own caller, and those that have more, from beginning.
+//!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than
+//!   [`window`](Limits::window) times; whoever was and finds no room keeps its own caller, and those that have more, from beginning.
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
 use std::cmp::Reverse;
@@ -15,9 +15,6 @@ use std::collections::BTreeSet;
 
 use super::shares::{Owner, Served};
 use crate::turns::may_have_more;
-
-/// How often a prompt is overtaken at most (RAGCache, section 5.2).
-pub(super) const WINDOW: u32 = 32;
 
 /// While answers decode, background work has at most one in so many of a step's rows.
 const BACKGROUND_PART: usize = 4;
@@ -78,6 +75,8 @@ pub(super) struct Limits {
     pub free_blocks: usize,
     /// Blocks that are kept for sequences that run.
     pub watermark_blocks: usize,
+    /// How often a prompt is overtaken at most.
+    pub window: u32,
 }
 
 /// What a step runs.
@@ -127,7 +126,7 @@ impl Room<'_> {
 
     /// One that was overtaken often enough keeps others from beginning until there is room for it.
     fn close(&mut self, view: &View) {
-        if view.overtaken >= WINDOW && self.closed.is_none() {
+        if view.overtaken >= self.limits.window && self.closed.is_none() {
             self.closed = Some((view.owner.caller, self.tails[view.owner.caller]));
         }
     }
@@ -261,7 +260,7 @@ impl Planning<'_> {
         // What prompts under way will need is not there for new ones.
         let promised = self.running().map(|view| view.promised).sum::<usize>();
         while left > 0
-            && let Some(next) = best(&candidates, room.served)
+            && let Some(next) = best(&candidates, room.served, room.limits.window)
         {
             let view = candidates.swap_remove(next);
             let (rows, blocks, spared) = match view.phase {
@@ -318,13 +317,13 @@ impl Planning<'_> {
 
 /// Who goes first of `candidates`: those of the caller that was served least and of its tenant that was, of them those that were
 /// overtaken often enough, in the order they came, then what has most cached for each token to compute.
-fn best(candidates: &[&View], served: &Served) -> Option<usize> {
+fn best(candidates: &[&View], served: &Served, window: u32) -> Option<usize> {
     let key = |view: &View| {
         let Owner { caller, tenant } = view.owner;
         let shares = (served.callers[caller], served.tenants[tenant]);
         // One more of each, so that of prompts with nothing cached the shorter goes first.
         let worth = (view.cached + 1) as f64 / (view.to_compute + 1) as f64;
-        match view.overtaken >= WINDOW {
+        match view.overtaken >= window {
             true => ((shares, false), 0.0, view.id),
             false => ((shares, true), -worth, view.id),
         }

@@ -33,7 +33,13 @@ fn start(blocks: usize, env: &Env) -> Engine {
 }
 
 pub(super) fn options(max_queued: usize) -> EngineOptions {
-    EngineOptions { max_queued, max_batch: 4, inter_token_ms: 0.0, load_deadline: Duration::from_secs(60) }
+    EngineOptions {
+        max_queued,
+        max_batch: 4,
+        inter_token_ms: 0.0,
+        reorder_window: 32,
+        load_deadline: Duration::from_secs(60),
+    }
 }
 
 pub(super) fn env() -> Env {

@@ -206,15 +206,15 @@ impl Linear {
     ) {
         assert!(self.is_gated, "a plain layer has no gate");
         assert_eq!(2 * width.next_multiple_of(GATE_COLUMNS), self.out_features(), "width of the gated outputs");
-        let rows = x.rows;
+        let (rows, has_tiles) = (x.rows, path == Path::Amx);
         // A group of 8-bit values shares a scale, which is not known before the whole group is.
         let direct = if format == Format::Q8 { &mut *spare } else { &mut *out };
         let kept = if format == Format::Q8 { Format::F32 } else { format };
-        let sink = match direct.reshape_raw(kept, rows, width) {
+        let sink = match direct.reshape_raw(kept, has_tiles, rows, width) {
             RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width },
-            RawRows::Bf16 { halves, stride } => Sink::GateBf16 { to: SharedMut::new(halves), stride, width },
+            RawRows::Bf16 { halves, places } => Sink::GateBf16 { to: SharedMut::new(halves), places, width },
         };
-        self.run(path, path == Path::Amx, x, sink);
+        self.run(path, has_tiles, x, sink);
         if format == Format::Q8 {
             out.encode_on(path, format, &spare.f32_rows()[..rows * width], rows);
         }
@@ -223,6 +223,7 @@ impl Linear {
     /// `has_tiles` says whether bf16 products are made by [`amx`].
     fn run(&self, path: Path, has_tiles: bool, x: Input<'_>, sink: Sink) {
         assert_eq!(x.format, self.format, "the input's format");
+        assert_eq!(x.is_tiled, has_tiles && x.format == Format::Bf16, "rows for tiles, and tiles for them");
         assert!(x.rows == 0 || x.width == self.in_features(), "rows of {} for {}", x.width, self.in_features());
         let rows = x.rows;
         let (row_blocks, panel_groups) = self.split(rows);

@@ -25,6 +25,9 @@ const POLL: Duration = Duration::from_millis(5);
 const SAMPLE: Duration = Duration::from_millis(100);
 /// What requests that will be given up take to arrive.
 const ARRIVAL: Duration = Duration::from_millis(200);
+/// Mean lengths of the mixed load, in tokens: those of ShareGPT, with which PagedAttention's waste was measured (section 6.1).
+const MIXED_PROMPT: usize = 161;
+const MIXED_ANSWER: usize = 338;
 /// Requests of the mixed load that run at once.
 const MIXED_CLIENTS: usize = 8;
 
@@ -297,8 +300,10 @@ async fn abandoned(clients: &Clients, options: &Options) -> Result<f64> {
 async fn mixed(clients: &Clients, requests: usize) -> Result<Option<f64>> {
     let mut running = JoinSet::new();
     let requests: Vec<_> = (0..requests)
-        // Half of the prompts have fewer than 181 tokens.
-        .map(|_| clients.completion(SHORT_PROMPT << clients.below(6), 8 + clients.below(57)))
+        .map(|_| {
+            let up_to_twice = |mean: usize| 1 + clients.below(2 * mean - 1);
+            clients.completion(up_to_twice(MIXED_PROMPT), up_to_twice(MIXED_ANSWER))
+        })
         .collect();
     let queue = Arc::new(Mutex::new(requests));
     for _ in 0..MIXED_CLIENTS {

@@ -5,8 +5,11 @@
 
 mod clients;
 pub mod engine;
+mod load;
+pub mod overload;
 pub mod rag;
 mod random_model;
+pub mod reorder;
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};

@@ -73,22 +73,27 @@ struct Samples {
 /// Measures every mode with every number of clients once a round. All modes are asked the same questions; each keeps its KV
 /// apart, as a tenant of its own.
 pub async fn measure(clients: Clients, options: Options) -> Result<Report> {
+    measure_modes(clients, options, &MODES).await
+}
+
+/// [`measure`] of some modes.
+pub async fn measure_modes(clients: Clients, options: Options, modes: &[&'static str]) -> Result<Report> {
     let corpus = Corpus::new(&clients, &options);
-    let mut samples = vec![[(); MODES.len()].map(|()| Samples::default()); options.clients.len()];
+    let mut samples = vec![vec![Samples::default(); modes.len()]; options.clients.len()];
     let progress = Progress::new("measuring", Unit::Items);
-    let total = (options.runs * options.clients.len() * MODES.len()) as u64;
+    let total = (options.runs * options.clients.len() * modes.len()) as u64;
     let mut done = 0;
     for run in 0..options.runs {
         let tenant = |mode: &str| format!("{mode} {run}");
         let warm_up: Vec<Value> = (0..options.warm_up).map(|_| corpus.question(&clients)).collect();
-        for mode in MODES {
+        for mode in modes {
             ask(&clients, WARM_UP_CLIENTS, &warm_up, mode, &tenant(mode)).await?;
             clients.settle().await?;
         }
         for (count, samples) in options.clients.iter().zip(&mut samples) {
             let requests = options.requests.max(*count);
             let questions: Vec<Value> = (0..requests).map(|_| corpus.question(&clients)).collect();
-            for (mode, samples) in MODES.into_iter().zip(samples) {
+            for (mode, samples) in modes.iter().zip(samples) {
                 progress.set(done, total);
                 done += 1;
                 let watch = Stopwatch::start();
@@ -99,9 +104,10 @@ pub async fn measure(clients: Clients, options: Options) -> Result<Report> {
             }
         }
     }
-    let results = options.clients.iter().zip(samples).flat_map(|(count, samples)| {
-        MODES.into_iter().zip(samples).map(|(reuse, samples)| samples.result(reuse, *count))
-    });
+    let results =
+        options.clients.iter().zip(samples).flat_map(|(count, samples)| {
+            modes.iter().zip(samples).map(|(reuse, samples)| samples.result(reuse, *count))
+        });
     Ok(Report { machine: Machine::here(), documents: options.documents, results: results.collect() })
 }
 
@@ -132,7 +138,7 @@ impl Samples {
 }
 
 /// Documents, the most popular one first.
-struct Corpus {
+pub(super) struct Corpus {
     texts: Vec<String>,
     /// Running sums of how often each is asked about.
     popularity: Vec<f64>,
@@ -141,7 +147,7 @@ struct Corpus {
 }
 
 impl Corpus {
-    fn new(clients: &Clients, options: &Options) -> Self {
+    pub(super) fn new(clients: &Clients, options: &Options) -> Self {
         Self {
             texts: (0..options.documents).map(|_| clients.text(options.document_tokens)).collect(),
             popularity: zipf(options.documents, exponent(options.documents)),
@@ -151,7 +157,7 @@ impl Corpus {
     }
 
     /// The request of a question over different documents, drawn by popularity.
-    fn question(&self, clients: &Clients) -> Value {
+    pub(super) fn question(&self, clients: &Clients) -> Value {
         let mut drawn: Vec<usize> = Vec::new();
         while drawn.len() < self.passages {
             let document = draw(&self.popularity, clients.below(1 << 52) as f64 / (1u64 << 52) as f64);

@@ -1,6 +1,6 @@
 //! `ragstone bench serve`
 
-use crate::bench::serve::{Setup, Shape, engine, rag, with_service};
+use crate::bench::serve::{Setup, Shape, engine, overload, rag, reorder, with_service};
 use crate::bench::{Machine, Percentiles};
 use crate::cli::output;
 use crate::config::Config;
@@ -27,6 +27,11 @@ pub struct Args {
     engine: EngineArgs,
     #[command(flatten)]
     rag: RagArgs,
+    #[command(flatten)]
+    overload: OverloadArgs,
+    /// Workload reorder: arrivals, in times of what can be answered
+    #[arg(long, value_name = "TIMES", value_parser = factor, default_value_t = 1.2)]
+    arrivals: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -35,6 +40,10 @@ enum Workload {
     Engine,
     /// Questions over documents of which 3 % are in 60 % of the questions, in each reuse mode
     Rag,
+    /// Ten times the requests that can be answered, for five minutes
+    Overload,
+    /// The questions of `rag`, a little more of them than can be answered, first come first served and reordered
+    Reorder,
 }
 
 #[derive(Debug, clap::Args)]
@@ -70,7 +79,7 @@ struct EngineArgs {
 }
 
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Workload rag (lengths are in tokens)")]
+#[command(next_help_heading = "Workloads rag and reorder (lengths are in tokens)")]
 struct RagArgs {
     /// Questions at once
     #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count, default_value = "1,4,16,64")]
@@ -95,6 +104,32 @@ struct RagArgs {
     answer_tokens: usize,
 }
 
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Workload overload")]
+struct OverloadArgs {
+    /// Clients that wait for each other, for what can be answered at best
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count, default_value = "8,32")]
+    calm_clients: Vec<usize>,
+    /// Seconds that each of these is measured
+    #[arg(long, value_name = "S", value_parser = factor, default_value_t = 30.0)]
+    calm_s: f64,
+    /// Arrivals, in times of what can be answered
+    #[arg(long, value_name = "TIMES", value_parser = factor, default_value_t = 10.0)]
+    times: f64,
+    /// Seconds of overload
+    #[arg(long, value_name = "S", value_parser = factor, default_value_t = 300.0)]
+    overload_s: f64,
+    /// Seconds that each request allows
+    #[arg(long, value_name = "S", value_parser = count, default_value_t = 10)]
+    allowed_s: usize,
+}
+
+/// A positive number that somebody may mean.
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| *number > 0.0 && *number <= 1e6);
+    number.ok_or_else(|| "a number above 0 is wanted, at most 1000000".to_owned())
+}
+
 /// At least one, and so few that nobody meant another number.
 fn count(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|count| (1..=1_000_000).contains(count)).ok_or_else(|| "1 to 1000000 is wanted".to_owned())
@@ -102,7 +137,7 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// Measures a service of this process's own, on a data folder that goes away with it.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let Args { workload, shape, runs, seed, json, engine, rag } = args;
+    let Args { workload, shape, runs, seed, json, engine, rag, overload, arrivals } = args;
     match workload {
         Workload::Engine => {
             let options = engine.options(runs.unwrap_or(3));
@@ -117,6 +152,50 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             let report = with_service(config, setup, async |clients| rag::measure(clients, options).await).await?;
             if json { output::json(&report) } else { print_rag(&report) }
         }
+        Workload::Overload => {
+            let options = overload.options(rag.answer_tokens);
+            let setup = Setup { shape, seed, clients: 1 };
+            let report = with_service(config, setup, async |clients| overload::measure(clients, options).await).await?;
+            if json { output::json(&report) } else { print_overload(&report) }
+        }
+        Workload::Reorder => {
+            let report = reordered(config, rag.options(runs.unwrap_or(1)), (shape, seed), arrivals).await?;
+            if json { output::json(&report) } else { print_reorder(&report) }
+        }
+    }
+}
+
+/// Every round has a service that keeps the order of arrival and one that does not, each with nothing stored.
+async fn reordered(
+    config: &Config,
+    options: rag::Options,
+    (shape, seed): (Shape, u64),
+    arrivals: f64,
+) -> Result<reorder::Report> {
+    let setup = |seed| Setup { shape, seed, clients: options.requests };
+    let once = rag::Options { runs: 1, ..options.clone() };
+    let capacity = with_service(config, setup(seed), {
+        let once = once.clone();
+        async |clients| reorder::capacity(clients, once).await
+    })
+    .await?;
+    let (per_s, mut sides) = (capacity * arrivals, Vec::new());
+    for round in 0..options.runs as u64 {
+        for window in [0, config.settings.reorder_window.max(1)] {
+            let (mut config, once) = (config.clone(), once.clone());
+            config.settings.reorder_window = window;
+            let measured = async move |clients| reorder::measure(clients, once, per_s, window).await;
+            sides.push(with_service(&config, setup(seed + round), measured).await?);
+        }
+    }
+    Ok(reorder::Report::new(per_s, sides))
+}
+
+impl OverloadArgs {
+    fn options(self, answer_tokens: usize) -> overload::Options {
+        let Self { calm_clients, calm_s, times, overload_s, allowed_s } = self;
+        let deadline_s = allowed_s as u64;
+        overload::Options { clients: calm_clients, calm_s, times, overload_s, deadline_s, answer_tokens }
     }
 }
 
@@ -189,4 +268,33 @@ fn print_rag(report: &rag::Report) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+fn print_overload(report: &overload::Report) -> Result<()> {
+    print_machine(&report.machine)?;
+    for calm in &report.calm {
+        output::line(&format!("{:>4} clients: {:.2} requests/s answered in time", calm.clients, calm.goodput_per_s))?;
+    }
+    output::line(&format!(
+        "{:.2} requests/s arrived: {:.2} answered in time ({:.2} of the best), {} late, {} refused",
+        report.offered_per_s, report.goodput_per_s, report.of_best, report.late, report.refused
+    ))?;
+    output::line(&format!(
+        "refused after {:.1} ms (p50), {:.1} ms (p99), {:.1} ms at most",
+        report.refused_ms.p50, report.refused_ms.p99, report.refused_most_ms
+    ))?;
+    output::line(&format!("well again after {:.1} s", report.recovery_s))
+}
+
+fn print_reorder(report: &reorder::Report) -> Result<()> {
+    print_machine(&report.machine)?;
+    output::line(&format!("{:.2} questions/s arrive", report.arrivals_per_s))?;
+    output::line("overtaken at most   answered   refused   mean TTFT ms   cached")?;
+    for side in &report.sides {
+        output::line(&format!(
+            "{:>17} {:>10} {:>9} {:>14.1} {:>8.2}",
+            side.window, side.answered, side.refused, side.ttft_ms, side.cached
+        ))?;
+    }
+    output::line(&format!("first tokens come {:.2} times as fast in the mean", report.speedup))
 }

@@ -1,6 +1,9 @@
 use super::*;
 
+const WINDOW: u32 = 32;
+
 const LIMITS: Limits = Limits {
+    window: WINDOW,
     rows: 100,
     background_rows: 0,
     decoding_rows: usize::MAX,
@@ -63,6 +66,10 @@ fn what_is_cached_goes_first_and_nobody_waits_for_ever() {
     let running = decoding(0, 0);
     let views = [running, views[0].clone(), views[1].clone(), views[2].clone()];
     assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(0, 1)]);
+    // With no window all are in the order they came.
+    let fifo = Limits { window: 0, ..LIMITS };
+    let order = [waiting(1), View { cached: 400, ..waiting(7) }, waiting(2)];
+    assert_eq!(rows(&schedule(&order, &nobody(), fifo)), [(1, 40), (2, 40), (7, 20)]);
     // Before that it lets others go by.
     let views = [views[0].clone(), waiting(1), at(2, Phase::Waiting { prompt_blocks: 1000 })];
     assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(0, 1), (1, 40)]);
@@ -222,6 +229,7 @@ fn steps_keep_their_promises() {
             sequences: random.usize(1..8),
             free_blocks: random.usize(0..40),
             watermark_blocks: random.usize(0..3),
+            window: if random.bool() { WINDOW } else { 0 },
         };
         let mut two = || vec![random.u64(0..1000), random.u64(0..1000)];
         let served = Served { callers: two(), tenants: two() };

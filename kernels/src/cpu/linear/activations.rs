@@ -33,15 +33,40 @@ impl Format {
     }
 }
 
+/// Where the halves of rows of bf16 stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Halves {
+    /// In tiles for [`amx`]: by 16 rows, `[stride / 32][16][32]`. Else row by row.
+    pub(super) is_tiled: bool,
+    /// Of a row, its padding included.
+    pub(super) stride: usize,
+}
+
+impl Halves {
+    /// The place of a half of a row. Sixteen from a multiple of sixteen on stand together.
+    #[inline(always)]
+    pub(super) fn at(self, row: usize, column: usize) -> usize {
+        const WIDTH: usize = 2 * amx::WORDS;
+        match self.is_tiled {
+            true => {
+                let tile = row / amx::ROWS * amx::ROWS * self.stride + column / WIDTH * amx::ROWS * WIDTH;
+                tile + row % amx::ROWS * WIDTH + column % WIDTH
+            }
+            false => row * self.stride + column,
+        }
+    }
+}
+
 /// Rows `[rows, width]` in a [`Format`]. Keeps its memory from one use to the next.
 #[derive(Debug, Default)]
 pub struct Activations {
     format: Option<Format>,
+    is_tiled: bool,
     rows: usize,
     width: usize,
     /// F32: `[rows][width]`.
     values: Aligned<f32>,
-    /// Bf16: `[rows][stride]` pairs, the lower k in the low half. Q8: `[rows][stride]` quads of bytes, 128 added so that
+    /// Bf16: `[rows][stride]` pairs, the lower k in the low half, as [`Halves`] says. Q8: `[rows][stride]` quads of bytes, 128 added so that
     /// they are unsigned; what pads a row is 128 there.
     words: Aligned<u32>,
     /// Q8: `[rows][groups]`.
@@ -52,6 +77,8 @@ pub struct Activations {
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
     pub(super) format: Format,
+    /// Of bf16: whether rows stand in tiles.
+    pub(super) is_tiled: bool,
     pub(super) rows: usize,
     pub(super) width: usize,
     pub(super) values: &'a [f32],
@@ -67,7 +94,7 @@ impl<'a> Input<'a> {
     pub fn f32(x: &'a [f32], rows: usize) -> Self {
         let width = x.len().checked_div(rows).unwrap_or(0);
         assert_eq!(x.len(), rows * width, "{rows} rows of equal length");
-        Self { format: Format::F32, rows, width, values: x, words: &[], scales: &[] }
+        Self { format: Format::F32, is_tiled: false, rows, width, values: x, words: &[], scales: &[] }
     }
 
     /// Elements between two rows.
@@ -79,7 +106,8 @@ impl<'a> Input<'a> {
 impl<'a> From<&'a Activations> for Input<'a> {
     fn from(x: &'a Activations) -> Self {
         let format = x.format.unwrap_or(Format::F32);
-        Self { format, rows: x.rows, width: x.width, values: &x.values, words: &x.words, scales: &x.scales }
+        let (is_tiled, rows, width) = (x.is_tiled, x.rows, x.width);
+        Self { format, is_tiled, rows, width, values: &x.values, words: &x.words, scales: &x.scales }
     }
 }
 
@@ -87,19 +115,21 @@ impl Activations {
     /// Makes these the rows that `make` writes, `[rows, width]`; it gets a row's index and its place, with any values in
     /// it. Rows are made in parallel.
     pub fn fill(&mut self, format: Format, rows: usize, width: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
-        self.fill_on(Path::best(), format, rows, width, make);
+        let path = Path::best();
+        self.fill_with(path, path == Path::Amx, format, rows, width, make);
     }
 
-    /// [`Activations::fill`] on a given instruction set.
-    fn fill_on(
+    /// [`Activations::fill`] on a given instruction set; `has_tiles` says whether rows of bf16 are for [`amx`].
+    fn fill_with(
         &mut self,
         path: Path,
+        has_tiles: bool,
         format: Format,
         rows: usize,
         width: usize,
         make: impl Fn(usize, &mut [f32]) + Sync,
     ) {
-        self.reshape(format, rows, width);
+        self.reshape(format, has_tiles, rows, width);
         if rows == 0 || width == 0 {
             return;
         }
@@ -115,13 +145,16 @@ impl Activations {
                 });
             }
             Format::Bf16 => {
-                let chunks = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride).enumerate();
-                chunks.for_each(|(chunk, words)| {
+                let halves = Halves { is_tiled: self.is_tiled, stride: 2 * stride };
+                // Whole tiles, whether or not there are any.
+                let rows_per_task = rows_per_task.next_multiple_of(amx::ROWS);
+                let words = &mut self.words[..rows.next_multiple_of(amx::ROWS) * stride];
+                words.par_chunks_mut(rows_per_task * stride).enumerate().for_each(|(chunk, words)| {
                     let mut values = Scratch::take(2 * stride);
                     values[width..].fill(0.0);
-                    for (row, words) in words.chunks_exact_mut(stride).enumerate() {
+                    for row in 0..rows_per_task.min(rows - chunk * rows_per_task) {
                         make(chunk * rows_per_task + row, &mut values[..width]);
-                        simd::dispatch(path, RoundRow { values: &values, words });
+                        simd::dispatch(path, RoundRow { values: &values, row, halves, words });
                     }
                 });
             }
@@ -151,9 +184,15 @@ impl Activations {
     }
 
     /// [`Activations::encode`] on a given instruction set.
-    pub(super) fn encode_on(&mut self, path: Path, format: Format, x: &[f32], rows: usize) {
+    pub(crate) fn encode_on(&mut self, path: Path, format: Format, x: &[f32], rows: usize) {
+        self.encode_with(path, path == Path::Amx, format, x, rows);
+    }
+
+    /// `has_tiles` says whether rows of bf16 are for [`amx`].
+    pub(super) fn encode_with(&mut self, path: Path, has_tiles: bool, format: Format, x: &[f32], rows: usize) {
         let width = Input::f32(x, rows).width;
-        self.fill_on(path, format, rows, width, |row, out| out.copy_from_slice(&x[row * width..(row + 1) * width]));
+        let copy = |row: usize, out: &mut [f32]| out.copy_from_slice(&x[row * width..(row + 1) * width]);
+        self.fill_with(path, has_tiles, format, rows, width, copy);
     }
 
     /// The values of [`Format::F32`] rows, `[rows * width]`.
@@ -162,7 +201,7 @@ impl Activations {
     }
 
     /// Makes room for `[rows, width]`; the values are any.
-    fn reshape(&mut self, format: Format, rows: usize, width: usize) {
+    fn reshape(&mut self, format: Format, has_tiles: bool, rows: usize, width: usize) {
         let size = |rows: usize, stride: usize| rows.checked_mul(stride).expect("rows that no memory holds");
         match format {
             Format::F32 => self.values.grow(size(rows, width)),
@@ -174,25 +213,27 @@ impl Activations {
             }
         }
         // Last: if there is no memory, this still says what there was before.
-        (self.format, self.rows, self.width) = (Some(format), rows, width);
+        (self.format, self.is_tiled) = (Some(format), has_tiles && format == Format::Bf16);
+        (self.rows, self.width) = (rows, width);
     }
 
     /// As [`Activations::reshape`] for f32 or bf16, with the place of the values: f32 of rows `width` long, or bf16 of
     /// rows twice the stride long. Padding is zero.
-    pub(super) fn reshape_raw(&mut self, format: Format, rows: usize, width: usize) -> RawRows<'_> {
-        self.reshape(format, rows, width);
+    pub(super) fn reshape_raw(&mut self, format: Format, has_tiles: bool, rows: usize, width: usize) -> RawRows<'_> {
+        self.reshape(format, has_tiles, rows, width);
         let stride = format.stride(width);
         match format {
             Format::F32 => RawRows::F32(&mut self.values[..rows * width]),
             Format::Bf16 => {
-                let words = &mut self.words[..rows * stride];
+                let places = Halves { is_tiled: self.is_tiled, stride: 2 * stride };
+                let words = &mut self.words[..rows.next_multiple_of(amx::ROWS) * stride];
                 // SAFETY: a word is two halves, with the alignment of at least one.
                 let halves =
                     unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u16>(), 2 * words.len()) };
-                if 2 * stride > width {
-                    halves.chunks_exact_mut(2 * stride).for_each(|row| row[width..].fill(0));
+                for row in 0..rows {
+                    (width..2 * stride).for_each(|column| halves[places.at(row, column)] = 0);
                 }
-                RawRows::Bf16 { halves, stride: 2 * stride }
+                RawRows::Bf16 { halves, places }
             }
             Format::Q8 => unreachable!("groups are quantised from whole rows"),
         }
@@ -202,25 +243,29 @@ impl Activations {
 /// The place of rows, for a kernel that writes them in pieces.
 pub(super) enum RawRows<'a> {
     F32(&'a mut [f32]),
-    Bf16 { halves: &'a mut [u16], stride: usize },
+    Bf16 { halves: &'a mut [u16], places: Halves },
 }
 
-/// Rounds a row to bf16. Values are as many as the words hold.
+/// Rounds a row to bf16, its padding included.
 struct RoundRow<'a> {
     values: &'a [f32],
+    row: usize,
+    halves: Halves,
     words: &'a mut [u32],
 }
 
 impl Kernel for RoundRow<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        assert_eq!(self.values.len(), 2 * self.words.len());
-        let to = self.words.as_mut_ptr().cast::<u16>();
-        // SAFETY: rows are padded to a multiple of every vector's length; on a little-endian machine the first of two
-        // halves is the low one.
+        let Self { values, row, halves, words } = self;
+        assert_eq!(values.len(), halves.stride);
+        assert!(halves.stride == 0 || halves.at(row, halves.stride - 1) < 2 * words.len());
+        let to = words.as_mut_ptr().cast::<u16>();
+        // SAFETY: rows are padded to a multiple of every vector's length, and no vector is longer than what stands together; on
+        // a little-endian machine the first of two halves is the low one.
         unsafe {
-            for start in (0..self.values.len()).step_by(V::LANES) {
-                V::load(self.values.as_ptr().add(start)).store_bf16(to.add(start));
+            for start in (0..values.len()).step_by(V::LANES) {
+                V::load(values.as_ptr().add(start)).store_bf16(to.add(halves.at(row, start)));
             }
         }
     }

@@ -21,6 +21,10 @@ pub(super) use sink::Sink;
 const STEP_BLOCK: usize = 256;
 /// Rows up to which K is not cut: the weights are then read once, as one stream.
 const FEW_ROWS: usize = 12;
+/// Steps of k that weights are fetched ahead where every row takes them at once.
+const FETCH_AHEAD: usize = 32;
+/// Words of a cache line.
+const LINE_WORDS: usize = 16;
 /// The most rows of a tile in registers.
 const MAX_ROWS: usize = 6;
 
@@ -148,21 +152,24 @@ impl Task<'_> {
     /// As [`Task::blocks`], and tiles must be available.
     unsafe fn tiles(&self, words: *const u32, depth: usize, sums: &mut [f32]) {
         let (rows, x_stride) = (self.rows.len(), self.x.stride());
+        debug_assert!(self.rows.start.is_multiple_of(amx::ROWS), "tasks begin where tiles do");
         let x = self.x.words[self.rows.start * x_stride..].as_ptr();
         let rows = rows.next_multiple_of(amx::ROWS);
-        let block = if rows <= amx::ROWS { depth } else { STEP_BLOCK };
+        let (block, ahead) = if rows <= amx::ROWS { (depth, FETCH_AHEAD) } else { (STEP_BLOCK, STEP_BLOCK) };
         for step in (0..depth).step_by(block) {
+            let len = block.min(depth - step);
             let product = amx::Product {
                 // SAFETY: inside the rows.
-                x: unsafe { x.add(step) },
-                x_stride,
+                x: unsafe { x.add(step * amx::ROWS) },
+                x_stride: amx::ROWS * x_stride,
                 // SAFETY: inside the panel.
                 panel: unsafe { words.add(step * PANEL) },
-                panel_stride: PANEL,
-                depth: block.min(depth - step),
+                depth: len,
                 sums: sums.as_mut_ptr(),
                 sums_stride: PANEL,
                 rows,
+                next: words.wrapping_add((step + ahead.min(len)) * PANEL),
+                next_lines: len * PANEL / LINE_WORDS,
             };
             // SAFETY: the rows of activations are allocated in whole tiles, as the sums are.
             unsafe { product.run() };

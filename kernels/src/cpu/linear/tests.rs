@@ -120,8 +120,9 @@ fn tiles_make_the_products_of_a_layer() {
     let forward = |linear: &Linear, x: &[f32], rows: usize| {
         let mut input = Activations::default();
         // A longer use before, of which nothing may be left.
-        input.encode(Format::Bf16, &vec![f32::NAN; (rows + 40) * linear.in_features()], rows + 40);
-        input.encode(Format::Bf16, x, rows);
+        let before = vec![f32::NAN; (rows + 40) * linear.in_features()];
+        input.encode_with(Path::best(), true, Format::Bf16, &before, rows + 40);
+        input.encode_with(Path::best(), true, Format::Bf16, x, rows);
         let mut out = vec![f32::NAN; rows * linear.out_features()];
         let sink = Sink::Store { to: SharedMut::new(&mut out), stride: linear.out_features() };
         linear.run(Path::best(), true, Input::from(&input), sink);

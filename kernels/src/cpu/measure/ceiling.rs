@@ -142,13 +142,14 @@ unsafe fn tiles(steps: usize, operations: &mut f64) {
     let mut sums = Aligned::<f32>::zeros(32 * 64);
     let product = amx::Product {
         x: x.as_ptr(),
-        x_stride: DEPTH,
+        x_stride: 16 * DEPTH,
         panel: panel.as_ptr(),
-        panel_stride: 64,
         depth: DEPTH,
         sums: sums.as_mut_ptr(),
         sums_stride: 64,
         rows: 32,
+        next: panel.as_ptr(),
+        next_lines: 0,
     };
     *operations = 32.0 * 64.0 * 4.0 * DEPTH as f64 / 16.0;
     for _ in 0..steps / 16 {

@@ -33,7 +33,7 @@ pub struct Layers {
     precision: Precision,
     shape: [usize; 3],
     layers: Vec<Linear>,
-    x: Activations,
+    x: Vec<f32>,
 }
 
 impl Layers {
@@ -46,8 +46,7 @@ impl Layers {
             let copies = (COLD_BYTES / layers[0].size_in_bytes().max(1)).min(MOST_COPIES);
             layers.extend((0..copies).map(|_| layer()));
         }
-        let mut x = Activations::default();
-        x.encode(layers[0].format(), &random(2, rows * inputs), rows);
+        let x = random(2, rows * inputs);
         Arc::new(Self { precision, shape: [rows, inputs, outputs], layers, x })
     }
 }
@@ -62,12 +61,14 @@ pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
     };
     let [rows, inputs, outputs] = layers.shape;
     let mut out = vec![0.0; rows * outputs];
+    let mut x = Activations::default();
+    x.encode_on(path, layers.layers[0].format(), &layers.x, rows);
     let products = 2.0 * (rows * inputs * outputs) as f64;
     let bytes = layers.layers[0].size_in_bytes() as f64;
     let mut turn = 0;
     Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
         let layer = &layers.layers[turn % layers.layers.len()];
-        layer.forward_on(path, Input::from(&layers.x), Output::Store(&mut out));
+        layer.forward_on(path, Input::from(&x), Output::Store(&mut out));
         turn += 1;
     })
 }

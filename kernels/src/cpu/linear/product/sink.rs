@@ -1,6 +1,7 @@
 //! Where the sums of a panel go.
 
 use crate::aligned::SharedMut;
+use crate::linear::activations::Halves;
 use crate::linear::panels::{GATE_COLUMNS, PANEL};
 use crate::simd::{Vector, exp};
 
@@ -13,8 +14,8 @@ pub(crate) enum Sink {
     Add { to: SharedMut, stride: usize },
     /// `to = silu(gate) * up`, f32.
     GateF32 { to: SharedMut, width: usize },
-    /// `to = silu(gate) * up`, bf16; only `width` of a row's `stride` values are outputs.
-    GateBf16 { to: SharedMut<u16>, stride: usize, width: usize },
+    /// `to = silu(gate) * up`, bf16; only `width` values of a row are outputs.
+    GateBf16 { to: SharedMut<u16>, places: Halves, width: usize },
 }
 
 impl Sink {
@@ -56,7 +57,7 @@ impl Sink {
                         to.at(row * width + column).copy_from_nonoverlapping(values.as_ptr(), len);
                     }
                 }
-                Self::GateBf16 { to, stride, width } => {
+                Self::GateBf16 { to, places, width } => {
                     for (column, pair) in gate_columns(panel, width, sums) {
                         let values = gated::<V>(pair);
                         let mut halves = [0_u16; GATE_COLUMNS];
@@ -64,7 +65,7 @@ impl Sink {
                             V::load(values.as_ptr().add(start)).store_bf16(halves.as_mut_ptr().add(start));
                         }
                         let len = GATE_COLUMNS.min(width - column);
-                        to.at(row * stride + column).copy_from_nonoverlapping(halves.as_ptr(), len);
+                        to.at(places.at(row, column)).copy_from_nonoverlapping(halves.as_ptr(), len);
                     }
                 }
             }

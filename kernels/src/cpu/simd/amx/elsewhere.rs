@@ -17,11 +17,12 @@ pub(crate) struct Product {
     pub(crate) x: *const u32,
     pub(crate) x_stride: usize,
     pub(crate) panel: *const u32,
-    pub(crate) panel_stride: usize,
     pub(crate) depth: usize,
     pub(crate) sums: *mut f32,
     pub(crate) sums_stride: usize,
     pub(crate) rows: usize,
+    pub(crate) next: *const u32,
+    pub(crate) next_lines: usize,
 }
 
 impl Product {

@@ -81,93 +81,123 @@ impl Drop for Tiles {
 
 /// `sums += x panel^T` for rows of bf16 pairs and a panel of 64 columns. Strides count words.
 pub(crate) struct Product {
-    /// `[rows][depth]`, pairs of bf16, good for whole tiles of rows.
+    /// By 16 rows, `[depth / 16][16][16]`: tiles of pairs of bf16, one after the other.
     pub(crate) x: *const u32,
+    /// From 16 rows to the next.
     pub(crate) x_stride: usize,
     /// `[depth][64]`, pairs of bf16.
     pub(crate) panel: *const u32,
-    pub(crate) panel_stride: usize,
     /// Words; a positive multiple of [`WORDS`].
     pub(crate) depth: usize,
-    /// `[rows][64]`, good for whole tiles of rows.
+    /// `[rows][64]`
     pub(crate) sums: *mut f32,
     pub(crate) sums_stride: usize,
     /// A multiple of [`ROWS`].
     pub(crate) rows: usize,
+    /// Memory that is read next, and the lines of 64 bytes of it that are fetched meanwhile; it need not be there.
+    pub(crate) next: *const u32,
+    pub(crate) next_lines: usize,
 }
+
+/// Words of a panel's row.
+const PANEL: usize = 64;
+/// Bytes of a tile.
+const TILE: usize = 4 * ROWS * WORDS;
+/// Bytes of a panel that one step of k takes.
+const STEP: usize = 4 * WORDS * PANEL;
 
 impl Product {
     /// # Safety
     /// Tiles must be available, the pointers good for what the fields say, and nobody else may use the sums meanwhile.
     pub(crate) unsafe fn run(&self) {
         assert!(self.depth > 0 && self.depth.is_multiple_of(WORDS) && self.rows.is_multiple_of(ROWS));
+        let strips = self.rows / ROWS;
+        // Calls below, and what each of their steps fetches.
+        let calls = strips / 2 * 2 + strips % 2;
+        let lines = self.next_lines.div_ceil((calls * self.depth / WORDS).max(1));
+        let mut next = self.next;
         // SAFETY: the caller's promise.
         unsafe {
             let _tiles = Tiles::configure();
-            let mut row = 0;
-            while row + 2 * ROWS <= self.rows {
-                self.two_by_two(row, 0);
-                self.two_by_two(row, 2 * WORDS);
-                row += 2 * ROWS;
+            for pair in 0..strips / 2 {
+                next = self.two_by_two(2 * pair, 0, next, lines);
+                next = self.two_by_two(2 * pair, 2 * WORDS, next, lines);
             }
-            if row < self.rows {
-                self.one_by_four(row);
+            if strips % 2 == 1 {
+                self.one_by_four(strips - 1, next, lines);
             }
         }
     }
 
-    /// 32 rows by 32 columns: four sums from two tiles of either side.
+    /// 32 rows by 32 columns: four sums from two tiles of either side. What is to be fetched next after it.
     ///
     /// # Safety
     /// As [`Product::run`], and the tiles must be configured.
-    unsafe fn two_by_two(&self, row: usize, column: usize) {
+    unsafe fn two_by_two(&self, strip: usize, column: usize, next: *const u32, lines: usize) -> *const u32 {
+        let mut after = next;
         // SAFETY: the caller's promise; the loop reads `depth` words of each row.
         unsafe {
+            let sums = self.sums.add(strip * ROWS * self.sums_stride + column);
+            let x = self.x.add(strip * self.x_stride);
             asm!(
                 "tileloadd tmm0, [{sums0} + {sums_stride}]",
                 "tileloadd tmm1, [{sums0} + {sums_stride} + 64]",
                 "tileloadd tmm2, [{sums1} + {sums_stride}]",
                 "tileloadd tmm3, [{sums1} + {sums_stride} + 64]",
                 "2:",
-                "tileloadd tmm4, [{x0} + {x_stride}]",
+                "tileloadd tmm4, [{x0} + {line}]",
                 "tileloadd tmm6, [{panel} + {panel_stride}]",
                 "tileloadd tmm7, [{panel} + {panel_stride} + 64]",
                 "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm5, [{x1} + {x_stride}]",
+                "tileloadd tmm5, [{x1} + {line}]",
                 "tdpbf16ps tmm1, tmm4, tmm7",
                 "tdpbf16ps tmm2, tmm5, tmm6",
                 "tdpbf16ps tmm3, tmm5, tmm7",
-                "add {x0}, 64",
-                "add {x1}, 64",
+                "add {x0}, {tile}",
+                "add {x1}, {tile}",
                 "add {panel}, {step}",
+                // Into the second cache: the first one has no room for it.
+                "mov {left}, {lines}",
+                "3:",
+                "dec {left}",
+                "js 4f",
+                "prefetcht1 [{next}]",
+                "add {next}, 64",
+                "jmp 3b",
+                "4:",
                 "dec {steps}",
                 "jnz 2b",
                 "tilestored [{sums0} + {sums_stride}], tmm0",
                 "tilestored [{sums0} + {sums_stride} + 64], tmm1",
                 "tilestored [{sums1} + {sums_stride}], tmm2",
                 "tilestored [{sums1} + {sums_stride} + 64], tmm3",
-                sums0 = in(reg) self.sums.add(row * self.sums_stride + column),
-                sums1 = in(reg) self.sums.add((row + ROWS) * self.sums_stride + column),
+                sums0 = in(reg) sums,
+                sums1 = in(reg) sums.add(ROWS * self.sums_stride),
                 sums_stride = in(reg) 4 * self.sums_stride,
-                x0 = inout(reg) self.x.add(row * self.x_stride) => _,
-                x1 = inout(reg) self.x.add((row + ROWS) * self.x_stride) => _,
-                x_stride = in(reg) 4 * self.x_stride,
+                x0 = inout(reg) x => _,
+                x1 = inout(reg) x.add(self.x_stride) => _,
+                line = in(reg) 4 * WORDS,
                 panel = inout(reg) self.panel.add(column) => _,
-                panel_stride = in(reg) 4 * self.panel_stride,
-                step = in(reg) 4 * WORDS * self.panel_stride,
+                panel_stride = in(reg) 4 * PANEL,
                 steps = inout(reg) self.depth / WORDS => _,
+                next = inout(reg) after,
+                lines = in(reg) lines,
+                left = out(reg) _,
+                tile = const TILE,
+                step = const STEP,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
         }
+        after
     }
 
     /// 16 rows by all 64 columns.
     ///
     /// # Safety
     /// As [`Product::two_by_two`].
-    unsafe fn one_by_four(&self, row: usize) {
+    unsafe fn one_by_four(&self, strip: usize, next: *const u32, lines: usize) {
         // SAFETY: the caller's promise; the loop reads `depth` words of each row.
         unsafe {
             asm!(
@@ -176,7 +206,16 @@ impl Product {
                 "tileloadd tmm2, [{sums} + {sums_stride} + 128]",
                 "tileloadd tmm3, [{sums} + {sums_stride} + 192]",
                 "2:",
-                "tileloadd tmm4, [{x} + {x_stride}]",
+                // Into the first cache: few rows go through one step after the other.
+                "mov {left}, {lines}",
+                "3:",
+                "dec {left}",
+                "js 4f",
+                "prefetcht0 [{next}]",
+                "add {next}, 64",
+                "jmp 3b",
+                "4:",
+                "tileloadd tmm4, [{x} + {line}]",
                 "tileloadd tmm5, [{panel} + {panel_stride}]",
                 "tdpbf16ps tmm0, tmm4, tmm5",
                 "tileloadd tmm6, [{panel} + {panel_stride} + 64]",
@@ -185,7 +224,7 @@ impl Product {
                 "tdpbf16ps tmm2, tmm4, tmm7",
                 "tileloadd tmm5, [{panel} + {panel_stride} + 192]",
                 "tdpbf16ps tmm3, tmm4, tmm5",
-                "add {x}, 64",
+                "add {x}, {tile}",
                 "add {panel}, {step}",
                 "dec {steps}",
                 "jnz 2b",
@@ -193,14 +232,18 @@ impl Product {
                 "tilestored [{sums} + {sums_stride} + 64], tmm1",
                 "tilestored [{sums} + {sums_stride} + 128], tmm2",
                 "tilestored [{sums} + {sums_stride} + 192], tmm3",
-                sums = in(reg) self.sums.add(row * self.sums_stride),
+                sums = in(reg) self.sums.add(strip * ROWS * self.sums_stride),
                 sums_stride = in(reg) 4 * self.sums_stride,
-                x = inout(reg) self.x.add(row * self.x_stride) => _,
-                x_stride = in(reg) 4 * self.x_stride,
+                x = inout(reg) self.x.add(strip * self.x_stride) => _,
+                line = in(reg) 4 * WORDS,
                 panel = inout(reg) self.panel => _,
-                panel_stride = in(reg) 4 * self.panel_stride,
-                step = in(reg) 4 * WORDS * self.panel_stride,
+                panel_stride = in(reg) 4 * PANEL,
                 steps = inout(reg) self.depth / WORDS => _,
+                next = inout(reg) next => _,
+                lines = in(reg) lines,
+                left = out(reg) _,
+                tile = const TILE,
+                step = const STEP,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

@@ -24,11 +24,13 @@ fn halves(word: u32) -> [f64; 2] {
 fn tiles_agree_with_f64() {
     let _emulated = emulator::install();
     let mut rng = fastrand::Rng::with_seed(7);
-    for (rows, depth) in [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (5, 3)] {
-        let (rows, depth) = (rows * ROWS, depth * WORDS);
+    for (strips, depth) in [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (5, 3)] {
+        let (rows, depth) = (strips * ROWS, depth * WORDS);
         // Strides longer than what is used: nothing beyond may be read into the sums.
-        let (x_stride, sums_stride) = (depth + 16, PANEL + 32);
-        let x = pairs(&mut rng, rows * x_stride);
+        let (x_stride, sums_stride) = (ROWS * (depth + 16), PANEL + 32);
+        let x = pairs(&mut rng, strips * x_stride);
+        let word =
+            |row: usize, k: usize| x[row / ROWS * x_stride + k / WORDS * ROWS * WORDS + row % ROWS * WORDS + k % WORDS];
         let panel = pairs(&mut rng, depth * PANEL);
         let mut sums = Aligned::<f32>::zeros(rows * sums_stride);
         sums.iter_mut().for_each(|sum| *sum = rng.f32());
@@ -37,11 +39,12 @@ fn tiles_agree_with_f64() {
             x: x.as_ptr(),
             x_stride,
             panel: panel.as_ptr(),
-            panel_stride: PANEL,
             depth,
             sums: sums.as_mut_ptr(),
             sums_stride,
             rows,
+            next: panel.as_ptr(),
+            next_lines: 7 * strips,
         };
         // SAFETY: the memory is as long as the product says, and tiles are there or emulated.
         unsafe { product.run() };
@@ -53,7 +56,7 @@ fn tiles_agree_with_f64() {
                     continue;
                 }
                 let products = (0..depth).map(|k| {
-                    let (a, b) = (halves(x[row * x_stride + k]), halves(panel[k * PANEL + column]));
+                    let (a, b) = (halves(word(row, k)), halves(panel[k * PANEL + column]));
                     a[0] * b[0] + a[1] * b[1]
                 });
                 let exact = f64::from(was) + products.sum::<f64>();
