@@ -160,6 +160,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn zero_where_less(self, probe: Self, bound: Self) -> Self;
     /// 2^n by lane, where `self` is `1.5 * 2^23 + n` and n is an integer in -126..=127.
     unsafe fn power_of_two(self) -> Self;
+    /// `self * 2^n` by lane for an integer n <= 127; zero where n is far below -127.
+    unsafe fn times_power_of_two(self, n: Self) -> Self;
+    /// Whether some lane is greater than the one of `other`, or does not compare.
+    unsafe fn exceeds(self, other: Self) -> bool;
     /// The sum of the lanes, in a fixed order.
     unsafe fn sum_lanes(self) -> f32;
     /// The greatest lane.

@@ -1,3 +1,4 @@
+use super::activations::Halves;
 use super::*;
 
 fn random(seed: u64, len: usize) -> Vec<f32> {
@@ -282,7 +283,10 @@ fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
                 let stride = out.stride();
                 let bits = |row: usize| match format {
                     Format::F32 => out.values[row * stride..][..stride].iter().map(|value| value.to_bits()).collect(),
-                    Format::Bf16 => out.words[row * stride..][..stride].to_vec(),
+                    Format::Bf16 => {
+                        let halves = Halves { is_tiled: out.is_tiled, stride: 2 * stride };
+                        (0..stride).map(|word| out.words[halves.at(row, 2 * word) / 2]).collect()
+                    }
                     Format::Q8 => {
                         let scale = out.scales[row].to_bits();
                         out.words[row * stride..][..stride].iter().copied().chain([scale]).collect()

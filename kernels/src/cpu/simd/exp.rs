@@ -4,6 +4,8 @@ use super::Vector;
 
 /// Below this e^x is no normal number: the result is zero, exactly, so that a masked score has no weight at all.
 const LOWEST: f32 = -87.3;
+/// So low that the power of two is zero.
+const LOWEST_COARSE: f32 = -150.0;
 /// Above this e^x overflows: the argument is clamped.
 const HIGHEST: f32 = 88.0;
 /// Adding it to a number of magnitude under 2^22 leaves that number, rounded to an integer, in the low bits.
@@ -22,25 +24,6 @@ const LN_2_LOW: f32 = -2.121_944_4e-4;
 #[inline(always)]
 pub(crate) unsafe fn exp<V: Vector>(x: V) -> V {
     // SAFETY: the caller's promise.
-    unsafe { series(x, [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0]) }
-}
-
-/// [`exp`] to 6e-5 relative, by the polynomial of degree 4: for what is rounded to bf16 next, which is thirty times
-/// coarser.
-///
-/// # Safety
-/// As [`exp`].
-#[inline(always)]
-pub(crate) unsafe fn exp_coarse<V: Vector>(x: V) -> V {
-    // SAFETY: the caller's promise.
-    unsafe { series(x, [1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0]) }
-}
-
-/// # Safety
-/// As [`exp`].
-#[inline(always)]
-unsafe fn series<V: Vector, const TERMS: usize>(x: V, coefficients: [f32; TERMS]) -> V {
-    // SAFETY: the caller's promise.
     unsafe {
         let lowest = V::splat(LOWEST);
         let clamped = V::splat(HIGHEST).min(lowest.max(x));
@@ -49,10 +32,39 @@ unsafe fn series<V: Vector, const TERMS: usize>(x: V, coefficients: [f32; TERMS]
         let n = shifted.sub(rounder);
         let r = n.mul_add(V::splat(-LN_2_HIGH), clamped);
         let r = n.mul_add(V::splat(-LN_2_LOW), r);
+        let terms = [1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0];
+        polynomial(r, terms).mul(shifted.power_of_two()).zero_where_less(x, lowest)
+    }
+}
+
+/// e^x for x <= 0 to 6e-5 relative, by the polynomial of degree 4: for what is rounded to bf16 next, which is thirty times
+/// coarser. As exact as [`exp`] at 0 and at -inf.
+///
+/// # Safety
+/// As [`exp`].
+#[inline(always)]
+pub(crate) unsafe fn exp_coarse<V: Vector>(x: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let rounder = V::splat(ROUNDER);
+        // A number that is not one stays so.
+        let x = V::splat(LOWEST_COARSE).max(x);
+        let n = x.mul_add(V::splat(std::f32::consts::LOG2_E), rounder).sub(rounder);
+        let r = n.mul_add(V::splat(-std::f32::consts::LN_2), x);
+        polynomial(r, [1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0]).times_power_of_two(n)
+    }
+}
+
+/// # Safety
+/// As [`exp`].
+#[inline(always)]
+unsafe fn polynomial<V: Vector, const TERMS: usize>(x: V, coefficients: [f32; TERMS]) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
         let mut sum = V::splat(coefficients[0]);
         for coefficient in &coefficients[1..] {
-            sum = sum.mul_add(r, V::splat(*coefficient));
+            sum = sum.mul_add(x, V::splat(*coefficient));
         }
-        sum.mul(shifted.power_of_two()).zero_where_less(x, lowest)
+        sum
     }
 }

@@ -156,6 +156,17 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
+        let power = |n: f32| f32::from_bits(((n.max(-127.0) as i32 + 127) as u32) << 23);
+        self.zip(n, |value, n| value * power(n))
+    }
+
+    #[inline(always)]
+    unsafe fn exceeds(self, other: Self) -> bool {
+        self.0.into_iter().zip(other.0).any(|(a, b)| a > b || a.is_nan() || b.is_nan())
+    }
+
+    #[inline(always)]
     unsafe fn sum_lanes(self) -> f32 {
         (self.0[0] + self.0[1]) + (self.0[2] + self.0[3])
     }

@@ -28,6 +28,19 @@ fn coarse_exp_is_far_closer_than_bf16() {
     }
 }
 
+#[test]
+fn coarse_exp_is_exact_where_masks_rely_on_it() {
+    for &path in Path::available() {
+        let mut values = [0.0_f32; 16];
+        values[1] = f32::NEG_INFINITY;
+        values[2] = f32::NAN;
+        values[3] = -1e30;
+        dispatch(path, CoarseExpAll(&mut values));
+        assert_eq!((values[0], values[1], values[3], values[4]), (1.0, 0.0, 0.0, 1.0), "{path:?}");
+        assert!(values[2].is_nan(), "{path:?}");
+    }
+}
+
 impl Kernel for ExpAll<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {

@@ -198,6 +198,18 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     }
 
     #[inline(always)]
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe { Self(_mm512_scalef_ps(self.0, n.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn exceeds(self, other: Self) -> bool {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_NLE_UQ>(self.0, other.0) != 0 }
+    }
+
+    #[inline(always)]
     unsafe fn sum_lanes(self) -> f32 {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_reduce_add_ps(self.0) }
@@ -373,6 +385,22 @@ impl Vector for Avx2 {
             let exponent = _mm256_slli_epi32::<23>(_mm256_castps_si256(self.0));
             Self(_mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f80_0000))))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn times_power_of_two(self, n: Self) -> Self {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let n = _mm256_cvtps_epi32(_mm256_max_ps(n.0, _mm256_set1_ps(-127.0)));
+            let power = _mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127)));
+            Self(_mm256_mul_ps(self.0, _mm256_castsi256_ps(power)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn exceeds(self, other: Self) -> bool {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_NLE_UQ>(self.0, other.0)) != 0 }
     }
 
     #[inline(always)]

@@ -27,13 +27,17 @@ impl RowTile<'_> {
             }
             for (query, scores) in state.scores.chunks_exact(KEY_TILE).enumerate().take(queries) {
                 let before = state.greatest[query];
-                let mut greatest = V::splat(before);
-                for vec in 0..vecs {
+                let mut greatest = V::load(scores.as_ptr());
+                for vec in 1..vecs {
                     greatest = greatest.max(V::load(scores.as_ptr().add(vec * V::LANES)));
                 }
-                let greatest = greatest.max_lane();
-                state.greatest[query] = greatest;
-                state.decay[query] = before - greatest;
+                state.decay[query] = 0.0;
+                // After the first tiles it seldom is.
+                if greatest.exceeds(V::splat(before)) {
+                    let greatest = V::splat(before).max(greatest).max_lane();
+                    state.greatest[query] = greatest;
+                    state.decay[query] = before - greatest;
+                }
             }
             for lanes in state.decay.chunks_exact_mut(V::LANES) {
                 exp(V::load(lanes.as_ptr())).store(lanes.as_mut_ptr());
