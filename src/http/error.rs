@@ -35,9 +35,13 @@ pub fn body(error: &Error) -> Value {
     json!({ "error": { "message": error.to_string(), "type": kind, "param": error.at_param(), "code": code } })
 }
 
-/// The kind that a response of ours with this status and code came from.
+/// The kind that a response of ours with this status and code came from. An error that ends a stream has a code alone.
 pub fn kind_of(status: u16, code: Option<&str>) -> ErrorKind {
     match (status, code) {
+        (_, Some("rate_limit_exceeded")) => ErrorKind::Overloaded,
+        (_, Some("unavailable")) => ErrorKind::Unavailable,
+        (_, Some("deadline_exceeded")) => ErrorKind::DeadlineExceeded,
+        (_, Some("storage_full")) => ErrorKind::Full,
         (400, Some("context_length_exceeded")) => ErrorKind::ContextLength,
         (400, _) => ErrorKind::InvalidInput,
         (403, _) => ErrorKind::Forbidden,
@@ -100,6 +104,13 @@ mod tests {
             let body = body(&error);
             assert_eq!(body["error"]["message"], "why");
             assert_eq!(kind_of(status, body["error"]["code"].as_str()), kind);
+        }
+    }
+
+    #[test]
+    fn an_error_that_ends_a_stream_is_known_by_its_code() {
+        for kind in [ErrorKind::Overloaded, ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Full] {
+            assert_eq!(kind_of(500, body(&Error::new(kind, "why"))["error"]["code"].as_str()), kind);
         }
     }
 

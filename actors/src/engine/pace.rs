@@ -14,6 +14,12 @@ const LARGEST_SHARE: f64 = 1.4;
 const FORGETTING: f64 = 0.999;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
+/// Its weight where decoding alone took longer than was known: what is stored meanwhile makes a step slow, and longer ones should
+/// not follow from that.
+const LEARNING_SLOW_DECODES: f64 = 0.05;
+/// Its weight where a row took longer than was known: rows cost more the further a prompt is, and a step that is too long is
+/// what answers feel.
+const LEARNING_UPWARDS: f64 = 0.5;
 /// Rows of a step from which on its time says what a row takes: in shorter ones the pass over the weights counts for more.
 const TELLING_ROWS: usize = 128;
 /// Of this many rows of a busy step one is background work's.
@@ -110,14 +116,19 @@ impl Pace {
         let learn =
             |known: &mut Option<f64>, seen: f64| *known = Some(known.map_or(seen, |old| old + LEARNING * (seen - old)));
         match prefilling {
-            0 if decoding > 0 => learn(&mut self.decode_ms[bucket(decoding)], ms),
+            0 if decoding > 0 => {
+                let known = &mut self.decode_ms[bucket(decoding)];
+                let weight = |old: f64| if ms > old { LEARNING_SLOW_DECODES } else { LEARNING };
+                *known = Some(known.map_or(ms, |old| old + weight(old) * (ms - old)));
+            }
             0 => {}
             rows => {
                 // What the pass over the weights costs is not the rows'.
                 let alone = self.decoding_ms(decoding.max(1)).unwrap_or(0.0);
-                learn(&mut self.row_ms, (ms - alone).max(0.0) / rows as f64);
+                let seen = (ms - alone).max(0.0) / rows as f64;
+                let upwards = |old: f64| if seen > old { LEARNING_UPWARDS } else { LEARNING };
+                self.row_ms = Some(self.row_ms.map_or(seen, |old| old + upwards(old) * (seen - old)));
                 if rows >= TELLING_ROWS {
-                    let seen = (ms - alone).max(0.0) / rows as f64;
                     // Down at once, up slowly: a slow start says nothing once a faster step was seen.
                     learn(&mut self.least_row_ms, seen);
                     self.least_row_ms = self.least_row_ms.map(|known| if seen < known { seen } else { known });
@@ -167,6 +178,11 @@ mod tests {
         }
         let row_ms = pace.row_ms.unwrap();
         assert!((row_ms - 1.0).abs() < 0.01, "{row_ms}");
+        pace.observe(4, 50, 200.0);
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 53, "rows that take twice as long are half believed at once");
+        pace.observe(4, 50, 150.0);
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 57, "and faster ones a fifth");
+        (0..50).for_each(|_| pace.observe(4, 50, 150.0));
         assert_eq!(pace.least_row_ms(), 0.0, "short steps say nothing of long ones");
         pace.observe(4, 200, 250.0);
         assert!((pace.least_row_ms() - 0.75).abs() < 0.01, "{}", pace.least_row_ms());

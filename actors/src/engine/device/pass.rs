@@ -93,6 +93,8 @@ impl<B: Backend> Device<B> {
         }
         if !is_repeat {
             self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
+            let after_ms = started.elapsed_ms() - ms;
+            tracing::trace!(decoding, prefilling = prefilling[0], background = prefilling[1], ms, after_ms, "a step");
             if self.background_waits {
                 self.pace.owe(prefilling[0], prefilling[1]);
             }
