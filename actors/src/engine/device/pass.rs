@@ -82,6 +82,20 @@ impl<B: Backend> Device<B> {
                 }
             }
         }
+        self.end_tails(over);
+        if !is_repeat {
+            self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
+            let after_ms = started.elapsed_ms() - ms;
+            tracing::trace!(decoding, prefilling = prefilling[0], background = prefilling[1], ms, after_ms, "a step");
+            if self.background_waits {
+                self.pace.owe(prefilling[0], prefilling[1]);
+            }
+        }
+    }
+
+    /// Answers that are over, as (sequence, tail) in ascending order: their text is filed, their blocks are free.
+    fn end_tails(&mut self, over: Vec<(usize, usize)>) {
+        // From the last on: a tail that ends moves those behind it.
         for (index, at) in over.into_iter().rev() {
             let sequence = &mut self.sequences[index];
             if let State::Decoding(tails) = &mut sequence.state {
@@ -89,14 +103,6 @@ impl<B: Backend> Device<B> {
                 if tails.is_empty() {
                     sequence.state = State::Ended;
                 }
-            }
-        }
-        if !is_repeat {
-            self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
-            let after_ms = started.elapsed_ms() - ms;
-            tracing::trace!(decoding, prefilling = prefilling[0], background = prefilling[1], ms, after_ms, "a step");
-            if self.background_waits {
-                self.pace.owe(prefilling[0], prefilling[1]);
             }
         }
     }
