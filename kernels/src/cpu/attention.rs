@@ -138,6 +138,12 @@ fn check(pool: &KvPool, layer: usize, q: &Matrix, groups: &[RowGroup<'_>], out: 
     }
 }
 
+/// Whether a query at position `row` sees the key at position `key`.
+#[inline(always)]
+fn sees(row: u32, key: u32, window: Option<u32>) -> bool {
+    key != u32::MAX && key <= row && window.is_none_or(|window| row - key < window)
+}
+
 fn spans(key_positions: &[u32]) -> Vec<Span> {
     let span = |tile: &[u32]| {
         let ends = |(least, greatest): (u32, u32), position: &u32| (least.min(*position), greatest.max(*position));

@@ -16,6 +16,8 @@ pub enum Fate {
     Answered { answer: Answer, after_ms: f64 },
     /// Told that there is no room or no time for it.
     Refused { after_ms: f64 },
+    /// Its connection was closed, or never taken.
+    Lost,
 }
 
 /// Which endpoint.
@@ -28,7 +30,7 @@ pub enum Endpoint {
 /// Sends a request and waits for its end.
 ///
 /// # Errors
-/// What is no refusal.
+/// What neither refuses it nor loses it.
 pub async fn send(clients: &Clients, endpoint: Endpoint, request: &Value) -> Result<Fate> {
     let clock = Stopwatch::start();
     let answer = match endpoint {
@@ -41,18 +43,25 @@ pub async fn send(clients: &Clients, endpoint: Endpoint, request: &Value) -> Res
         Err(error) if matches!(error.kind(), ErrorKind::Overloaded | ErrorKind::DeadlineExceeded) => {
             Ok(Fate::Refused { after_ms })
         }
+        Err(error) if error.kind() == ErrorKind::Unavailable => Ok(Fate::Lost),
         Err(error) => Err(error),
     }
 }
 
-/// Sends all requests, `per_s` of them a second on average with exponentially distributed gaps between them, and waits for
-/// their ends, which are not in the order of the requests.
+/// Requests of which the last one was sent.
+#[derive(Debug, Default)]
+pub struct Arrived {
+    under_way: JoinSet<Result<Fate>>,
+    fates: Vec<Fate>,
+}
+
+/// Sends all requests, `per_s` of them a second on average with exponentially distributed gaps between them.
 ///
 /// # Errors
-/// The first that is no refusal.
-pub async fn arrive(clients: &Clients, endpoint: Endpoint, requests: Vec<Value>, per_s: f64) -> Result<Vec<Fate>> {
-    let clock = Stopwatch::start();
-    let (mut under_way, mut fates, mut due_s) = (JoinSet::new(), Vec::new(), 0.0);
+/// The first of [`send`].
+pub async fn arrive(clients: &Clients, endpoint: Endpoint, requests: Vec<Value>, per_s: f64) -> Result<Arrived> {
+    let (clock, mut due_s) = (Stopwatch::start(), 0.0);
+    let Arrived { mut under_way, mut fates } = Arrived::default();
     for request in requests {
         // Above zero, so that it has a logarithm.
         let uniform = (clients.below(1 << 52) + 1) as f64 / (1_u64 << 52) as f64;
@@ -64,10 +73,20 @@ pub async fn arrive(clients: &Clients, endpoint: Endpoint, requests: Vec<Value>,
             fates.push(ended.map_err(|_| broken_off())??);
         }
     }
-    while let Some(ended) = under_way.join_next().await {
-        fates.push(ended.map_err(|_| broken_off())??);
+    Ok(Arrived { under_way, fates })
+}
+
+impl Arrived {
+    /// What became of them, not in the order of the requests.
+    ///
+    /// # Errors
+    /// The first of [`send`].
+    pub async fn ends(mut self) -> Result<Vec<Fate>> {
+        while let Some(ended) = self.under_way.join_next().await {
+            self.fates.push(ended.map_err(|_| broken_off())??);
+        }
+        Ok(self.fates)
     }
-    Ok(fates)
 }
 
 fn broken_off() -> Error {

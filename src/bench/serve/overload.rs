@@ -20,6 +20,8 @@ const SHORT_PROMPT: usize = 32;
 const QUIET: usize = 5;
 /// The service is well again once a short prompt takes at most so many times what it took before.
 const WELL: f64 = 2.0;
+/// Between two prompts that look whether it is.
+const PROBE: Duration = Duration::from_millis(50);
 /// How long that may take before it is given up.
 const PATIENCE_S: f64 = 120.0;
 
@@ -55,6 +57,8 @@ pub struct Report {
     /// Answered, but not in time.
     pub late: usize,
     pub refused: usize,
+    /// Without an answer of any kind.
+    pub lost: usize,
     /// From a request to its refusal.
     pub refused_ms: Percentiles,
     /// The longest of them.
@@ -91,12 +95,8 @@ pub async fn measure(clients: Clients, options: Options) -> Result<Report> {
     let offered_per_s = best * options.times;
     let requests = (0..(offered_per_s * options.overload_s).round() as usize).map(|_| options.request(&clients));
     let requests = requests.collect();
-    let recovery = async {
-        tokio::time::sleep(Duration::from_secs_f64(options.overload_s)).await;
-        recovery(&clients, quiet_ms).await
-    };
-    let overload = arrive(&clients, Endpoint::Completions, requests, offered_per_s);
-    let (fates, recovery_s) = tokio::try_join!(overload, recovery)?;
+    let arrived = arrive(&clients, Endpoint::Completions, requests, offered_per_s).await?;
+    let (fates, recovery_s) = tokio::try_join!(arrived.ends(), recovery(&clients, quiet_ms))?;
     Ok(options.report(calm, best, &fates, recovery_s))
 }
 
@@ -119,7 +119,7 @@ impl Options {
             .iter()
             .filter_map(|fate| match fate {
                 Fate::Refused { after_ms } => Some(*after_ms),
-                Fate::Answered { .. } => None,
+                Fate::Answered { .. } | Fate::Lost => None,
             })
             .collect();
         let (answered, in_time) = (fates.iter().filter(answered).count(), fates.iter().filter(in_time).count());
@@ -133,6 +133,7 @@ impl Options {
             answered,
             late: answered - in_time,
             refused: refused_ms.len(),
+            lost: fates.len() - answered - refused_ms.len(),
             refused_most_ms: refused_ms.iter().copied().fold(0.0, f64::max),
             refused_ms: Percentiles::of(refused_ms),
             recovery_s,
@@ -168,6 +169,7 @@ async fn recovery(clients: &Clients, quiet_ms: f64) -> Result<f64> {
         if matches!(fate, Fate::Answered { answer, .. } if answer.first_ms <= WELL * quiet_ms) {
             break;
         }
+        tokio::time::sleep(PROBE).await;
     }
     Ok(clock.elapsed_s())
 }

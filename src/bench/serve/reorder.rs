@@ -57,7 +57,7 @@ pub async fn measure(clients: Clients, options: rag::Options, per_s: f64, window
         clients.chat(question).await?;
     }
     clients.settle().await?;
-    let fates = arrive(&clients, Endpoint::Chat, questions, per_s).await?;
+    let fates = arrive(&clients, Endpoint::Chat, questions, per_s).await?.ends().await?;
     let (mut ttft_ms, mut prompt_tokens, mut cached_tokens) = (0.0, 0, 0);
     let mut answered = 0;
     for fate in &fates {

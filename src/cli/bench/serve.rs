@@ -276,8 +276,8 @@ fn print_overload(report: &overload::Report) -> Result<()> {
         output::line(&format!("{:>4} clients: {:.2} requests/s answered in time", calm.clients, calm.goodput_per_s))?;
     }
     output::line(&format!(
-        "{:.2} requests/s arrived: {:.2} answered in time ({:.2} of the best), {} late, {} refused",
-        report.offered_per_s, report.goodput_per_s, report.of_best, report.late, report.refused
+        "{:.2} requests/s arrived: {:.2} answered in time ({:.2} of the best), {} late, {} refused, {} lost",
+        report.offered_per_s, report.goodput_per_s, report.of_best, report.late, report.refused, report.lost
     ))?;
     output::line(&format!(
         "refused after {:.1} ms (p50), {:.1} ms (p99), {:.1} ms at most",

@@ -5,7 +5,7 @@ mod gather;
 mod softmax;
 
 use super::format::{DotBf16, KvFormat, Wide, WideBf16};
-use super::{AttentionOptions, SequenceView, Span};
+use super::{AttentionOptions, SequenceView, Span, sees};
 use crate::aligned::SharedMut;
 use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
@@ -226,7 +226,7 @@ impl RowTile<'_> {
             for (row, mask) in self.positions.iter().zip(mask.chunks_exact_mut(KEY_TILE)) {
                 mask.fill(f32::NEG_INFINITY);
                 for (slot, key) in positions.iter().enumerate() {
-                    if key <= row && row - key < window && *key != u32::MAX {
+                    if sees(*row, *key, self.options.window) {
                         mask[slot] = f32::INFINITY;
                         slots = slots.max(slot + 1);
                     }

@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::{AttentionOptions, RowGroup};
+use super::{AttentionOptions, RowGroup, sees};
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, KvPool};
 
@@ -59,8 +59,4 @@ pub fn attention_weights(
         });
     }
     out
-}
-
-fn sees(row: u32, key: u32, window: Option<u32>) -> bool {
-    key != u32::MAX && key <= row && window.is_none_or(|window| row - key < window)
 }
