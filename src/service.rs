@@ -304,7 +304,7 @@ impl Service {
             embedder: embedder.path,
         };
         let bars = std::sync::Mutex::new(None);
-        let show = move |Loading::Loading { what, done, total }| show_loading(&bars, what, done, total);
+        let show = move |progress| show_loading(&bars, progress);
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
@@ -364,16 +364,15 @@ fn fresh_token() -> Result<String> {
     Ok(model_source::hex(&bytes))
 }
 
-/// One bar after another: loading the model, checking its weights.
-pub fn show_loading(
-    bars: &std::sync::Mutex<Option<(&'static str, Progress)>>,
-    what: &'static str,
-    done: u64,
-    total: u64,
-) {
+/// One bar after another: loading the model, checking its weights, measuring.
+pub fn show_loading(bars: &std::sync::Mutex<Option<(&'static str, Progress)>>, progress: Loading) {
+    let (what, unit, done, total) = match progress {
+        Loading::Loading { what, done, total } => (what, Unit::Bytes, done, total),
+        Loading::Measuring { done, total } => ("measuring this machine, once", Unit::Items, done, total),
+    };
     let mut bar = bars.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     if bar.as_ref().is_none_or(|(shown, _)| *shown != what) {
-        *bar = Some((what, Progress::new(what, Unit::Bytes)));
+        *bar = Some((what, Progress::new(what, unit)));
     }
     if let Some((_, progress)) = &*bar {
         progress.set(done, total);

@@ -222,11 +222,12 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         segments,
         caller: Caller::default(),
         tenant: tenant.clone(),
-        options: PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly },
+        options: PlanOptions::fixed(0.0, ReuseMode::ExactOnly),
         selection: Selection::default(),
         found_in,
         urgency: Urgency::Background,
         deadline: deadline_after(DEADLINE),
+        explain: false,
     };
     let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
     let planned_in = ran.plan.epoch.min(found_in);

@@ -4,8 +4,9 @@ mod loads;
 
 use std::sync::Arc;
 
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan};
-use ragstone_storage::residency::{Residency, Segment, SegmentResidency, SegmentState, look_up_prompt};
+use ragstone_storage::cost::CostModel;
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Prediction, ReuseMode, Source, plan, predict_without};
+use ragstone_storage::residency::{Residency, Segment, SegmentResidency, look_up_prompt};
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{Precision, Tier};
@@ -36,6 +37,8 @@ pub struct Fuse {
     pub options: PlanOptions,
     /// Whether blocks on the device may be taken, and this prompt's left there.
     pub on_device: bool,
+    /// Whether to say what would happen without each tier.
+    pub explain: bool,
 }
 
 /// A planned prompt whose loads are under way.
@@ -50,6 +53,8 @@ pub struct Fused {
     pub look_up_ms: f64,
     /// Time spent deciding.
     pub plan_ms: f64,
+    /// What is predicted if a tier had nothing, where that was asked.
+    pub without: Vec<(Tier, Prediction)>,
 }
 
 impl Service for Fusor {
@@ -77,11 +82,14 @@ impl Fusor {
         let mut residency = tracing::info_span!("look_up").in_scope(|| self.look_up(fuse))?;
         let look_up_ms = started.elapsed_ms();
         let started = self.store.env().stopwatch();
-        let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &fuse.options))?;
+        let costs = self.store.costs().model();
+        let options = PlanOptions { declines: fuse.options.declines && self.store.may_decline(), ..fuse.options };
+        let plan = tracing::info_span!("plan").in_scope(|| plan(&residency, &options, Some(&costs)))?;
         let plan_ms = started.elapsed_ms();
+        let without = if fuse.explain { without(&residency, &plan, &options, &costs)? } else { Vec::new() };
         let device = residency.device.take();
         let loads = self.start_loads(&plan, &residency)?;
-        Ok(Fused { plan, loads, device, look_up_ms, plan_ms })
+        Ok(Fused { plan, loads, device, look_up_ms, plan_ms, without })
     }
 
     /// Without reuse nothing is looked up: the tiers' counters stay what users of the cache made them.
@@ -120,6 +128,22 @@ impl Fusor {
     }
 }
 
+/// What is predicted if each tier in turn had nothing of the prompt, of those that the plan takes something from.
+fn without(
+    residency: &Residency,
+    plan: &LoadPlan,
+    options: &PlanOptions,
+    costs: &CostModel,
+) -> Result<Vec<(Tier, Prediction)>> {
+    let mut without = Vec::new();
+    for tier in Tier::ALL {
+        if let Some(prediction) = predict_without(residency, plan, options, costs, tier)? {
+            without.push((tier, prediction));
+        }
+    }
+    Ok(without)
+}
+
 /// The residency of a prompt that may reuse nothing and keep nothing: it has no keys.
 fn nothing_resident(segments: &[Segment]) -> Residency {
     let segment = |segment: &Segment| SegmentResidency {
@@ -129,7 +153,7 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         chain_key: None,
         behind_root_key: None,
         behind_root: None,
-        state: SegmentState::Missing,
+        candidates: Vec::new(),
     };
     Residency { segments: segments.iter().map(segment).collect(), ..Residency::default() }
 }

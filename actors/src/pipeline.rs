@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
@@ -20,13 +20,16 @@ use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
-use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
+use crate::report::{Citation, ReuseReport, SegmentReport, Ttft, Without};
 use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
 use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
+
+/// A prompt whose passes took so many times its part of them had none of them for itself.
+const ALONE: f64 = 1.1;
 
 /// The workers a question passes, and what they share.
 pub(crate) struct Pipeline {
@@ -197,6 +200,7 @@ impl Pipeline {
             found_in,
             urgency: Urgency::Answer,
             deadline,
+            explain: question.explain,
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
             // One for each answer: where one cannot be kept, others can.
@@ -208,17 +212,30 @@ impl Pipeline {
         };
         let ran = self.runner.run(&run, decode).await?;
         self.store.record_use(&ran.plan);
+        self.learn(&ran);
         Ok(ran)
     }
 
+    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone.
+    fn learn(&self, ran: &Sequence) {
+        let (prefill, prediction) = (&ran.prefill, ran.plan.prediction);
+        let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
+        if let Some(prediction) = prediction.filter(|_| was_alone) {
+            self.store.costs().observe_prefill(prediction.compute_ms, prefill.computing_ms);
+        }
+    }
+
     fn plan_options(&self, question: &Question) -> PlanOptions {
+        let least = Ratio::AtLeast(self.settings.recompute_ratio);
         let (reuse, ratio) = match question.reuse {
-            Reuse::Auto => (ReuseMode::Auto, self.settings.recompute_ratio),
-            Reuse::Ratio(ratio) => (ReuseMode::Auto, ratio),
-            Reuse::Exact => (ReuseMode::ExactOnly, self.settings.recompute_ratio),
-            Reuse::Off => (ReuseMode::Off, self.settings.recompute_ratio),
+            Reuse::Auto => (ReuseMode::Auto, least),
+            Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),
+            Reuse::Exact => (ReuseMode::ExactOnly, least),
+            Reuse::Off => (ReuseMode::Off, least),
         };
-        PlanOptions { ratio, reuse }
+        let selection = question.selection.unwrap_or(self.settings.selection());
+        let selection_layer = u32::try_from(selection.layer).unwrap_or(u32::MAX);
+        PlanOptions { ratio, selection_layer, reuse, declines: true }
     }
 
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
@@ -285,31 +302,18 @@ fn cut_root(segments: &mut Vec<Segment>) {
 
 fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
     let prefill = &sequence.prefill;
-    let mut segments: Vec<SegmentReport> = Vec::new();
-    for planned in &sequence.plan.segments {
-        let (source, tier) = match planned.source {
-            Source::Load { tier, .. } => ("exact", Some(tier)),
-            Source::Blend { tier, .. } => ("blend", Some(tier)),
-            Source::Compute => ("compute", None),
-        };
-        let tokens = planned.range.len() as u32;
-        match segments.last_mut() {
-            // Where text is cut is of no interest.
-            Some(last)
-                if planned.kind == SegmentKind::Text
-                    && (last.kind, last.source, last.tier) == (planned.kind, source, tier) =>
-            {
-                last.tokens += tokens;
-            }
-            _ => segments.push(SegmentReport { kind: planned.kind, tokens, source, tier }),
-        }
-    }
     ReuseReport {
         tokens: prefill.account,
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
         ratio: sequence.plan.ratio,
-        segments,
+        predicted: sequence.plan.prediction,
+        without: sequence
+            .without
+            .iter()
+            .map(|(tier, predicted)| Without { tier: *tier, predicted: *predicted })
+            .collect(),
+        segments: SegmentReport::all(&sequence.plan),
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,
             plan_ms: sequence.plan_ms,

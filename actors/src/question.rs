@@ -30,6 +30,8 @@ pub struct Question {
     pub reuse: Reuse,
     /// Which tokens of blended passages are recomputed; `None`, as the settings have it, but where the choice is measured.
     pub selection: Option<Selection>,
+    /// Whether the report says what would have happened without each tier.
+    pub explain: bool,
     /// What counts as the root; `Whole` but where that is measured.
     pub root: RootCut,
     /// Separates tenants: it is part of every KV key, so one tenant's entries never serve another. See [`check_tenant`].

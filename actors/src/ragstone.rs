@@ -29,6 +29,7 @@ use crate::fusion::Fusor;
 use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
+use crate::machine;
 use crate::pipeline::Pipeline;
 use crate::question::Question;
 use crate::retrieval::Retriever;
@@ -66,6 +67,13 @@ pub enum Progress {
         /// Bytes done.
         done: u64,
         /// Bytes in all.
+        total: u64,
+    },
+    /// This machine is measured, once for each model.
+    Measuring {
+        /// Measurements done.
+        done: u64,
+        /// Measurements in all.
         total: u64,
     },
 }
@@ -115,6 +123,7 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
+            let costs = machine::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {
@@ -123,6 +132,7 @@ impl Ragstone {
                 object: object.clone().map(|tier| tier as Arc<dyn SharedTier>),
                 shape: EntryShape::of(&loaded.model.kv_layout()),
                 admission: settings.kv_admission,
+                costs,
             };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
@@ -292,6 +302,7 @@ impl Ragstone {
         let (store, catalog) = (self.inner.pipeline.store.clone(), self.inner.catalog.clone());
         blocking(move || {
             store.flush()?;
+            machine::keep(store.costs(), store.fingerprint(), &catalog)?;
             Ok(catalog.flush()?)
         })
         .await

@@ -1,5 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+use ragstone_storage::plan::{LoadPlan, Prediction, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
@@ -110,8 +111,13 @@ pub struct ReuseReport {
     pub loads: Vec<TierLoad>,
     /// Loads that failed and were recomputed.
     pub late_misses: u32,
-    /// The recompute ratio that was asked of the blended passages.
+    /// Share of the blended passages' tokens that was recomputed behind the choosing layer.
     pub ratio: f32,
+    /// What the plan was predicted to take; `None` where nothing was known of what things cost.
+    pub predicted: Option<Prediction>,
+    /// What would have been predicted if a tier had had nothing, where that was asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub without: Vec<Without>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
     /// Where the time to the first token went.
@@ -142,6 +148,16 @@ pub struct TierLoad {
     pub ms: f64,
 }
 
+/// What would have happened without a tier.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Without {
+    /// The tier.
+    pub tier: Tier,
+    /// What the prompt would have been predicted to take.
+    #[serde(flatten)]
+    pub predicted: Prediction,
+}
+
 /// One segment of the prompt.
 #[derive(Debug, Clone, Serialize)]
 pub struct SegmentReport {
@@ -153,6 +169,63 @@ pub struct SegmentReport {
     pub source: &'static str,
     /// Where it was loaded from, or where it was already: the device.
     pub tier: Option<Tier>,
+    /// Why from there.
+    pub why: Why,
+    /// The tiers that are known to have it; of what was slow to load, where it was.
+    pub tiers: Vec<Tier>,
+    /// What was to be read for it, in bytes.
+    pub bytes: u64,
+    /// What it was predicted to take, by itself.
+    pub predicted: Option<SegmentPrediction>,
+}
+
+impl SegmentReport {
+    /// What a plan says of a segment.
+    fn of(planned: &SegmentPlan) -> Self {
+        let source = match planned.source {
+            Source::Load { .. } => "exact",
+            Source::Blend { .. } => "blend",
+            Source::Compute => "compute",
+        };
+        Self {
+            kind: planned.kind,
+            tokens: planned.range.len() as u32,
+            source,
+            tier: planned.source.tier(),
+            why: planned.why,
+            tiers: planned.tiers.clone(),
+            bytes: planned.bytes,
+            predicted: planned.predicted,
+        }
+    }
+
+    /// Whether it is text as `next` is, from where that is: where text is cut is of no interest.
+    fn goes_on_with(&self, next: &Self) -> bool {
+        let place = |it: &Self| (it.kind, it.source, it.tier, it.why);
+        next.kind == SegmentKind::Text && place(self) == place(next)
+    }
+
+    fn append(&mut self, next: &Self) {
+        self.tokens += next.tokens;
+        self.bytes += next.bytes;
+        if let (Some(all), Some(more)) = (&mut self.predicted, next.predicted) {
+            all.load_ms += more.load_ms;
+            all.compute_ms += more.compute_ms;
+            all.recompute_ms += more.recompute_ms;
+        }
+    }
+
+    /// What a plan says of a prompt, segment by segment.
+    pub(crate) fn all(plan: &LoadPlan) -> Vec<Self> {
+        let mut segments: Vec<Self> = Vec::new();
+        for segment in plan.segments.iter().map(Self::of) {
+            match segments.last_mut() {
+                Some(last) if last.goes_on_with(&segment) => last.append(&segment),
+                _ => segments.push(segment),
+            }
+        }
+        segments
+    }
 }
 
 /// Time to the first token, in milliseconds, and its parts in order.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Prediction, ReuseMode};
 use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
+use ragstone_storage::tier::Tier;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -42,6 +43,8 @@ pub(crate) struct Run {
     pub found_in: u64,
     pub urgency: Urgency,
     pub deadline: Instant,
+    /// Whether to say what would happen without each tier.
+    pub explain: bool,
 }
 
 /// A prefilled prompt.
@@ -53,6 +56,8 @@ pub(crate) struct Ran<T> {
     pub look_up_ms: f64,
     pub plan_ms: f64,
     pub late_misses: u32,
+    /// What is predicted if a tier had nothing, where that was asked.
+    pub without: Vec<(Tier, Prediction)>,
 }
 
 impl Runner {
@@ -69,8 +74,9 @@ impl Runner {
         let (mut late_misses, mut disturbances) = (0, 0);
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {
-            let fuse = Fuse { segments: segments.clone(), tenant: tenant.to_string(), options, on_device };
-            let Fused { plan, loads, device, look_up_ms, plan_ms } =
+            let (tenant_name, explain) = (tenant.to_string(), run.explain);
+            let fuse = Fuse { segments: segments.clone(), tenant: tenant_name, options, on_device, explain };
+            let Fused { plan, loads, device, look_up_ms, plan_ms, without } =
                 self.fusor.ask(fuse, remaining(*deadline)?).await?;
             if device.is_some() && self.store.epoch() != run.found_in {
                 // A passage may have gone since it was found; the device would not know that this prompt still has it.
@@ -91,7 +97,9 @@ impl Runner {
                 within: remaining(*deadline)?,
             };
             match self.prefiller.ask(request, remaining(*deadline)?).await? {
-                Ok(prefill) => return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses }),
+                Ok(prefill) => {
+                    return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses, without });
+                }
                 Err(PrefillError::Failed(error)) => return Err(error),
                 Err(PrefillError::DeviceMiss) => on_device = false,
                 // Others needed its blocks: until its time is up it is tried again.

@@ -15,6 +15,7 @@ use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
@@ -185,7 +186,7 @@ impl Bench {
         let progress = Progress::new("computing the passages' KV", Unit::Items);
         let total = self.passages.len() as u64 + 1;
         self.keep(&self.prompt(false))?;
-        let exact = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
+        let exact = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
         self.prefill(&self.host.clone(), &self.prompt(false), exact, true)?;
         for (done, passage) in self.passages.clone().into_iter().enumerate() {
             progress.set(done as u64 + 1, total);
@@ -196,7 +197,7 @@ impl Bench {
 
     fn keep(&mut self, segments: &[Segment]) -> Result<()> {
         for store in [self.host.clone(), self.disk.clone()] {
-            let options = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
+            let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
             let done = self.prefill(&store, segments, options, false)?;
             let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
             let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
@@ -229,7 +230,7 @@ impl Bench {
             Tier::Host | Tier::Device => self.host.clone(),
         };
         let started = Stopwatch::start();
-        let done = self.prefill(&store, &segments, PlanOptions { ratio, reuse }, tier == Tier::Device)?;
+        let done = self.prefill(&store, &segments, PlanOptions::fixed(ratio, reuse), tier == Tier::Device)?;
         let first = argmax(&done.logits);
         let ttft_ms = started.elapsed_ms();
         first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
@@ -253,7 +254,7 @@ impl Bench {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor { store, device, runtime });
-        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device };
+        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
         let prefix = fused.plan.device_tokens() as usize;
         let begun = self.device.begin(fused.device.as_ref(), prefix, tokens.len(), true);
@@ -322,6 +323,7 @@ fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &En
         object: None,
         shape: EntryShape::of(&model.kv_layout()),
         admission: AdmissionRule::Always,
+        costs: Costs::new(CostProfile::assumed()?),
     };
     let fingerprint = fingerprint(&identity, None, None)?;
     Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Progress as Loading, Ragstone, Settings};
+use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Ragstone, Settings};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
@@ -238,7 +238,7 @@ async fn open(config: &Config, folder: &Path) -> Result<Ragstone> {
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
     let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
     let bars = std::sync::Mutex::new(None);
-    let show = move |Loading::Loading { what, done, total }| service::show_loading(&bars, what, done, total);
+    let show = move |progress| service::show_loading(&bars, progress);
     Ok(Ragstone::open(settings, &folders, Env::from_environment()?, show).await?)
 }
 

@@ -207,6 +207,7 @@ impl Asker<'_> {
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             answers: 1,
             reuse: way.reuse,
+            explain: false,
             selection: Some(way.selection),
             root: way.root,
             tenant: way.tenant.into(),
@@ -249,10 +250,20 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ragstone_storage::plan::Why;
 
     #[test]
     fn an_answer_from_elsewhere_is_not_measured() {
-        let segment = |kind, tokens, source| SegmentReport { kind, tokens, source, tier: None };
+        let segment = |kind, tokens, source| SegmentReport {
+            kind,
+            tokens,
+            source,
+            tier: None,
+            why: Why::NotStored,
+            tiers: Vec::new(),
+            bytes: 0,
+            predicted: None,
+        };
         let prompt = |sources: &[&'static str]| {
             let mut segments = vec![segment(SegmentKind::Root, 3, "compute")];
             segments.extend(sources.iter().map(|source| segment(SegmentKind::Passage, 5, source)));

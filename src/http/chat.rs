@@ -52,6 +52,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         sampling: generation.sampling,
         answers: generation.answers,
         reuse: generation.extension.reuse,
+        explain: generation.extension.explain,
         selection: None,
         root: RootCut::Whole,
         tenant: std::mem::take(&mut generation.extension.tenant),

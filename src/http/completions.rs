@@ -83,6 +83,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             sampling,
             answers: generation.answers,
             reuse: extension.reuse,
+            explain: extension.explain,
             selection: None,
             root: RootCut::Whole,
             tenant: extension.tenant,

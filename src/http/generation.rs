@@ -108,6 +108,8 @@ pub struct Extension {
     pub documents: Vec<InlineDocument>,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
+    /// Whether the report says what would have happened without each tier.
+    pub explain: bool,
     /// Keeps this tenant's KV apart.
     pub tenant: String,
     /// Seconds this request may take; at most the configured deadline.

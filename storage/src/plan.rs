@@ -1,13 +1,21 @@
 //! The load plan: for every segment of a prompt, whether its KV is loaded, blended or computed, and whether what is
-//! computed may be filed. A pure function of what is resident.
+//! computed may be filed. A pure function of what is resident and of what things cost.
+
+mod decide;
+mod predict;
 
 use std::collections::HashSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::decide::Why;
+use self::decide::{Decision, decide, parts};
+pub use self::predict::Prediction;
+use self::predict::{Share, alone};
+use crate::cost::CostModel;
 use crate::key::KvKey;
-use crate::residency::{Residency, SegmentKind, SegmentResidency, SegmentState};
+use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind, SegmentResidency};
 use crate::tier::Tier;
 use crate::{Error, Result};
 
@@ -27,10 +35,39 @@ pub enum ReuseMode {
 /// What a plan is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PlanOptions {
-    /// Share of the blended tokens that is recomputed, 0 to 1 (CacheBlend's r).
-    pub ratio: f32,
+    /// How much of the blended tokens is recomputed.
+    pub ratio: Ratio,
+    /// The layer that chooses these tokens: those before it compute every token of what is blended.
+    pub selection_layer: u32,
     /// How far reuse may go.
     pub reuse: ReuseMode,
+    /// Whether a load that takes longer than computing is declined.
+    pub declines: bool,
+}
+
+/// The share of the blended tokens that is recomputed, 0 to 1 (CacheBlend's r).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ratio {
+    /// This one.
+    Fixed(f32),
+    /// This one (CacheBlend's r*, what quality wants), or more where that hides under the loads.
+    AtLeast(f32),
+}
+
+impl Ratio {
+    /// The least.
+    pub fn floor(self) -> f32 {
+        let (Self::Fixed(ratio) | Self::AtLeast(ratio)) = self;
+        ratio
+    }
+}
+
+impl PlanOptions {
+    /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take.
+    pub fn fixed(ratio: f32, reuse: ReuseMode) -> Self {
+        Self { ratio: Ratio::Fixed(ratio), selection_layer: 1, reuse, declines: false }
+    }
 }
 
 /// Where a segment's KV comes from.
@@ -55,8 +92,18 @@ pub enum Source {
     Compute,
 }
 
+impl Source {
+    /// The tier that it is taken from.
+    pub fn tier(&self) -> Option<Tier> {
+        match self {
+            Self::Load { tier, .. } | Self::Blend { tier, .. } => Some(*tier),
+            Self::Compute => None,
+        }
+    }
+}
+
 /// What is done about one segment.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SegmentPlan {
     /// Its index in the prompt.
     pub segment: usize,
@@ -68,6 +115,14 @@ pub struct SegmentPlan {
     pub position: u32,
     /// Where its KV comes from.
     pub source: Source,
+    /// Why from there.
+    pub why: Why,
+    /// The tiers that are known to have what was chosen; for what was declined, the tier that it was declined from.
+    pub tiers: Vec<Tier>,
+    /// What is read for it, in bytes.
+    pub bytes: u64,
+    /// What loading it and computing it are predicted to take, each by itself, in milliseconds.
+    pub predicted: Option<SegmentPrediction>,
     /// The key under which the KV computed for it may be filed, because everything before it is exact; its parent is
     /// `parent`. `None`: do not file it.
     pub file_under: Option<KvKey>,
@@ -77,6 +132,17 @@ pub struct SegmentPlan {
     pub parent: Option<KvKey>,
 }
 
+/// One segment's part in what is predicted.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SegmentPrediction {
+    /// Reading it.
+    pub load_ms: f64,
+    /// Computing what is computed of it.
+    pub compute_ms: f64,
+    /// Computing all of it.
+    pub recompute_ms: f64,
+}
+
 /// What is done about a prompt.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LoadPlan {
@@ -84,6 +150,8 @@ pub struct LoadPlan {
     pub segments: Vec<SegmentPlan>,
     /// Share of the blended tokens that is recomputed.
     pub ratio: f32,
+    /// What it is predicted to take; `None` where nothing is known of what things cost.
+    pub prediction: Option<Prediction>,
     /// Length of the prompt.
     pub total_tokens: u32,
     /// Tokens of `Load` segments.
@@ -138,75 +206,145 @@ impl LoadPlan {
 
 /// Plans a prompt.
 ///
-/// - [`SegmentState::Exact`] segments are loaded, [`SegmentState::BehindRoot`] and [`SegmentState::Lossy`] ones blended, the
-///   rest computed.
 /// - The question is always computed, and so is the last segment that has tokens: somebody has to produce the logits
 ///   of the next token.
+/// - Of the others, what is stored exactly is loaded, what is stored closely is blended, the rest is computed; unless `costs` say
+///   that computing is faster (`decide.rs`).
 /// - Only what is computed behind nothing but loaded or computed segments may be filed: exact stays exact.
 ///
 /// # Errors
 /// `InvalidInput` if the ratio is not within 0 to 1.
-pub fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
-    if !(0.0..=1.0).contains(&options.ratio) {
+pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostModel>) -> Result<LoadPlan> {
+    if !(0.0..=1.0).contains(&options.ratio.floor()) {
         return Err(Error::invalid_input(format!(
             "the recompute ratio is {}, but must be within 0 to 1",
-            options.ratio
+            options.ratio.floor()
         )));
     }
     let found = &residency.segments;
+    let tokens: Option<u32> = found.iter().try_fold(0u32, |sum, at| sum.checked_add(at.tokens));
+    let total_tokens = tokens.ok_or_else(|| Error::invalid_input("the prompt is longer than 2^32 tokens"))?;
     let last_with_tokens = found.iter().rposition(|at| at.tokens > 0);
-    let mut segments = Vec::with_capacity(found.len());
-    let mut position = 0u32;
-    let mut is_exact_so_far = true;
-    for (segment, at) in found.iter().enumerate() {
-        let source = if Some(segment) == last_with_tokens { Source::Compute } else { source_of(at, options.reuse) };
-        is_exact_so_far &= !matches!(source, Source::Blend { .. });
-        let may_file = options.reuse != ReuseMode::Off && source == Source::Compute && is_exact_so_far;
-        let end = position.checked_add(at.tokens);
-        let end = end.ok_or_else(|| Error::invalid_input("the prompt is longer than 2^32 tokens"))?;
-        segments.push(SegmentPlan {
-            segment,
-            kind: at.kind,
-            range: position..end,
-            position,
-            source,
-            file_under: at.chain_key.filter(|_| may_file && !is_stored(at)),
-            exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
-            parent: at.parent,
-        });
-        position = end;
-    }
+    let usable = |index: usize, candidate: &Candidate| {
+        let has_kv = found[index].kind != SegmentKind::Question && found[index].tokens > 0;
+        has_kv && Some(index) != last_with_tokens && may_use(candidate.kind, options.reuse)
+    };
+    let decision = decide(found, usable, options, costs);
+    let segments = segments(found, &decision, options, last_with_tokens, costs);
     let tokens_of = |wanted: fn(&Source) -> bool| {
         segments.iter().filter(|plan| wanted(&plan.source)).map(|plan| plan.range.len() as u32).sum()
     };
+    let is_exact = !segments.iter().any(|plan| matches!(plan.source, Source::Blend { .. }));
     Ok(LoadPlan {
-        ratio: options.ratio,
+        ratio: decision.ratio,
+        prediction: decision.prediction,
         epoch: residency.epoch,
-        total_tokens: position,
+        total_tokens,
         exact_tokens: tokens_of(|source| matches!(source, Source::Load { .. })),
         blended_tokens: tokens_of(|source| matches!(source, Source::Blend { .. })),
         computed_tokens: tokens_of(|source| matches!(source, Source::Compute)),
-        files_answer: options.reuse != ReuseMode::Off && is_exact_so_far,
+        files_answer: options.reuse != ReuseMode::Off && is_exact,
         root_key: found.iter().find(|at| at.kind == SegmentKind::Root).and_then(|at| at.chain_key),
         missing_behind_root: missing_behind_root(found, &segments, options.reuse),
         segments,
     })
 }
 
-/// Whether a tier that outlives the device has what would be filed.
-fn is_stored(at: &SegmentResidency) -> bool {
-    matches!(at.state, SegmentState::Exact { tier, .. } if tier != Tier::Device)
+/// What a prompt is predicted to take if a tier had nothing of it: `None` where nothing of the plan comes from there.
+///
+/// # Errors
+/// As [`plan`].
+pub fn predict_without(
+    residency: &Residency,
+    planned: &LoadPlan,
+    options: &PlanOptions,
+    costs: &CostModel,
+    tier: Tier,
+) -> Result<Option<Prediction>> {
+    if !planned.segments.iter().any(|segment| segment.source.tier() == Some(tier)) {
+        return Ok(None);
+    }
+    let bytes_per_token = costs.prefill.grid.kv_bytes_per_token();
+    let without = |at: &SegmentResidency| {
+        let elsewhere = |candidate: &Candidate| {
+            let tiers: Vec<Tier> = candidate.tiers.iter().copied().filter(|other| *other != tier).collect();
+            // On the device it is in place, so that nobody has counted what would be read.
+            let bytes = if candidate.bytes > 0 { candidate.bytes } else { u64::from(at.tokens) * bytes_per_token };
+            Some(Candidate { tier: *tiers.first()?, tiers, bytes, ..*candidate })
+        };
+        SegmentResidency { candidates: at.candidates.iter().filter_map(elsewhere).collect(), ..at.clone() }
+    };
+    let residency = Residency { segments: residency.segments.iter().map(without).collect(), ..Residency::default() };
+    Ok(plan(&residency, options, Some(costs))?.prediction)
 }
 
-fn source_of(at: &SegmentResidency, reuse: ReuseMode) -> Source {
-    match (at.state, reuse) {
-        _ if at.kind == SegmentKind::Question || at.tokens == 0 => Source::Compute,
-        (SegmentState::Exact { key, tier }, ReuseMode::Auto | ReuseMode::ExactOnly) => Source::Load { key, tier },
-        (SegmentState::BehindRoot { key, tier } | SegmentState::Lossy { key, tier }, ReuseMode::Auto) => {
-            Source::Blend { key, tier }
-        }
-        _ => Source::Compute,
+fn may_use(kind: CandidateKind, reuse: ReuseMode) -> bool {
+    match reuse {
+        ReuseMode::Auto => true,
+        ReuseMode::ExactOnly => kind == CandidateKind::Exact,
+        ReuseMode::Off => false,
     }
+}
+
+fn segments(
+    found: &[SegmentResidency],
+    decision: &Decision<'_>,
+    options: &PlanOptions,
+    last_with_tokens: Option<usize>,
+    costs: Option<&CostModel>,
+) -> Vec<SegmentPlan> {
+    let parts = parts(found, &decision.chosen);
+    let share = Share { ratio: decision.ratio, layer: options.selection_layer };
+    let mut is_exact_so_far = true;
+    let segment = |(segment, at): (usize, &SegmentResidency)| {
+        let (chosen, declined) = (decision.chosen[segment], decision.declined[segment]);
+        let source = match chosen {
+            None => Source::Compute,
+            Some(Candidate { kind: CandidateKind::Exact, key, tier, .. }) => Source::Load { key: *key, tier: *tier },
+            Some(Candidate { key, tier, .. }) => Source::Blend { key: *key, tier: *tier },
+        };
+        is_exact_so_far &= !matches!(source, Source::Blend { .. });
+        let may_file = options.reuse != ReuseMode::Off && source == Source::Compute && is_exact_so_far;
+        let part = parts[segment];
+        let predicted = costs.map(|costs| {
+            let (load_ms, compute_ms) = alone(&part, share, costs);
+            let whole = costs.prefill.prefill_us(f64::from(part.position), f64::from(part.tokens));
+            SegmentPrediction { load_ms, compute_ms, recompute_ms: whole / 1e3 }
+        });
+        SegmentPlan {
+            segment,
+            kind: at.kind,
+            range: part.position..part.position + part.tokens,
+            position: part.position,
+            source,
+            why: why(source, declined, Some(segment) == last_with_tokens),
+            tiers: chosen.map_or_else(|| declined.into_iter().collect(), |candidate| candidate.tiers.clone()),
+            bytes: chosen.map_or(0, |candidate| candidate.bytes),
+            predicted,
+            // What was declined where it is far is kept where it is near.
+            file_under: at.chain_key.filter(|_| may_file && (declined.is_some() || !is_stored(at))),
+            exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
+            parent: at.parent,
+        }
+    };
+    found.iter().enumerate().map(segment).collect()
+}
+
+fn why(source: Source, declined: Option<Tier>, is_last: bool) -> Why {
+    match source {
+        Source::Load { tier: Tier::Device, .. } => Why::InPlace,
+        Source::Load { .. } => Why::StoredExactly,
+        Source::Blend { .. } => Why::StoredClosely,
+        Source::Compute if is_last => Why::EndsThePrompt,
+        Source::Compute if declined.is_some() => Why::SlowToLoad,
+        Source::Compute => Why::NotStored,
+    }
+}
+
+/// Whether a tier that outlives the device has what would be filed.
+fn is_stored(at: &SegmentResidency) -> bool {
+    let outlives = |candidate: &Candidate| candidate.kind == CandidateKind::Exact && candidate.tier != Tier::Device;
+    at.candidates.iter().any(outlives)
 }
 
 /// Each key once, at the first passage that wants it.

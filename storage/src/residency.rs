@@ -1,8 +1,8 @@
 //! Look-up: which segments of a prompt have KV states somewhere, exact or for blending.
 //!
-//! The longest exact path comes first: from the start of the prompt, as many segments as have an entry that was
-//! computed behind exactly what stands before them here. For the passages behind it, their entries behind the root
-//! alone are candidates for blending, wherever those stand; and last, where the bucket keeps 8 bits, what it has of them.
+//! Each segment's entry that was computed behind exactly what stands before it here comes first, whether those before it were
+//! found or not: it is what a full prefill computes. A passage's entry behind the root alone is a candidate for blending, wherever
+//! the passage stands; and last, where the bucket keeps 8 bits, what it has of them.
 //! What is neither root nor passage is cut every [`TEXT_TOKENS`] tokens, so that a prompt finds whatever it has in common with
 //! an earlier one from the start on: conversations, completions, few-shot examples.
 
@@ -81,41 +81,47 @@ pub struct SegmentResidency {
     pub chain_key: Option<KvKey>,
     /// A passage's key behind the root alone (at the start, if the prompt has no root).
     pub behind_root_key: Option<KvKey>,
-    /// Where the entry of `behind_root_key` is, whatever `state` says.
+    /// Where the entry of `behind_root_key` is, whether it is a candidate or not.
     pub behind_root: Option<Tier>,
-    /// What can be loaded for it.
-    pub state: SegmentState,
+    /// What can be loaded for it, closest to what would be computed first. None for the question and for an empty segment.
+    pub candidates: Vec<Candidate>,
 }
 
-/// What can be loaded for a segment.
+#[cfg(test)]
+impl SegmentResidency {
+    /// What is closest to what would be computed: what it is, its entry, and where that is.
+    pub(crate) fn best(&self) -> Option<(CandidateKind, KvKey, Tier)> {
+        self.candidates.first().map(|candidate| (candidate.kind, candidate.key, candidate.tier))
+    }
+}
+
+/// KV that can be loaded for a segment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// How close it is to what would be computed.
+    pub kind: CandidateKind,
+    /// The entry.
+    pub key: KvKey,
+    /// The fastest tier that has it: where it would be loaded from.
+    pub tier: Tier,
+    /// The tiers that are known to have it. A slower one is not asked where object storage would be.
+    pub tiers: Vec<Tier>,
+    /// What would be read, in bytes; 0 on the device.
+    pub bytes: u64,
+}
+
+/// How close a candidate is to what would be computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SegmentState {
-    /// KV that was computed behind exactly what stands before it here. These segments are a prefix of the prompt
-    /// (empty segments aside).
-    Exact {
-        /// The entry.
-        key: KvKey,
-        /// Where it is.
-        tier: Tier,
-    },
-    /// KV that was computed behind the root alone: a candidate for blending.
-    BehindRoot {
-        /// The entry.
-        key: KvKey,
-        /// Where it is.
-        tier: Tier,
-    },
-    /// KV close to what was computed, behind what stands before it here or behind the root alone: a candidate for blending,
-    /// and never more. Passages only: behind a system prompt that is not exact, nothing could be kept.
-    Lossy {
-        /// The entry.
-        key: KvKey,
-        /// Where it is.
-        tier: Tier,
-    },
-    /// Nothing. Always so for the question and for an empty segment.
-    Missing,
+pub enum CandidateKind {
+    /// KV that was computed behind exactly what stands before it here: what a full prefill computes, whatever becomes of the
+    /// segments before it.
+    Exact,
+    /// KV that was computed behind the root alone: for blending.
+    BehindRoot,
+    /// KV close to what was computed, behind what stands before it here or behind the root alone: for blending, and never more.
+    /// Passages only: behind a system prompt that is not exact, nothing could be kept.
+    Lossy,
 }
 
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages and text, then an optional question. Pins what it
@@ -140,38 +146,45 @@ pub fn look_up_prompt(
     let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
     let objects = find_objects(store, precision, segments, &keys, on_device);
     let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
-    let mut on_exact_path = true;
     for (segment, at) in segments.iter().zip(&mut residency.segments) {
         let Some(chain_key) = at.chain_key else { continue };
         if on_device > 0 {
             on_device -= 1;
             at.behind_root = at.behind_root_key.and_then(|key| store.contains(&key));
-            at.state = SegmentState::Exact { key: chain_key, tier: Tier::Device };
+            let (kind, tier) = (CandidateKind::Exact, Tier::Device);
+            let tiers = store.tiers_of(&chain_key, tier);
+            at.candidates = vec![Candidate { kind, key: chain_key, tier, tiers, bytes: 0 }];
             continue;
         }
-        let found = &mut residency.found;
-        let mut look_up = |key: &KvKey| {
-            let hit = store.look_up_with(&objects, key, &segment.tokens)?;
-            let tier = hit.tier;
-            found.insert(*key, hit);
-            Some(tier)
+        let mut look_up = |kind: CandidateKind, key: KvKey| {
+            let hit = match kind {
+                CandidateKind::Lossy => store.look_up_lossy(&objects, &key, &segment.tokens)?,
+                _ => store.look_up_with(&objects, &key, &segment.tokens)?,
+            };
+            let (tier, bytes) = (hit.tier, hit.header.total_bytes());
+            let tiers = store.tiers_of(&key, tier);
+            // Another segment may have found it exactly: that one is to be loaded as it is.
+            residency.found.entry(key).or_insert(hit);
+            Some(Candidate { kind, key, tier, tiers, bytes })
         };
-        let tried = on_exact_path;
-        let exact = if tried { look_up(&chain_key) } else { None };
-        on_exact_path = exact.is_some();
-        at.behind_root = match at.behind_root_key {
-            None => None,
-            Some(key) if tried && key == chain_key => exact,
-            Some(key) if exact.is_some() => {
-                store.contains(&key).or_else(|| objects.contains(&key).then_some(Tier::Object))
-            }
-            Some(key) => look_up(&key),
+        let exact = look_up(CandidateKind::Exact, chain_key);
+        let is_near = exact.as_ref().is_some_and(|exact| exact.tier <= Tier::Host);
+        let behind_root = match at.behind_root_key {
+            Some(key) if key != chain_key && !is_near => look_up(CandidateKind::BehindRoot, key),
+            _ => None,
         };
-        at.state = match (exact, at.behind_root_key, at.behind_root) {
-            (Some(tier), _, _) => SegmentState::Exact { key: chain_key, tier },
-            (None, Some(key), Some(tier)) => SegmentState::BehindRoot { key, tier },
-            _ => look_up_lossy(store, &objects, at, segment, found),
+        at.behind_root = match (at.behind_root_key, &exact, &behind_root) {
+            (None, ..) => None,
+            (Some(key), exact, _) if key == chain_key => exact.as_ref().map(|exact| exact.tier),
+            (_, _, Some(candidate)) => Some(candidate.tier),
+            (Some(key), ..) => store.contains(&key).or_else(|| objects.contains(&key).then_some(Tier::Object)),
         };
+        at.candidates = exact.into_iter().chain(behind_root).collect();
+        if at.candidates.is_empty() {
+            // What was computed behind the same prefix is closer than what was behind the root.
+            let keys = [at.chain_key, at.behind_root_key].into_iter().flatten();
+            at.candidates = keys.filter_map(|key| look_up(CandidateKind::Lossy, key)).take(1).collect();
+        }
     }
     Ok(residency)
 }
@@ -215,25 +228,6 @@ fn find_objects(
     }
 }
 
-/// What only 8 bits are left of. What was computed behind the same prefix is closer than what was behind the root.
-fn look_up_lossy(
-    store: &KvStore,
-    objects: &ObjectsFound,
-    at: &SegmentResidency,
-    segment: &Segment,
-    found: &mut HashMap<KvKey, Found>,
-) -> SegmentState {
-    for key in [at.chain_key, at.behind_root_key].into_iter().flatten() {
-        if let Some(hit) = store.look_up_lossy(objects, &key, &segment.tokens) {
-            let tier = hit.tier;
-            // Another segment may have found it exactly: that one is to be loaded as it is.
-            found.entry(key).or_insert(hit);
-            return SegmentState::Lossy { key, tier };
-        }
-    }
-    SegmentState::Missing
-}
-
 /// The keys of every segment of a prompt, with nothing looked up yet. Pure. An empty segment has no KV: it has no key,
 /// and what stands behind it has the same parent as it.
 ///
@@ -254,7 +248,7 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             chain_key,
             behind_root_key: (filed && segment.kind == SegmentKind::Passage).then(|| derive(root_key)),
             behind_root: None,
-            state: SegmentState::Missing,
+            candidates: Vec::new(),
         };
         parent = chain_key.or(parent);
         if segment.kind == SegmentKind::Root {

@@ -42,7 +42,7 @@ pub use self::worth::AdmissionRule;
 pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;
-use crate::cost::CostGrid;
+use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::{Fingerprint, KvKey};
@@ -72,6 +72,8 @@ pub struct StoreOptions {
     pub shape: Option<EntryShape>,
     /// What the disk and object storage take.
     pub admission: AdmissionRule,
+    /// What this machine takes for prefills and reads; the store's reads correct them.
+    pub costs: Costs,
 }
 
 /// The tiers behind one handle. Cheap to clone; clones share the store. `Send + Sync`.
@@ -92,8 +94,6 @@ struct Inner {
     pins: Mutex<HashMap<KvKey, TierPins>>,
     /// Held while pins change, in the catalog and here.
     pin_changes: Mutex<()>,
-    /// What a prefill costs, for the policies.
-    costs: CostGrid,
     /// The engine's, once there is one.
     device: OnceLock<DeviceTier>,
 }
@@ -158,7 +158,11 @@ impl KvStore {
         let disk = DiskTier::open(dir, options.disk, env.clone(), &remembered)?;
         uses.forget_all_but(|key| disk.contains(key));
         let host = HostTier::new(options.host);
-        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.shape, options.admission));
+        if let Some(object) = &options.object {
+            object.report_reads(&options.costs);
+        }
+        let rule = (options.admission, options.costs);
+        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.shape, rule));
         let pins = remembered.pins.into_iter().map(|key| (key, tiers.pin(&key))).collect();
         let writer = |tier: Tier| {
             let tiers = Arc::clone(&tiers);
@@ -177,7 +181,6 @@ impl KvStore {
             find: Mutex::default(),
             pins: Mutex::new(pins),
             pin_changes: Mutex::default(),
-            costs: CostGrid::measured_default()?,
             device: OnceLock::new(),
         })))
     }
@@ -185,6 +188,17 @@ impl KvStore {
     /// The model that this store keeps entries of.
     pub fn fingerprint(&self) -> &Fingerprint {
         &self.0.fingerprint
+    }
+
+    /// What this machine takes for prefills and reads.
+    pub fn costs(&self) -> &Costs {
+        &self.0.tiers.worth.costs
+    }
+
+    /// Whether the plan that is made now may decline loads that take longer than computing: not under
+    /// [`AdmissionRule::Always`], and now and then not, to see whether that is still so.
+    pub fn may_decline(&self) -> bool {
+        self.0.tiers.worth.may_decline()
     }
 
     /// The clock, randomness and failpoints it was opened with.
@@ -269,6 +283,18 @@ impl KvStore {
             return Some(Tier::Host);
         }
         tiers.disk.contains(key).then_some(Tier::Disk)
+    }
+
+    /// The tiers that are known to have the key, which was found in `found`.
+    pub(crate) fn tiers_of(&self, key: &KvKey, found: Tier) -> Vec<Tier> {
+        let tiers = &self.0.tiers;
+        let has = |tier: &Tier| match tier {
+            _ if *tier == found => true,
+            Tier::Host => tiers.host.contains(key),
+            Tier::Disk => tiers.disk.contains(key),
+            Tier::Device | Tier::Object => false,
+        };
+        Tier::ALL.into_iter().filter(has).collect()
     }
 
     /// Waits until what was kept has reached the slower tiers, for `limit` at most; whether it has. BLOCKS.

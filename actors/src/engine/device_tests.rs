@@ -6,6 +6,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::key::{Fingerprint, KvKey};
@@ -107,6 +108,7 @@ impl Bench {
             object: None,
             shape: EntryShape::of(&model.kv_layout()),
             admission: AdmissionRule::Always,
+            costs: Costs::new(CostProfile::assumed().expect("read")),
         };
         let store = KvStore::open(&folder.path().join("kv"), options, MODEL, env.clone(), catalog).expect("a store");
         let block_bytes = model.kv_layout().block_bytes();
@@ -124,8 +126,8 @@ impl Bench {
     pub(super) fn fuse(&self, segments: &[Segment], reuse: ReuseMode) -> Fused {
         let (store, device) = (self.store.clone(), self.tier.clone());
         let fusor = Arc::new(Fusor { store, device, runtime: self.runtime.handle().clone() });
-        let options = PlanOptions { ratio: 0.15, reuse };
-        let fuse = Fuse { segments: segments.into(), tenant: TENANT.into(), options, on_device: true };
+        let options = PlanOptions::fixed(0.15, reuse);
+        let fuse = Fuse { segments: segments.into(), tenant: TENANT.into(), options, on_device: true, explain: false };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
     }
 

@@ -169,6 +169,8 @@ pub struct PrefillReport {
     pub load_wait_ms: f64,
     /// Everything else of the prefill.
     pub compute_ms: f64,
+    /// Its part of the passes that it shared: less than `compute_ms` where others ran beside it.
+    pub computing_ms: f64,
 }
 
 /// Who goes first.

@@ -6,7 +6,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
-use ragstone_storage::plan::{SegmentPlan, Source};
+use ragstone_storage::plan::{SegmentPlan, Source, Why};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::device::DeviceOptions;
@@ -54,6 +54,10 @@ fn compute(tokens: u32) -> LoadPlan {
         range: 0..tokens,
         position: 0,
         source: Source::Compute,
+        why: Why::NotStored,
+        tiers: Vec::new(),
+        bytes: 0,
+        predicted: None,
         file_under: None,
         exact_key: None,
         parent: None,
@@ -62,6 +66,7 @@ fn compute(tokens: u32) -> LoadPlan {
         segments: vec![segment],
         epoch: 0,
         ratio: 0.15,
+        prediction: None,
         total_tokens: tokens,
         exact_tokens: 0,
         blended_tokens: 0,

@@ -127,6 +127,8 @@ pub(crate) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, im
 /// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
 fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer, FailedLoad>>, shared: &Shared) {
     let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
+    // One round trip for all of them, where there is one.
+    readers.iter().for_each(|(_, reader)| reader.begin());
     for layer in 0..layers {
         let loaded = load_layer(readers, layer, shared);
         let failed = loaded.is_err();

@@ -10,6 +10,7 @@ use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::residency::TEXT_TOKENS;
+use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 
 use super::*;
@@ -26,7 +27,9 @@ fn repository() -> PathBuf {
 }
 
 async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> Ragstone {
-    let mut settings = Settings { disk_bytes: 64 << 20, host_bytes: 64 << 20, ..Settings::default() };
+    // So small a model computes faster than a disk is read.
+    let kv_admission = AdmissionRule::Always;
+    let mut settings = Settings { disk_bytes: 64 << 20, host_bytes: 64 << 20, kv_admission, ..Settings::default() };
     settings.prompt.date = date;
     open_with(folder, template, settings, env).await
 }
@@ -85,6 +88,7 @@ fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Question {
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
         answers: 1,
         reuse,
+        explain: false,
         selection: None,
         root: RootCut::Whole,
         tenant: String::new(),

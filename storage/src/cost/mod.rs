@@ -1,4 +1,11 @@
-//! What a prefill costs: `T(cached, new)`, measured on a grid and interpolated between.
+//! What things cost, in microseconds of this machine: a prefill, `T(cached, new)`, measured on a grid and interpolated between; and a
+//! read from each tier. Policies, admission and the load plan go by these.
+
+mod costs;
+mod read;
+
+pub use self::costs::{CostModel, CostProfile, Costs, PrefillCost};
+pub use self::read::{ReadCost, ReadMeter};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +66,21 @@ impl CostGrid {
             .map_err(|error| Error::invalid_input(format!("not a profile of prefill times: {error}")))
     }
 
+    /// A grid of times that were measured, in microseconds: a row for each of `cached_tokens`.
+    ///
+    /// # Errors
+    /// As [`CostGrid::from_json`].
+    pub fn new(
+        source: &str,
+        kv_bytes_per_token: u64,
+        cached_tokens: Vec<u32>,
+        new_tokens: Vec<u32>,
+        time_us: Vec<Vec<f64>>,
+    ) -> Result<Self> {
+        let written = Written { source: source.to_owned(), kv_bytes_per_token, cached_tokens, new_tokens, time_us };
+        Self::try_from(written).map_err(|why| Error::invalid_input(format!("not a profile of prefill times: {why}")))
+    }
+
     /// Where the times come from.
     pub fn source(&self) -> &str {
         &self.written.source
@@ -67,6 +89,11 @@ impl CostGrid {
     /// Bytes of K and V of one token, all layers together.
     pub fn kv_bytes_per_token(&self) -> u64 {
         self.written.kv_bytes_per_token
+    }
+
+    /// The longest prefill that was measured, in tokens.
+    pub fn most_new_tokens(&self) -> u32 {
+        self.written.new_tokens.last().copied().unwrap_or(1)
     }
 
     /// `T(cached, new)` in microseconds: bilinear interpolation (RAGCache, algorithm 1, lines 6 to 9), clamped at the

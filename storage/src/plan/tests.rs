@@ -4,7 +4,14 @@ use super::*;
 use crate::key::Fingerprint;
 use crate::residency::{Segment, prompt_keys};
 
-const AUTO: PlanOptions = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
+/// Without costs: what is stored is used.
+fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
+    super::plan(residency, options, None)
+}
+
+fn auto() -> PlanOptions {
+    PlanOptions::fixed(0.15, ReuseMode::Auto)
+}
 
 /// A prompt in which segment `i` has `tokens` ids that follow from `content`, and what is resident of it.
 fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[usize]) -> Residency {
@@ -18,11 +25,13 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[us
     for (index, at) in found.iter_mut().enumerate() {
         let Some(chain_key) = at.chain_key else { continue };
         at.behind_root = at.behind_root_key.filter(|_| behind_root.contains(&index)).map(|_| tier);
-        at.state = match (at.behind_root_key, at.behind_root) {
-            _ if index < exact => SegmentState::Exact { key: chain_key, tier: Tier::Host },
-            (Some(key), Some(tier)) => SegmentState::BehindRoot { key, tier },
-            _ => SegmentState::Missing,
+        let found = match (at.behind_root_key, at.behind_root) {
+            _ if index < exact => Some((CandidateKind::Exact, chain_key, Tier::Host)),
+            (Some(key), Some(tier)) => Some((CandidateKind::BehindRoot, key, tier)),
+            _ => None,
         };
+        let candidate = |(kind, key, tier)| Candidate { kind, key, tier, tiers: vec![tier], bytes: 1 };
+        at.candidates = found.map(candidate).into_iter().collect();
     }
     Residency { segments: found, ..Residency::default() }
 }
@@ -64,7 +73,7 @@ fn plans_by_table() {
         (4, &[1, 2, 3], ReuseMode::Off, "CCCCC", &[]),
     ];
     for (exact, behind_root, reuse, expected, missing) in table {
-        let plan = plan(&residency(&PROMPT, exact, behind_root), &PlanOptions { ratio: 0.15, reuse }).unwrap();
+        let plan = plan(&residency(&PROMPT, exact, behind_root), &PlanOptions::fixed(0.15, reuse)).unwrap();
         let case = format!("{exact} exact, {behind_root:?} behind the root, {reuse:?}");
         assert_eq!(letters(&plan), expected, "{case}");
         assert_eq!(plan.missing_behind_root, missing, "{case}");
@@ -80,11 +89,9 @@ fn the_last_token_is_never_taken_from_anywhere() {
         let prompt = &prompt[..if last.0 == QUESTION { 3 } else { 4 }];
         let mut residency = residency(prompt, 4, &[]);
         for at in &mut residency.segments {
-            if let SegmentState::Exact { key, .. } = at.state {
-                at.state = SegmentState::Exact { key, tier: Tier::Device };
-            }
+            at.candidates.iter_mut().for_each(|candidate| candidate.tier = Tier::Device);
         }
-        let plan = plan(&residency, &AUTO).unwrap();
+        let plan = plan(&residency, &auto()).unwrap();
         assert_eq!((plan.device_tokens(), plan.total_tokens), (30, 30 + last.1));
         // No entry tells whether it was filed: computed anew, it is offered again.
         assert_eq!(plan.segments[2].file_under.is_some(), last.0 == PASSAGE);
@@ -95,14 +102,14 @@ fn the_last_token_is_never_taken_from_anywhere() {
 
 #[test]
 fn the_exact_path_ends_where_blending_begins() {
-    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &AUTO).unwrap();
+    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &auto()).unwrap();
     let path: Vec<usize> = plan.exact_path().map(|(segment, _)| segment.segment).collect();
     assert_eq!((letters(&plan).as_str(), path, plan.device_tokens()), ("LLBCC", vec![0, 1], 0));
 }
 
 #[test]
 fn ranges_and_counts() {
-    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &AUTO).unwrap();
+    let plan = plan(&residency(&PROMPT, 2, &[1, 2]), &auto()).unwrap();
     let ranges: Vec<_> = plan.segments.iter().map(|plan| plan.range.clone()).collect();
     assert_eq!(ranges, [0..10, 10..30, 30..60, 60..100, 100..105]);
     assert_eq!((plan.exact_tokens, plan.blended_tokens, plan.computed_tokens), (30, 30, 45));
@@ -112,19 +119,19 @@ fn ranges_and_counts() {
 #[test]
 fn the_same_passage_twice_is_wanted_and_filed_once_behind_the_root() {
     let twice = [(ROOT, 4, 0), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
-    let cold = plan(&residency(&twice, 0, &[]), &AUTO).unwrap();
+    let cold = plan(&residency(&twice, 0, &[]), &auto()).unwrap();
     assert_eq!(letters(&cold), "C+C+C+C");
     assert_ne!(cold.segments[1].file_under, cold.segments[2].file_under, "each at its place");
     assert!(cold.missing_behind_root.is_empty(), "the first is behind the root");
     let after_another = [(ROOT, 4, 0), (PASSAGE, 9, 3), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
-    assert_eq!(plan(&residency(&after_another, 0, &[]), &AUTO).unwrap().missing_behind_root, [2]);
-    let warm = plan(&residency(&twice, 2, &[1, 2]), &AUTO).unwrap();
+    assert_eq!(plan(&residency(&after_another, 0, &[]), &auto()).unwrap().missing_behind_root, [2]);
+    let warm = plan(&residency(&twice, 2, &[1, 2]), &auto()).unwrap();
     assert_eq!(letters(&warm), "LLBC");
 }
 
 #[test]
 fn without_a_root_passages_start_the_prompt() {
-    let plan = plan(&residency(&[(PASSAGE, 3, 1), (PASSAGE, 3, 2), (QUESTION, 1, 3)], 0, &[]), &AUTO).unwrap();
+    let plan = plan(&residency(&[(PASSAGE, 3, 1), (PASSAGE, 3, 2), (QUESTION, 1, 3)], 0, &[]), &auto()).unwrap();
     assert_eq!((plan.root_key, plan.segments[0].parent), (None, None));
     assert_eq!(plan.segments[1].parent, plan.segments[0].file_under);
     assert_eq!(plan.missing_behind_root, [1]);
@@ -133,18 +140,18 @@ fn without_a_root_passages_start_the_prompt() {
 #[test]
 fn somebody_computes_the_last_token() {
     let no_question = [(ROOT, 4, 0), (PASSAGE, 8, 1)];
-    let warm = plan(&residency(&no_question, 2, &[1]), &AUTO).unwrap();
+    let warm = plan(&residency(&no_question, 2, &[1]), &auto()).unwrap();
     assert_eq!(letters(&warm), "LC", "computed for its logits, and not filed a second time");
     let empty_question = [(ROOT, 4, 0), (PASSAGE, 8, 1), (QUESTION, 0, 2)];
-    assert_eq!(letters(&plan(&residency(&empty_question, 2, &[1]), &AUTO).unwrap()), "LCC");
+    assert_eq!(letters(&plan(&residency(&empty_question, 2, &[1]), &auto()).unwrap()), "LCC");
 }
 
 #[test]
 fn empty_prompts_and_empty_segments() {
-    let nothing = plan(&Residency::default(), &AUTO).unwrap();
+    let nothing = plan(&Residency::default(), &auto()).unwrap();
     assert_eq!((nothing.total_tokens, nothing.segments.len()), (0, 0));
     let hollow = [(ROOT, 0, 0), (PASSAGE, 0, 1), (PASSAGE, 8, 2), (PASSAGE, 0, 3), (QUESTION, 2, 4)];
-    let plan = plan(&residency(&hollow, 0, &[]), &AUTO).unwrap();
+    let plan = plan(&residency(&hollow, 0, &[]), &auto()).unwrap();
     assert_eq!(letters(&plan), "CCC+CC");
     assert_eq!(plan.segments[2].parent, None, "an empty root is none");
     assert!(plan.missing_behind_root.is_empty());
@@ -153,7 +160,7 @@ fn empty_prompts_and_empty_segments() {
 #[test]
 fn a_ratio_outside_of_0_to_1_is_refused() {
     for ratio in [-0.1, 1.1, f32::NAN, f32::INFINITY] {
-        let error = plan(&Residency::default(), &PlanOptions { ratio, ..AUTO }).unwrap_err();
+        let error = plan(&Residency::default(), &PlanOptions::fixed(ratio, ReuseMode::Auto)).unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::InvalidInput);
     }
 }
@@ -172,7 +179,7 @@ proptest! {
     fn whatever_is_resident((prompt, exact, behind_root) in any_prompt(), reuse in 0u8..3) {
         let reuse = [ReuseMode::Auto, ReuseMode::ExactOnly, ReuseMode::Off][usize::from(reuse)];
         let residency = residency(&prompt, exact, &behind_root);
-        let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse }).unwrap();
+        let plan = plan(&residency, &PlanOptions::fixed(0.15, reuse)).unwrap();
         // The segments cover the prompt exactly, in order.
         prop_assert_eq!(plan.segments.len(), prompt.len());
         let mut position = 0;

@@ -30,11 +30,11 @@ fn key(parent: Option<KvKey>, tokens: &[u32]) -> KvKey {
 
 /// E(xact), B(ehind root), L(ossy), - (missing), one letter a segment.
 fn letters(residency: &Residency) -> String {
-    let letter = |at: &SegmentResidency| match at.state {
-        SegmentState::Exact { .. } => 'E',
-        SegmentState::BehindRoot { .. } => 'B',
-        SegmentState::Lossy { .. } => 'L',
-        SegmentState::Missing => '-',
+    let letter = |at: &SegmentResidency| match at.best() {
+        Some((CandidateKind::Exact, ..)) => 'E',
+        Some((CandidateKind::BehindRoot, ..)) => 'B',
+        Some((CandidateKind::Lossy, ..)) => 'L',
+        None => '-',
     };
     residency.segments.iter().map(letter).collect()
 }
@@ -58,7 +58,7 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     assert_eq!(found.found.len(), 4);
     assert_eq!(found.segments[1].behind_root, Some(Tier::Host), "one entry with two uses");
     assert_eq!(found.segments[2].behind_root, None, "filed behind its passage only");
-    assert_eq!(found.segments[3].state, SegmentState::BehindRoot { key: key(Some(root_key), &[4]), tier: Tier::Host });
+    assert_eq!(found.segments[3].best(), Some((CandidateKind::BehindRoot, key(Some(root_key), &[4]), Tier::Host)));
 
     // Another order: the passage behind the root alone is blended, the one filed behind it is not found.
     let found = look_up(&[root(&[1]), passage(&[3, 3]), passage(&[2, 2]), passage(&[4])]);
@@ -99,10 +99,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     put(&store, Tier::Host, entry_behind(Some(keys[0]), &[3; 4]));
 
     let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &prompt).unwrap();
-    let tiers = found.segments.iter().map(|at| match at.state {
-        SegmentState::Exact { tier, .. } => Some(tier),
-        _ => None,
-    });
+    let tiers = found.segments.iter().map(|at| at.best().map(|(_, _, tier)| tier));
     assert_eq!(tiers.collect::<Vec<_>>(), [Some(Tier::Device), None, Some(Tier::Device), Some(Tier::Host), None]);
     assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
     assert_eq!(found.segments[2].behind_root, None, "only an entry can be blended");
@@ -123,7 +120,11 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     let found = look_up_prompt(&store, Some(&device), Precision::Exact, "", &other).unwrap();
     assert_eq!(letters(&found), "EE-");
     // Without a device nothing of it is seen.
-    assert_eq!(letters(&look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap()), "---B-");
+    assert_eq!(
+        letters(&look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap()),
+        "---E-",
+        "behind a hole"
+    );
 }
 
 #[test]
@@ -165,11 +166,11 @@ fn keys_are_asked_for_once() {
         &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])],
     )
     .unwrap();
-    // Root and both passages behind the root: the path ended at the root, so no chain key is asked for behind it.
-    assert_eq!(store.status().host.misses, 3);
+    // Root, both passages behind the root, and the second one behind the first: an exact entry behind a hole is found.
+    assert_eq!(store.status().host.misses, 4);
     put(&store, Tier::Host, entry_behind(None, &[1]));
     look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
-    assert_eq!((store.status().host.misses, store.status().host.hits), (4, 1), "chain and behind-root key are one");
+    assert_eq!((store.status().host.misses, store.status().host.hits), (5, 1), "chain and behind-root key are one");
 }
 
 #[test]

@@ -10,14 +10,12 @@ use crate::env::Stopwatch;
 use crate::key::KvKey;
 use crate::plan::{PlanOptions, ReuseMode, Source, plan};
 use crate::policy::PolicyKind;
-use crate::residency::{Residency, SegmentKind, SegmentResidency, SegmentState};
+use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind, SegmentResidency};
 use crate::tier::Tier;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
 
 /// Requests between two reports of progress.
 const REPORT_EVERY: usize = 256;
-
-const PLAN_OPTIONS: PlanOptions = PlanOptions { ratio: 0.0, reuse: ReuseMode::ExactOnly };
 
 /// The sizes of the tiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +89,12 @@ struct Sums {
     evictions_without_copy: u64,
 }
 
+/// An entry of the host tier.
+fn in_host(key: KvKey) -> Candidate {
+    let tier = Tier::Host;
+    Candidate { kind: CandidateKind::Exact, key, tier, tiers: vec![tier], bytes: 0 }
+}
+
 impl<'a> Simulation<'a> {
     fn new(run: &'a Replay<'a>) -> Self {
         let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: run.policy };
@@ -122,7 +126,7 @@ impl<'a> Simulation<'a> {
         let (workload, grid) = (self.run.workload, self.run.grid);
         let mut path = self.tree.match_path(keys);
         let cached = path.cached;
-        let plan = plan(&self.residency(request, keys, cached), &PLAN_OPTIONS)?;
+        let plan = plan(&self.residency(request, keys, cached), &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
         debug_assert!(plan.segments[..cached].iter().all(|segment| matches!(segment.source, Source::Load { .. })));
         let cost_per_token = grid.cost_per_token(plan.exact_tokens, plan.computed_tokens);
         path.nodes.iter().for_each(|node| self.tree.pin(*node));
@@ -184,11 +188,7 @@ impl<'a> Simulation<'a> {
                 chain_key: Some(*key),
                 behind_root_key: None,
                 behind_root: None,
-                state: if index < cached {
-                    SegmentState::Exact { key: *key, tier: Tier::Host }
-                } else {
-                    SegmentState::Missing
-                },
+                candidates: if index < cached { vec![in_host(*key)] } else { Vec::new() },
             });
         }
         segments.push(SegmentResidency {
@@ -198,7 +198,7 @@ impl<'a> Simulation<'a> {
             chain_key: None,
             behind_root_key: None,
             behind_root: None,
-            state: SegmentState::Missing,
+            candidates: Vec::new(),
         });
         Residency { segments, ..Residency::default() }
     }

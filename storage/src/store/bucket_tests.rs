@@ -10,8 +10,8 @@ use super::tests::options;
 use super::*;
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::key::SegmentDigest;
-use crate::plan::{PlanOptions, ReuseMode, Source, plan};
-use crate::residency::{Residency, Segment, SegmentKind, SegmentState, look_up_prompt};
+use crate::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use crate::residency::{CandidateKind, Residency, Segment, SegmentKind, look_up_prompt};
 use crate::tier::object::{Codec, ObjectOptions, ObjectTier};
 use crate::tier::{EntryId, Precision};
 
@@ -20,7 +20,10 @@ const SOON: Duration = Duration::from_secs(60);
 pub(super) const MODEL: Fingerprint = Fingerprint([1; 32]);
 pub(super) const OTHER: Fingerprint = Fingerprint([2; 32]);
 const LAYERS: u32 = 2;
-const AUTO: PlanOptions = PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto };
+
+fn plan(residency: &Residency, reuse: ReuseMode) -> LoadPlan {
+    crate::plan::plan(residency, &PlanOptions::fixed(0.15, reuse), None).unwrap()
+}
 
 pub(super) fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
     let env = Env::seeded(1, 1_000_000);
@@ -132,13 +135,13 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (0, 4));
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     let residency = look_up(&store, Precision::Lossy);
-    let lossy = |id: &EntryId| SegmentState::Lossy { key: id.key, tier: Tier::Object };
-    let states: Vec<_> = residency.segments.iter().map(|at| at.state).collect();
-    let missing = SegmentState::Missing;
+    let lossy = |id: &EntryId| Some((CandidateKind::Lossy, id.key, Tier::Object));
+    let states: Vec<_> = residency.segments.iter().map(|at| at.best()).collect();
+    let missing = None;
     assert_eq!(states, [missing, lossy(&first), lossy(&second), missing], "the root is computed");
     assert!(residency.found.values().all(|found| !found.entry.is_exact()));
 
-    let planned = plan(&residency, &AUTO).unwrap();
+    let planned = plan(&residency, ReuseMode::Auto);
     let blend = |id: &EntryId| Source::Blend { key: id.key, tier: Tier::Object };
     let sources: Vec<_> = planned.segments.iter().map(|segment| segment.source).collect();
     assert_eq!(sources, [Source::Compute, blend(&first), blend(&second), Source::Compute]);
@@ -148,10 +151,10 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     assert_eq!(planned.exact_path().count(), 1, "nothing blended is left on the device");
     assert_eq!(planned.missing_behind_root, [1, 2], "and is computed when nobody waits");
     // What wants the exact bits computes them, and files them.
-    let exact = plan(&residency, &PlanOptions { reuse: ReuseMode::ExactOnly, ..AUTO }).unwrap();
+    let exact = plan(&residency, ReuseMode::ExactOnly);
     assert_eq!((exact.computed_tokens, exact.total_tokens), (6, 6));
     assert_eq!(exact.segments[2].file_under, Some(second.key));
-    assert!(look_up(&store, Precision::Exact).segments.iter().all(|at| at.state == missing));
+    assert!(look_up(&store, Precision::Exact).segments.iter().all(|at| at.best() == missing));
 
     // Read whole, it is nowhere else afterwards.
     for id in [&first, &second] {
@@ -162,7 +165,7 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     let status = store.status();
     assert_eq!((status.promoted, status.lossy_hits, status.object.unwrap().hits), (0, 2, 2));
     // The root, which is not blended, and the second look-up, for exact entries only; a lossy hit is no miss as well.
-    assert_eq!(status.object.unwrap().misses, 1 + 3);
+    assert_eq!(status.object.unwrap().misses, 1 + 4);
     assert_eq!(status.object.unwrap().corrupt, 0);
 }
 
@@ -190,22 +193,22 @@ fn what_is_exact_anywhere_goes_before_eight_bits() {
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     keep(&store, None, &[1]);
     keep(&store, Some(root.key), &[4, 5]);
-    let states: Vec<_> = look_up(&store, Precision::Lossy).segments.iter().map(|at| at.state).collect();
+    let states: Vec<_> = look_up(&store, Precision::Lossy).segments.iter().map(|at| at.best()).collect();
     assert_eq!(
         states[..3],
         [
-            SegmentState::Exact { key: root.key, tier: Tier::Host },
-            SegmentState::Lossy { key: first.key, tier: Tier::Object },
-            SegmentState::BehindRoot { key: behind_root.key, tier: Tier::Host },
+            Some((CandidateKind::Exact, root.key, Tier::Host)),
+            Some((CandidateKind::Lossy, first.key, Tier::Object)),
+            Some((CandidateKind::BehindRoot, behind_root.key, Tier::Host)),
         ]
     );
     // A node that does not keep 8 bits does not use them; what it keeps is exact for those that do.
     let plain = open(&c, &bucket, MODEL, Codec::Plain);
-    let is_missing = |at: &crate::residency::SegmentResidency| at.state == SegmentState::Missing;
+    let is_missing = |at: &crate::residency::SegmentResidency| at.best().is_none();
     assert!(look_up(&plain, Precision::Lossy).segments.iter().all(is_missing));
     keep(&plain, Some(root.key), &[2, 3]);
     let residency = look_up(&store, Precision::Lossy);
-    assert_eq!(residency.segments[1].state, SegmentState::Exact { key: first.key, tier: Tier::Object });
+    assert_eq!(residency.segments[1].best(), Some((CandidateKind::Exact, first.key, Tier::Object)));
     assert!(residency.found[&first.key].entry.is_exact());
     // Both are read at once: each reader gets what was found for it.
     let lossy = store.find_wanted([Wanted { key: &first.key, tokens: &[2, 3], precision: Precision::Lossy }]);
@@ -270,7 +273,7 @@ fn damaged_eight_bits_are_a_late_miss() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     store.late_miss_of(&reader.id(), reader.tier(), reader.precision(), error.kind());
     assert_eq!((store.status().late_misses, store.status().object.unwrap().corrupt), (1, 1));
-    assert_eq!(look_up(&store, Precision::Lossy).segments[1].state, SegmentState::Missing);
+    assert_eq!(look_up(&store, Precision::Lossy).segments[1].best(), None);
 }
 
 /// Damaged 8 bits leave alone: while they are looked for, verified, or read.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::KvStore;
 use super::reader::EntryReader;
 use super::tiers::count;
-use crate::cost::CostGrid;
+use crate::cost::PrefillCost;
 use crate::entry::EntryHeader;
 use crate::key::{KvKey, SegmentDigest};
-use crate::plan::{LoadPlan, Source};
+use crate::plan::{LoadPlan, Source, Why};
 use crate::tier::resident::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
@@ -155,7 +155,7 @@ impl KvStore {
     /// Finds what object storage has of an entry in 8 bits, where nothing has it exactly: for blending only. Its token ids are
     /// compared, and a hit is counted.
     pub fn look_up_lossy(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
-        let (tier, entry) = self.worth_loading(objects.lossy.get(key)?)?;
+        let (tier, entry) = (Tier::Object, Arc::clone(objects.lossy.get(key)?));
         let found = self.checked(tier, entry, key, tokens)?;
         let counts = &self.0.tiers.counts;
         count(&counts.of(Tier::Object).hits);
@@ -166,7 +166,7 @@ impl KvStore {
     fn find(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
         let id = EntryId { key: *key, segment: SegmentDigest([0; 16]) };
         let local = self.find_in(Tier::Host, &id).or_else(|| self.find_in(Tier::Disk, &id));
-        let (tier, entry) = local.or_else(|| self.worth_loading(objects.exact.get(key)?))?;
+        let (tier, entry) = local.or_else(|| Some((Tier::Object, Arc::clone(objects.exact.get(key)?))))?;
         self.checked(tier, entry, key, tokens)
     }
 
@@ -190,15 +190,6 @@ impl KvStore {
                 None
             }
         }
-    }
-
-    fn worth_loading(&self, entry: &Arc<dyn TierEntry>) -> Option<(Tier, Arc<dyn TierEntry>)> {
-        let tiers = &self.0.tiers;
-        if tiers.worth.is_worth_loading(Tier::Object, &entry.header().summary()) {
-            return Some((Tier::Object, Arc::clone(entry)));
-        }
-        count(&tiers.counts.of(Tier::Object).declined);
-        None
     }
 
     fn note_unreadable(&self, id: &EntryId, tier: Tier, precision: Precision, error: &Error) {
@@ -260,9 +251,13 @@ impl KvStore {
         avoided.insert(id.key, now + AVOIDED_MS);
     }
 
-    /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept. Memory only.
+    /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept; and counts what its plan declined
+    /// to load. Memory only.
     pub fn record_use(&self, plan: &LoadPlan) {
-        for used in uses_of(plan, &self.0.costs) {
+        for segment in plan.segments.iter().filter(|segment| segment.why == Why::SlowToLoad) {
+            segment.tiers.iter().for_each(|tier| count(&self.0.tiers.counts.of(*tier).declined));
+        }
+        for used in uses_of(plan, &self.costs().model().prefill) {
             used.path[..used.cached].iter().for_each(|key| self.0.uses.record(key, self.env()));
             self.0.tiers.record(&used);
         }
@@ -274,18 +269,21 @@ impl KvStore {
     }
 }
 
-/// The paths that a plan used: its exact one, and each blended passage behind the root. Pure.
-fn uses_of(plan: &LoadPlan, grid: &CostGrid) -> Vec<Use> {
-    let cost_per_token = grid.cost_per_token(plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
+/// The paths that a plan used: its exact one, and each passage that was blended, or loaded behind what was computed. Pure.
+fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
+    let (cached, new) = (plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
+    let cost_per_token = prefill.prefill_us(f64::from(cached), f64::from(new)) / f64::from(new.max(1));
     let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };
     let mut uses = Vec::new();
     for segment in &plan.segments {
         match (segment.source, segment.file_under) {
-            (Source::Load { key, .. }, _) => {
+            (Source::Load { key, .. }, _) if exact.cached == exact.path.len() && segment.exact_key.is_some() => {
                 exact.path.push(key);
-                exact.cached = exact.path.len();
+                exact.cached += 1;
             }
-            (Source::Blend { key, .. }, _) => uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 }),
+            (Source::Load { key, .. } | Source::Blend { key, .. }, _) => {
+                uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
+            }
             (Source::Compute, Some(key)) => exact.path.push(key),
             (Source::Compute, None) => {}
         }

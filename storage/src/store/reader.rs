@@ -89,6 +89,11 @@ impl EntryReader {
         if self.flight.entry.is_exact() { Precision::Exact } else { Precision::Lossy }
     }
 
+    /// The first layer is about to be read: what takes a round trip is begun. Does not block.
+    pub fn begin(&self) {
+        self.flight.entry.begin();
+    }
+
     /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is not.
     ///
     /// # Errors
@@ -132,7 +137,10 @@ impl EntryReader {
         let started = self.store.env().stopwatch();
         let bytes = self.flight.entry.frame(layer)?;
         let frame = self.decode(layer, &bytes)?;
-        self.store.0.tiers.worth.observe(self.flight.tier, bytes.len() as u64, started.elapsed());
+        // Requests to object storage report themselves: a frame of it may have come with another.
+        if self.flight.tier != Tier::Object {
+            self.store.costs().observe_read(self.flight.tier, bytes.len() as u64, 1, started.elapsed());
+        }
         Ok((bytes, frame))
     }
 

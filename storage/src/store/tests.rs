@@ -3,6 +3,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use super::*;
+use crate::cost::{CostProfile, Costs};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::env::FailMode;
@@ -40,6 +41,7 @@ pub(super) fn options(host_bytes: u64, disk_bytes: u64) -> StoreOptions {
         object: None,
         shape: None,
         admission: AdmissionRule::Always,
+        costs: Costs::new(CostProfile::assumed().unwrap()),
     }
 }
 

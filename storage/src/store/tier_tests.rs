@@ -146,7 +146,7 @@ fn what_loads_slower_than_it_computes_is_not_kept_there() {
     let entry = Arc::new(entry_behind(None, &[1])); // computed in 1.5 ms
     assert!(store.write(Tier::Disk, &entry).unwrap().is_some());
     for _ in 0..8 {
-        store.0.tiers.worth.observe(Tier::Disk, entry.header().total_bytes(), Duration::from_millis(9));
+        store.costs().observe_read(Tier::Disk, entry.header().total_bytes(), 1, Duration::from_millis(9));
     }
     assert_eq!(store.write(Tier::Disk, &Arc::new(entry_behind(None, &[2]))).unwrap(), None);
     assert_eq!(store.status().disk.declined, 1);
@@ -411,7 +411,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     let uses = |id: &EntryId| store.0.uses.get(&id.key).uses;
     let before = [root, a, b].map(|id| uses(&id));
     let residency = look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap();
-    let plan = plan(&residency, &PlanOptions { ratio: 0.15, reuse: ReuseMode::Auto }).unwrap();
+    let plan = plan(&residency, &PlanOptions::fixed(0.15, ReuseMode::Auto), None).unwrap();
     assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
     store.record_use(&plan);
     assert_eq!([root, a, b].map(|id| uses(&id)), before.map(|uses| uses + 1));

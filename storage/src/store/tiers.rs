@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::tombstones::Tombstones;
 use super::worth::{AdmissionRule, Worth};
+use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::KvKey;
@@ -75,9 +76,9 @@ impl Tiers {
         disk: DiskTier,
         object: Option<Arc<dyn SharedTier>>,
         shape: Option<EntryShape>,
-        admission: AdmissionRule,
+        (admission, costs): (AdmissionRule, Costs),
     ) -> Self {
-        let (worth, tombstones, counts) = (Worth::new(admission), Tombstones::default(), Counts::default());
+        let (worth, tombstones, counts) = (Worth::new(admission, costs), Tombstones::default(), Counts::default());
         Self { env, host, disk, object, shape, worth, tombstones, counts, declined: Mutex::default() }
     }
 

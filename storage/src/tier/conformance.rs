@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::resident::locked;
 use super::{EntryId, EntrySummary, EntryTier, Precision, Put, SharedTier, Tier, TierEntry, TierUsage};
+use crate::cost::Costs;
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
@@ -286,6 +287,8 @@ impl SharedTier for ModelTier {
         });
         Ok(removed)
     }
+
+    fn report_reads(&self, _: &Costs) {}
 
     fn as_tier(&self) -> &dyn EntryTier {
         self

@@ -18,6 +18,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::cost::Costs;
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 pub use crate::tier::resident::Use;
@@ -201,6 +202,9 @@ pub trait SharedTier: EntryTier {
     /// As the medium says.
     fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>>;
 
+    /// Reads report what they take from now on.
+    fn report_reads(&self, to: &Costs);
+
     /// This tier as any other.
     fn as_tier(&self) -> &dyn EntryTier;
 }
@@ -215,6 +219,9 @@ pub trait TierEntry: Send + Sync {
     fn is_exact(&self) -> bool {
         true
     }
+
+    /// A first layer is about to be read: what takes a round trip is begun. Does not block.
+    fn begin(&self) {}
 
     /// One encoded frame, unverified: [`crate::frame::decode`] does that. BLOCKS.
     ///

@@ -234,6 +234,7 @@ impl<B: Backend> Device<B> {
             queue_ms,
             load_wait_ms: done.load_wait_ms,
             compute_ms,
+            computing_ms: done.computing_ms,
         };
         if tails.is_empty() {
             // Before the reply: who has it finds the blocks free.

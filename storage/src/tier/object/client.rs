@@ -7,7 +7,7 @@ use std::future::Future;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -21,7 +21,9 @@ use tokio::task::AbortHandle;
 
 use super::breaker::{Admission, Breaker, Outcome};
 use super::options::ObjectOptions;
+use crate::cost::Costs;
 use crate::env::Env;
+use crate::tier::Tier;
 use crate::{Error, ErrorKind, Result};
 
 /// What the tier asked of the bucket since it was opened.
@@ -57,6 +59,19 @@ pub(super) struct Bucket {
     breaker: Mutex<Breaker>,
     slots: Semaphore,
     counts: Counts,
+    /// Who is told what reads take.
+    pub costs: OnceLock<Costs>,
+    /// Reads that are under way.
+    reads: AtomicU64,
+}
+
+/// A read under way.
+struct Reading<'a>(&'a AtomicU64);
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Default)]
@@ -112,6 +127,8 @@ impl Client {
             breaker: Mutex::new(Breaker::new(options.breaker)),
             slots: Semaphore::new(options.concurrency.clamp(1, Semaphore::MAX_PERMITS)),
             counts: Counts::default(),
+            costs: OnceLock::new(),
+            reads: AtomicU64::new(0),
         };
         Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime), bucket: Arc::new(bucket) })
     }
@@ -206,6 +223,9 @@ impl Bucket {
             if_match: etag.map(str::to_owned),
             ..GetOptions::default()
         };
+        let started = self.env.stopwatch();
+        let in_flight = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
+        let _reading = Reading(&self.reads);
         let got = match self.store.get_opts(path, options).await {
             Ok(got) => got,
             Err(error) => return Err(self.get_error(path, error).await),
@@ -217,6 +237,9 @@ impl Bucket {
         }
         let bytes = collect(path, got).await?;
         self.counts.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if let Some(costs) = self.costs.get() {
+            costs.observe_read(Tier::Object, bytes.len() as u64, in_flight, started.elapsed());
+        }
         Ok((meta, bytes))
     }
 

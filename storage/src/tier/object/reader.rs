@@ -121,6 +121,15 @@ impl TierEntry for ObjectEntry {
         self.layout.codec.is_exact()
     }
 
+    fn begin(&self) {
+        if let Some(first) = self.spans.first()
+            && let Some(mut state) = first.try_lock()
+            && matches!(*state, State::Idle)
+        {
+            *state = State::Fetching(self.start(&first.bytes));
+        }
+    }
+
     fn frame(&self, layer: u32) -> Result<Bytes> {
         let layer = layer as usize;
         let key = &self.layout.header.key;

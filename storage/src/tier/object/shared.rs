@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::client::Pending;
 use super::layout::{Name, Space};
 use super::{Known, ObjectTier, Seen};
+use crate::cost::Costs;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Precision, SharedTier, TierEntry};
 use crate::{ErrorKind, Result};
@@ -137,6 +138,13 @@ impl SharedTier for ObjectTier {
         let found = self.list_all(below)?;
         let names: Vec<Name> = found.iter().filter_map(|object| self.names.parse(&object.location)).collect();
         self.remove_named(&names)
+    }
+
+    /// The first who asks is told.
+    fn report_reads(&self, to: &Costs) {
+        if self.client.bucket.costs.set(to.clone()).is_err() {
+            tracing::debug!("the object tier reports what its reads take to another store already");
+        }
     }
 
     fn as_tier(&self) -> &dyn EntryTier {

@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::*;
 use crate::catalog::Catalog;
+use crate::cost::{CostProfile, Costs};
 use crate::env::Stopwatch;
 use crate::policy::PolicyKind;
 use crate::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
@@ -327,8 +328,8 @@ fn node(server: &Server, dir: &TempDir, env: &Env) -> KvStore {
     let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), env).unwrap());
     let tier = TierOptions { capacity_bytes: 1 << 30, policy: PolicyKind::Lru };
     let object: Arc<dyn SharedTier> = Arc::new(server.tier_in(PATIENT, env.clone()));
-    let admission = AdmissionRule::Always;
-    let options = StoreOptions { host: tier, disk: tier, object: Some(object), shape: None, admission };
+    let (admission, costs) = (AdmissionRule::Always, Costs::new(CostProfile::assumed().unwrap()));
+    let options = StoreOptions { host: tier, disk: tier, object: Some(object), shape: None, admission, costs };
     KvStore::open(&dir.path().join("kv"), options, MODEL, env.clone(), catalog).unwrap()
 }
 

@@ -1,0 +1,209 @@
+//! What a prompt will take: its layers' loads beside its computation, as the prefill runs them. Pure.
+//!
+//! ```text
+//! loads    |layer 0|layer 1|layer 2|...                 serial, at most two layers ahead of the computation
+//! compute          |chunk 1: layer 0|layer 1|...|chunk 2: ...|
+//! ```
+//!
+//! A chunk waits for a layer that has not come; those behind it find it there. A blend goes through the layers before the choosing
+//! one with all its rows, chunk by chunk, and through the others with those that are chosen (CacheBlend, section 5: the loading
+//! controller's T_recompute and T_load, taken together instead of compared).
+
+use serde::Serialize;
+
+use crate::cost::CostModel;
+use crate::tier::Tier;
+
+/// Layers that are read ahead of the one that was taken: one waits, one is being read.
+const LAYERS_AHEAD: usize = 2;
+
+/// One segment as the prefill sees it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Part {
+    pub tokens: u32,
+    pub position: u32,
+    pub work: Work,
+}
+
+/// What is done about it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Work {
+    /// It is on the device.
+    Nothing,
+    /// `bytes` are read.
+    Load {
+        tier: Tier,
+        bytes: u64,
+    },
+    /// As `Load`, and a share of it is computed.
+    Blend {
+        tier: Tier,
+        bytes: u64,
+    },
+    Compute,
+}
+
+/// A prompt's predicted times, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Prediction {
+    /// From the start of its loads to its first token, on an engine that does nothing else.
+    pub total_ms: f64,
+    /// What its loads take.
+    pub load_ms: f64,
+    /// What its computation takes.
+    pub compute_ms: f64,
+    /// What the computation waits for loads: what the overlap does not hide.
+    pub wait_ms: f64,
+}
+
+/// The choice that a blend makes: the share of its tokens that goes on from `layer` on.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Share {
+    pub ratio: f32,
+    pub layer: u32,
+}
+
+/// Rows that go through layers together: how many, and how many tokens a row sees before them.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    count: f64,
+    cached: f64,
+}
+
+/// What the prompt will take.
+pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Prediction {
+    let layers = costs.prefill.layers.max(1) as usize;
+    let blends = parts.iter().any(|part| matches!(part.work, Work::Blend { .. }) && part.tokens > 0);
+    let chooses = blends && share.ratio > 0.0 && share.ratio < 1.0;
+    // A model without the choosing layer chooses on its last.
+    let choosing = if chooses { (share.layer as usize).clamp(1, layers.max(2) - 1) } else { layers };
+    let chunk = f64::from(costs.prefill.grid.most_new_tokens());
+    let candidates = if share.ratio > 0.0 { 1.0 } else { 0.0 };
+    let phases = [
+        (0..choosing.min(layers), rows(parts, candidates, chunk)),
+        (choosing.min(layers)..layers, rows(parts, f64::from(share.ratio), chunk)),
+    ];
+    let mut loads = Loads::new(parts, costs, layers);
+    let (mut now, mut compute, mut wait) = (0.0_f64, 0.0, 0.0);
+    for (through, chunks) in phases {
+        for rows in chunks {
+            let layer_us = costs.prefill.layer_us(rows.cached, rows.count);
+            for layer in through.clone() {
+                let (there, placing) = loads.take(layer, now);
+                wait += (there - now).max(0.0);
+                now = now.max(there) + placing + layer_us;
+                compute += placing + layer_us;
+            }
+        }
+    }
+    Prediction {
+        total_ms: now / 1e3,
+        load_ms: loads.layer_us * layers as f64 / 1e3 + loads.first_us / 1e3,
+        compute_ms: compute / 1e3,
+        wait_ms: wait / 1e3,
+    }
+}
+
+/// What computing so many tokens takes by themselves, and loading them from `tier`, in milliseconds: one segment's part in the
+/// prediction, for whoever reads it.
+pub(super) fn alone(part: &Part, share: Share, costs: &CostModel) -> (f64, f64) {
+    let (tokens, before) = (f64::from(part.tokens), f64::from(part.position));
+    let compute = |rows: f64| if rows > 0.0 { costs.prefill.prefill_us(before, rows) / 1e3 } else { 0.0 };
+    let load = |tier: Tier, bytes: u64| costs.entry_us(tier, costs.prefill.layers, bytes) / 1e3;
+    let layers = f64::from(costs.prefill.layers.max(1));
+    match part.work {
+        Work::Nothing => (0.0, 0.0),
+        Work::Compute => (0.0, compute(tokens)),
+        Work::Load { tier, bytes } => (load(tier, bytes), 0.0),
+        Work::Blend { tier, bytes } => {
+            let all = f64::from(share.layer).min(layers) / layers;
+            let ratio = f64::from(share.ratio);
+            let first = if ratio > 0.0 { all * compute(tokens) } else { 0.0 };
+            (load(tier, bytes), first + (1.0 - all) * compute(tokens * ratio))
+        }
+    }
+}
+
+/// The rows of a phase that computes `share` of what is blended, in chunks.
+fn rows(parts: &[Part], share: f64, chunk: f64) -> Vec<Rows> {
+    let mut chunks: Vec<Rows> = Vec::new();
+    let (mut count, mut positions) = (0.0, 0.0);
+    let close = |count: &mut f64, positions: &mut f64, chunks: &mut Vec<Rows>| {
+        if *count > 0.0 {
+            // Rows at a mean position see what a contiguous chunk sees whose middle stands there.
+            chunks.push(Rows { count: *count, cached: (*positions / *count - *count / 2.0).max(0.0) });
+        }
+        (*count, *positions) = (0.0, 0.0);
+    };
+    for part in parts {
+        let density = match part.work {
+            Work::Compute => 1.0,
+            Work::Blend { .. } => share,
+            Work::Nothing | Work::Load { .. } => 0.0,
+        };
+        let (mut from, end) = (f64::from(part.position), f64::from(part.position) + f64::from(part.tokens));
+        while density > 0.0 && end - from > 1e-9 {
+            let taken = ((chunk - count) / density).min(end - from);
+            count += taken * density;
+            positions += taken * density * (from + taken / 2.0);
+            from += taken;
+            if count >= chunk - 1e-9 {
+                close(&mut count, &mut positions, &mut chunks);
+            }
+        }
+    }
+    close(&mut count, &mut positions, &mut chunks);
+    chunks
+}
+
+/// Layers on their way.
+struct Loads {
+    /// Before the first layer.
+    first_us: f64,
+    layer_us: f64,
+    /// What placing one layer takes the computation.
+    place_us: f64,
+    /// When each layer that was read had come.
+    come: Vec<f64>,
+    /// When each layer was taken.
+    taken: Vec<f64>,
+}
+
+impl Loads {
+    fn new(parts: &[Part], costs: &CostModel, layers: usize) -> Self {
+        let (mut first_us, mut layer_us, mut bytes_a_layer) = (0.0_f64, 0.0, 0.0);
+        for part in parts {
+            let (Work::Load { tier, bytes } | Work::Blend { tier, bytes }) = part.work else { continue };
+            let read = costs.read(tier);
+            let bytes = bytes as f64 / layers as f64;
+            bytes_a_layer += bytes;
+            match tier {
+                Tier::Device => {}
+                Tier::Host | Tier::Disk => layer_us += read.us(1.0, bytes),
+                // Entries are begun together and read ahead: a round trip once, and then what the line carries.
+                Tier::Object => {
+                    first_us = first_us.max(read.request_us);
+                    layer_us += bytes * read.us_per_byte;
+                }
+            }
+        }
+        let place_us = bytes_a_layer * costs.prefill.place_us_per_byte;
+        Self { first_us, layer_us, place_us, come: Vec::with_capacity(layers), taken: Vec::with_capacity(layers) }
+    }
+
+    /// When `layer` is there, if it is wanted `now`, and what placing it takes. Whoever takes it first places it.
+    fn take(&mut self, layer: usize, now: f64) -> (f64, f64) {
+        if self.layer_us == 0.0 || layer < self.taken.len() {
+            return (now, 0.0);
+        }
+        let before = self.come.last().copied().unwrap_or(self.first_us);
+        let room = layer.checked_sub(LAYERS_AHEAD).map_or(0.0, |at| self.taken[at]);
+        let come = before.max(room) + self.layer_us;
+        self.come.push(come);
+        self.taken.push(now.max(come));
+        (come.max(now), self.place_us)
+    }
+}
+
+#[cfg(test)]
+mod tests;
