@@ -19,6 +19,7 @@ use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
+use crate::plans::Plans;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft, Without};
 use crate::retrieval::{Retriever, Search};
@@ -43,6 +44,7 @@ pub(crate) struct Pipeline {
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
+    pub plans: Plans,
     pub runtime: Handle,
     /// Itself, for what the engine holds.
     pub me: Weak<Pipeline>,
@@ -85,6 +87,7 @@ impl Pipeline {
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
         let report = report(&sequence, ttft);
         record(&report);
+        self.plans.remember(self.env.now_unix_ms(), &question.tenant, &report);
         let opened = |tokens| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
@@ -307,6 +310,7 @@ fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
         ratio: sequence.plan.ratio,
+        selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.selection_layer),
         predicted: sequence.plan.prediction,
         without: sequence
             .without

@@ -31,6 +31,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::machine;
 use crate::pipeline::Pipeline;
+use crate::plans::{PlanRecord, Plans};
 use crate::question::Question;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
@@ -284,6 +285,11 @@ impl Ragstone {
         }
     }
 
+    /// The last prompts' plans, the latest first.
+    pub fn plans(&self) -> Vec<PlanRecord> {
+        self.inner.pipeline.plans.last()
+    }
+
     /// Waits until fresh KV is filed in every tier and queued passages are computed.
     pub async fn settle(&self) {
         self.inner.pipeline.background.settle().await;
@@ -383,6 +389,7 @@ impl Parts {
             runner,
             evictor,
             background,
+            plans: Plans::default(),
             runtime: runtime.clone(),
             me: me.clone(),
         });

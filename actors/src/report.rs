@@ -113,6 +113,8 @@ pub struct ReuseReport {
     pub late_misses: u32,
     /// Share of the blended passages' tokens that was recomputed behind the choosing layer.
     pub ratio: f32,
+    /// The choosing layer: those before it compute every token of what is blended. `None` where nothing is.
+    pub selection_layer: Option<u32>,
     /// What the plan was predicted to take; `None` where nothing was known of what things cost.
     pub predicted: Option<Prediction>,
     /// What would have been predicted if a tier had had nothing, where that was asked.

@@ -56,7 +56,7 @@ pub struct Settings {
     pub object_timeout_ms: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
-    /// Share of a blended passage's tokens that are recomputed, in `0.0..=1.0`.
+    /// Least share of a blended passage's tokens that is recomputed, in `0.0..=1.0`; more where that hides under the loads.
     pub recompute_ratio: f32,
     /// The layer, the first is 0, whose fresh K and V choose these tokens; those before it compute every token of blended
     /// passages. At least 1.

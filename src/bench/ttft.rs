@@ -19,7 +19,7 @@ use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
-use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
@@ -109,26 +109,21 @@ struct Run {
 
 /// Measures every mode. Needs about 3 GiB of memory and 300 MiB in the system's temporary folder.
 pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
-    let passage_tokens = options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
-    if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
-        return Err(Error::invalid(format!(
-            "a prompt of {} tokens has no room for {} passages beside {ROOT_TOKENS} tokens of system prompt and \
-             {QUESTION_TOKENS} of question; raise --tokens, or take fewer --passages",
-            options.prompt_tokens, options.passages
-        )));
-    }
     let handle = Handle::current();
-    let measured = tokio::task::spawn_blocking(move || Bench::new(options, load, passage_tokens, handle)?.run()).await;
+    let measured =
+        tokio::task::spawn_blocking(move || Bench::new(options, load, AdmissionRule::Always, handle)?.run()).await;
     measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
 }
 
-struct Bench {
+/// A model, a store, and a prompt whose passages are in it.
+pub(super) struct Bench {
     options: Options,
-    model: Model,
+    pub model: Model,
     pool: KvPool,
     device: DeviceTier,
     host: KvStore,
-    disk: KvStore,
+    /// A host tier without room: every run reads the disk.
+    pub disk: KvStore,
     root: Segment,
     passages: Vec<Segment>,
     question: Segment,
@@ -137,7 +132,17 @@ struct Bench {
 }
 
 impl Bench {
-    fn new(options: Options, load: LoadOptions<'_>, passage_tokens: usize, runtime: Handle) -> Result<Self> {
+    /// `admission` is the disk's alone.
+    pub fn new(options: Options, load: LoadOptions<'_>, admission: AdmissionRule, runtime: Handle) -> Result<Self> {
+        let passage_tokens =
+            options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
+        if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
+            return Err(Error::invalid(format!(
+                "a prompt of {} tokens has no room for {} passages beside {ROOT_TOKENS} tokens of system prompt and \
+                 {QUESTION_TOKENS} of question; raise --tokens, or take fewer --passages",
+                options.prompt_tokens, options.passages
+            )));
+        }
         let progress = Progress::new("building a random model", Unit::Nothing);
         progress.tick();
         let config = ModelConfig::from_json(QWEN_05B)?;
@@ -151,9 +156,10 @@ impl Bench {
         let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
         let env = Env::system_with_seed(options.seed);
-        let host = open_store(&folder.path().join("host"), 4 << 30, &model, options.seed, &env)?;
-        // A host tier without room: every run of the disk modes reads the disk.
-        let disk = open_store(&folder.path().join("disk"), 0, &model, options.seed, &env)?;
+        let open = |name: &str, host_bytes, admission| {
+            open_store(&folder.path().join(name), (host_bytes, admission), &model, options.seed, &env)
+        };
+        let (host, disk) = (open("host", 4 << 30, AdmissionRule::Always)?, open("disk", 0, admission)?);
         let segment = |kind, length: usize| {
             let tokens: Vec<u32> = (0..length).map(|_| (env.random_u64() % u64::from(vocabulary)) as u32).collect();
             Segment { kind, tokens: tokens.into() }
@@ -182,7 +188,7 @@ impl Bench {
     }
 
     /// Computes every entry once: the chain in its first order, and each passage behind the root.
-    fn fill(&mut self) -> Result<()> {
+    pub fn fill(&mut self) -> Result<()> {
         let progress = Progress::new("computing the passages' KV", Unit::Items);
         let total = self.passages.len() as u64 + 1;
         self.keep(&self.prompt(false))?;
@@ -198,7 +204,7 @@ impl Bench {
     fn keep(&mut self, segments: &[Segment]) -> Result<()> {
         for store in [self.host.clone(), self.disk.clone()] {
             let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
-            let done = self.prefill(&store, segments, options, false)?;
+            let (done, _) = self.prefill(&store, segments, options, false)?;
             let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
             let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
             let keep = Keep { tenant: TENANT.into(), segments: done.fresh, planned_in: store.epoch() };
@@ -209,7 +215,7 @@ impl Bench {
     }
 
     /// The prompt, its passages in the order they were computed in or in the reverse one.
-    fn prompt(&self, reversed: bool) -> Vec<Segment> {
+    pub fn prompt(&self, reversed: bool) -> Vec<Segment> {
         let mut passages = self.passages.clone();
         if reversed {
             passages.reverse();
@@ -230,7 +236,8 @@ impl Bench {
             Tier::Host | Tier::Device => self.host.clone(),
         };
         let started = Stopwatch::start();
-        let done = self.prefill(&store, &segments, PlanOptions::fixed(ratio, reuse), tier == Tier::Device)?;
+        let options = PlanOptions::fixed(ratio, reuse);
+        let (done, _) = self.prefill(&store, &segments, options, tier == Tier::Device)?;
         let first = argmax(&done.logits);
         let ttft_ms = started.elapsed_ms();
         first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
@@ -243,13 +250,13 @@ impl Bench {
     }
 
     /// With `on_device` takes what is on the device, and leaves what is not there yet, as the engine does.
-    fn prefill(
+    pub fn prefill(
         &mut self,
         store: &KvStore,
         segments: &[Segment],
         options: PlanOptions,
         on_device: bool,
-    ) -> Result<Prefilled> {
+    ) -> Result<(Prefilled, LoadPlan)> {
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
@@ -286,7 +293,14 @@ impl Bench {
             let path = KeptSegment::path_of(&fused.plan, &tokens);
             drop(self.device.keep(seen, &path, &mut table, 1.0));
         }
-        Ok(done)
+        Ok((done, fused.plan))
+    }
+
+    /// Bytes of one layer of a passage.
+    pub fn frame_bytes(&self) -> usize {
+        let layout = self.model.kv_layout();
+        let tokens = self.passages.first().map_or(0, |passage| passage.tokens.len());
+        layout.token_bytes() / layout.layers * tokens
     }
 
     fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {
@@ -306,7 +320,13 @@ impl Bench {
     }
 }
 
-fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &Env) -> Result<KvStore> {
+fn open_store(
+    folder: &Path,
+    (host_bytes, admission): (u64, AdmissionRule),
+    model: &Model,
+    seed: u64,
+    env: &Env,
+) -> Result<KvStore> {
     let catalog = Arc::new(Catalog::open(&folder.join("catalog"), env)?);
     let identity = ModelIdentity {
         config: QWEN_05B.as_bytes(),
@@ -322,7 +342,7 @@ fn open_store(folder: &Path, host_bytes: u64, model: &Model, seed: u64, env: &En
         disk: tier(4 << 30),
         object: None,
         shape: EntryShape::of(&model.kv_layout()),
-        admission: AdmissionRule::Always,
+        admission,
         costs: Costs::new(CostProfile::assumed()?),
     };
     let fingerprint = fingerprint(&identity, None, None)?;

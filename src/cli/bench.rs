@@ -5,7 +5,7 @@ mod serve;
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};
-use crate::bench::{Spread, kernels, model, tiers, ttft};
+use crate::bench::{Spread, controller, kernels, model, tiers, ttft};
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -28,6 +28,25 @@ pub enum Command {
         #[arg(long, value_name = "SEED", default_value_t = 1)]
         seed: u64,
         /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// The loading controller beside fixed recompute ratios, blending from a disk that is made slow; random weights of
+    /// Qwen2.5-0.5B's shape
+    Controller {
+        /// What the disk carries at the most, in GB/s
+        #[arg(long, value_name = "GB/S,…", value_delimiter = ',', default_value = "0.05,0.1,0.2,0.5,1,5,20")]
+        speeds: Vec<f64>,
+        /// Tokens of the prompt
+        #[arg(long, value_name = "N", default_value_t = 2048)]
+        tokens: usize,
+        /// Passages of the prompt
+        #[arg(long, value_name = "N", default_value_t = 8)]
+        passages: usize,
+        /// Rounds; each measures every way once
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        runs: usize,
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -100,6 +119,15 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
                 ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio: 0.15, seed };
             print_ttft(&ttft::measure(options, load_options(config)).await?, json)
         }
+        Command::Controller { speeds, tokens, passages, runs, json } => {
+            if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
+                return Err(Error::invalid(format!("--speeds {speed}: a speed lies between 0.001 and 1000 GB/s")));
+            }
+            let ratio = config.settings.recompute_ratio;
+            let prompt = ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio, seed: 1 };
+            let options = controller::Options { prompt, speeds };
+            print_controller(&controller::measure(options, load_options(config)).await?, json)
+        }
         Command::Kernels { only, shapes, all_paths, runs, json } => {
             let options = kernels::Options { only, shapes, all_paths, runs: at_least_one(runs)? };
             let report = blocking(move || kernels::measure(&options)).await?;
@@ -167,6 +195,34 @@ fn print_ttft(results: &[ttft::ModeResult], json: bool) -> Result<()> {
             result.computed_tokens,
             result.loaded_bytes as f64 / f64::from(1 << 20),
         ))?;
+    }
+    Ok(())
+}
+
+fn print_controller(results: &[controller::SpeedResult], json: bool) -> Result<()> {
+    if json {
+        return output::json(&results);
+    }
+    output::line(
+        "GB/s    way            TTFT ms (min .. max)         ratio  declined  predicted wrong by  efficiency",
+    )?;
+    for result in results {
+        for way in &result.ways {
+            let times = way.ttft_ms;
+            output::line(&format!(
+                "{:<7} {:<11} {:>9.1} ({:>8.1} .. {:>8.1}) {:>6.3} {:>9} {:>18.1}% {:>11.2}",
+                result.gb_per_s,
+                way.way,
+                times.median,
+                times.least,
+                times.greatest,
+                way.ratio,
+                way.declined,
+                100.0 * way.prediction_error.median,
+                way.efficiency.median,
+            ))?;
+        }
+        output::line(&format!("{:<7} the controller takes {:.3} of the best of the others\n", "", result.of_best))?;
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ mod bench;
 mod cache;
 mod collections;
 mod eval;
+mod explain;
 mod fetch;
 mod ingest;
 mod migrate;
@@ -97,6 +98,8 @@ enum Command {
     Ingest(ingest::Args),
     /// Ask a question over a collection
     Ask(ask::Args),
+    /// Show how a question's prompt comes about: what is loaded, blended and computed, why, and what it takes
+    Explain(explain::Args),
     /// Look at stored KV, warm it, evict it, invalidate documents
     #[command(subcommand)]
     Cache(cache::Command),
@@ -168,6 +171,7 @@ impl Cli {
             Command::Serve(args) => serve::run(&config, args).await,
             Command::Ingest(args) => ingest::run(&config, args).await,
             Command::Ask(args) => ask::run(&config, args).await,
+            Command::Explain(args) => explain::run(&config, args).await,
             Command::Cache(command) => cache::run(&config, command).await,
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,

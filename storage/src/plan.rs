@@ -150,6 +150,8 @@ pub struct LoadPlan {
     pub segments: Vec<SegmentPlan>,
     /// Share of the blended tokens that is recomputed.
     pub ratio: f32,
+    /// The layer that chooses it.
+    pub selection_layer: u32,
     /// What it is predicted to take; `None` where nothing is known of what things cost.
     pub prediction: Option<Prediction>,
     /// Length of the prompt.
@@ -237,6 +239,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
     let is_exact = !segments.iter().any(|plan| matches!(plan.source, Source::Blend { .. }));
     Ok(LoadPlan {
         ratio: decision.ratio,
+        selection_layer: options.selection_layer,
         prediction: decision.prediction,
         epoch: residency.epoch,
         total_tokens,

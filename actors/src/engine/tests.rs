@@ -66,6 +66,7 @@ fn compute(tokens: u32) -> LoadPlan {
         segments: vec![segment],
         epoch: 0,
         ratio: 0.15,
+        selection_layer: 1,
         prediction: None,
         total_tokens: tokens,
         exact_tokens: 0,

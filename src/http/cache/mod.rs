@@ -19,6 +19,7 @@ use super::resource;
 pub fn paths(config: &mut ServiceConfig) {
     config
         .service(resource("/v1/cache/status", "GET", vec![web::get().to(status::status)]))
+        .service(resource("/v1/cache/plans", "GET", vec![web::get().to(status::plans)]))
         .service(resource("/v1/cache/entries", "GET", vec![web::get().to(listing::list)]))
         .service(resource("/v1/cache/evict", "POST", vec![web::post().to(evict::evict)]))
         .service(resource("/v1/cache/pin", "POST", vec![web::post().to(entries::pin)]))

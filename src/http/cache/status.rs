@@ -23,3 +23,8 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<Htt
     });
     Ok(HttpResponse::Ok().json(looked.await??))
 }
+
+/// The last prompts' plans, the latest first: what was loaded, blended and computed, why, and what it took.
+pub async fn plans(state: web::Data<State>) -> Result<HttpResponse> {
+    Ok(HttpResponse::Ok().json(json!({ "plans": state.opened()?.ragstone.plans() })))
+}

@@ -69,9 +69,10 @@ impl PrefillCost {
         let (mut from, mut left, mut us) = (cached.max(0.0), new.max(0.0), 0.0);
         while left > 0.0 {
             let rows = left.min(chunk);
-            // Fewer rows than one take a part of what one takes: an expectation, not a prompt.
-            let whole = self.grid.prefill_us(from as u32, rows.ceil() as u32);
-            us += if rows < 1.0 { whole * rows } else { whole };
+            // Expectations are not whole.
+            let (low, high) = (rows.floor(), rows.ceil());
+            let [low_us, high_us] = [low, high].map(|rows| self.grid.prefill_us(from as u32, rows as u32));
+            us += low_us + (rows - low) * (high_us - low_us);
             from += rows;
             left -= rows;
         }

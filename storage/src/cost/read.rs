@@ -73,9 +73,9 @@ impl ReadMeter {
         self.xy += x * y;
     }
 
-    /// Whether enough was seen to go by it.
+    /// Whether enough was seen to go by it, by a clock that moves.
     pub fn is_telling(&self) -> bool {
-        self.reads >= TELLING_READS
+        self.reads >= TELLING_READS && self.y > 0.0
     }
 
     /// What a read costs, as far as is known.
@@ -86,7 +86,7 @@ impl ReadMeter {
         }
         let (x, y) = (self.x / self.weight, self.y / self.weight);
         let variance = self.xx / self.weight - x * x;
-        if x <= 0.0 || y <= 0.0 {
+        if x <= 0.0 {
             return assumed;
         }
         if variance < (LEAST_SPREAD * x).powi(2) {
@@ -96,7 +96,7 @@ impl ReadMeter {
         }
         // Neither part can be less than nothing.
         let us_per_byte = ((self.xy / self.weight - x * y) / variance).clamp(0.0, y / x);
-        ReadCost { request_us: y - us_per_byte * x, us_per_byte }
+        ReadCost { request_us: (y - us_per_byte * x).max(0.0), us_per_byte }
     }
 }
 

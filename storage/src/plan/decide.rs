@@ -16,8 +16,9 @@ use crate::tier::Tier;
 
 /// A load is declined if the prompt takes this much less without it: less is within what predictions are wrong by.
 const WORTHWHILE: f64 = 0.05;
-/// The ratio may make a prompt take so much longer than the floor does.
-const HIDDEN: f64 = 0.01;
+/// The ratio may make a prompt take so much longer than the floor does, since the last layer hides under no load; where less than that
+/// is waited for, nothing hides more.
+const HIDDEN: f64 = 0.03;
 /// Halvings of the interval in which the ratio is sought: a thousandth is left.
 const HALVINGS: usize = 10;
 
@@ -63,11 +64,13 @@ pub(super) fn decide<'a>(
     let ratio = options.ratio.floor();
     let mut decision = Decision { chosen, declined: vec![None; found.len()], ratio, prediction: None };
     let Some(costs) = costs else { return decision };
+    // A stand-in is good enough to be shown, and no more.
+    let is_known = costs.prefill.is_measured;
     let layer = options.selection_layer;
     let predicted =
         |chosen: &[Option<&Candidate>], ratio: f32| predict(&parts(found, chosen), Share { ratio, layer }, costs);
     let mut now = predicted(&decision.chosen, ratio);
-    if options.declines {
+    if options.declines && is_known {
         // Without waiting there is nothing to gain: a load that is hidden costs no more than computing nothing.
         while now.wait_ms > 0.0 {
             let Some((index, instead, better)) =
@@ -85,7 +88,8 @@ pub(super) fn decide<'a>(
     }
     if let Ratio::AtLeast(floor) = options.ratio
         && decision.chosen.iter().flatten().any(|candidate| candidate.kind != CandidateKind::Exact)
-        && floor < 1.0
+        && is_known
+        && now.wait_ms > now.total_ms * HIDDEN
     {
         let most_ms = now.total_ms * (1.0 + HIDDEN);
         let (mut low, mut high) = (floor, 1.0_f32);
@@ -93,11 +97,8 @@ pub(super) fn decide<'a>(
             let middle = f32::midpoint(low, high);
             if predicted(&decision.chosen, middle).total_ms <= most_ms { low = middle } else { high = middle }
         }
-        // The floor is what was calibrated: a ratio that differs from it by the search's own width is the floor.
-        if low > floor + 2.0 / (1 << HALVINGS) as f32 {
-            decision.ratio = low;
-            now = predicted(&decision.chosen, low);
-        }
+        decision.ratio = low;
+        now = predicted(&decision.chosen, low);
     }
     decision.prediction = Some(now);
     decision

@@ -10,11 +10,11 @@ use crate::residency::{Residency, Segment, SegmentKind, prompt_keys};
 
 const BYTES_PER_TOKEN: u64 = 1000;
 
-/// A token takes 1 ms in four layers, however many stand before it; the tiers carry so many bytes a millisecond.
+/// A token takes 1 ms in 24 layers, however many stand before it; the tiers carry so many bytes a millisecond.
 fn costs(host: f64, disk: f64, object: f64) -> CostModel {
     let grid = CostGrid::new("by hand", BYTES_PER_TOKEN, vec![0], vec![1, 512], vec![vec![1e3, 512e3]]).unwrap();
     let prefill =
-        PrefillCost { grid: Arc::new(grid), layers: 4, place_us_per_byte: 0.0, scale: 1.0, is_measured: true };
+        PrefillCost { grid: Arc::new(grid), layers: 24, place_us_per_byte: 0.0, scale: 1.0, is_measured: true };
     let read = |bytes_per_ms: f64| (ReadCost { request_us: 0.0, us_per_byte: 1e3 / bytes_per_ms }, true);
     CostModel { prefill, reads: [read(host), read(disk), read(object)] }
 }
@@ -98,20 +98,22 @@ fn a_near_entry_is_blended_where_the_exact_one_is_too_far() {
 #[test]
 fn the_ratio_rises_until_recomputing_takes_as_long_as_loading() {
     let found = residency(&[&[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])]]);
-    // A layer computes 40 + 300 r rows in 0.25 ms each, and loads 75,000 bytes.
+    // A layer computes 40 + 300 r rows in 1/24 ms each, and loads 12,500 bytes.
     let ratio = |bytes_per_ms: f64, least: f32| {
-        plan(&found, &options(Ratio::AtLeast(least)), Some(&costs(1e6, bytes_per_ms, 1.0))).unwrap().ratio
+        let options = PlanOptions { declines: false, ..options(Ratio::AtLeast(least)) };
+        plan(&found, &options, Some(&costs(1e6, bytes_per_ms, 1.0))).unwrap().ratio
     };
     assert_eq!(ratio(1e6, 0.15), 0.15, "a fast disk: the floor");
-    // Loading a layer takes 34 ms: 136 rows, of which 40 are the question's. The first layer computes all rows, and the last is not
-    // waited for by anything.
-    let slow = ratio(75e3 / 34.0, 0.15);
-    assert!((0.25..0.45).contains(&slow), "{slow}");
-    assert!(ratio(75e3 / 50.0, 0.15) > slow, "a slower one hides more");
-    assert_eq!(ratio(75e3 / 34.0, 0.6), 0.6, "never under the floor");
-    let fixed = plan(&found, &options(Ratio::Fixed(0.15)), Some(&costs(1e6, 75e3 / 34.0, 1.0))).unwrap();
+    // Loading a layer takes 6 ms: 144 rows, of which 40 are the question's, and 104 a share of 0.35. The first layer computes all rows,
+    // and nothing is loaded under the last.
+    let slow = ratio(12.5e3 / 6.0, 0.15);
+    assert!((0.3..0.4).contains(&slow), "{slow}");
+    let slower = ratio(12.5e3 / 8.0, 0.15);
+    assert!((0.45..0.6).contains(&slower), "a slower one hides more: {slower}");
+    assert_eq!(ratio(12.5e3 / 6.0, 0.6), 0.6, "never under the floor");
+    let fixed = plan(&found, &options(Ratio::Fixed(0.15)), Some(&costs(1e6, 12.5e3 / 6.0, 1.0))).unwrap();
     assert_eq!(fixed.ratio, 0.15);
-    let most = plan(&found, &options(Ratio::AtLeast(0.15)), Some(&costs(1e6, 75e3 / 34.0, 1.0))).unwrap();
+    let most = plan(&found, &options(Ratio::AtLeast(0.15)), Some(&costs(1e6, 12.5e3 / 6.0, 1.0))).unwrap();
     let (fixed, most) = (fixed.prediction.unwrap(), most.prediction.unwrap());
     assert!(most.total_ms <= fixed.total_ms * (1.0 + HIDDEN) && most.compute_ms > fixed.compute_ms * 1.2);
 }
