@@ -2,9 +2,9 @@
 //! predicted to take. Pure.
 //!
 //! CacheBlend (section 5.1) picks the ratio at which recomputing a layer takes as long as loading one: r = max(r*, that). Here the whole
-//! prompt is predicted with its chunks and every load, and r is the greatest with which it takes no longer than with r*. A candidate
-//! whose load makes the prompt take longer than computing the segment is declined, the dearest first, one at a time: what is
-//! exact behind it stays of use, since a segment that is computed instead is exact, too.
+//! prompt is predicted with its chunks and every load, and r is the greatest with which it takes hardly longer than with r*. Candidates
+//! whose loads make the prompt take longer than computing their segments are declined, the dearest first, as many as make it
+//! shortest: what is exact behind one stays of use, since a segment that is computed instead is exact, too.
 
 use serde::Serialize;
 
@@ -19,6 +19,8 @@ const WORTHWHILE: f64 = 0.05;
 /// The ratio may make a prompt take so much longer than the floor does, since the last layer hides under no load; where less than that
 /// is waited for, nothing hides more.
 const HIDDEN: f64 = 0.03;
+/// Numbers of changes that are tried: the time that a plan takes has a bound.
+const MOST_TRIALS: usize = 24;
 /// Halvings of the interval in which the ratio is sought: a thousandth is left.
 const HALVINGS: usize = 10;
 
@@ -71,19 +73,10 @@ pub(super) fn decide<'a>(
         |chosen: &[Option<&Candidate>], ratio: f32| predict(&parts(found, chosen), Share { ratio, layer }, costs);
     let mut now = predicted(&decision.chosen, ratio);
     if options.declines && is_known {
-        // Without waiting there is nothing to gain: a load that is hidden costs no more than computing nothing.
-        while now.wait_ms > 0.0 {
-            let Some((index, instead, better)) =
-                best_change(&decision.chosen, &candidates, costs, |chosen| predicted(chosen, ratio))
-            else {
-                break;
-            };
-            if better.total_ms > now.total_ms * (1.0 - WORTHWHILE) {
-                break;
-            }
-            decision.declined[index] = decision.chosen[index].map(|candidate| candidate.tier);
-            decision.chosen[index] = instead;
-            now = better;
+        // A nearer candidate first, then computing.
+        for _ in 0..2 {
+            let changes = changes(found, &decision.chosen, &candidates, costs);
+            now = decline(&mut decision, &changes, now, |chosen| predicted(chosen, ratio));
         }
     }
     if let Ratio::AtLeast(floor) = options.ratio
@@ -104,28 +97,60 @@ pub(super) fn decide<'a>(
     decision
 }
 
-/// The segment whose next candidate, or computing it, takes the prompt furthest; what that is, and what it comes to.
-fn best_change<'a>(
+/// A segment, and what would take the place of the candidate that it has.
+type Change<'a> = (usize, Option<&'a Candidate>);
+
+/// What might be done instead of each load: from a nearer tier, or by computing. First what saves most loading for what it adds to
+/// the computation.
+fn changes<'a>(
+    found: &[SegmentResidency],
     chosen: &[Option<&'a Candidate>],
     candidates: &[Vec<&'a Candidate>],
     costs: &CostModel,
-    predicted: impl Fn(&[Option<&'a Candidate>]) -> Prediction,
-) -> Option<(usize, Option<&'a Candidate>, Prediction)> {
-    let mut best: Option<(usize, Option<&Candidate>, Prediction)> = None;
-    for (index, candidate) in chosen.iter().enumerate() {
+) -> Vec<Change<'a>> {
+    let mut changes = Vec::new();
+    for (part, (index, now)) in parts(found, chosen).iter().zip(chosen.iter().enumerate()) {
         // What nobody has seen the cost of is loaded, so that it is seen.
-        let Some(now) = candidate.filter(|now| now.tier != Tier::Device && costs.has_seen(now.tier)) else { continue };
-        let others = candidates[index].iter().copied().filter(|other| other.tier < now.tier).map(Some);
-        for instead in others.chain([None]) {
-            let mut changed = chosen.to_vec();
-            changed[index] = instead;
-            let prediction = predicted(&changed);
-            if best.as_ref().is_none_or(|(.., best)| prediction.total_ms < best.total_ms) {
-                best = Some((index, instead, prediction));
-            }
-        }
+        let Some(now) = now.filter(|now| now.tier != Tier::Device && costs.has_seen(now.tier)) else { continue };
+        let instead = candidates[index].iter().copied().find(|other| other.tier < now.tier);
+        let load = |candidate: &Candidate| costs.entry_us(candidate.tier, costs.prefill.layers, candidate.bytes);
+        let saved = load(now) - instead.map_or(0.0, load);
+        let added = costs.prefill.prefill_us(f64::from(part.position), f64::from(part.tokens));
+        changes.push((saved / added.max(1.0), (index, instead)));
     }
-    best
+    changes.sort_by(|(left, _), (right, _)| right.total_cmp(left));
+    changes.into_iter().map(|(_, change)| change).collect()
+}
+
+/// Makes as many of the changes, from the first on, as make the prompt shortest; what it is predicted to take then.
+fn decline<'a>(
+    decision: &mut Decision<'a>,
+    changes: &[Change<'a>],
+    now: Prediction,
+    predicted: impl Fn(&[Option<&'a Candidate>]) -> Prediction,
+) -> Prediction {
+    // No change saves more than what is waited for.
+    if now.wait_ms < now.total_ms * WORTHWHILE {
+        return now;
+    }
+    let changed = |count: usize| {
+        let mut chosen = decision.chosen.clone();
+        changes[..count].iter().for_each(|(index, instead)| chosen[*index] = *instead);
+        chosen
+    };
+    let step = changes.len().div_ceil(MOST_TRIALS).max(1);
+    let trials = (1..=changes.len()).step_by(step).map(|count| (count, predicted(&changed(count))));
+    let best = trials.min_by(|(_, left), (_, right)| left.total_ms.total_cmp(&right.total_ms));
+    let Some((count, better)) = best.filter(|(_, best)| best.total_ms <= now.total_ms * (1.0 - WORTHWHILE)) else {
+        return now;
+    };
+    let chosen = changed(count);
+    for (index, _) in &changes[..count] {
+        decision.declined[*index] =
+            decision.declined[*index].or(decision.chosen[*index].map(|candidate| candidate.tier));
+    }
+    decision.chosen = chosen;
+    better
 }
 
 /// The prompt as the prefill sees it.
