@@ -19,8 +19,8 @@ pub(crate) fn open<B: Backend>(
     env: &Env,
     progress: &dyn Fn(Progress),
 ) -> Result<Costs> {
-    let name = name(fingerprint);
-    if let Some(kept) = catalog.costs(&name)?.filter(|kept| kept.prefill.is_measured) {
+    let (name, layers) = (name(fingerprint), backend.config().layers as u32);
+    if let Some(kept) = catalog.costs(&name)?.filter(|kept| kept.prefill.is_measured && kept.is_sane(layers)) {
         return Ok(Costs::new(kept));
     }
     let prefill = measure(backend, env, &|done, total| progress(Progress::Measuring { done, total }))?;

@@ -224,12 +224,15 @@ impl Pipeline {
         let (prefill, prediction) = (&ran.prefill, ran.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
         if let Some(prediction) = prediction.filter(|_| was_alone) {
-            self.store.costs().observe_prefill(prediction.compute_ms, prefill.computing_ms);
+            self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
     }
 
     fn plan_options(&self, question: &Question) -> PlanOptions {
-        let least = Ratio::AtLeast(self.settings.recompute_ratio);
+        // More than the floor hides under the loads of an engine that does nothing else; beside others it is their time.
+        let is_alone = self.admission.taken() <= question.answers;
+        let floor = self.settings.recompute_ratio;
+        let least = if is_alone { Ratio::AtLeast(floor) } else { Ratio::Fixed(floor) };
         let (reuse, ratio) = match question.reuse {
             Reuse::Auto => (ReuseMode::Auto, least),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),

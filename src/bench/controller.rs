@@ -23,6 +23,8 @@ use crate::progress::{Progress, Unit};
 const LESSONS: usize = 3;
 /// Fixed ratios beside the floor.
 const RATIOS: [f32; 4] = [0.25, 0.4, 0.6, 0.8];
+/// Ways are measured in strides, so that none has the same one before it each round; prime, unlike the number of ways.
+const STRIDE: usize = 11;
 /// The layer that chooses, unless settings say otherwise.
 const SELECTION_LAYER: u32 = ragstone_actors::DEFAULT_SELECTION_LAYER as u32;
 
@@ -57,6 +59,10 @@ pub struct WayResult {
     pub declined: usize,
     /// Of what was predicted: the error's share of what was measured.
     pub prediction_error: Spread,
+    /// What computing was predicted to take, as a multiple of what it took.
+    pub compute_predicted: Spread,
+    /// What loading was predicted to take, as a multiple of what it took.
+    pub load_predicted: Spread,
     /// max(T_load, T_compute) / T_measured.
     pub efficiency: Spread,
 }
@@ -65,6 +71,8 @@ pub struct WayResult {
 struct Samples {
     ttft_ms: Vec<f64>,
     errors: Vec<f64>,
+    compute: Vec<f64>,
+    load: Vec<f64>,
     efficiencies: Vec<f64>,
     ratio: f32,
     declined: usize,
@@ -95,9 +103,11 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
         }
         let mut samples: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
         for round in 0..options.prompt.runs {
-            for (way, ((_, plan), samples)) in ways.iter().zip(&mut samples).enumerate() {
-                progress.set(((index * options.prompt.runs + round) * ways.len() + way) as u64, total);
-                sample(&mut bench, plan, samples)?;
+            for turn in 0..ways.len() {
+                progress.set(((index * options.prompt.runs + round) * ways.len() + turn) as u64, total);
+                // Another order each round: what ran before leaves its traces.
+                let way = (turn * STRIDE + round) % ways.len();
+                sample(&mut bench, &ways[way].1, &mut samples[way])?;
             }
         }
         results.push(result(*speed, &ways, samples));
@@ -133,8 +143,10 @@ fn sample(bench: &mut Bench, options: &PlanOptions, samples: &mut Samples) -> Re
     let ttft_ms = started.elapsed_ms();
     let load_ms: f64 = done.loads.iter().map(|load| load.ms).sum();
     if let Some(prediction) = plan.prediction {
+        samples.compute.push(prediction.compute_ms / done.computing_ms);
+        samples.load.push(prediction.load_ms / load_ms);
         samples.errors.push((prediction.total_ms - ttft_ms).abs() / ttft_ms);
-        store.costs().observe_prefill(prediction.compute_ms, done.computing_ms);
+        store.costs().observe_prefill(&prediction, done.computing_ms);
     }
     samples.ttft_ms.push(ttft_ms);
     samples.efficiencies.push(load_ms.max(done.computing_ms) / ttft_ms);
@@ -150,6 +162,8 @@ fn result(gb_per_s: f64, ways: &[(String, PlanOptions)], samples: Vec<Samples>) 
         ratio: samples.ratio,
         declined: samples.declined,
         prediction_error: Spread::of(samples.errors),
+        compute_predicted: Spread::of(samples.compute),
+        load_predicted: Spread::of(samples.load),
         efficiency: Spread::of(samples.efficiencies),
     };
     let ways: Vec<WayResult> = ways.iter().zip(samples).map(way).collect();

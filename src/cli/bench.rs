@@ -204,13 +204,13 @@ fn print_controller(results: &[controller::SpeedResult], json: bool) -> Result<(
         return output::json(&results);
     }
     output::line(
-        "GB/s    way            TTFT ms (min .. max)         ratio  declined  predicted wrong by  efficiency",
+        "GB/s    way            TTFT ms (min .. max)         ratio  declined  predicted wrong by  computing  loading  efficiency",
     )?;
     for result in results {
         for way in &result.ways {
             let times = way.ttft_ms;
             output::line(&format!(
-                "{:<7} {:<11} {:>9.1} ({:>8.1} .. {:>8.1}) {:>6.3} {:>9} {:>18.1}% {:>11.2}",
+                "{:<7} {:<11} {:>9.1} ({:>8.1} .. {:>8.1}) {:>6.3} {:>9} {:>18.1}% {:>10.2} {:>8.2} {:>11.2}",
                 result.gb_per_s,
                 way.way,
                 times.median,
@@ -219,6 +219,8 @@ fn print_controller(results: &[controller::SpeedResult], json: bool) -> Result<(
                 way.ratio,
                 way.declined,
                 100.0 * way.prediction_error.median,
+                way.compute_predicted.median,
+                way.load_predicted.median,
                 way.efficiency.median,
             ))?;
         }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::decide::Why;
 use self::decide::{Decision, decide, parts};
-pub use self::predict::Prediction;
+pub use self::predict::{BEGUN_TOGETHER, Prediction};
 use self::predict::{Share, alone};
 use crate::cost::CostModel;
 use crate::key::KvKey;
@@ -23,7 +23,7 @@ use crate::{Error, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReuseMode {
-    /// Exact entries first, then blending.
+    /// Exact entries first, then blending; the other way round, or neither, where what is first is slow to load.
     #[default]
     Auto,
     /// Exact entries only: the answer is that of a full prefill, bit for bit.
@@ -325,7 +325,9 @@ fn segments(
             bytes: chosen.map_or(0, |candidate| candidate.bytes),
             predicted,
             // What was declined where it is far is kept where it is near.
-            file_under: at.chain_key.filter(|_| may_file && (declined.is_some() || !is_stored(at))),
+            file_under: at
+                .chain_key
+                .filter(|_| may_file && (declined.is_some_and(|tier| tier > Tier::Host) || !is_stored(at))),
             exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
             parent: at.parent,
         }

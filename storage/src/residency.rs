@@ -193,8 +193,8 @@ pub fn look_up_prompt(
 const FIRST_TEXTS: usize = 4;
 const MORE_TEXTS: usize = 4;
 
-/// Asks object storage for what is not on the device: all at once, but for text, which is of use only as far as all before it
-/// is there, and is mostly nowhere.
+/// Asks object storage for what is not on the device: all at once, but for text, of which mostly nothing is there where
+/// something before it is not.
 fn find_objects(
     store: &KvStore,
     precision: Precision,

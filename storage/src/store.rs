@@ -198,7 +198,7 @@ impl KvStore {
     /// Whether the plan that is made now may decline loads that take longer than computing: not under
     /// [`AdmissionRule::Always`], and now and then not, to see whether that is still so.
     pub fn may_decline(&self) -> bool {
-        self.0.tiers.worth.may_decline()
+        self.0.tiers.worth.may_decline(self.env())
     }
 
     /// The clock, randomness and failpoints it was opened with.

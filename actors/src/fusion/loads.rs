@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ragstone_storage::ErrorKind;
+use ragstone_storage::plan::BEGUN_TOGETHER;
 use ragstone_storage::store::{EntryReader, LayerFrame};
 use ragstone_storage::tier::{EntryId, Precision, Tier};
 
@@ -127,8 +128,6 @@ pub(crate) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, im
 /// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
 fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer, FailedLoad>>, shared: &Shared) {
     let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
-    // One round trip for all of them, where there is one.
-    readers.iter().for_each(|(_, reader)| reader.begin());
     for layer in 0..layers {
         let loaded = load_layer(readers, layer, shared);
         let failed = loaded.is_err();
@@ -141,7 +140,13 @@ fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer,
 
 fn load_layer(readers: &[(usize, EntryReader)], layer: u32, shared: &Shared) -> Result<LoadedLayer, FailedLoad> {
     let mut frames = Vec::with_capacity(readers.len());
-    for (segment, reader) in readers {
+    for (index, (segment, reader)) in readers.iter().enumerate() {
+        if layer == 0 {
+            // Round trips at the same time, where there are any; not so many that they wait for each other past their deadlines.
+            let ahead = if index == 0 { 0..BEGUN_TOGETHER } else { index + BEGUN_TOGETHER - 1..index + BEGUN_TOGETHER };
+            let begun = readers.get(ahead.start..ahead.end.min(readers.len())).unwrap_or_default();
+            begun.iter().for_each(|(_, reader)| reader.begin());
+        }
         let reading = Reading { id: reader.id(), tier: reader.tier(), precision: reader.precision() };
         *lock(&shared.reading) = Some(reading.clone());
         let Reading { id, tier, precision } = reading;

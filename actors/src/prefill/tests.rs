@@ -13,7 +13,7 @@ use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::env::{Env, FailMode};
 use ragstone_storage::key::Fingerprint;
-use ragstone_storage::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
@@ -336,6 +336,31 @@ fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
     let expected = TokenAccount { exact: 89, blended: 0, recomputed: 0, computed: 9 + 11 };
     assert_eq!(again.account, expected, "what stands behind the root is exact all the same, once the root is computed");
     assert_eq!(bench.store.status().late_misses, 1);
+}
+
+#[test]
+fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
+    let bench = Bench::new();
+    let segments = prompt_of(&cases()[0]);
+    let (full, _) = bench.ask(&segments, ReuseMode::Off, 0.0, false);
+    let (_, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
+    for hole in 0..segments.len() - 1 {
+        let key = plan.segments[hole].file_under.expect("it was kept");
+        let found = bench.store.look_up(&key, &segments[hole].tokens).expect("it is there");
+        bench.store.late_miss(&found.header.id(), found.tier, ragstone_storage::ErrorKind::NotFound);
+        drop(found);
+        bench.store.late_miss(
+            &bench.store.id(&key, &segments[hole].tokens),
+            Tier::Disk,
+            ragstone_storage::ErrorKind::NotFound,
+        );
+        let (again, planned) = bench.ask(&segments, ReuseMode::ExactOnly, 0.0, true);
+        assert!(matches!(planned.segments[hole].source, Source::Compute), "{hole}: {planned:?}");
+        let loads = planned.segments.iter().filter(|segment| matches!(segment.source, Source::Load { .. })).count();
+        assert_eq!(loads, segments.len() - 2, "{hole}: all but the hole and the question");
+        assert_eq!(again.logits, full.logits, "{hole}");
+        assert_eq!(planned.segments[hole].file_under, Some(key), "it is filed again");
+    }
 }
 
 /// Lets a disk that hangs go on, also where a test fails: its thread would be waited for, for ever.

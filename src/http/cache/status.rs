@@ -25,6 +25,8 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<Htt
 }
 
 /// The last prompts' plans, the latest first: what was loaded, blended and computed, why, and what it took.
-pub async fn plans(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+    // They name tenants.
+    state.check_owner(&request)?;
     Ok(HttpResponse::Ok().json(json!({ "plans": state.opened()?.ragstone.plans() })))
 }

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{CostGrid, ReadCost, ReadMeter};
 use crate::Result;
+use crate::plan::Prediction;
 use crate::tier::Tier;
 use crate::tier::resident::locked;
 
@@ -15,6 +16,9 @@ use crate::tier::resident::locked;
 const LEARNING: f64 = 0.1;
 /// A prompt corrects by so many times at the most.
 const LARGEST_CORRECTION: f64 = 2.0;
+
+/// All corrections together.
+const FARTHEST: f64 = 16.0;
 
 /// What is known of a machine, as the catalog keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,7 +75,7 @@ impl PrefillCost {
             let rows = left.min(chunk);
             // Expectations are not whole.
             let (low, high) = (rows.floor(), rows.ceil());
-            let [low_us, high_us] = [low, high].map(|rows| self.grid.prefill_us(from as u32, rows as u32));
+            let [low_us, high_us] = [low, high].map(|rows| self.grid.prefill_us_beyond(from as u32, rows as u32));
             us += low_us + (rows - low) * (high_us - low_us);
             from += rows;
             left -= rows;
@@ -105,8 +109,10 @@ impl CostModel {
 }
 
 impl Costs {
-    /// What the catalog kept of them.
-    pub fn new(profile: CostProfile) -> Self {
+    /// What the catalog kept of them. What reads took before counts, and is not believed before some were seen again: another disk
+    /// or bucket may be in their place.
+    pub fn new(mut profile: CostProfile) -> Self {
+        profile.reads.iter_mut().for_each(ReadMeter::doubt);
         Self(Arc::new(Mutex::new(profile)))
     }
 
@@ -135,18 +141,25 @@ impl Costs {
         }
     }
 
-    /// A prompt whose computation was predicted took so much longer or shorter.
-    pub fn observe_prefill(&self, predicted_us: f64, us: f64) {
-        let times = us / predicted_us;
+    /// A prompt whose computation was predicted took so long. Placing what was loaded is not the grid's.
+    pub fn observe_prefill(&self, predicted: &Prediction, ms: f64) {
+        let times = (ms - predicted.place_ms) / (predicted.compute_ms - predicted.place_ms);
         if !times.is_finite() || times <= 0.0 {
             return;
         }
         let scale = &mut locked(&self.0).prefill.scale;
         *scale *= times.clamp(1.0 / LARGEST_CORRECTION, LARGEST_CORRECTION).powf(LEARNING);
+        *scale = scale.clamp(1.0 / FARTHEST, FARTHEST);
     }
 }
 
 impl CostProfile {
+    /// Whether it can be of a model of so many layers: what the catalog has may have been written by anything.
+    pub fn is_sane(&self, layers: u32) -> bool {
+        let PrefillCost { layers: own, place_us_per_byte, scale, .. } = self.prefill;
+        own == layers && (0.0..1e6).contains(&place_us_per_byte) && (1.0 / FARTHEST..=FARTHEST).contains(&scale)
+    }
+
     /// Nothing was measured, nothing was seen.
     ///
     /// # Errors

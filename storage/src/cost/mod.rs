@@ -96,6 +96,19 @@ impl CostGrid {
         self.written.new_tokens.last().copied().unwrap_or(1)
     }
 
+    /// As [`prefill_us`](Self::prefill_us), and beyond the greatest number of cached tokens as it grows between the last two:
+    /// attention looks at each.
+    pub fn prefill_us_beyond(&self, cached_tokens: u32, new_tokens: u32) -> f64 {
+        let at = |cached| self.prefill_us(cached, new_tokens);
+        match self.written.cached_tokens[..] {
+            [.., before, last] if cached_tokens > last => {
+                let slope = (at(last) - at(before)).max(0.0) / f64::from(last - before);
+                at(last) + slope * f64::from(cached_tokens - last)
+            }
+            _ => at(cached_tokens),
+        }
+    }
+
     /// `T(cached, new)` in microseconds: bilinear interpolation (RAGCache, algorithm 1, lines 6 to 9), clamped at the
     /// grid's edges. Nothing new takes no time.
     pub fn prefill_us(&self, cached_tokens: u32, new_tokens: u32) -> f64 {
@@ -134,6 +147,9 @@ impl TryFrom<Written> for CostGrid {
             if axis.is_empty() || axis.windows(2).any(|pair| pair[0] >= pair[1]) {
                 return Err(format!("`{name}` must hold ascending token counts, at least one"));
             }
+        }
+        if written.new_tokens[0] == 0 {
+            return Err("`new_tokens` must be at least 1".to_owned());
         }
         let (rows, columns) = (written.cached_tokens.len(), written.new_tokens.len());
         if written.time_us.len() != rows || written.time_us.iter().any(|row| row.len() != columns) {

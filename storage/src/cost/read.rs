@@ -73,6 +73,11 @@ impl ReadMeter {
         self.xy += x * y;
     }
 
+    /// What was seen counts as before, and has to be seen again before it is believed.
+    pub fn doubt(&mut self) {
+        self.reads = 0;
+    }
+
     /// Whether enough was seen to go by it, by a clock that moves.
     pub fn is_telling(&self) -> bool {
         self.reads >= TELLING_READS && self.y > 0.0

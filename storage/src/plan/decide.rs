@@ -74,8 +74,8 @@ pub(super) fn decide<'a>(
     let mut now = predicted(&decision.chosen, ratio);
     if options.declines && is_known {
         // A nearer candidate first, then computing.
-        for _ in 0..2 {
-            let changes = changes(found, &decision.chosen, &candidates, costs);
+        for nearer in [true, false] {
+            let changes = changes(found, &decision.chosen, &candidates, nearer, costs);
             now = decline(&mut decision, &changes, now, |chosen| predicted(chosen, ratio));
         }
     }
@@ -100,19 +100,20 @@ pub(super) fn decide<'a>(
 /// A segment, and what would take the place of the candidate that it has.
 type Change<'a> = (usize, Option<&'a Candidate>);
 
-/// What might be done instead of each load: from a nearer tier, or by computing. First what saves most loading for what it adds to
-/// the computation.
+/// What might be done instead of each load: `nearer`, by what a nearer tier has, where one has something; else by computing. First what
+/// saves most loading for what it adds to the computation.
 fn changes<'a>(
     found: &[SegmentResidency],
     chosen: &[Option<&'a Candidate>],
     candidates: &[Vec<&'a Candidate>],
+    nearer: bool,
     costs: &CostModel,
 ) -> Vec<Change<'a>> {
     let mut changes = Vec::new();
     for (part, (index, now)) in parts(found, chosen).iter().zip(chosen.iter().enumerate()) {
         // What nobody has seen the cost of is loaded, so that it is seen.
         let Some(now) = now.filter(|now| now.tier != Tier::Device && costs.has_seen(now.tier)) else { continue };
-        let instead = candidates[index].iter().copied().find(|other| other.tier < now.tier);
+        let instead = candidates[index].iter().copied().find(|other| nearer && other.tier < now.tier);
         let load = |candidate: &Candidate| costs.entry_us(candidate.tier, costs.prefill.layers, candidate.bytes);
         let saved = load(now) - instead.map_or(0.0, load);
         let added = costs.prefill.prefill_us(f64::from(part.position), f64::from(part.tokens));
@@ -139,7 +140,9 @@ fn decline<'a>(
         chosen
     };
     let step = changes.len().div_ceil(MOST_TRIALS).max(1);
-    let trials = (1..=changes.len()).step_by(step).map(|count| (count, predicted(&changed(count))));
+    // All of them, too: what is paid once for any number of loads is saved by none less.
+    let counts = (1..=changes.len()).step_by(step).chain([changes.len()]).filter(|count| *count > 0);
+    let trials = counts.map(|count| (count, predicted(&changed(count))));
     let best = trials.min_by(|(_, left), (_, right)| left.total_ms.total_cmp(&right.total_ms));
     let Some((count, better)) = best.filter(|(_, best)| best.total_ms <= now.total_ms * (1.0 - WORTHWHILE)) else {
         return now;

@@ -17,6 +17,9 @@ use crate::tier::Tier;
 /// Layers that are read ahead of the one that was taken: one waits, one is being read.
 const LAYERS_AHEAD: usize = 2;
 
+/// Entries of object storage whose first layers are asked for before the first of them has come.
+pub const BEGUN_TOGETHER: usize = 8;
+
 /// One segment as the prefill sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Part {
@@ -52,6 +55,8 @@ pub struct Prediction {
     pub load_ms: f64,
     /// What its computation takes.
     pub compute_ms: f64,
+    /// What of that goes into placing what was loaded.
+    pub place_ms: f64,
     /// What the computation waits for loads: what the overlap does not hide.
     pub wait_ms: f64,
 }
@@ -84,7 +89,7 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
         (choosing.min(layers)..layers, rows(parts, f64::from(share.ratio), chunk)),
     ];
     let mut loads = Loads::new(parts, costs, layers);
-    let (mut now, mut compute, mut wait) = (0.0_f64, 0.0, 0.0);
+    let (mut now, mut compute, mut place, mut wait) = (0.0_f64, 0.0, 0.0, 0.0);
     for (through, chunks) in phases {
         for rows in chunks {
             let layer_us = costs.prefill.layer_us(rows.cached, rows.count);
@@ -93,6 +98,7 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
                 wait += (there - now).max(0.0);
                 now = now.max(there) + placing + layer_us;
                 compute += placing + layer_us;
+                place += placing;
             }
         }
     }
@@ -100,6 +106,7 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
         total_ms: now / 1e3,
         load_ms: loads.layer_us * layers as f64 / 1e3 + loads.first_us / 1e3,
         compute_ms: compute / 1e3,
+        place_ms: place / 1e3,
         wait_ms: wait / 1e3,
     }
 }
@@ -158,6 +165,7 @@ fn rows(parts: &[Part], share: f64, chunk: f64) -> Vec<Rows> {
 
 /// Layers on their way.
 struct Loads {
+    is_any: bool,
     /// Before the first layer.
     first_us: f64,
     layer_us: f64,
@@ -171,29 +179,38 @@ struct Loads {
 
 impl Loads {
     fn new(parts: &[Part], costs: &CostModel, layers: usize) -> Self {
-        let (mut first_us, mut layer_us, mut bytes_a_layer) = (0.0_f64, 0.0, 0.0);
+        let (mut is_any, mut objects, mut layer_us, mut bytes_a_layer) = (false, 0.0, 0.0, 0.0);
         for part in parts {
             let (Work::Load { tier, bytes } | Work::Blend { tier, bytes }) = part.work else { continue };
             let read = costs.read(tier);
             let bytes = bytes as f64 / layers as f64;
+            is_any = true;
             bytes_a_layer += bytes;
             match tier {
                 Tier::Device => {}
                 Tier::Host | Tier::Disk => layer_us += read.us(1.0, bytes),
-                // Entries are begun together and read ahead: a round trip once, and then what the line carries.
+                // Entries are begun some together and read ahead: round trips at first, and then what the line carries.
                 Tier::Object => {
-                    first_us = first_us.max(read.request_us);
+                    objects += 1.0;
                     layer_us += bytes * read.us_per_byte;
                 }
             }
         }
+        let first_us = (objects / BEGUN_TOGETHER as f64).ceil() * costs.read(Tier::Object).request_us;
         let place_us = bytes_a_layer * costs.prefill.place_us_per_byte;
-        Self { first_us, layer_us, place_us, come: Vec::with_capacity(layers), taken: Vec::with_capacity(layers) }
+        Self {
+            is_any,
+            first_us,
+            layer_us,
+            place_us,
+            come: Vec::with_capacity(layers),
+            taken: Vec::with_capacity(layers),
+        }
     }
 
     /// When `layer` is there, if it is wanted `now`, and what placing it takes. Whoever takes it first places it.
     fn take(&mut self, layer: usize, now: f64) -> (f64, f64) {
-        if self.layer_us == 0.0 || layer < self.taken.len() {
+        if !self.is_any || layer < self.taken.len() {
             return (now, 0.0);
         }
         let before = self.come.last().copied().unwrap_or(self.first_us);

@@ -176,9 +176,17 @@ fn any_prompt() -> impl Strategy<Value = (Vec<(SegmentKind, u32, u32)>, usize, V
 
 proptest! {
     #[test]
-    fn whatever_is_resident((prompt, exact, behind_root) in any_prompt(), reuse in 0u8..3) {
+    fn whatever_is_resident(
+        (prompt, exact, behind_root) in any_prompt(), holes in prop::collection::vec(0usize..10, 0..4), reuse in 0u8..3,
+    ) {
         let reuse = [ReuseMode::Auto, ReuseMode::ExactOnly, ReuseMode::Off][usize::from(reuse)];
-        let residency = residency(&prompt, exact, &behind_root);
+        let mut residency = residency(&prompt, exact, &behind_root);
+        for hole in holes {
+            if let Some(at) = residency.segments.get_mut(hole) {
+                // What is blended there, if anything, has exact entries behind it.
+                at.candidates.retain(|candidate| candidate.kind != CandidateKind::Exact);
+            }
+        }
         let plan = plan(&residency, &PlanOptions::fixed(0.15, reuse)).unwrap();
         // The segments cover the prompt exactly, in order.
         prop_assert_eq!(plan.segments.len(), prompt.len());
@@ -191,10 +199,16 @@ proptest! {
         prop_assert_eq!(plan.total_tokens, position);
         prop_assert_eq!(plan.exact_tokens + plan.blended_tokens + plan.computed_tokens, position);
         let with_tokens: Vec<&SegmentPlan> = plan.segments.iter().filter(|plan| !plan.range.is_empty()).collect();
-        // The exact path is a prefix; the last token is computed.
-        let loads = with_tokens.iter().take_while(|plan| matches!(plan.source, Source::Load { .. })).count();
-        let later_loads = with_tokens[loads..].iter().filter(|plan| matches!(plan.source, Source::Load { .. })).count();
-        prop_assert_eq!(later_loads, 0);
+        // What is exact is used wherever it stands, and the exact path ends where blending begins; the last token is computed.
+        let may_load = reuse != ReuseMode::Off;
+        for planned in &with_tokens[..with_tokens.len().saturating_sub(1)] {
+            let has_exact = residency.segments[planned.segment].candidates.iter().any(|it| it.kind == CandidateKind::Exact);
+            let loads = matches!(planned.source, Source::Load { .. });
+            prop_assert_eq!(loads, has_exact && may_load && planned.kind != QUESTION);
+        }
+        let first_blend = with_tokens.iter().position(|plan| matches!(plan.source, Source::Blend { .. }));
+        prop_assert!(plan.exact_path().count() <= first_blend.unwrap_or(with_tokens.len()));
+        prop_assert_eq!(plan.files_answer, first_blend.is_none() && reuse != ReuseMode::Off);
         prop_assert!(with_tokens.last().is_none_or(|plan| plan.source == Source::Compute));
         let mut blended_before = false;
         for planned in &plan.segments {

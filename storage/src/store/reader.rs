@@ -91,7 +91,11 @@ impl EntryReader {
 
     /// The first layer is about to be read: what takes a round trip is begun. Does not block.
     pub fn begin(&self) {
-        self.flight.entry.begin();
+        // Another reader may have it, or be reading it.
+        let first = self.flight.layers.first().map(Mutex::try_lock);
+        if first.is_none_or(|slot| slot.is_ok_and(|slot| slot.is_none())) {
+            self.flight.entry.begin();
+        }
     }
 
     /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is not.
@@ -135,11 +139,12 @@ impl EntryReader {
 
     fn read(&self, layer: u32) -> Result<(Bytes, frame::Frame)> {
         let started = self.store.env().stopwatch();
+        let reading = self.store.0.tiers.reading(self.flight.tier);
         let bytes = self.flight.entry.frame(layer)?;
         let frame = self.decode(layer, &bytes)?;
         // Requests to object storage report themselves: a frame of it may have come with another.
         if self.flight.tier != Tier::Object {
-            self.store.costs().observe_read(self.flight.tier, bytes.len() as u64, 1, started.elapsed());
+            self.store.costs().observe_read(self.flight.tier, bytes.len() as u64, reading.in_flight, started.elapsed());
         }
         Ok((bytes, frame))
     }

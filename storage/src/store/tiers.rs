@@ -13,7 +13,7 @@ use crate::key::KvKey;
 use crate::tier::disk::{DiskIndex, DiskTier};
 use crate::tier::host::{HostState, HostTier};
 use crate::tier::resident::{Pin, locked};
-use crate::tier::{EntrySummary, EntryTier, Put, SharedTier, Tier, TierEntry, TierStatus, Use};
+use crate::tier::{EntrySummary, EntryTier, InFlight, Put, SharedTier, Tier, TierEntry, TierStatus, Use};
 use crate::{Error, ErrorKind, Result};
 
 /// Entries that are remembered as declined; beyond, all are forgotten.
@@ -57,6 +57,8 @@ pub(super) struct TierCounts {
     pub corrupt: AtomicU64,
     pub failed: AtomicU64,
     pub declined: AtomicU64,
+    /// Frames that are being read.
+    reading: AtomicU64,
 }
 
 impl Counts {
@@ -113,7 +115,7 @@ impl Tiers {
         if self.forbids(&summary, planned_in) {
             return Ok(None);
         }
-        if !self.worth.is_worth_keeping(tier, &summary) {
+        if !self.worth.is_worth_keeping(tier, &summary, &self.env) {
             self.decline(tier, summary.key);
             return Ok(None);
         }
@@ -144,6 +146,11 @@ impl Tiers {
             }
             declined.insert(key);
         }
+    }
+
+    /// A frame of the tier is being read while the result lives.
+    pub fn reading(&self, tier: Tier) -> InFlight<'_> {
+        InFlight::begin(&self.counts.of(tier).reading)
     }
 
     /// Whether the disk declined an entry lately.

@@ -13,6 +13,7 @@ pub mod object;
 pub(crate) mod resident;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -157,6 +158,25 @@ pub trait EntryTier: Send + Sync {
     /// # Errors
     /// As the medium says.
     fn flush(&self) -> Result<()>;
+}
+
+/// A read under way.
+pub(crate) struct InFlight<'a> {
+    count: &'a AtomicU64,
+    /// Reads that were under way when it began, itself among them.
+    pub in_flight: u64,
+}
+
+impl<'a> InFlight<'a> {
+    pub fn begin(count: &'a AtomicU64) -> Self {
+        Self { count, in_flight: count.fetch_add(1, Ordering::Relaxed) + 1 }
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How close an entry is to what was computed.

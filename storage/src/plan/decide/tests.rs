@@ -96,6 +96,25 @@ fn a_near_entry_is_blended_where_the_exact_one_is_too_far() {
 }
 
 #[test]
+fn a_nearer_entry_that_is_slow_too_is_no_reason_to_load_the_far_one() {
+    let far: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object]), (BEHIND, &[Tier::Disk])];
+    let found = residency(&[far]);
+    assert_eq!(letters(&plan(&found, &options(Ratio::Fixed(0.1)), Some(&costs(1e5, 2.05e2, 2e2))).unwrap()), "C");
+}
+
+#[test]
+fn what_many_loads_pay_once_is_saved_by_declining_all_of_them() {
+    let object: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object])];
+    for passages in [8, 26, 60] {
+        let found = residency(&vec![object; passages]);
+        let mut costs = costs(1e5, 1e5, 1e6);
+        costs.reads[2].0.request_us = 1e8;
+        let planned = plan(&found, &options(Ratio::Fixed(0.1)), Some(&costs)).unwrap();
+        assert_eq!(letters(&planned).replace(' ', ""), "C".repeat(passages));
+    }
+}
+
+#[test]
 fn the_ratio_rises_until_recomputing_takes_as_long_as_loading() {
     let found = residency(&[&[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])]]);
     // A layer computes 40 + 300 r rows in 1/24 ms each, and loads 12,500 bytes.
@@ -165,10 +184,12 @@ proptest! {
     #[test]
     fn a_decision_waits_for_nothing_that_it_could_compute_in_the_time(
         passages in prop::collection::vec(any_passage(), 1..5),
-        speeds in [1e2..1e6_f64, 1e2..1e6_f64, 1e2..1e6_f64],
+        speeds in [2.0..6.0_f64, 2.0..6.0_f64, 2.0..6.0_f64],
+        round_trip_us in prop_oneof![Just(0.0), 1e3..1e6_f64],
         floor in 0.0..1.0_f32,
     ) {
-        let costs = costs(speeds[0], speeds[1], speeds[2]);
+        let mut costs = costs(10f64.powf(speeds[0]), 10f64.powf(speeds[1]), 10f64.powf(speeds[2]));
+        costs.reads[2].0.request_us = round_trip_us;
         let tiers: Vec<Vec<(CandidateKind, [Tier; 1])>> =
             passages.iter().map(|of| of.iter().map(|(kind, tier)| (*kind, [*tier])).collect()).collect();
         let candidates: Vec<Vec<(CandidateKind, &[Tier])>> =

@@ -23,7 +23,7 @@ use super::breaker::{Admission, Breaker, Outcome};
 use super::options::ObjectOptions;
 use crate::cost::Costs;
 use crate::env::Env;
-use crate::tier::Tier;
+use crate::tier::{InFlight, Tier};
 use crate::{Error, ErrorKind, Result};
 
 /// What the tier asked of the bucket since it was opened.
@@ -63,15 +63,6 @@ pub(super) struct Bucket {
     pub costs: OnceLock<Costs>,
     /// Reads that are under way.
     reads: AtomicU64,
-}
-
-/// A read under way.
-struct Reading<'a>(&'a AtomicU64);
-
-impl Drop for Reading<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 #[derive(Default)]
@@ -223,9 +214,6 @@ impl Bucket {
             if_match: etag.map(str::to_owned),
             ..GetOptions::default()
         };
-        let started = self.env.stopwatch();
-        let in_flight = self.reads.fetch_add(1, Ordering::Relaxed) + 1;
-        let _reading = Reading(&self.reads);
         let got = match self.store.get_opts(path, options).await {
             Ok(got) => got,
             Err(error) => return Err(self.get_error(path, error).await),
@@ -237,10 +225,21 @@ impl Bucket {
         }
         let bytes = collect(path, got).await?;
         self.counts.read_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        if let Some(costs) = self.costs.get() {
-            costs.observe_read(Tier::Object, bytes.len() as u64, in_flight, started.elapsed());
-        }
         Ok((meta, bytes))
+    }
+
+    /// As [`get`](Self::get), for layers: what it takes is reported.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub async fn get_layers(&self, path: &Path, etag: Option<&str>, range: Range<u64>) -> Result<Bytes> {
+        let started = self.env.stopwatch();
+        let reading = InFlight::begin(&self.reads);
+        let (_, bytes) = self.get(path, etag, range).await?;
+        if let Some(costs) = self.costs.get() {
+            costs.observe_read(Tier::Object, bytes.len() as u64, reading.in_flight, started.elapsed());
+        }
+        Ok(bytes)
     }
 
     /// An object of no bytes has no range to be got: an answer, and not a failure of the bucket.

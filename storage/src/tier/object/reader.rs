@@ -64,7 +64,7 @@ impl ObjectEntry {
         let operation = Operation { doing: "read layers of an entry", failpoint: "object.get_frames", bytes: wanted };
         self.client.start(async move {
             let get = async {
-                let (_, bytes) = bucket.get(&path, etag.as_deref(), range).await?;
+                let bytes = bucket.get_layers(&path, etag.as_deref(), range).await?;
                 // The object became shorter.
                 if bytes.len() as u64 == wanted {
                     Ok(bytes)
