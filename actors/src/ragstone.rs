@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_kernels::model::Model;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::entry::EntryShape;
 use ragstone_storage::env::Env;
+use ragstone_storage::key::Fingerprint;
 use ragstone_storage::store::{KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
@@ -368,14 +370,7 @@ impl Parts {
         if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
             collector.start(jobs.clone(), &runtime);
         }
-        let status = ModelStatus {
-            id: model_id,
-            architecture: model.config().architecture.class_name(),
-            context: model.config().max_positions,
-            fingerprint: loaded.fingerprint.to_string(),
-            weight_bytes: model.size_in_bytes(),
-            kv_bytes_per_token: layout.token_bytes(),
-        };
+        let status = model_status(model_id, &model, &loaded.fingerprint);
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
@@ -410,6 +405,17 @@ impl Parts {
             jobs,
             processors,
         })
+    }
+}
+
+fn model_status(id: String, model: &Model, fingerprint: &Fingerprint) -> ModelStatus {
+    ModelStatus {
+        id,
+        architecture: model.config().architecture.class_name(),
+        context: model.config().max_positions,
+        fingerprint: fingerprint.to_string(),
+        weight_bytes: model.size_in_bytes(),
+        kv_bytes_per_token: model.kv_layout().token_bytes(),
     }
 }
 

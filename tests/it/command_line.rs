@@ -4,6 +4,7 @@ use std::net::TcpListener;
 
 use serde_json::{Value, json};
 
+use crate::cache::settle;
 use crate::harness::{Folder, Ran, Service, WORLD};
 
 fn corpus(folder: &Folder) -> String {
@@ -50,6 +51,40 @@ async fn commands_do_the_same_with_a_service_and_without() {
     folder.run(&["collections", "delete", "world"]).succeeded();
     assert_eq!(folder.json(&["collections", "list", "--json"]), json!([]));
     folder.run(QUESTION).failed_with(&["world"]);
+}
+
+#[tokio::test]
+async fn a_prompt_is_explained() {
+    let folder = Folder::new();
+    let corpus = corpus(&folder);
+    folder.run(&["ingest", &corpus, "--collection", "world"]).succeeded();
+    let service = folder.serve(&["--set", "kv_admission=always"]).await;
+    let explain = ["explain", "What does Calbet Works make?", "--collection", "world"];
+    let cold = folder.json(&[&explain[..], &["--json"]].concat());
+    assert!(segments(&cold).iter().all(|segment| segment["source"] == "compute"), "{cold}");
+    settle(&service).await;
+    let warm = folder.json(&[&explain[..], &["--json"]].concat());
+    let report = &warm["report"];
+    let (question, stored) = segments(&warm).split_last().unwrap();
+    assert_eq!((&question["kind"], &question["why"]), (&json!("question"), &json!("ends_the_prompt")));
+    assert!(stored.iter().all(|segment| segment["tier"] == "device" && segment["why"] == "in_place"), "{report}");
+    assert!(stored.iter().all(|segment| segment["tiers"] == json!(["device", "host", "disk"])), "{report}");
+    assert!(report["predicted"]["total_ms"].as_f64().unwrap() > 0.0);
+    // Without the device it would come from host memory.
+    assert_eq!(report["without"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["without"][0]["tier"], "device");
+    let text = folder.run(&explain).succeeded().stdout;
+    for words in ["passage Calbet Works", "device (host, disk)", "instead ms", "predicted", "without device"] {
+        assert!(text.contains(words), "no {words} in {text}");
+    }
+    // The last plans are the owner's to see.
+    let (status, _) = service.get("/v1/cache/plans").await;
+    assert_eq!(status, 403, "they name tenants");
+    assert_eq!(service.stop(), 0);
+}
+
+fn segments(explained: &Value) -> &[Value] {
+    explained["report"]["segments"].as_array().unwrap()
 }
 
 #[tokio::test]
