@@ -35,7 +35,7 @@ pub enum Command {
     /// Qwen2.5-0.5B's shape
     Controller {
         /// What the disk carries at the most, in GB/s
-        #[arg(long, value_name = "GB/S,…", value_delimiter = ',', default_value = "0.05,0.1,0.2,0.5,1,5,20")]
+        #[arg(long, value_name = "GB/S,…", value_delimiter = ',', default_value = "0.005,0.015,0.05,0.2,1,20")]
         speeds: Vec<f64>,
         /// Tokens of the prompt
         #[arg(long, value_name = "N", default_value_t = 2048)]
