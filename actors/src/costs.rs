@@ -1,4 +1,4 @@
-//! Measures what prefills take on this machine: at the first start with a model, within seconds; then the catalog has it.
+//! What prefills take on this machine: measured at the first start with a model, within seconds, and kept in the catalog.
 
 use std::sync::Arc;
 
@@ -6,10 +6,14 @@ use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::forward::{Chunk, Forward, Next, Outcome, Places, Rider, Selector, Wanted};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
-use ragstone_storage::cost::{CostGrid, PrefillCost};
+use ragstone_kernels::simd::Path;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::cost::{CostGrid, CostProfile, Costs, PrefillCost};
 use ragstone_storage::env::Env;
+use ragstone_storage::key::Fingerprint;
 
 use crate::error::Result;
+use crate::ragstone::Progress;
 
 /// Tokens that stand before the measured ones, as far as the context goes.
 const CACHED: [u32; 3] = [0, 1024, 4096];
@@ -33,6 +37,34 @@ impl<B: Backend> Selector<B> for StopAt {
     fn before_layer(&mut self, layer: usize) -> Next {
         if layer < self.0 { Next::Go } else { Next::Stop }
     }
+}
+
+/// Opens the costs of a model on this machine, measured now if they never were. BLOCKS, for seconds then.
+pub(crate) fn open<B: Backend>(
+    backend: &B,
+    fingerprint: &Fingerprint,
+    catalog: &Catalog,
+    env: &Env,
+    progress: &dyn Fn(Progress),
+) -> Result<Costs> {
+    let (name, layers) = (name(fingerprint), backend.config().layers as u32);
+    if let Some(kept) = catalog.costs(&name)?.filter(|kept| kept.prefill.is_measured && kept.is_sane(layers)) {
+        return Ok(Costs::new(kept));
+    }
+    let prefill = measure(backend, env, &|done, total| progress(Progress::Measuring { done, total }))?;
+    let costs = Costs::new(CostProfile { prefill, ..CostProfile::assumed()? });
+    keep(&costs, fingerprint, catalog)?;
+    Ok(costs)
+}
+
+/// Writes what was learned since.
+pub(crate) fn keep(costs: &Costs, fingerprint: &Fingerprint, catalog: &Catalog) -> Result<()> {
+    Ok(catalog.note_costs(&name(fingerprint), &costs.profile())?)
+}
+
+/// Costs are of a model, of the kernels that compute it, and of as many threads.
+fn name(fingerprint: &Fingerprint) -> String {
+    format!("{fingerprint}.{}.{}", Path::best().name(), rayon::current_num_threads())
 }
 
 /// Measures a model: prefill times by tokens cached and new, and what placing stored KV takes. What is cached is a pool of zeros: how

@@ -5,7 +5,7 @@ mod loads;
 use std::sync::Arc;
 
 use ragstone_storage::cost::CostModel;
-use ragstone_storage::plan::{LoadPlan, PlanOptions, Prediction, ReuseMode, Source, plan, predict_without};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan, predict_without};
 use ragstone_storage::residency::{Residency, Segment, SegmentResidency, look_up_prompt};
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 pub(crate) use self::loads::layer_loads;
 pub use self::loads::{Arrived, FailedLoad, LayerLoads, LoadedLayer, Waker};
 use crate::error::{Error, ErrorKind, Result};
+use crate::report::Without;
 use crate::worker::Service;
 
 /// Plans prompts and starts their loads.
@@ -54,7 +55,7 @@ pub struct Fused {
     /// Time spent deciding.
     pub plan_ms: f64,
     /// What is predicted if a tier had nothing, where that was asked.
-    pub without: Vec<(Tier, Prediction)>,
+    pub without: Vec<Without>,
 }
 
 impl Service for Fusor {
@@ -129,16 +130,11 @@ impl Fusor {
 }
 
 /// What is predicted if each tier in turn had nothing of the prompt, of those that the plan takes something from.
-fn without(
-    residency: &Residency,
-    plan: &LoadPlan,
-    options: &PlanOptions,
-    costs: &CostModel,
-) -> Result<Vec<(Tier, Prediction)>> {
+fn without(residency: &Residency, plan: &LoadPlan, options: &PlanOptions, costs: &CostModel) -> Result<Vec<Without>> {
     let mut without = Vec::new();
     for tier in Tier::ALL {
-        if let Some(prediction) = predict_without(residency, plan, options, costs, tier)? {
-            without.push((tier, prediction));
+        if let Some(predicted) = predict_without(residency, plan, options, costs, tier)? {
+            without.push(Without { tier, predicted });
         }
     }
     Ok(without)

@@ -18,7 +18,6 @@ pub mod fusion;
 pub mod jobs;
 pub mod library;
 mod loaded_model;
-mod machine;
 mod pipeline;
 mod plans;
 pub mod prefill;

@@ -21,7 +21,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::plans::Plans;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
-use crate::report::{Citation, ReuseReport, SegmentReport, Ttft, Without};
+use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
-/// A prompt whose passes took so many times its part of them had none of them for itself.
+/// A prompt that took more than so many times its own part of the passes shared them with others.
 const ALONE: f64 = 1.1;
 
 /// The workers a question passes, and what they share.
@@ -315,11 +315,7 @@ fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
         ratio: sequence.plan.ratio,
         selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.selection_layer),
         predicted: sequence.plan.prediction,
-        without: sequence
-            .without
-            .iter()
-            .map(|(tier, predicted)| Without { tier: *tier, predicted: *predicted })
-            .collect(),
+        without: sequence.without.clone(),
         segments: SegmentReport::all(&sequence.plan),
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,

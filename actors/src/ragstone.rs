@@ -22,6 +22,7 @@ use crate::assembler::Assembler;
 use crate::background::{Background, Workers};
 use crate::caller::Caller;
 use crate::collector::Collector;
+use crate::costs;
 use crate::embedding::{Embedded, Embedder};
 use crate::encoder::ModelEncoder;
 use crate::engine::{Engine, Prefiller};
@@ -31,7 +32,6 @@ use crate::fusion::Fusor;
 use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
-use crate::machine;
 use crate::pipeline::Pipeline;
 use crate::plans::{PlanRecord, Plans};
 use crate::question::Question;
@@ -126,7 +126,7 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
-            let costs = machine::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?;
+            let costs = costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {
@@ -310,7 +310,7 @@ impl Ragstone {
         let (store, catalog) = (self.inner.pipeline.store.clone(), self.inner.catalog.clone());
         blocking(move || {
             store.flush()?;
-            machine::keep(store.costs(), store.fingerprint(), &catalog)?;
+            costs::keep(store.costs(), store.fingerprint(), &catalog)?;
             Ok(catalog.flush()?)
         })
         .await

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_storage::plan::{LoadPlan, PlanOptions, Prediction, ReuseMode};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
-use ragstone_storage::tier::Tier;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -14,6 +13,7 @@ use crate::engine::{DecodeSpec, Interruption, PrefillReport, PrefillRequest, Pre
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
 use crate::prefill::{PrefillError, Selection};
+use crate::report::Without;
 use crate::stream::remaining;
 use crate::worker::Supervised;
 
@@ -57,7 +57,7 @@ pub(crate) struct Ran<T> {
     pub plan_ms: f64,
     pub late_misses: u32,
     /// What is predicted if a tier had nothing, where that was asked.
-    pub without: Vec<(Tier, Prediction)>,
+    pub without: Vec<Without>,
 }
 
 impl Runner {

@@ -9,6 +9,7 @@ use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Ragstone, Settings};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
+use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::ConnectionOptions;
 use sha2::{Digest, Sha256};
 
@@ -236,6 +237,8 @@ async fn open(config: &Config, folder: &Path) -> Result<Ragstone> {
     settings.object_url = None;
     settings.object_options = ConnectionOptions::default();
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
+    // An answer is measured only where its passages were loaded as the mode says: none is computed because that is faster.
+    settings.kv_admission = AdmissionRule::Always;
     let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
     let bars = std::sync::Mutex::new(None);
     let show = move |progress| service::show_loading(&bars, progress);

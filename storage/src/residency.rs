@@ -161,7 +161,7 @@ pub fn look_up_prompt(
                 CandidateKind::Lossy => store.look_up_lossy(&objects, &key, &segment.tokens)?,
                 _ => store.look_up_with(&objects, &key, &segment.tokens)?,
             };
-            let (tier, bytes) = (hit.tier, hit.header.total_bytes());
+            let (tier, bytes) = (hit.tier, hit.entry.stored_bytes());
             let tiers = store.tiers_of(&key, tier);
             // Another segment may have found it exactly: that one is to be loaded as it is.
             residency.found.entry(key).or_insert(hit);

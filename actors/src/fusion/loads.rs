@@ -128,6 +128,8 @@ pub(crate) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, im
 /// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
 fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer, FailedLoad>>, shared: &Shared) {
     let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
+    // Round trips at the same time, where there are any; not so many that they wait for each other past their deadlines.
+    readers.iter().take(BEGUN_TOGETHER).for_each(|(_, reader)| reader.begin());
     for layer in 0..layers {
         let loaded = load_layer(readers, layer, shared);
         let failed = loaded.is_err();
@@ -141,11 +143,10 @@ fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer,
 fn load_layer(readers: &[(usize, EntryReader)], layer: u32, shared: &Shared) -> Result<LoadedLayer, FailedLoad> {
     let mut frames = Vec::with_capacity(readers.len());
     for (index, (segment, reader)) in readers.iter().enumerate() {
-        if layer == 0 {
-            // Round trips at the same time, where there are any; not so many that they wait for each other past their deadlines.
-            let ahead = if index == 0 { 0..BEGUN_TOGETHER } else { index + BEGUN_TOGETHER - 1..index + BEGUN_TOGETHER };
-            let begun = readers.get(ahead.start..ahead.end.min(readers.len())).unwrap_or_default();
-            begun.iter().for_each(|(_, reader)| reader.begin());
+        if layer == 0
+            && let Some((_, ahead)) = readers.get(index + BEGUN_TOGETHER)
+        {
+            ahead.begin();
         }
         let reading = Reading { id: reader.id(), tier: reader.tier(), precision: reader.precision() };
         *lock(&shared.reading) = Some(reading.clone());

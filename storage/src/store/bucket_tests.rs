@@ -140,6 +140,9 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     let missing = None;
     assert_eq!(states, [missing, lossy(&first), lossy(&second), missing], "the root is computed");
     assert!(residency.found.values().all(|found| !found.entry.is_exact()));
+    let read: Vec<u64> = residency.segments[1..3].iter().map(|at| at.candidates[0].bytes).collect();
+    let whole = [&first, &second].map(|id| residency.found[&id.key].header.total_bytes());
+    assert!(read.iter().zip(whole).all(|(read, whole)| (1..whole).contains(read)), "{read:?} of {whole:?}");
 
     let planned = plan(&residency, ReuseMode::Auto);
     let blend = |id: &EntryId| Source::Blend { key: id.key, tier: Tier::Object };

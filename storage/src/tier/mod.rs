@@ -240,6 +240,11 @@ pub trait TierEntry: Send + Sync {
         true
     }
 
+    /// Bytes that reading all of it moves: fewer than its frames have where it is compressed.
+    fn stored_bytes(&self) -> u64 {
+        self.header().total_bytes()
+    }
+
     /// A first layer is about to be read: what takes a round trip is begun. Does not block.
     fn begin(&self) {}
 

@@ -121,6 +121,10 @@ impl TierEntry for ObjectEntry {
         self.layout.codec.is_exact()
     }
 
+    fn stored_bytes(&self) -> u64 {
+        self.layout.frames.iter().map(|frame| frame.end - frame.start).sum()
+    }
+
     fn begin(&self) {
         if let Some(first) = self.spans.first()
             && let Some(mut state) = first.try_lock()
