@@ -240,8 +240,7 @@ impl Pipeline {
             Reuse::Off => (ReuseMode::Off, least),
         };
         let selection = question.selection.unwrap_or(self.settings.selection());
-        let selection_layer = u32::try_from(selection.layer).unwrap_or(u32::MAX);
-        PlanOptions { ratio, selection_layer, reuse, declines: true }
+        PlanOptions { ratio, choosing: selection.choosing(self.engine.layers()), reuse, declines: true }
     }
 
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
@@ -313,7 +312,7 @@ fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
         ratio: sequence.plan.ratio,
-        selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.selection_layer),
+        selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.choosing.layer),
         predicted: sequence.plan.prediction,
         without: sequence.without.clone(),
         segments: SegmentReport::all(&sequence.plan),

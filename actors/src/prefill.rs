@@ -8,15 +8,18 @@
 //! is done about it.
 //!
 //! ```text
-//! rows of the plan -chunk-> [embed .. last layer]                      nothing to choose
+//! rows of the plan -chunk-> [embed .. last layer]                      nothing to choose, or the choice is known
 //! rows of the plan -chunk-> [embed .. choosing layer], parked there
 //!                  -all parked: choose, join the rows that go on, cut-> [choosing layer .. last layer]
+//! rows not stored  -chunk-> [embed .. probed layer], dropped
+//!                  -all seen: choose-> [embed .. last layer] over those and what was chosen
 //! ```
 //!
 //! Chunks go in the order of their slots, and a row sees no later one, so it does not matter where they are cut: a row's bits
 //! are those of an uncut prefill. A chunk whose layer has not been loaded stops before it and goes on in a later pass.
 
-mod selection;
+mod choice;
+mod selector;
 mod walk;
 
 use std::collections::VecDeque;
@@ -29,9 +32,9 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
 use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
-use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
+use ragstone_storage::plan::LoadPlan;
 
-pub use self::selection::{By, DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Schedule, Selection};
+pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
 use crate::engine::Interruption;
 use crate::error::{Error, ErrorKind};
@@ -132,7 +135,7 @@ impl From<ragstone_kernels::Error> for PrefillError {
 pub struct Prefill<B: Backend> {
     walk: Walk,
     key_positions: Vec<u32>,
-    /// Slots that the first layer computes, ascending.
+    /// Slots that the first layer computes, ascending; while a probe runs, those of the probe.
     rows: Vec<u32>,
     /// How many of them a chunk was made of.
     embedded: usize,
@@ -150,11 +153,12 @@ pub struct Prefill<B: Backend> {
 impl<B: Backend> Prefill<B> {
     /// A prompt before its first pass.
     pub fn new(backend: &B, prompt: Prompt) -> Self {
-        let (rows, key_positions) = (active_rows(&prompt.plan), prompt.plan.key_positions());
+        let key_positions = prompt.plan.key_positions();
+        let walk = Walk::new(prompt, backend.config().layers);
         Self {
-            walk: Walk::new(prompt, rows.clone(), backend.config().layers),
+            rows: walk.active().to_vec(),
+            walk,
             key_positions,
-            rows,
             embedded: 0,
             chunk: None,
             parked: Vec::new(),
@@ -209,7 +213,8 @@ impl<B: Backend> Prefill<B> {
         let following = self.following.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let parked = self.parked.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let chosen = (parked as f32 * self.walk.plan.ratio).ceil() as usize;
-        self.rows.len() - self.embedded + under_way + following + chosen
+        let behind_probe = if self.walk.is_probing() { self.walk.rows_behind_probe() } else { 0 };
+        self.rows.len() - self.embedded + under_way + following + chosen + behind_probe
     }
 
     /// Slots that must have blocks before a pass takes such rows along.
@@ -250,7 +255,8 @@ impl<B: Backend> Prefill<B> {
         let tokens: Vec<u32> = rows.iter().map(|row| self.walk.tokens[*row as usize]).collect();
         let places = Places::of(rows.iter().copied(), &self.key_positions);
         self.embedded += rows.len();
-        let wanted = if self.embedded == self.rows.len() { Wanted::Last } else { Wanted::Nothing };
+        let is_last = self.embedded == self.rows.len() && !self.walk.is_probing();
+        let wanted = if is_last { Wanted::Last } else { Wanted::Nothing };
         Ok(Chunk::embed(backend, &tokens, places, wanted)?)
     }
 
@@ -269,13 +275,17 @@ impl<B: Backend> Prefill<B> {
         }
         match outcome {
             Outcome::Failed(error) => return Err(error.into()),
-            Outcome::Stopped(chunk) if self.walk.takes_parked() => {
-                self.parked.push(chunk);
-                if self.embedded == self.rows.len() {
-                    self.choose(backend);
+            Outcome::Stopped(chunk) if self.walk.takes_stop() => match self.walk.is_probing() {
+                true => self.end_probe(),
+                false => {
+                    self.parked.push(chunk);
+                    if self.embedded == self.rows.len() {
+                        self.choose(backend);
+                    }
                 }
-            }
+            },
             Outcome::Stopped(chunk) => self.chunk = Some(chunk),
+            Outcome::Done(_) if self.walk.is_probing() => self.end_probe(),
             Outcome::Done(rows) => {
                 self.chunk = self.following.pop_front();
                 if self.chunk.is_none() && self.embedded == self.rows.len() {
@@ -284,6 +294,14 @@ impl<B: Backend> Prefill<B> {
             }
         }
         Ok(None)
+    }
+
+    /// A chunk of the probe has seen what it was to see. Behind the last one what was chosen is computed, from the first layer on.
+    fn end_probe(&mut self) {
+        if self.embedded == self.rows.len() {
+            self.rows = self.walk.choose().to_vec();
+            self.embedded = 0;
+        }
     }
 
     /// All rows have reached the choosing layer: those that go on become chunks again.
@@ -348,17 +366,6 @@ pub fn prefill<B: Backend>(
             return Ok(prefill.finish(logits));
         }
     }
-}
-
-/// Slots that the first layer computes, ascending.
-fn active_rows(plan: &LoadPlan) -> Vec<u32> {
-    let active = |segment: &&SegmentPlan| match segment.source {
-        Source::Compute => true,
-        // With a ratio every token of a blended segment starts out as a candidate for recomputation.
-        Source::Blend { .. } => plan.ratio > 0.0,
-        Source::Load { .. } => false,
-    };
-    plan.segments.iter().filter(active).flat_map(|segment| segment.range.clone()).collect()
 }
 
 #[cfg(test)]

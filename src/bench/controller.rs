@@ -9,7 +9,7 @@ use ragstone_actors::costs;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
-use ragstone_storage::plan::{PlanOptions, Ratio, ReuseMode, Why};
+use ragstone_storage::plan::{Choosing, PlanOptions, Ratio, ReuseMode, Why};
 use ragstone_storage::store::AdmissionRule;
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -26,7 +26,7 @@ const RATIOS: [f32; 4] = [0.25, 0.4, 0.6, 0.8];
 /// Ways are measured in strides, so that none has the same one before it each round; prime, unlike the number of ways.
 const STRIDE: usize = 11;
 /// The layer that chooses, unless settings say otherwise.
-const SELECTION_LAYER: u32 = ragstone_actors::DEFAULT_SELECTION_LAYER as u32;
+const CHOOSING: Choosing = Choosing { layer: ragstone_actors::DEFAULT_SELECTION_LAYER as u32, probed: 0 };
 
 /// What to measure.
 #[derive(Debug, Clone)]
@@ -119,7 +119,7 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
 /// The controller, computing everything, and fixed ratios.
 fn ways(floor: f32) -> Vec<(String, PlanOptions)> {
     let with =
-        |ratio, declines| PlanOptions { ratio, selection_layer: SELECTION_LAYER, reuse: ReuseMode::Auto, declines };
+        |ratio, declines| PlanOptions { ratio, choosing: CHOOSING, reuse: ReuseMode::Auto, declines };
     let mut ways = vec![
         ("controller".to_owned(), with(Ratio::AtLeast(floor), true)),
         ("compute".to_owned(), PlanOptions { reuse: ReuseMode::Off, ..with(Ratio::Fixed(floor), false) }),

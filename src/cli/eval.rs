@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Ragstone, Settings};
+use ragstone_actors::{FIRST_SELECTION_LAYER, Folders, Ragstone, Rule};
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
@@ -19,7 +19,7 @@ use crate::data_folder::DataFolder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::eval::answers::{Options, answers};
 use crate::eval::dataset::{self, Item};
-use crate::eval::report::{Answered, AnswersReport, Axes, Behind, Choice, Deviation, Mode, Variant};
+use crate::eval::report::{Answered, AnswersReport, Axes, Behind, Choice, Mode, Variant};
 use crate::eval::retrieval::{EvalProgress, RetrievalEncoder, RetrievalReport, retrieval};
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
@@ -52,20 +52,14 @@ pub struct Args {
 /// Options of --mode.
 #[derive(Debug, clap::Args)]
 struct AnswerArgs {
-    /// Shares of the blended passages' tokens that blend and random recompute
+    /// Shares of the blended passages' tokens that blend recomputes
     #[arg(long, value_name = "RATIOS", value_delimiter = ',', default_value = "0.15", value_parser = ratio, conflicts_with = "retrieval")]
     ratio: Vec<f32>,
-    /// What blend compares to choose tokens
-    #[arg(
-        long,
-        value_name = "WHAT",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "kv",
-        conflicts_with = "retrieval"
-    )]
-    deviation: Vec<Deviation>,
-    /// When blend and random choose tokens
+    /// The rules by which blend chooses tokens: cacheblend, cacheblend-k, cacheblend-v, first-k, question-attention,
+    /// critical-layer, two-stage, random (the control), none, all
+    #[arg(long, value_name = "RULES", value_delimiter = ',', default_value = "cacheblend", value_parser = Rule::from_name, conflicts_with = "retrieval")]
+    selector: Vec<Rule>,
+    /// When rules that can choose more than once do
     #[arg(
         long,
         value_name = "WHEN",
@@ -75,11 +69,11 @@ struct AnswerArgs {
         conflicts_with = "retrieval"
     )]
     choice: Vec<Choice>,
-    /// The first layer on which blend and random choose tokens, from 1 on; those before it compute all [default: the setting
-    /// selection_layer]
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = layer, conflicts_with = "retrieval")]
+    /// The first layer on which tokens are chosen, those before it computing all; of critical-layer, the layer that is looked
+    /// at [default: each rule's own]
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "retrieval")]
     layer: Vec<usize>,
-    /// What stood before each passage as its KV was computed, for reuse, blend and random
+    /// What stood before each passage as its KV was computed, for reuse and blend
     #[arg(
         long,
         value_name = "WHAT",
@@ -89,7 +83,7 @@ struct AnswerArgs {
         conflicts_with = "retrieval"
     )]
     behind: Vec<Behind>,
-    /// Seed of the random mode
+    /// Seed of the rule random
     #[arg(long, value_name = "SEED", default_value_t = 1, conflicts_with = "retrieval")]
     seed: u64,
     /// Only questions of this type
@@ -110,20 +104,20 @@ struct AnswerArgs {
 }
 
 impl AnswerArgs {
-    fn axes(&self, settings: &Settings) -> Axes {
-        Axes {
-            ratios: self.ratio.clone(),
-            deviations: self.deviation.clone(),
-            choices: self.choice.clone(),
-            layers: if self.layer.is_empty() { vec![settings.selection_layer] } else { self.layer.clone() },
-            behind: self.behind.clone(),
+    fn axes(&self) -> Result<Axes> {
+        let deviates = |rule: &Rule| matches!(rule, Rule::Cacheblend | Rule::CacheblendK | Rule::CacheblendV);
+        if self.layer.iter().any(|layer| *layer < FIRST_SELECTION_LAYER) && self.selector.iter().any(deviates) {
+            let message = "--layer 0: cacheblend wants a layer from 1 on, as K and V of layer 0 never deviate";
+            return Err(Error::invalid(message.to_owned()));
         }
+        Ok(Axes {
+            ratios: self.ratio.clone(),
+            selectors: self.selector.clone(),
+            choices: self.choice.clone(),
+            layers: self.layer.clone(),
+            behind: self.behind.clone(),
+        })
     }
-}
-
-fn layer(text: &str) -> Result<usize, String> {
-    let layer = text.trim().parse::<usize>().ok().filter(|layer| *layer >= FIRST_SELECTION_LAYER);
-    layer.ok_or_else(|| "a layer from 1 on is wanted: K and V of layer 0 never deviate".to_owned())
 }
 
 fn ratio(text: &str) -> Result<f32, String> {
@@ -205,7 +199,7 @@ async fn run_answers(config: &Config, args: &Args, items: Vec<(usize, Item)>) ->
     let folder = folder.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), &error))?;
     let ragstone = open(config, folder.path()).await?;
     let options = Options {
-        variants: Variant::of(&args.mode, &args.answers.axes(&config.settings)),
+        variants: Variant::of(&args.mode, &args.answers.axes()?),
         seed: args.answers.seed,
         max_tokens: args.answers.max_tokens as usize,
         answer_after: args.answers.answer_after.clone(),

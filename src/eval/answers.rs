@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use ragstone_actors::report::SegmentReport;
 use ragstone_actors::{
-    Answer, By, Caller, Context, DEFAULT_SELECTION_LAYER, InlineDocument, Input, Question, Ragstone, Reuse, RootCut,
-    Selection,
+    Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection,
 };
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
@@ -154,15 +153,12 @@ impl Asker<'_> {
             Mode::NoPassages | Mode::Full => (Reuse::Off, IN_ORDER),
             Mode::Exact => (Reuse::Exact, IN_ORDER),
             Mode::Reuse => (Reuse::Ratio(0.0), alone),
-            Mode::Blend | Mode::Random => (Reuse::Ratio(variant.ratio.unwrap_or(0.0)), alone),
+            // Rules that take none or all do so at any ratio between.
+            Mode::Blend => (Reuse::Ratio(variant.ratio.unwrap_or(0.5)), alone),
         };
-        let by = match variant.mode {
-            // Each question draws its own tokens, whatever other questions are measured.
-            Mode::Random => By::Random(self.options.seed.rotate_left(32) ^ place as u64),
-            _ => By::Deviation(variant.compared()),
-        };
-        let layer = variant.layer.unwrap_or(DEFAULT_SELECTION_LAYER);
-        Way { reuse, selection: Selection { by, schedule: variant.schedule(), layer }, root, tenant }
+        // Each question draws its own tokens, whatever other questions are measured.
+        let selection = variant.selection(self.options.seed.rotate_left(32) ^ place as u64);
+        Way { reuse, selection, root, tenant }
     }
 
     /// Where passages that were computed without each other are kept.
@@ -178,7 +174,7 @@ impl Asker<'_> {
         match variant.mode {
             Mode::NoPassages | Mode::Full => {}
             Mode::Exact => self.store(question, documents, Way::storing(RootCut::Whole, IN_ORDER)).await?,
-            Mode::Reuse | Mode::Blend | Mode::Random => {
+            Mode::Reuse | Mode::Blend => {
                 let (root, tenant) = Self::alone(variant);
                 for document in documents {
                     // With a cut root what is left of the system prompt comes first, and no document may be stored behind it
@@ -235,7 +231,7 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
         (Mode::Exact, _) => passages().all(|it| it.source == "exact"),
         // The first one is the rest of the system prompt.
         (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == "blend"),
-        (Mode::Reuse | Mode::Blend | Mode::Random, _) => passages().all(|it| it.source != "compute"),
+        (Mode::Reuse | Mode::Blend, _) => passages().all(|it| it.source != "compute"),
     };
     if as_wanted {
         return Ok(());
@@ -284,7 +280,7 @@ mod tests {
             (Mode::Blend, bos, &["exact", "blend", "blend"], true),
             (Mode::Blend, bos, &["exact", "exact", "blend"], false),
         ] {
-            let variant = Variant { mode, ratio: None, deviation: None, choice: None, layer: None, behind };
+            let variant = Variant { mode, ratio: None, selector: None, choice: None, layer: None, behind };
             assert_eq!(check_source(variant, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ragstone_actors::report::TokenAccount;
-use ragstone_actors::{Compared, DEFAULT_SELECTION_LAYER, Schedule};
+use ragstone_actors::{Rule, Schedule, Selection};
 use serde::Serialize;
 
 use super::score::Score;
@@ -22,10 +22,8 @@ pub enum Mode {
     Exact,
     /// Loaded, each passage computed without the others (see --behind), nothing recomputed
     Reuse,
-    /// As reuse, the tokens that deviate most recomputed
+    /// As reuse, and of their tokens those that --selector chooses recomputed
     Blend,
-    /// As blend, with as many tokens at random: the control
-    Random,
 }
 
 impl Mode {
@@ -37,31 +35,13 @@ impl Mode {
             Self::Exact => "exact",
             Self::Reuse => "reuse",
             Self::Blend => "blend",
-            Self::Random => "random",
         }
     }
 
     /// Whether each passage's KV was computed without the others.
     pub fn is_alone(self) -> bool {
-        matches!(self, Self::Reuse | Self::Blend | Self::Random)
+        matches!(self, Self::Reuse | Self::Blend)
     }
-
-    /// Whether the recompute ratio makes a difference.
-    pub fn recomputes(self) -> bool {
-        matches!(self, Self::Blend | Self::Random)
-    }
-}
-
-/// What the choice by deviation looks at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Deviation {
-    /// K and V
-    Kv,
-    /// K alone
-    K,
-    /// V alone
-    V,
 }
 
 /// When tokens are chosen.
@@ -88,13 +68,13 @@ pub enum Behind {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Variant {
     pub mode: Mode,
-    /// Of modes that recompute.
-    pub ratio: Option<f32>,
     /// Of `blend`.
-    pub deviation: Option<Deviation>,
-    /// Of modes that recompute.
+    pub ratio: Option<f32>,
+    /// Of `blend`: the rule that chooses what is recomputed.
+    pub selector: Option<Rule>,
+    /// Of rules that can choose more than once.
     pub choice: Option<Choice>,
-    /// The first layer that chooses, of modes that recompute.
+    /// Of rules that have one: the first layer that chooses, or the one that is looked at.
     pub layer: Option<usize>,
     /// Of modes whose passages were computed by themselves.
     pub behind: Option<Behind>,
@@ -104,8 +84,9 @@ pub struct Variant {
 #[derive(Debug, Clone)]
 pub struct Axes {
     pub ratios: Vec<f32>,
-    pub deviations: Vec<Deviation>,
+    pub selectors: Vec<Rule>,
     pub choices: Vec<Choice>,
+    /// None given: each rule's own.
     pub layers: Vec<usize>,
     pub behind: Vec<Behind>,
 }
@@ -115,24 +96,20 @@ impl Variant {
     pub fn of(modes: &[Mode], axes: &Axes) -> Vec<Self> {
         let mut variants: Vec<Self> = Vec::new();
         for &mode in modes {
-            let with_behind = some_if(mode.is_alone(), &axes.behind).into_iter();
-            let with_layer = with_behind.flat_map(|behind| {
-                let layers = some_if(mode.recomputes(), &axes.layers).into_iter();
-                layers.map(move |layer| Self { mode, ratio: None, deviation: None, choice: None, layer, behind })
-            });
-            let with_choice = with_layer.flat_map(|it| {
-                let choices = some_if(mode.recomputes(), &axes.choices).into_iter();
-                choices.map(move |choice| Self { choice, ..it })
-            });
-            let with_deviation = with_choice.flat_map(|it| {
-                let deviations = some_if(mode == Mode::Blend, &axes.deviations).into_iter();
-                deviations.map(move |deviation| Self { deviation, ..it })
-            });
-            let all = with_deviation.flat_map(|it| {
-                let ratios = some_if(mode.recomputes(), &axes.ratios).into_iter();
-                ratios.map(move |ratio| Self { ratio, ..it })
-            });
-            for variant in all {
+            let blends = mode == Mode::Blend;
+            let mut of_mode = vec![Self { mode, ratio: None, selector: None, choice: None, layer: None, behind: None }];
+            spread(&mut of_mode, |_| some_if(mode.is_alone(), &axes.behind), |it, behind| it.behind = behind);
+            spread(&mut of_mode, |_| some_if(blends, &axes.selectors), |it, selector| it.selector = selector);
+            let layers = |it: &Self| match it.selector {
+                Some(rule) if axes.layers.is_empty() => some_if(rule.has_layer(), &[rule.default_layer()]),
+                rule => some_if(rule.is_some_and(Rule::has_layer), &axes.layers),
+            };
+            spread(&mut of_mode, layers, |it, layer| it.layer = layer);
+            let choices = |it: &Self| some_if(it.selector.is_some_and(Rule::can_be_gradual), &axes.choices);
+            spread(&mut of_mode, choices, |it, choice| it.choice = choice);
+            let has_ratio = |it: &Self| blends && !matches!(it.selector, Some(Rule::None | Rule::All));
+            spread(&mut of_mode, |it| some_if(has_ratio(it), &axes.ratios), |it, ratio| it.ratio = ratio);
+            for variant in of_mode {
                 if !variants.contains(&variant) {
                     variants.push(variant);
                 }
@@ -141,36 +118,44 @@ impl Variant {
         variants
     }
 
-    /// The mode's name and whatever is not as in production: "blend k gradual @1 bos".
+    /// The mode's name and whatever is not as the rules have it by themselves: "blend cacheblend-k gradual @1 bos".
     pub fn name(&self) -> String {
         let mut name = self.mode.name().to_owned();
-        name += match self.deviation {
-            Some(Deviation::K) => " k",
-            Some(Deviation::V) => " v",
-            Some(Deviation::Kv) | None => "",
-        };
-        name += if self.choice == Some(Choice::Gradual) { " gradual" } else { "" };
-        name += &self
-            .layer
-            .filter(|layer| *layer != DEFAULT_SELECTION_LAYER)
-            .map_or_else(String::new, |at| format!(" @{at}"));
+        let selection = self.selection(0);
+        if selection.rule != Rule::default() {
+            name += &format!(" {}", selection.rule.name());
+        }
+        name += if selection.schedule == Schedule::Gradual { " gradual" } else { "" };
+        if self.layer.is_some_and(|layer| layer != selection.rule.default_layer()) {
+            name += &format!(" @{}", selection.layer);
+        }
         name += if self.behind == Some(Behind::Bos) { " bos" } else { "" };
         name
     }
 
-    /// What chooses by deviation compares.
-    pub fn compared(&self) -> Compared {
-        match self.deviation {
-            Some(Deviation::K) => Compared::Keys,
-            Some(Deviation::V) => Compared::Values,
-            Some(Deviation::Kv) | None => Compared::Both,
-        }
+    /// How what is recomputed is chosen.
+    pub fn selection(&self, seed: u64) -> Selection {
+        let own = Selection::by(self.selector.unwrap_or_default());
+        let schedule = if self.choice == Some(Choice::Gradual) { Schedule::Gradual } else { Schedule::OneShot };
+        Selection { schedule, layer: self.layer.unwrap_or(own.layer), seed, ..own }
     }
+}
 
-    /// On which layers is chosen.
-    pub fn schedule(&self) -> Schedule {
-        if self.choice == Some(Choice::Gradual) { Schedule::Gradual } else { Schedule::OneShot }
-    }
+/// Each variant once for each value that makes a difference to it.
+fn spread<T: Copy>(
+    variants: &mut Vec<Variant>,
+    values: impl Fn(&Variant) -> Vec<T>,
+    set: impl Fn(&mut Variant, T),
+) {
+    let each = |variant: Variant| {
+        let with = |value| {
+            let mut variant = variant;
+            set(&mut variant, value);
+            variant
+        };
+        values(&variant).into_iter().map(with).collect::<Vec<_>>()
+    };
+    *variants = variants.drain(..).flat_map(each).collect();
 }
 
 fn some_if<T: Copy>(matters: bool, values: &[T]) -> Vec<Option<T>> {
@@ -301,7 +286,7 @@ impl AnswersReport {
         };
         let mut lines = vec![format!("{} questions, {}{left_out}", self.questions, self.model)];
         let types: Vec<&String> = self.modes.first().map_or_else(Vec::new, |mode| mode.types.keys().collect());
-        let mut head = format!("{:<16}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
+        let mut head = format!("{:<28}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
         for kind in &types {
             head += &format!("{:>11}{:>11}", format!("{kind} F1"), format!("{kind} EM"));
         }
@@ -310,7 +295,7 @@ impl AnswersReport {
         let each = |tokens: u64| tokens as f64 / self.questions.max(1) as f64;
         for mode in &self.modes {
             let ratio = mode.variant.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-            let mut line = format!("{:<16}{ratio:>6}", mode.variant.name());
+            let mut line = format!("{:<28}{ratio:>6}", mode.variant.name());
             line += &format!("{:>8.3}{:>8.3}", mode.mean.f1, mode.mean.exact_match);
             for mean in types.iter().map(|kind| mode.types.get(*kind).copied().unwrap_or_default()) {
                 line += &format!("{:>11.3}{:>11.3}", mean.f1, mean.exact_match);
@@ -334,9 +319,9 @@ mod tests {
     fn what_makes_no_difference_is_measured_once() {
         let axes = Axes {
             ratios: vec![0.15, 0.2],
-            deviations: vec![Deviation::Kv, Deviation::V],
+            selectors: vec![Rule::Cacheblend, Rule::FirstK],
             choices: vec![Choice::OneShot, Choice::Gradual],
-            layers: vec![2],
+            layers: vec![],
             behind: vec![Behind::Root, Behind::Bos],
         };
         let of = |modes: &[Mode], axes| Variant::of(modes, axes).iter().map(Variant::name).collect::<Vec<_>>();
@@ -344,20 +329,26 @@ mod tests {
             of(&[Mode::Full, Mode::Exact, Mode::Full, Mode::Reuse], &axes),
             ["full", "exact", "reuse", "reuse bos"]
         );
-        assert_eq!((of(&[Mode::Blend], &axes).len(), of(&[Mode::Random], &axes).len()), (16, 8));
-        let production = Axes { deviations: vec![Deviation::Kv], choices: vec![Choice::OneShot], ..axes.clone() };
+        assert_eq!(of(&[Mode::Blend], &axes).len(), 12, "first-k is never gradual");
+        let production =
+            Axes { selectors: vec![Rule::Cacheblend], choices: vec![Choice::OneShot], ..axes.clone() };
         assert_eq!(of(&[Mode::Blend], &production), ["blend", "blend", "blend bos", "blend bos"]);
-        let all = of(&[Mode::Blend], &axes);
-        assert!(all.contains(&"blend v gradual bos".to_owned()), "{all:?}");
-        let late = of(&[Mode::Random, Mode::Reuse], &Axes { layers: vec![1], ..production.clone() });
-        assert_eq!(late, ["random @1", "random @1", "random @1 bos", "random @1 bos", "reuse", "reuse bos"]);
+        let by_values = Axes { selectors: vec![Rule::CacheblendV], ..axes.clone() };
+        let all = of(&[Mode::Blend], &by_values);
+        assert!(all.contains(&"blend cacheblend-v gradual bos".to_owned()), "{all:?}");
+        let others = vec![Rule::Random, Rule::TwoStage, Rule::None];
+        let early = Axes { layers: vec![1], selectors: others, behind: vec![Behind::Root], ..production.clone() };
+        assert_eq!(
+            of(&[Mode::Blend, Mode::Reuse], &early),
+            ["blend random @1", "blend random @1", "blend two-stage", "blend two-stage", "blend none @1", "reuse"]
+        );
         assert!(Variant::of(&[Mode::Blend], &Axes { ratios: vec![], ..axes }).is_empty());
     }
 
     #[test]
     fn means_are_over_all_and_by_type() {
         let variant =
-            Variant { mode: Mode::Exact, ratio: None, deviation: None, choice: None, layer: None, behind: None };
+            Variant { mode: Mode::Exact, ratio: None, selector: None, choice: None, layer: None, behind: None };
         let mut report = ModeReport::new(variant);
         for (item, kind, f1, em) in [(0, Some("T1"), 1.0, 1.0), (1, Some("T2"), 0.5, 0.0), (2, None, 0.0, 0.0)] {
             let tokens = TokenAccount { exact: 5, blended: 0, recomputed: 0, computed: 2 };

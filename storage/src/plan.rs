@@ -37,12 +37,21 @@ pub enum ReuseMode {
 pub struct PlanOptions {
     /// How much of the blended tokens is recomputed.
     pub ratio: Ratio,
-    /// The layer that chooses these tokens: those before it compute every token of what is blended.
-    pub selection_layer: u32,
+    /// How these tokens are chosen.
+    pub choosing: Choosing,
     /// How far reuse may go.
     pub reuse: ReuseMode,
     /// Whether a load that takes longer than computing is declined.
     pub declines: bool,
+}
+
+/// How tokens of blended passages are chosen, as far as it takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Choosing {
+    /// The layer that chooses: those before it compute every token of what is blended.
+    pub layer: u32,
+    /// Layers that what is not stored passes first, by itself, so that the choice sees what it looks at.
+    pub probed: u32,
 }
 
 /// The share of the blended tokens that is recomputed, 0 to 1 (CacheBlend's r).
@@ -66,7 +75,7 @@ impl Ratio {
 impl PlanOptions {
     /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take.
     pub fn fixed(ratio: f32, reuse: ReuseMode) -> Self {
-        Self { ratio: Ratio::Fixed(ratio), selection_layer: 1, reuse, declines: false }
+        Self { ratio: Ratio::Fixed(ratio), choosing: Choosing { layer: 1, probed: 0 }, reuse, declines: false }
     }
 }
 
@@ -150,8 +159,8 @@ pub struct LoadPlan {
     pub segments: Vec<SegmentPlan>,
     /// Share of the blended tokens that is recomputed.
     pub ratio: f32,
-    /// The layer that chooses it.
-    pub selection_layer: u32,
+    /// How it is chosen.
+    pub choosing: Choosing,
     /// What it is predicted to take; `None` where nothing is known of what things cost.
     pub prediction: Option<Prediction>,
     /// Length of the prompt.
@@ -239,7 +248,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
     let is_exact = !segments.iter().any(|plan| matches!(plan.source, Source::Blend { .. }));
     Ok(LoadPlan {
         ratio: decision.ratio,
-        selection_layer: options.selection_layer,
+        choosing: options.choosing,
         prediction: decision.prediction,
         epoch: residency.epoch,
         total_tokens,
@@ -297,7 +306,7 @@ fn segments(
     costs: Option<&CostModel>,
 ) -> Vec<SegmentPlan> {
     let parts = parts(found, &decision.chosen);
-    let share = Share { ratio: decision.ratio, layer: options.selection_layer };
+    let share = Share { ratio: decision.ratio, choosing: options.choosing };
     let mut is_exact_so_far = true;
     let segment = |(segment, at): (usize, &SegmentResidency)| {
         let (chosen, declined) = (decision.chosen[segment], decision.declined[segment]);

@@ -37,12 +37,17 @@ fn dataset() -> Value {
     ])
 }
 
-/// Answers by mode and ratio, in the order of the questions.
+/// The mode, but for `blend` what it chooses by.
+fn name(line: &Value) -> String {
+    line["selector"].as_str().or(line["mode"].as_str()).unwrap().to_owned()
+}
+
+/// Answers by mode, or what blend chooses by, and ratio, in the order of the questions.
 fn answers(lines: &str) -> BTreeMap<(String, String), Vec<Value>> {
     let mut found: BTreeMap<_, Vec<Value>> = BTreeMap::new();
     for line in lines.lines() {
         let line: Value = serde_json::from_str(line).unwrap();
-        let key = (line["mode"].as_str().unwrap().to_owned(), line["ratio"].to_string());
+        let key = (name(&line), line["ratio"].to_string());
         found.entry(key).or_default().push(line);
     }
     found
@@ -54,8 +59,8 @@ fn answers_are_measured_by_where_their_kv_comes_from() {
     let set = folder.write("set.json", dataset().to_string());
     let file = folder.path().join("answers.jsonl");
     let (set, file) = (set.to_str().unwrap(), file.to_str().unwrap());
-    let modes = "none,full,exact,reuse,blend,random";
-    let report = folder.json(&["eval", set, "--mode", modes, "--ratio", "0.15,1.0", "--answers", file, "--json"]);
+    let modes = ["--mode", "none,full,exact,reuse,blend", "--selector", "cacheblend,random", "--ratio", "0.15,1.0"];
+    let report = folder.json(&[&["eval", set, "--answers", file, "--json"][..], &modes].concat());
     assert!(!folder.data().exists(), "the data folder is not touched");
     assert_eq!((&report["model"], &report["questions"]), (&json!("ragstone-demo"), &json!(5)));
     let found = answers(&std::fs::read_to_string(file).unwrap());
@@ -64,12 +69,12 @@ fn answers_are_measured_by_where_their_kv_comes_from() {
     let full = of("full", "null");
     assert_eq!(full.len(), 5);
     assert_eq!(texts(of("exact", "null")), texts(full));
-    assert_eq!(texts(of("blend", "1.0")), texts(full));
+    assert_eq!(texts(of("cacheblend", "1.0")), texts(full));
     assert_eq!(texts(of("random", "1.0")), texts(full));
     for item in 0..5 {
         let tokens = |mode, ratio| &of(mode, ratio)[item]["tokens"];
-        assert_eq!(tokens("blend", "0.15"), tokens("random", "0.15"));
-        assert!(tokens("blend", "0.15")["recomputed"].as_u64() > Some(0));
+        assert_eq!(tokens("cacheblend", "0.15"), tokens("random", "0.15"));
+        assert!(tokens("cacheblend", "0.15")["recomputed"].as_u64() > Some(0));
         assert_eq!((&tokens("reuse", "null")["recomputed"], &tokens("full", "null")["exact"]), (&json!(0), &json!(0)));
         assert!(tokens("exact", "null")["exact"].as_u64() > tokens("reuse", "null")["exact"].as_u64());
         assert_eq!(tokens("exact", "null")["computed"], tokens("reuse", "null")["computed"]);
@@ -77,7 +82,7 @@ fn answers_are_measured_by_where_their_kv_comes_from() {
     let modes = report["modes"].as_array().unwrap();
     assert_eq!(modes.len(), 8);
     for mode in modes {
-        let lines = of(mode["mode"].as_str().unwrap(), &mode["ratio"].to_string());
+        let lines = of(&name(mode), &mode["ratio"].to_string());
         let mean = lines.iter().map(|line| line["f1"].as_f64().unwrap()).sum::<f64>() / 5.0;
         assert!((mode["f1"].as_f64().unwrap() - mean).abs() < 1e-9, "{mode}");
         assert_eq!((&mode["types"]["T1"]["questions"], &mode["types"]["T2"]["questions"]), (&json!(3), &json!(2)));
@@ -102,7 +107,8 @@ fn parts_of_a_data_set_and_wrong_ones() {
         (&[][..], "--mode"),
         (&["--retrieval", "--mode", "full"], "cannot be used"),
         (&["--retrieval", "--limit", "3"], "cannot be used"),
-        (&["--mode", "half"], "random"),
+        (&["--mode", "half"], "blend"),
+        (&["--mode", "blend", "--selector", "best"], "question-attention"),
         (&["--mode", "blend", "--ratio", "2"], "0.0 to 1.0"),
     ] {
         let refused = run(arguments);
@@ -128,8 +134,8 @@ fn parts_of_a_data_set_and_wrong_ones() {
 fn what_chooses_and_what_stood_before_can_be_measured() {
     let folder = Folder::new();
     let set = folder.write("set.json", dataset().to_string());
-    let ways =
-        ["--mode", "reuse,blend", "--ratio", "0.3", "--deviation", "kv,v", "--layer", "1,2", "--behind", "root,bos"];
+    let ways = ["--mode", "reuse,blend", "--ratio", "0.3", "--selector", "cacheblend,cacheblend-v", "--layer", "1,2"];
+    let ways = [&ways[..], &["--behind", "root,bos"]].concat();
     let report = folder.json(&[&["eval", set.to_str().unwrap(), "--choice", "gradual", "--json"][..], &ways].concat());
     let modes = report["modes"].as_array().unwrap();
     assert_eq!(modes.len(), 2 + 8);
@@ -141,7 +147,22 @@ fn what_chooses_and_what_stood_before_can_be_measured() {
         assert_eq!(exact == system, mode["behind"] == "bos", "{exact} of {mode}");
     }
     let refused = folder.run(&["eval", set.to_str().unwrap(), "--mode", "blend", "--layer", "0"]);
-    assert!(refused.code == Some(2) && refused.stderr.contains("from 1 on"), "{refused:?}");
+    refused.failed_with(&["from 1 on"]);
+    // Every rule goes the whole way, and recomputes as much.
+    let rules = "first-k,question-attention,critical-layer,two-stage,random,none,all";
+    let ways = ["--mode", "full,blend", "--ratio", "0.3", "--selector", rules];
+    let report = folder.json(&[&["eval", set.to_str().unwrap(), "--json"][..], &ways].concat());
+    let modes = report["modes"].as_array().unwrap();
+    let recomputed = |rule: &str| {
+        let mode = modes.iter().find(|mode| mode["selector"] == rule).unwrap();
+        (mode["tokens"]["recomputed"].as_u64().unwrap(), mode["tokens"]["blended"].as_u64().unwrap())
+    };
+    for rule in ["question-attention", "critical-layer", "two-stage", "random"] {
+        assert_eq!(recomputed(rule), recomputed("first-k"), "{rule}");
+    }
+    assert_eq!((recomputed("none").0, recomputed("all").1), (0, 0));
+    let all = modes.iter().find(|mode| mode["selector"] == "all").unwrap();
+    assert_eq!(all["differ_from_full"], 0, "all of it recomputed is a full prefill");
 }
 
 /// What reuse costs, on the demo model's fifty held-out questions. The margins are about half of what was measured
@@ -150,16 +171,17 @@ fn what_chooses_and_what_stood_before_can_be_measured() {
 fn fifty_held_out_questions_show_what_reuse_costs() {
     let folder = Folder::new();
     let set = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/world/held-out.json");
-    let modes = ["--mode", "full,reuse,blend,random", "--ratio", "0.15", "--answer-after", ", so "];
+    let modes = ["--mode", "full,reuse,blend", "--selector", "cacheblend,random", "--layer", "2", "--ratio", "0.15"];
+    let modes = [&modes[..], &["--answer-after", ", so "]].concat();
     let report = folder.json(&[&["eval", set, "--json"][..], &modes].concat());
     assert_eq!((&report["questions"], &report["left_out"]), (&json!(50), &json!([])));
     let mode = |index: usize, name: &str| {
         let mode = &report["modes"][index];
-        assert_eq!(mode["mode"], name);
+        assert_eq!(self::name(mode), name);
         let of = |kind: &str| mode["types"][kind]["f1"].as_f64().unwrap();
         (of("T1"), f64::midpoint(of("T2"), of("T3")), mode["differ_from_full"].as_u64().unwrap())
     };
-    let (full, reuse, blend, random) = (mode(0, "full"), mode(1, "reuse"), mode(2, "blend"), mode(3, "random"));
+    let (full, reuse, blend, random) = (mode(0, "full"), mode(1, "reuse"), mode(2, "cacheblend"), mode(3, "random"));
     let all = format!("T1, T2 and T3, differ: full {full:?}, reuse {reuse:?}, blend {blend:?}, random {random:?}");
     assert!(full.0 >= 0.9 && full.1 >= 0.8, "{all}");
     assert!(reuse.1 <= full.1 - 0.15, "plain reuse costs answers that need two passages: {all}");

@@ -259,6 +259,11 @@ impl Engine {
         self.shared.model.vocab_size
     }
 
+    /// The model's layers.
+    pub fn layers(&self) -> usize {
+        self.shared.model.layers
+    }
+
     /// Whether a prompt and its answers can ever be served.
     fn check_fits(&self, prompt_tokens: usize, answers: &[usize]) -> Result<()> {
         let max_tokens = answers.iter().copied().max().unwrap_or(0);

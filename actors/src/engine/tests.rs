@@ -6,7 +6,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
-use ragstone_storage::plan::{SegmentPlan, Source, Why};
+use ragstone_storage::plan::{Choosing, SegmentPlan, Source, Why};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::device::DeviceOptions;
@@ -66,7 +66,7 @@ fn compute(tokens: u32) -> LoadPlan {
         segments: vec![segment],
         epoch: 0,
         ratio: 0.15,
-        selection_layer: 1,
+        choosing: Choosing { layer: 1, probed: 0 },
         prediction: None,
         total_tokens: tokens,
         exact_tokens: 0,

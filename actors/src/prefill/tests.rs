@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ragstone_kernels::backend::{KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::{Next, Seen, Selector};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
@@ -456,16 +455,23 @@ fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
     let ask = |ratio, selection| {
         bench.ask_selecting(&segments, PlanOptions::fixed(ratio, ReuseMode::Auto), false, selection).0
     };
-    let by = |by| Selection { by, ..Selection::default() };
-    let gradual = |by| Selection { by, schedule: Schedule::Gradual, ..Selection::default() };
+    let gradual = |rule| Selection { schedule: Schedule::Gradual, ..Selection::by(rule) };
+    let random = |seed| Selection { seed, ..Selection::by(Rule::Random) };
     let ways = [
         Selection::default(),
-        by(By::Deviation(Compared::Keys)),
-        by(By::Deviation(Compared::Values)),
-        by(By::Random(1)),
-        by(By::Random(2)),
-        gradual(By::default()),
-        gradual(By::Random(1)),
+        Selection::by(Rule::CacheblendK),
+        Selection::by(Rule::CacheblendV),
+        random(1),
+        random(2),
+        Selection { layer: 2, ..random(1) },
+        gradual(Rule::Cacheblend),
+        gradual(Rule::Random),
+        Selection::by(Rule::FirstK),
+        Selection::by(Rule::QuestionAttention),
+        Selection { layer: 0, ..Selection::by(Rule::QuestionAttention) },
+        Selection::by(Rule::CriticalLayer),
+        Selection { layer: 3, ..Selection::by(Rule::CriticalLayer) },
+        Selection::by(Rule::TwoStage),
         Selection { layer: 1, ..Selection::default() },
         Selection { layer: 99, ..Selection::default() },
     ];
@@ -496,8 +502,8 @@ fn where_a_prompt_is_cut_does_not_show() {
         {
             let mut bench = Bench::new();
             passages.iter().for_each(|passage| bench.store_behind_root(passage));
-            for schedule in [Schedule::OneShot, Schedule::Gradual] {
-                let selection = Selection { schedule, ..Selection::default() };
+            let gradual = Selection { schedule: Schedule::Gradual, ..Selection::default() };
+            for selection in Rule::ALL.into_iter().map(Selection::by).chain([gradual]) {
                 let mut ask = |chunk_rows| {
                     bench.chunk_rows = chunk_rows;
                     bench.ask_selecting(&segments, PlanOptions::fixed(ratio, reuse), false, selection).0
@@ -505,11 +511,11 @@ fn where_a_prompt_is_cut_does_not_show() {
                 let whole = ask(usize::MAX);
                 for rows in [1, 2, 7, 16, 33, 64] {
                     let cut = ask(rows);
-                    assert_eq!(cut.logits, whole.logits, "{rows} rows, {reuse:?} {ratio} {schedule:?}");
-                    assert_eq!(cut.account, whole.account, "{rows} rows, {reuse:?} {ratio} {schedule:?}");
+                    assert_eq!(cut.logits, whole.logits, "{rows} rows, {reuse:?} {ratio} {selection:?}");
+                    assert_eq!(cut.account, whole.account, "{rows} rows, {reuse:?} {ratio} {selection:?}");
                     let kept =
                         |done: &Prefilled| done.fresh.iter().map(|fresh| fresh.layers.clone()).collect::<Vec<_>>();
-                    assert_eq!(kept(&cut), kept(&whole), "{rows} rows, {reuse:?} {ratio} {schedule:?}");
+                    assert_eq!(kept(&cut), kept(&whole), "{rows} rows, {reuse:?} {ratio} {selection:?}");
                 }
             }
         }

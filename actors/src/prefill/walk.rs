@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::backend::{Backend, KvBytes, StoredKv};
-use ragstone_kernels::forward::{Keep, Next, Places, Seen, Selector};
+use ragstone_kernels::deviation::Compared;
+use ragstone_kernels::forward::{Keep, Next, Placed, Places, Seen, Selector};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
-use super::selection::{Candidates, Selection};
+use super::choice::{Choice, Looked, is_blended, rows};
 use super::{FreshSegment, LayerBytes, OpenText, PrefillError, Prefilled, Prompt};
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{Arrived, LayerLoads, LoadedLayer};
@@ -24,7 +25,6 @@ pub(super) struct Walk {
     pub env: Env,
     /// What ended it.
     pub failure: Option<PrefillError>,
-    selection: Selection,
     is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
     layers: usize,
     /// Layers that were loaded.
@@ -42,24 +42,10 @@ pub(super) struct Walk {
     tally: Tally,
 }
 
-/// The choice of tokens to recompute.
-enum Choice {
-    /// Nothing is blended, or all or nothing of it is recomputed.
-    None,
-    /// What the rows that reached the choosing layer show so far; whether the last chunk stopped there for the others.
-    Open { seen: Candidates, has_parked: bool },
-    /// It is made.
-    Made,
-}
-
 impl Walk {
-    pub fn new(prompt: Prompt, active: Vec<u32>, layers: usize) -> Self {
+    pub fn new(prompt: Prompt, layers: usize) -> Self {
         let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted } = prompt;
-        let blends = plan.segments.iter().any(|segment| is_blended(segment) && !segment.range.is_empty());
-        let choice = match blends && plan.ratio > 0.0 && plan.ratio < 1.0 {
-            true => Choice::Open { seen: Candidates::default(), has_parked: false },
-            false => Choice::None,
-        };
+        let (choice, active) = Choice::new(&plan, selection, layers);
         Self {
             kept: Kept::new(&plan, layers, files_answer),
             tokens,
@@ -67,7 +53,6 @@ impl Walk {
             loads,
             env,
             failure: None,
-            selection,
             is_wanted,
             layers,
             received: 0,
@@ -134,77 +119,81 @@ impl Walk {
         self.plan.segments.iter().filter(is_loaded).map(|segment| segment.range.end as usize).max().unwrap_or(0)
     }
 
-    /// Whether the chunk that stopped did so to wait for the choice; once a stop.
-    pub fn takes_parked(&mut self) -> bool {
-        match &mut self.choice {
-            Choice::Open { has_parked, .. } => std::mem::take(has_parked),
-            _ => false,
-        }
-    }
-
-    pub fn chooses_on_every_layer(&self) -> bool {
-        self.selection.is_gradual()
-    }
-
-    /// Makes the choice among the rows that were seen: the slots that go on, ascending.
-    pub fn choose(&mut self) -> &[u32] {
-        let first = self.selection.first_layer(self.layers);
-        if let Choice::Open { seen, .. } = std::mem::replace(&mut self.choice, Choice::Made) {
-            self.active = self.selection.choose(&self.plan, (first, self.layers), &self.active, &seen);
-        }
+    /// Slots that are computed from here on, ascending.
+    pub fn active(&self) -> &[u32] {
         &self.active
     }
 
-    /// Looks at the fresh K and V of blended rows beside the stored ones.
-    fn look<B: Backend>(&self, seen: &Seen<'_, B>) -> Result<Candidates, PrefillError> {
-        let mut candidates = Candidates::default();
-        let Some((_, loaded)) = &self.loaded else { return Ok(candidates) };
+    /// Whether what is not stored runs ahead, to see what it looks at.
+    pub fn is_probing(&self) -> bool {
+        self.choice.is_probing()
+    }
+
+    /// Whether the chunk that stopped did so to wait for the choice, or because its probe has ended; once a stop.
+    pub fn takes_stop(&mut self) -> bool {
+        self.choice.takes_stop()
+    }
+
+    pub fn chooses_on_every_layer(&self) -> bool {
+        self.choice.is_gradual()
+    }
+
+    /// About as many rows as a probe leaves to be computed.
+    pub fn rows_behind_probe(&self) -> usize {
+        let chosen = (self.plan.blended_tokens as f32 * self.plan.ratio).ceil() as usize;
+        self.plan.computed_tokens as usize + chosen
+    }
+
+    /// Makes the choice among the rows that were seen: the slots that go on, ascending. After a probe what was chosen is computed
+    /// from the first layer on.
+    pub fn choose(&mut self) -> &[u32] {
+        let computed;
+        let active = match self.is_probing() {
+            true => {
+                computed = rows(&self.plan, true);
+                &computed
+            }
+            false => &self.active,
+        };
+        self.active = self.choice.make(active);
+        &self.active
+    }
+
+    /// Looks at the rows of blended passages: how far their fresh K and V are from the stored ones, where that is `compared`.
+    fn look<B: Backend>(&self, seen: &Seen<'_, B>, compared: Option<Compared>) -> Result<Looked, PrefillError> {
+        let (mut looked, slots) = (Looked::default(), &seen.places.slots);
+        let Some(compared) = compared else {
+            self.choice.blended(slots).for_each(|rows| looked.extend(&slots[rows.clone()], &vec![0.0; rows.len()]));
+            return Ok(looked);
+        };
+        let Some((_, loaded)) = &self.loaded else { return Ok(looked) };
         for (segment, frame) in &loaded.frames {
             let segment = &self.plan.segments[*segment];
             if !is_blended(segment) {
                 continue;
             }
-            let slots = &seen.places.slots;
             let rows = slots.partition_point(|slot| *slot < segment.range.start)
                 ..slots.partition_point(|slot| *slot < segment.range.end);
             let pairs = rows.clone().map(|row| (row, (slots[row] - segment.range.start) as usize));
-            let deviations = match self.selection.compares() {
-                Some(compared) => seen.deviation(stored(frame), pairs, compared)?,
-                None => vec![0.0; rows.len()],
-            };
-            candidates.extend(&slots[rows], &deviations);
+            let deviations = seen.deviation(stored(frame), pairs, compared)?;
+            looked.extend(&slots[rows], &deviations);
         }
-        Ok(candidates)
+        Ok(looked)
     }
 
     fn select_rows<B: Backend>(&mut self, seen: &Seen<'_, B>) -> Result<Keep, PrefillError> {
-        let first = self.selection.first_layer(self.layers);
-        let keep = |active: &[u32]| {
-            let slots = seen.places.slots.iter().enumerate();
-            Keep::Rows(slots.filter(|(_, slot)| active.binary_search(slot).is_ok()).map(|(row, _)| row).collect())
-        };
-        if seen.layer < first || matches!(self.choice, Choice::None) {
-            return Ok(Keep::All);
+        let Some(compared) = self.choice.looks_on(seen.layer) else { return Ok(Keep::All) };
+        let looked = self.look(seen, compared)?;
+        if seen.layer > self.choice.first_layer() {
+            self.active = self.choice.among(seen.layer, &self.active, &looked);
+        } else if self.choice.take(&looked, seen.places.len(), self.active.len()) {
+            self.choose();
+        } else {
+            return Ok(Keep::Stop);
         }
-        if matches!(self.choice, Choice::Made) {
-            if !self.selection.is_gradual() || seen.layer == first {
-                return Ok(Keep::All);
-            }
-            let looked = self.look(seen)?;
-            self.active = self.selection.choose(&self.plan, (seen.layer, self.layers), &self.active, &looked);
-            return Ok(keep(&self.active));
-        }
-        let looked = self.look(seen)?;
-        let all = self.active.len();
-        if let Choice::Open { seen: candidates, has_parked } = &mut self.choice {
-            candidates.append(looked);
-            // Only where one chunk has all rows it need not stop for the others.
-            *has_parked = seen.places.len() < all;
-            if *has_parked {
-                return Ok(Keep::Stop);
-            }
-        }
-        Ok(keep(self.choose()))
+        let slots = seen.places.slots.iter().enumerate();
+        let goes_on = |slot: &u32| self.active.binary_search(slot).is_ok();
+        Ok(Keep::Rows(slots.filter(|(_, slot)| goes_on(slot)).map(|(row, _)| row).collect()))
     }
 
     /// Writes the loaded layer into the blocks, each segment rotated to its place. Segments whose tokens are all being
@@ -226,7 +215,7 @@ impl Walk {
     }
 
     pub fn finish(mut self, logits: Vec<f32>, computing_ms: f64) -> Prefilled {
-        let first = self.selection.first_layer(self.layers).min(self.layers - 1);
+        let first = self.choice.first_layer().min(self.layers - 1);
         let counted = &self.rows_by_layer[first..];
         let rows_mean = counted.iter().sum::<usize>().div_ceil(counted.len().max(1));
         let question = self.kept.question(&self.plan, &self.tokens);
@@ -249,7 +238,8 @@ impl<B: Backend> Selector<B> for Walk {
             let error = Error::new(ErrorKind::Cancelled, "nobody waits for the prompt any more");
             self.failure.get_or_insert(PrefillError::Failed(error));
         }
-        if self.can_enter(layer) && self.failure.is_none() { Next::Go } else { Next::Stop }
+        let goes_on = !self.choice.ends_before(layer) && self.can_enter(layer) && self.failure.is_none();
+        if goes_on { Next::Go } else { Next::Stop }
     }
 
     fn select(&mut self, seen: &Seen<'_, B>) -> Keep {
@@ -264,14 +254,16 @@ impl<B: Backend> Selector<B> for Walk {
             self.failure = Some(failure);
             return Next::Stop;
         }
-        self.kept.take(&self.plan, seen);
-        self.rows_by_layer[seen.layer] += seen.places.len();
+        if !self.choice.comes_again(seen.layer) {
+            self.kept.take(&self.plan, seen);
+            self.rows_by_layer[seen.layer] += seen.places.len();
+        }
         Next::Go
     }
-}
 
-fn is_blended(segment: &SegmentPlan) -> bool {
-    matches!(segment.source, Source::Blend { .. })
+    fn select_by_attention(&mut self, seen: &Placed<'_, B>) -> Keep {
+        if self.choice.watch(seen) { Keep::Stop } else { Keep::All }
+    }
 }
 
 fn stored(frame: &LayerFrame) -> StoredKv<'_> {

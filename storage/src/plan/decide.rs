@@ -68,9 +68,9 @@ pub(super) fn decide<'a>(
     let Some(costs) = costs else { return decision };
     // A stand-in is good enough to be shown, and no more.
     let is_known = costs.prefill.is_measured;
-    let layer = options.selection_layer;
+    let choosing = options.choosing;
     let predicted =
-        |chosen: &[Option<&Candidate>], ratio: f32| predict(&parts(found, chosen), Share { ratio, layer }, costs);
+        |chosen: &[Option<&Candidate>], ratio: f32| predict(&parts(found, chosen), Share { ratio, choosing }, costs);
     let mut now = predicted(&decision.chosen, ratio);
     if options.declines && is_known {
         // A nearer candidate first, then computing.

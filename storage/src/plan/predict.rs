@@ -7,10 +7,12 @@
 //!
 //! A chunk waits for a layer that has not come; those behind it find it there. A blend goes through the layers before the choosing
 //! one with all its rows, chunk by chunk, and through the others with those that are chosen (CacheBlend, section 5: the loading
-//! controller's T_recompute and T_load, taken together instead of compared).
+//! controller's T_recompute and T_load, taken together instead of compared). Where what is not stored passes some layers first, so that
+//! the choice sees what it looks at, that comes before all else.
 
 use serde::Serialize;
 
+use super::Choosing;
 use crate::cost::CostModel;
 use crate::tier::Tier;
 
@@ -61,11 +63,11 @@ pub struct Prediction {
     pub wait_ms: f64,
 }
 
-/// The choice that a blend makes: the share of its tokens that goes on from `layer` on.
+/// The choice that a blend makes: the share of its tokens that is recomputed, and how that is chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Share {
     pub ratio: f32,
-    pub layer: u32,
+    pub choosing: Choosing,
 }
 
 /// Rows that go through layers together: how many, and how many tokens a row sees before them.
@@ -81,12 +83,14 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
     let blends = parts.iter().any(|part| matches!(part.work, Work::Blend { .. }) && part.tokens > 0);
     let chooses = blends && share.ratio > 0.0 && share.ratio < 1.0;
     // A model without the choosing layer chooses on its last.
-    let choosing = if chooses { (share.layer as usize).clamp(1, layers.max(2) - 1) } else { layers };
+    let choosing = if chooses { (share.choosing.layer as usize).min(layers - 1) } else { layers };
+    let probed = if chooses { (share.choosing.probed as usize).min(layers) } else { 0 };
     let chunk = f64::from(costs.prefill.grid.most_new_tokens());
     let candidates = if share.ratio > 0.0 { 1.0 } else { 0.0 };
     let phases = [
-        (0..choosing.min(layers), rows(parts, candidates, chunk)),
-        (choosing.min(layers)..layers, rows(parts, f64::from(share.ratio), chunk)),
+        (0..probed, rows(parts, 0.0, chunk)),
+        (0..choosing, rows(parts, candidates, chunk)),
+        (choosing..layers, rows(parts, f64::from(share.ratio), chunk)),
     ];
     let mut loads = Loads::new(parts, costs, layers);
     let (mut now, mut compute, mut place, mut wait) = (0.0_f64, 0.0, 0.0, 0.0);
@@ -123,7 +127,7 @@ pub(super) fn alone(part: &Part, share: Share, costs: &CostModel) -> (f64, f64) 
         Work::Compute => (0.0, compute(tokens)),
         Work::Load { tier, bytes } => (load(tier, bytes), 0.0),
         Work::Blend { tier, bytes } => {
-            let all = f64::from(share.layer).min(layers) / layers;
+            let all = f64::from(share.choosing.layer).min(layers) / layers;
             let ratio = f64::from(share.ratio);
             let first = if ratio > 0.0 { all * compute(tokens) } else { 0.0 };
             (load(tier, bytes), first + (1.0 - all) * compute(tokens * ratio))

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cost::{CostGrid, PrefillCost, ReadCost};
 use crate::key::{Fingerprint, KvKey};
-use crate::plan::{LoadPlan, ReuseMode, Source, plan, predict_without};
+use crate::plan::{Choosing, LoadPlan, ReuseMode, Source, plan, predict_without};
 use crate::residency::{Residency, Segment, SegmentKind, prompt_keys};
 
 const BYTES_PER_TOKEN: u64 = 1000;
@@ -49,7 +49,7 @@ const EXACT: CandidateKind = CandidateKind::Exact;
 const BEHIND: CandidateKind = CandidateKind::BehindRoot;
 
 fn options(ratio: Ratio) -> PlanOptions {
-    PlanOptions { ratio, selection_layer: 1, reuse: ReuseMode::Auto, declines: true }
+    PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0 }, reuse: ReuseMode::Auto, declines: true }
 }
 
 /// L(oad), B(lend) and C(ompute) of the passages, with the first letter of the tier.
@@ -203,7 +203,7 @@ proptest! {
         prop_assert!(prediction.total_ms <= loads_all.total_ms * (1.0 + HIDDEN) + 1e-6);
         // What is loaded closest first and changed one at a time comes near the best of all choices where loads are waited for; where none
         // is waited for, closeness counts and not time.
-        let best = best_of_all(&found.segments, Share { ratio: floor, layer: 1 }, &costs);
+        let best = best_of_all(&found.segments, Share { ratio: floor, choosing: Choosing { layer: 1, probed: 0 } }, &costs);
         let computes_all = 20.0 + 100.0 * passages.len() as f64 + 40.0;
         prop_assert!(prediction.total_ms <= (best * 1.25).max(computes_all * (1.0 + HIDDEN)) + 1e-6, "{prediction:?}, best {best}");
         prop_assert!(prediction.total_ms + 1e-6 >= prediction.compute_ms.max(0.0));

@@ -20,7 +20,8 @@ fn part(tokens: u32, position: u32, work: Work) -> Part {
     Part { tokens, position, work }
 }
 
-const ONCE: Share = Share { ratio: 0.1, layer: 2 };
+const AT_2: Choosing = Choosing { layer: 2, probed: 0 };
+const ONCE: Share = Share { ratio: 0.1, choosing: AT_2 };
 
 #[track_caller]
 fn assert_near(left: f64, right: f64) {
@@ -62,12 +63,28 @@ fn only_the_first_chunk_waits() {
 fn a_blend_computes_everything_before_the_choosing_layer_and_its_share_behind_it() {
     let blend = |ratio| {
         let parts = [part(100, 0, Work::Blend { tier: Tier::Host, bytes: 8 }), part(10, 100, Work::Compute)];
-        predict(&parts, Share { ratio, layer: 2 }, &costs(0.0))
+        predict(&parts, Share { ratio, choosing: AT_2 }, &costs(0.0))
     };
     // Two layers of 110 rows, in two chunks, and six of 10 + 10.
     assert_near(blend(0.1).total_ms, 2.0 * 110.0 + 6.0 * 20.0);
     assert_near(blend(0.0).total_ms, 8.0 * 10.0);
     assert_near(blend(1.0).total_ms, 8.0 * 110.0);
+}
+
+#[test]
+fn a_probe_is_paid_before_the_blend_and_waits_for_its_layers_itself() {
+    let share = Share { ratio: 0.1, choosing: Choosing { layer: 0, probed: 3 } };
+    let parts = [part(100, 0, Work::Blend { tier: Tier::Disk, bytes: 8 * MIB }), part(10, 100, Work::Compute)];
+    // Three layers of 10 rows, then all eight of 10 + 10.
+    let hidden = predict(&parts, share, &costs(0.0));
+    assert_near(hidden.total_ms, 3.0 * 10.0 + 8.0 * 20.0);
+    // A layer of the load takes 20 ms: the probe waits for three, and the next are there before the blend comes to them.
+    let slow = predict(&parts, share, &costs(20e3));
+    assert!((slow.total_ms - (3.0 * 20.0 + 10.0 + 8.0 * 20.0)).abs() < 0.1, "{slow:?}");
+    assert!((slow.wait_ms - (20.0 + 2.0 * 10.0)).abs() < 0.1, "{slow:?}");
+    // Nothing is chosen where all or nothing is recomputed.
+    let all = Share { ratio: 1.0, ..share };
+    assert_near(predict(&parts, all, &costs(0.0)).total_ms, 8.0 * 110.0);
 }
 
 #[test]
