@@ -34,10 +34,12 @@ pub enum JobKind {
     Change,
     /// What the bucket need not keep leaves it.
     Collection,
+    /// How the model's prompts may be blended is found out.
+    Calibration,
 }
 
 impl JobKind {
-    const ALL: [Self; 4] = [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection];
+    const ALL: [Self; 5] = [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration];
 
     /// For logs, metrics and errors.
     pub fn name(self) -> &'static str {
@@ -46,6 +48,7 @@ impl JobKind {
             Self::WarmUp => "warm-up",
             Self::Change => "change",
             Self::Collection => "collection",
+            Self::Calibration => "calibration",
         }
     }
 }
@@ -183,6 +186,7 @@ fn broken(kind: JobKind, panic: &str) -> Error {
         JobKind::Ingest | JobKind::WarmUp => "ask for it again, or the next start goes on with it",
         JobKind::Change => "send it again: what is there already changes nothing",
         JobKind::Collection => "the next one goes on",
+        JobKind::Calibration => "the same command tries again",
     };
     let message =
         format!("the {} met a defect in ragstone ({panic}); what it did so far is kept; {what_next}", kind.name());

@@ -6,6 +6,7 @@
 mod assembler;
 mod background;
 mod budget;
+pub mod calibration;
 mod caller;
 mod collector;
 pub mod costs;

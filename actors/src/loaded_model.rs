@@ -6,7 +6,7 @@ use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
-use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
+use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest};
 use ragstone_storage::key::Fingerprint;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -20,6 +20,8 @@ pub(crate) struct LoadedModel {
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
     pub fingerprint: Fingerprint,
+    /// Of its weights alone.
+    pub weights_digest: String,
 }
 
 impl LoadedModel {
@@ -59,7 +61,9 @@ impl LoadedModel {
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
+        let weights_digest = weights_digest(weights.files(), Some(catalog))?;
         Ok(Self {
+            weights_digest,
             model: Arc::new(model),
             tokenizer: Arc::new(tokenizer),
             tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),

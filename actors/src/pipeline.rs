@@ -15,6 +15,7 @@ use tracing::Instrument;
 
 use crate::assembler::Assembler;
 use crate::background::{Background, Precompute};
+use crate::calibration::{Blend, Blending, Known};
 use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +36,8 @@ const ALONE: f64 = 1.1;
 /// The workers a question passes, and what they share.
 pub(crate) struct Pipeline {
     pub settings: Settings,
+    /// What is known of the model: how its prompts are blended.
+    pub known: Known,
     pub env: Env,
     pub assembler: Assembler,
     pub engine: Engine,
@@ -80,12 +83,14 @@ impl Pipeline {
         let assemble_ms = assembling.elapsed_ms();
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
-        let mut sequence = self.fuse(&question, &segments, max_tokens, found_in, deadline).instrument(fuse).await?;
+        let blend = self.blend(&question);
+        let fused = self.fuse(&question, &segments, &blend, max_tokens, found_in, deadline);
+        let mut sequence = fused.instrument(fuse).await?;
         let total_ms = arrived.elapsed_ms();
 
         self.keep(&question, &segments, &mut sequence, found_in);
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
-        let report = report(&sequence, ttft);
+        let report = report(&sequence, blend.blending, ttft);
         record(&report);
         self.plans.remember(self.env.now_unix_ms(), &question.tenant, &report);
         let opened = |tokens| Opened {
@@ -108,7 +113,7 @@ impl Pipeline {
         self.assembler.root(self.today())
     }
 
-    fn today(&self) -> Date {
+    pub(crate) fn today(&self) -> Date {
         Date::from_unix_ms(self.env.now_unix_ms())
     }
 
@@ -190,6 +195,7 @@ impl Pipeline {
         &self,
         question: &Question,
         segments: &Arc<[Segment]>,
+        blend: &Blend,
         max_tokens: usize,
         found_in: u64,
         deadline: Instant,
@@ -198,8 +204,8 @@ impl Pipeline {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
-            options: self.plan_options(question),
-            selection: question.selection.unwrap_or(self.settings.selection()),
+            options: self.plan_options(question, blend),
+            selection: blend.selection,
             found_in,
             urgency: Urgency::Answer,
             deadline,
@@ -228,10 +234,19 @@ impl Pipeline {
         }
     }
 
-    fn plan_options(&self, question: &Question) -> PlanOptions {
+    /// How the question's prompt is blended. Whoever measures a choice has it made.
+    fn blend(&self, question: &Question) -> Blend {
+        let known = self.known.blend();
+        match question.selection {
+            Some(selection) => Blend { selection, blending: Blending::Configured, ..known },
+            None => known,
+        }
+    }
+
+    fn plan_options(&self, question: &Question, blend: &Blend) -> PlanOptions {
         // More than the floor hides under the loads of an engine that does nothing else; beside others it is their time.
         let is_alone = self.admission.taken() <= question.answers;
-        let floor = self.settings.recompute_ratio;
+        let floor = blend.ratio;
         let least = if is_alone { Ratio::AtLeast(floor) } else { Ratio::Fixed(floor) };
         let (reuse, ratio) = match question.reuse {
             Reuse::Auto => (ReuseMode::Auto, least),
@@ -239,8 +254,10 @@ impl Pipeline {
             Reuse::Exact => (ReuseMode::ExactOnly, least),
             Reuse::Off => (ReuseMode::Off, least),
         };
-        let selection = question.selection.unwrap_or(self.settings.selection());
-        PlanOptions { ratio, choosing: selection.choosing(self.engine.layers()), reuse, declines: true }
+        let may_blend = blend.blending.blends();
+        let reuse = if reuse == ReuseMode::Auto && !may_blend { ReuseMode::ExactOnly } else { reuse };
+        let choosing = blend.selection.choosing(self.engine.layers());
+        PlanOptions { ratio, choosing, reuse, declines: true }
     }
 
     /// `max_tokens` is bounded by the context, and so is the channel, which holds a whole answer.
@@ -305,12 +322,13 @@ fn cut_root(segments: &mut Vec<Segment>) {
     }
 }
 
-fn report(sequence: &Sequence, times: Ttft) -> ReuseReport {
+fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
     let prefill = &sequence.prefill;
     ReuseReport {
         tokens: prefill.account,
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
+        blending,
         ratio: sequence.plan.ratio,
         selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.choosing.layer),
         predicted: sequence.plan.prediction,

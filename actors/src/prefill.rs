@@ -2,8 +2,8 @@
 //! waits.
 //!
 //! Selective recompute after CacheBlend (section 4): the first layers run over every token of the blended passages; at the
-//! choosing layer the fresh K and V are compared with the stored ones, and only the tokens that deviate most go on.
-//! (The first layer's K and V come from the embeddings alone, so they never deviate.) The question and whatever is not
+//! choosing layer the fresh K and V are compared with the stored ones, and only the tokens that deviate most go on. (The first layer's K
+//! and V come from the embeddings alone, so they never deviate. Those of the choosing layer stay: they have been computed.) The question and whatever is not
 //! stored are computed on every layer and do not compete for that budget. What the device has already is in its blocks: nothing
 //! is done about it.
 //!
@@ -34,6 +34,7 @@ use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::LoadPlan;
 
+pub(crate) use self::selector::splitmix64;
 pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
 use crate::engine::Interruption;

@@ -81,7 +81,7 @@ pub struct Context {
 }
 
 /// A document given in the request.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InlineDocument {
     /// Shown in citations.

@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 
 use crate::assembler::Assembler;
 use crate::background::{Background, Workers};
+use crate::calibration::{self, Calibrator, Known};
 use crate::caller::Caller;
 use crate::collector::Collector;
 use crate::costs;
@@ -97,6 +98,7 @@ struct Inner {
     embedder: Embedder,
     library: Library,
     warmer: Warmer,
+    calibrator: Calibrator,
     jobs: Jobs,
     processors: Turns,
 }
@@ -126,6 +128,9 @@ impl Ragstone {
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
+            let name = loaded.fingerprint.to_string();
+            let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
+            let known = Known::new(&settings, known);
             let costs = costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?;
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
@@ -140,10 +145,10 @@ impl Ragstone {
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
-            Ok(((catalog, loaded, store, object, encoder), settings, folders, env))
+            Ok(((catalog, loaded, known, store, object, encoder), settings, folders, env))
         })
         .await?;
-        let (catalog, loaded, store, object, encoder) = opened;
+        let (catalog, loaded, known, store, object, encoder) = opened;
         let passages = ModelEncoder::new(
             encoder.clone(),
             loaded.tokenizer.clone(),
@@ -156,6 +161,7 @@ impl Ragstone {
             settings,
             env,
             loaded,
+            known,
             store,
             object,
             corpus,
@@ -168,6 +174,7 @@ impl Ragstone {
         if let Err(error) = inner.library.recover().await {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
+        inner.calibrator.run_when_idle();
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -219,6 +226,11 @@ impl Ragstone {
     /// Computes entries ahead.
     pub fn warmer(&self) -> &Warmer {
         &self.inner.warmer
+    }
+
+    /// Finds out how the model's prompts may be blended.
+    pub fn calibrator(&self) -> &Calibrator {
+        &self.inner.calibrator
     }
 
     /// The room of durable jobs.
@@ -278,6 +290,7 @@ impl Ragstone {
         ];
         Status {
             model: inner.model.clone(),
+            blend: inner.calibrator.blend(),
             store: pipeline.store.status(),
             device: inner.engine.status(),
             corpus: inner.corpus.counters(),
@@ -322,6 +335,7 @@ struct Parts {
     settings: Settings,
     env: Env,
     loaded: LoadedModel,
+    known: Known,
     store: KvStore,
     object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
@@ -333,7 +347,7 @@ struct Parts {
 
 impl Parts {
     fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, store, object, corpus, catalog, encoder, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = DeviceTier::new(DeviceOptions {
@@ -378,6 +392,7 @@ impl Parts {
             assembler,
             engine: engine.clone(),
             settings,
+            known,
             env,
             store,
             retriever,
@@ -391,6 +406,15 @@ impl Parts {
         pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), jobs.clone());
+        let calibrator = Calibrator::new(calibration::Inner {
+            model,
+            weights: loaded.weights_digest,
+            pipeline: pipeline.clone(),
+            corpus: corpus.clone(),
+            catalog: catalog.clone(),
+            jobs: jobs.clone(),
+            runtime,
+        });
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             pipeline,
@@ -402,6 +426,7 @@ impl Parts {
             embedder,
             library,
             warmer,
+            calibrator,
             jobs,
             processors,
         })

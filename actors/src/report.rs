@@ -5,6 +5,8 @@ use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
 
+use crate::calibration::Blending;
+
 /// One item of an answer's stream.
 #[derive(Debug, Clone)]
 pub enum Event {
@@ -111,6 +113,8 @@ pub struct ReuseReport {
     pub loads: Vec<TierLoad>,
     /// Loads that failed and were recomputed.
     pub late_misses: u32,
+    /// Whether passages may be blended, and by what right.
+    pub blending: Blending,
     /// Share of the blended passages' tokens that was recomputed behind the choosing layer.
     pub ratio: f32,
     /// The choosing layer: those before it compute every token of what is blended. `None` where nothing is.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::EngineOptions;
 use crate::error::{Error, ErrorKind, Result};
-use crate::prefill::{DEFAULT_SELECTION_LAYER, Selection};
+use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
 
@@ -56,11 +56,18 @@ pub struct Settings {
     pub object_timeout_ms: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
-    /// Least share of a blended passage's tokens that is recomputed, in `0.0..=1.0`; more where that hides under the loads.
-    pub recompute_ratio: f32,
-    /// The layer, the first is 0, whose fresh K and V choose these tokens; those before it compute every token of blended
-    /// passages. At least 1.
-    pub selection_layer: usize,
+    /// Whether a model that was not calibrated is blended all the same. Else it reuses what is exact, and no more.
+    pub blend_uncalibrated: bool,
+    /// Whether a model that was not calibrated is, by itself, once there is nothing else to do.
+    pub calibrate_when_idle: bool,
+    /// Least share of a blended passage's tokens that is recomputed, in `0.0..=1.0`; more where that hides under the loads. None
+    /// given: the calibration's, or 0.15.
+    pub recompute_ratio: Option<f32>,
+    /// The rule that chooses these tokens. None given: the calibration's, or `cacheblend`.
+    pub selector: Option<Rule>,
+    /// The layer, the first is 0, that chooses them, or of `critical-layer` the one that is looked at. None given: the
+    /// calibration's, or the rule's own.
+    pub selection_layer: Option<usize>,
     /// Passages retrieved for a question.
     pub top_k: usize,
     /// Greatest length of a passage, in tokens of the language model.
@@ -114,8 +121,11 @@ impl Default for Settings {
             object_gc_interval_s: 3600,
             object_timeout_ms: 3000,
             kv_admission: AdmissionRule::Cost,
-            recompute_ratio: 0.15,
-            selection_layer: DEFAULT_SELECTION_LAYER,
+            blend_uncalibrated: false,
+            calibrate_when_idle: true,
+            recompute_ratio: None,
+            selector: None,
+            selection_layer: None,
             top_k: 5,
             chunk_tokens: 256,
             max_queued: 128,
@@ -138,11 +148,10 @@ impl Settings {
     /// Checks every value; the error names the key.
     pub fn validate(&self) -> Result<()> {
         let bad = |key: &str, why: &str| Err(Error::new(ErrorKind::InvalidInput, format!("setting `{key}` {why}")));
-        if !(0.0..=1.0).contains(&self.recompute_ratio) {
+        if self.recompute_ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
             return bad("recompute_ratio", "must lie between 0.0 and 1.0");
         }
         for (key, value) in [
-            ("selection_layer", self.selection_layer),
             ("top_k", self.top_k),
             ("max_queued", self.max_queued),
             ("max_batch", self.max_batch),
@@ -200,11 +209,6 @@ impl Settings {
             reorder_window: self.reorder_window,
             load_deadline: Duration::from_millis(self.load_timeout_ms),
         }
-    }
-
-    /// How the tokens to recompute are chosen.
-    pub fn selection(&self) -> Selection {
-        Selection { layer: self.selection_layer, ..Selection::default() }
     }
 
     /// The age at which entries leave the bucket; `None`: none leaves for its age.

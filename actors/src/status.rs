@@ -6,6 +6,7 @@ use ragstone_storage::store::StoreStatus;
 use ragstone_storage::tier::TierStatus;
 use serde::Serialize;
 
+use crate::calibration::Blend;
 use crate::jobs::JobsStatus;
 use crate::worker::WorkerStatus;
 
@@ -31,6 +32,8 @@ pub struct ModelStatus {
 pub struct Status {
     /// The language model.
     pub model: ModelStatus,
+    /// How its prompts are blended.
+    pub blend: Blend,
     /// Host and disk tier.
     pub store: StoreStatus,
     /// The paged KV pool.

@@ -123,7 +123,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
                 return Err(Error::invalid(format!("--speeds {speed}: a speed lies between 0.001 and 1000 GB/s")));
             }
-            let ratio = config.settings.recompute_ratio;
+            let ratio = config.settings.recompute_ratio.unwrap_or(ragstone_actors::calibration::UNCALIBRATED_RATIO);
             let prompt = ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio, seed: 1 };
             let options = controller::Options { prompt, speeds };
             print_controller(&controller::measure(options, load_options(config)).await?, json)

@@ -3,6 +3,7 @@
 mod ask;
 mod bench;
 mod cache;
+mod calibrate;
 mod collections;
 mod eval;
 mod explain;
@@ -100,6 +101,8 @@ enum Command {
     Ask(ask::Args),
     /// Show how a question's prompt comes about: what is loaded, blended and computed, why, and what it takes
     Explain(explain::Args),
+    /// Find out how passages may be blended so that the model's answers stay those of a full prefill
+    Calibrate(calibrate::Args),
     /// Look at stored KV, warm it, evict it, invalidate documents
     #[command(subcommand)]
     Cache(cache::Command),
@@ -171,6 +174,7 @@ impl Cli {
             Command::Serve(args) => serve::run(&config, args).await,
             Command::Ingest(args) => ingest::run(&config, args).await,
             Command::Ask(args) => ask::run(&config, args).await,
+            Command::Calibrate(args) => calibrate::run(&config, args).await,
             Command::Explain(args) => explain::run(&config, args).await,
             Command::Cache(command) => cache::run(&config, command).await,
             Command::Collections(command) => collections::run(&config, command).await,

@@ -3,6 +3,7 @@
 //!
 //! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
 
+mod calibration;
 mod costs;
 mod journal;
 mod objects;

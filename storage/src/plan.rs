@@ -102,6 +102,14 @@ pub enum Source {
 }
 
 impl Source {
+    /// The entry that it is taken from.
+    pub fn key(&self) -> Option<KvKey> {
+        match self {
+            Self::Load { key, .. } | Self::Blend { key, .. } => Some(*key),
+            Self::Compute => None,
+        }
+    }
+
     /// The tier that it is taken from.
     pub fn tier(&self) -> Option<Tier> {
         match self {

@@ -75,6 +75,14 @@ impl LayerLoads {
         Self(None)
     }
 
+    /// Layers that are here, all of them.
+    pub(crate) fn ready(layers: Vec<LoadedLayer>) -> Self {
+        let (sender, received) = sync_channel(layers.len());
+        // There is room for every one.
+        layers.into_iter().for_each(|layer| drop(sender.try_send(Ok(layer))));
+        Self(Some(Incoming { layers: received, shared: Arc::default() }))
+    }
+
     /// Whether the plan loads nothing.
     pub fn is_none(&self) -> bool {
         self.0.is_none()

@@ -128,7 +128,7 @@ impl Choice {
     pub fn comes_again(&self, layer: usize) -> bool {
         match self.state {
             State::Probing { .. } => true,
-            State::Open { .. } => self.selection.looks_at() == Look::Attention && layer == self.first_layer(),
+            State::Open { .. } => layer == self.first_layer(),
             State::None | State::Made => false,
         }
     }
@@ -149,28 +149,29 @@ impl Choice {
         looks.then_some(compared)
     }
 
-    /// Takes what a chunk of `rows` rows showed, of `all`. `false`: the chunk waits for the others.
-    pub fn take(&mut self, more: &Looked, rows: usize, all: usize) -> bool {
-        let State::Open { looked, has_parked, .. } = &mut self.state else { return true };
-        looked.extend(&more.slots, &more.scores);
-        // Only where one chunk has all rows it need not stop for the others.
-        *has_parked = rows < all;
-        !*has_parked
+    /// Takes what a chunk's rows showed.
+    pub fn note(&mut self, more: &Looked) {
+        if let State::Open { looked, .. } = &mut self.state {
+            looked.extend(&more.slots, &more.scores);
+        }
     }
 
-    /// Looks at what the question's rows of a chunk look at in a layer. `true`: the chunk waits there for the others.
+    /// Looks at what the question's rows of a chunk look at in a layer, where that counts. `true`: the chunk waits there for the others,
+    /// and all of its K and V stay in that layer, as they have been computed.
     pub fn watch<B: Backend>(&mut self, seen: &Placed<'_, B>) -> bool {
         let first = self.first_layer();
         let (attention, waits) = match &mut self.state {
             State::Probing { attention, .. }
                 if self.selection.probed(self.layers).is_some_and(|probed| probed.contains(&seen.layer)) =>
             {
-                (attention, None)
+                (attention, false)
             }
-            State::Open { attention, has_parked, .. }
-                if self.selection.looks_at() == Look::Attention && seen.layer == first =>
-            {
-                (attention, Some(has_parked))
+            State::Open { attention, has_parked, .. } if seen.layer == first => {
+                *has_parked = true;
+                if self.selection.looks_at() != Look::Attention {
+                    return true;
+                }
+                (attention, true)
             }
             _ => return false,
         };
@@ -181,7 +182,7 @@ impl Choice {
             let weights = seen.attention_weights(rows.clone());
             rows.clone().for_each(|row| attention.add(slots[row], weights.row(row - rows.start)));
         }
-        waits.map(|has_parked| *has_parked = true).is_some()
+        waits
     }
 
     /// Whether the chunk that stopped did so to wait for the choice, or because its probe has ended; once a stop.

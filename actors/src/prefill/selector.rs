@@ -16,11 +16,14 @@ mod first_k;
 mod question;
 mod random;
 
+
 use std::ops::Range;
 
 use ragstone_kernels::deviation::Compared;
 use ragstone_storage::plan::Choosing;
 use serde::{Deserialize, Serialize};
+
+pub(crate) use self::random::splitmix64;
 
 /// The first layer whose fresh K and V can differ from stored ones: those of the layer before it come from the
 /// embeddings alone.
@@ -176,6 +179,11 @@ impl Rule {
         !matches!(self.selector().looks_at(), Look::Probe(Probed::All))
     }
 
+    /// Whether it looks at anything of the model before it chooses.
+    pub fn looks(self) -> bool {
+        self.selector().looks_at() != Look::Nothing
+    }
+
     /// Whether it can choose again on later layers ([`Schedule::Gradual`]).
     pub fn can_be_gradual(self) -> bool {
         matches!(self.selector().looks_at(), Look::Deviation(_)) || self == Self::Random
@@ -242,6 +250,11 @@ impl Selection {
         let gradual = if self.is_gradual() { " gradual" } else { "" };
         let layer = if self.rule.has_layer() { format!(" @{}", self.layer) } else { String::new() };
         format!("{}{gradual}{layer}", self.rule.name())
+    }
+
+    /// Whether `layer` is one that it can choose on, or look at.
+    pub fn takes_layer(self, layer: usize) -> bool {
+        layer >= FIRST_SELECTION_LAYER || !matches!(self.looks_at(), Look::Deviation(_))
     }
 
     /// What it costs beside the rows that are chosen, in a model of `layers`.

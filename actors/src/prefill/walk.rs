@@ -29,8 +29,10 @@ pub(super) struct Walk {
     layers: usize,
     /// Layers that were loaded.
     received: usize,
-    /// The layer that was loaded last, until it is in the blocks.
+    /// The layer that was loaded last, until nobody looks at it any more.
     loaded: Option<(usize, LoadedLayer)>,
+    /// Layers whose stored KV is in the blocks.
+    placed: usize,
     /// Started when a layer was wanted that is not there.
     waits: Option<Stopwatch>,
     /// Slots that are computed from here on, ascending.
@@ -57,6 +59,7 @@ impl Walk {
             layers,
             received: 0,
             loaded: None,
+            placed: 0,
             waits: None,
             active,
             choice,
@@ -184,13 +187,12 @@ impl Walk {
     fn select_rows<B: Backend>(&mut self, seen: &Seen<'_, B>) -> Result<Keep, PrefillError> {
         let Some(compared) = self.choice.looks_on(seen.layer) else { return Ok(Keep::All) };
         let looked = self.look(seen, compared)?;
-        if seen.layer > self.choice.first_layer() {
-            self.active = self.choice.among(seen.layer, &self.active, &looked);
-        } else if self.choice.take(&looked, seen.places.len(), self.active.len()) {
-            self.choose();
-        } else {
-            return Ok(Keep::Stop);
+        if seen.layer == self.choice.first_layer() {
+            // Once their K and V are in place they wait for the choice.
+            self.choice.note(&looked);
+            return Ok(Keep::All);
         }
+        self.active = self.choice.among(seen.layer, &self.active, &looked);
         let slots = seen.places.slots.iter().enumerate();
         let goes_on = |slot: &u32| self.active.binary_search(slot).is_ok();
         Ok(Keep::Rows(slots.filter(|(_, slot)| goes_on(slot)).map(|(row, _)| row).collect()))
@@ -199,8 +201,8 @@ impl Walk {
     /// Writes the loaded layer into the blocks, each segment rotated to its place. Segments whose tokens are all being
     /// computed on this layer are left out: fresh rows overwrite them at once, or before anybody sees them.
     fn place_loaded<B: Backend>(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Result<(), PrefillError> {
-        let Some((_, loaded)) = self.loaded.take_if(|(layer, _)| *layer == seen.layer) else { return Ok(()) };
-        for (segment, frame) in &loaded.frames {
+        let Some((_, loaded)) = self.loaded.as_ref().filter(|(layer, _)| *layer == seen.layer) else { return Ok(()) };
+        for (segment, frame) in loaded.frames.iter().filter(|_| seen.layer >= self.placed) {
             let segment = &self.plan.segments[*segment];
             let range = segment.range.clone();
             let active = self.active.partition_point(|slot| *slot < range.end)
@@ -210,6 +212,10 @@ impl Walk {
             }
             let positions = (segment.position..).take(range.len()).collect();
             seen.place_stored(pool, &Places { slots: range.collect(), positions }, stored(frame))?;
+        }
+        self.placed = self.placed.max(seen.layer + 1);
+        if !self.choice.comes_again(seen.layer) {
+            self.loaded = None;
         }
         Ok(())
     }

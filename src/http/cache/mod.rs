@@ -1,6 +1,7 @@
 //! `/v1/cache…`: what the tiers hold, and what operators do about it. Everything but the status is for the data folder's
 //! owner.
 
+mod calibration;
 mod entries;
 mod evict;
 mod filter;
@@ -19,6 +20,11 @@ use super::resource;
 pub fn paths(config: &mut ServiceConfig) {
     config
         .service(resource("/v1/cache/status", "GET", vec![web::get().to(status::status)]))
+        .service(resource(
+            "/v1/cache/calibration",
+            "GET, POST",
+            vec![web::get().to(calibration::calibration), web::post().to(calibration::calibrate)],
+        ))
         .service(resource("/v1/cache/plans", "GET", vec![web::get().to(status::plans)]))
         .service(resource("/v1/cache/entries", "GET", vec![web::get().to(listing::list)]))
         .service(resource("/v1/cache/evict", "POST", vec![web::post().to(evict::evict)]))

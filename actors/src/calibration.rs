@@ -1,0 +1,474 @@
+//! Calibration: how a model's prompts may be blended so that its answers stay those of a full prefill. It needs no labels, as the
+//! model is compared with itself.
+//!
+//! ```text
+//! prompts (passages in shuffled orders, a question)
+//!   -> full prefill: a short greedy answer and its distributions
+//!   -> each way of blending, cheapest first: the same answer's distributions over blended KV
+//!   -> the first way that keeps the asked share of answers, into the catalog
+//! ```
+//!
+//! An answer is another one where a token differs that a full prefill itself tells apart by more than rounding does. A model that was
+//! not calibrated is not blended unless its owner says so, and one that no way keeps is not blended at all.
+
+mod prompts;
+mod search;
+mod trial;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use futures::Stream;
+use ragstone_kernels::model::Model;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::corpus::{Corpus, Scope};
+use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+pub use self::prompts::Asked;
+pub use self::search::{Evidence, Way};
+use self::search::{search, ways};
+use self::trial::{Trials, cost};
+use crate::error::{Error, ErrorKind, Result};
+use crate::jobs::{JobKind, Jobs};
+use crate::pipeline::Pipeline;
+use crate::prefill::{Rule, Selection};
+use crate::settings::Settings;
+
+/// A file of this name in a model's folder is its calibration, where it is of the same weights.
+pub const FILE_NAME: &str = "calibration.json";
+/// The share that is recomputed where nobody calibrated and the owner blends all the same: the paper's.
+pub const UNCALIBRATED_RATIO: f32 = 0.15;
+
+/// The rules that are worth a trial; the others are controls.
+pub const RULES: [Rule; 7] = [
+    Rule::Cacheblend,
+    Rule::CacheblendK,
+    Rule::CacheblendV,
+    Rule::FirstK,
+    Rule::QuestionAttention,
+    Rule::CriticalLayer,
+    Rule::TwoStage,
+];
+/// Those of the calibration that runs by itself.
+const QUICK_RULES: [Rule; 4] = [Rule::Cacheblend, Rule::CacheblendK, Rule::FirstK, Rule::CriticalLayer];
+/// Its prompts.
+const QUICK_PROMPTS: usize = 48;
+/// How long a new model's service must have had nothing to do.
+const IDLE: Duration = Duration::from_secs(20);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// What a calibration is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Calibrate {
+    /// Questions with their passages; none given: of the collection, or those that come with ragstone.
+    pub questions: Vec<Asked>,
+    /// Passages of this collection.
+    pub collection: Option<String>,
+    /// Prompts, 1 to 1000.
+    pub prompts: usize,
+    /// The longest answer, in tokens, 1 to 256.
+    pub tokens: usize,
+    /// The share of the answers that must be a full prefill's, 0 to 1.
+    pub fidelity: f64,
+    /// The rules that are tried.
+    pub selectors: Vec<Rule>,
+}
+
+impl Default for Calibrate {
+    fn default() -> Self {
+        Self {
+            questions: Vec::new(),
+            collection: None,
+            prompts: 100,
+            tokens: 16,
+            fidelity: 0.99,
+            selectors: RULES.to_vec(),
+        }
+    }
+}
+
+impl Calibrate {
+    /// Checks every value; the error names it.
+    ///
+    /// # Errors
+    /// `InvalidInput`.
+    pub fn check(&self) -> Result<()> {
+        let bad = |message: &str| Err(Error::new(ErrorKind::InvalidInput, message));
+        if !(1..=1000).contains(&self.prompts) {
+            return bad("`prompts` must lie between 1 and 1000");
+        }
+        if !(1..=256).contains(&self.tokens) {
+            return bad("`tokens` must lie between 1 and 256");
+        }
+        if !(0.0..=1.0).contains(&self.fidelity) {
+            return bad("`fidelity` must lie between 0 and 1, such as 0.99");
+        }
+        if self.questions.iter().any(|asked| asked.passages.is_empty() || asked.question.trim().is_empty()) {
+            return bad("`questions`: every one needs a question and at least one passage");
+        }
+        if self.collection.is_some() && !self.questions.is_empty() {
+            return bad("give `questions` or a `collection`, not both");
+        }
+        Ok(())
+    }
+}
+
+/// What a calibration found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Calibration {
+    /// Digest of the model's weights.
+    pub weights: String,
+    /// When.
+    pub measured_unix_ms: u64,
+    /// Whose passages: `bundled`, `questions`, or a collection.
+    pub passages: String,
+    /// Prompts.
+    pub prompts: usize,
+    /// The longest answer, in tokens.
+    pub tokens: usize,
+    /// The share of the answers that had to be a full prefill's.
+    pub fidelity: f64,
+    /// The cheapest way that keeps them; `None`: none does, and the model is not blended.
+    pub chosen: Option<Way>,
+    /// Ways to be tried in all.
+    pub ways: usize,
+    /// Every way that was tried, cheapest first.
+    pub evidence: Vec<Evidence>,
+}
+
+/// What a calibration tells on its way.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CalibrationEvent {
+    /// How far it is.
+    Progress {
+        /// The way that is being tried; the first is 0.
+        way: usize,
+        /// Ways in all; the rest is not tried once one is good enough.
+        ways: usize,
+        /// Its name.
+        name: String,
+        /// Trials so far.
+        trials: usize,
+    },
+    /// The end.
+    Finished(Calibration),
+}
+
+/// Whether prompts are blended, and by what right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blending {
+    /// As the calibration found.
+    Calibrated,
+    /// As the settings say, on a model that was calibrated.
+    Configured,
+    /// On a model that was not calibrated, because the settings permit it.
+    Uncalibrated,
+    /// Not: the model was not calibrated.
+    #[default]
+    NotCalibrated,
+    /// Not: no way of blending keeps the model's answers.
+    NotGoodEnough,
+}
+
+impl Blending {
+    /// Whether prompts are blended.
+    pub fn blends(self) -> bool {
+        matches!(self, Self::Calibrated | Self::Configured | Self::Uncalibrated)
+    }
+}
+
+/// How prompts are blended now.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Blend {
+    /// Whether, and by what right.
+    pub blending: Blending,
+    /// How what is recomputed is chosen.
+    pub selection: Selection,
+    /// The least share that is (CacheBlend's r*).
+    pub ratio: f32,
+}
+
+impl Blend {
+    /// What follows from the settings and what was found of the model.
+    pub fn of(settings: &Settings, calibration: Option<&Calibration>) -> Self {
+        let found = calibration.map(|calibration| calibration.chosen);
+        let (selection, ratio) = match found.flatten() {
+            Some(way) => (way.selection, way.ratio),
+            None => (Selection::default(), UNCALIBRATED_RATIO),
+        };
+        let rule = settings.selector.unwrap_or(selection.rule);
+        let selection = if rule == selection.rule { selection } else { Selection::by(rule) };
+        let layer = settings.selection_layer.unwrap_or(selection.layer);
+        let is_configured = (settings.selector, settings.selection_layer, settings.recompute_ratio) != (None, None, None);
+        let blending = match found {
+            Some(Some(_)) if is_configured => Blending::Configured,
+            Some(Some(_)) => Blending::Calibrated,
+            Some(None) => Blending::NotGoodEnough,
+            None if settings.blend_uncalibrated => Blending::Uncalibrated,
+            None => Blending::NotCalibrated,
+        };
+        Self {
+            blending,
+            selection: Selection { layer, ..selection },
+            ratio: settings.recompute_ratio.unwrap_or(ratio),
+        }
+    }
+}
+
+/// What is known of the model in use.
+#[derive(Debug)]
+pub(crate) struct Known(RwLock<(Blend, Option<Arc<Calibration>>)>);
+
+impl Known {
+    pub fn new(settings: &Settings, calibration: Option<Calibration>) -> Self {
+        Self(RwLock::new((Blend::of(settings, calibration.as_ref()), calibration.map(Arc::new))))
+    }
+
+    pub fn blend(&self) -> Blend {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub fn calibration(&self) -> Option<Arc<Calibration>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    fn learn(&self, settings: &Settings, calibration: Calibration) {
+        let learned = (Blend::of(settings, Some(&calibration)), Some(Arc::new(calibration)));
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = learned;
+    }
+}
+
+/// What was found of a model: by this node, or by whoever made its folder. What cannot be read counts as nothing.
+pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
+    if let Some(kept) = catalog.calibration(name)? {
+        return Ok(Some(kept));
+    }
+    let path = folder.join(FILE_NAME);
+    let Ok(bytes) = std::fs::read(&path) else { return Ok(None) };
+    match serde_json::from_slice::<Calibration>(&bytes) {
+        Ok(calibration) if calibration.weights == weights => Ok(Some(calibration)),
+        Ok(_) => {
+            tracing::warn!(path = %path.display(), "the calibration beside the model is of other weights; it is not used");
+            Ok(None)
+        }
+        Err(error) => {
+            tracing::warn!(path = %path.display(), %error, "the calibration beside the model cannot be read; it is not used");
+            Ok(None)
+        }
+    }
+}
+
+/// Calibrates the model in use. Clones share it.
+#[derive(Clone)]
+pub struct Calibrator(Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub model: Arc<Model>,
+    pub weights: String,
+    pub pipeline: Arc<Pipeline>,
+    pub corpus: Corpus,
+    pub catalog: Arc<Catalog>,
+    pub jobs: Jobs,
+    pub runtime: Handle,
+}
+
+impl Calibrator {
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// What is known of the model in use.
+    pub fn calibration(&self) -> Option<Arc<Calibration>> {
+        self.0.pipeline.known.calibration()
+    }
+
+    /// How its prompts are blended now.
+    pub fn blend(&self) -> Blend {
+        self.0.pipeline.known.blend()
+    }
+
+    /// Calibrates, and blends so from then on. It ends when the stream is dropped.
+    pub fn run(&self, wanted: Calibrate) -> impl Stream<Item = Result<CalibrationEvent>> + use<> {
+        let me = self.clone();
+        let work = move |events: mpsc::Sender<Result<CalibrationEvent>>| async move {
+            let _turn = me.0.jobs.turn(JobKind::Calibration).await?;
+            let (stopping, watched) = (me.0.jobs.stopping().clone(), events.clone());
+            let is_wanted = Arc::new(move || !stopping.is_cancelled() && !watched.is_closed());
+            me.calibrate(wanted, events, is_wanted, None).await.map(CalibrationEvent::Finished)
+        };
+        self.0.jobs.stream(JobKind::Calibration, work)
+    }
+
+    /// Calibrates once there is nothing else to do, if the model never was; in the background, and whenever something is asked it
+    /// stands aside.
+    pub(crate) fn run_when_idle(&self) {
+        let settings = &self.0.pipeline.settings;
+        if self.blend().blending != Blending::NotCalibrated || !settings.calibrate_when_idle {
+            return;
+        }
+        // Whoever waits does not keep the store open.
+        let (jobs, inner) = (self.0.jobs.clone(), Arc::downgrade(&self.0));
+        let work = async move {
+            idle(&jobs, &inner).await?;
+            let Some(me) = inner.upgrade().map(Self) else { return Err(gone()) };
+            let _turn = jobs.turn(JobKind::Calibration).await?;
+            if me.calibration().is_some() {
+                return Ok::<_, Error>(());
+            }
+            tracing::info!("calibrating the model, as it is new and there is nothing to do");
+            let (stopping, theirs) = (jobs.stopping().clone(), me.clone());
+            let is_wanted = Arc::new(move || !stopping.is_cancelled() && theirs.is_idle());
+            let wanted =
+                Calibrate { prompts: QUICK_PROMPTS, selectors: QUICK_RULES.to_vec(), ..Calibrate::default() };
+            let (events, _) = mpsc::channel(1);
+            let found = me.calibrate(wanted, events, is_wanted, Some(me.0.runtime.clone())).await?;
+            let chosen = found.chosen.map_or_else(|| "none is good enough".to_owned(), |way| way.name());
+            tracing::info!(chosen, prompts = found.prompts, "the model is calibrated");
+            Ok(())
+        };
+        let job = self.0.jobs.run(JobKind::Calibration, work);
+        self.0.runtime.spawn(async move {
+            match job.await {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::Cancelled => {}
+                Err(error) => tracing::error!(%error, "the model could not be calibrated; `ragstone calibrate` tries again"),
+            }
+        });
+    }
+
+    fn is_idle(&self) -> bool {
+        let pipeline = &self.0.pipeline;
+        pipeline.admission.taken() == 0 && pipeline.background.pending() == 0
+    }
+
+    /// With `patient`, a trial that something else interrupted is made again when there is nothing else to do.
+    async fn calibrate(
+        &self,
+        wanted: Calibrate,
+        events: mpsc::Sender<Result<CalibrationEvent>>,
+        is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+        patient: Option<Handle>,
+    ) -> Result<Calibration> {
+        wanted.check()?;
+        let Inner { model, pipeline, catalog, .. } = &*self.0;
+        let (passages, asked) = self.asked(&wanted).await?;
+        let context = pipeline.engine.context().saturating_sub(wanted.tokens);
+        let prompts = prompts::prompts(pipeline, &asked, wanted.prompts, context).await?;
+        if prompts.is_empty() {
+            let message = "no prompt of these passages fits the model's context; give shorter ones";
+            return Err(Error::new(ErrorKind::ContextLength, message));
+        }
+        let (count, layers) = (prompts.len(), model.config().layers);
+        let costs = pipeline.store.costs().model();
+        let failed = Mutex::new(None);
+        let costs_of = |selection, ratio| {
+            cost(&costs, layers, selection, ratio).unwrap_or_else(|error| {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                f64::INFINITY
+            })
+        };
+        let all = ways(layers, &wanted.selectors, costs_of);
+        if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            return Err(error);
+        }
+        let end_tokens = pipeline.assembler.tokenizer().eos_ids().to_vec();
+        let answers = (end_tokens, wanted.tokens);
+        let mut trials = Trials::new(model.clone(), pipeline.env.clone(), prompts, answers, is_wanted);
+        let (me, tried) = (self.clone(), all.clone());
+        // No more than so many of the answers may be others.
+        let most_differing = ((1.0 - wanted.fidelity) * count as f64 + 1e-9).floor() as usize;
+        let evidence = crate::ragstone::blocking(move || {
+            let mut made = 0;
+            let mut trial = |index: usize, way: &Way, prompt: usize| {
+                // Whoever does not keep up misses a step.
+                let (name, ways) = (way.name(), tried.len());
+                drop(events.try_send(Ok(CalibrationEvent::Progress { way: index, ways, name, trials: made })));
+                made += 1;
+                loop {
+                    let tried = trials.trial(way.selection, way.ratio, prompt);
+                    match (&tried, &patient) {
+                        (Err(error), Some(runtime)) if error.kind() == ErrorKind::Cancelled => {
+                            runtime.block_on(idle(&me.0.jobs, &Arc::downgrade(&me.0)))?;
+                        }
+                        _ => return tried,
+                    }
+                }
+            };
+            search(&tried, count, most_differing, &mut trial)
+        })
+        .await?;
+        let calibration = Calibration {
+            weights: self.0.weights.clone(),
+            measured_unix_ms: pipeline.env.now_unix_ms(),
+            passages,
+            prompts: count,
+            tokens: wanted.tokens,
+            fidelity: wanted.fidelity,
+            chosen: evidence.last().filter(|last| last.keeps).map(|last| last.way),
+            ways: all.len(),
+            evidence,
+        };
+        catalog.note_calibration(&pipeline.store.fingerprint().to_string(), &calibration)?;
+        pipeline.known.learn(&pipeline.settings, calibration.clone());
+        Ok(calibration)
+    }
+
+    /// The questions, and whose passages they are over.
+    async fn asked(&self, wanted: &Calibrate) -> Result<(String, Vec<Asked>)> {
+        if !wanted.questions.is_empty() {
+            return Ok(("questions".to_owned(), wanted.questions.clone()));
+        }
+        let Some(collection) = &wanted.collection else { return Ok(("bundled".to_owned(), prompts::bundled()?)) };
+        let corpus = &self.0.corpus;
+        let mut ids = corpus.passage_ids(Scope { collection: Some(collection), document: None }).await?;
+        // Evenly from all of it.
+        let step = (ids.len() / (4 * wanted.prompts)).max(1);
+        ids = ids.into_iter().step_by(step).collect();
+        let mut texts = Vec::new();
+        for batch in ids.chunks(1024) {
+            for passage in corpus.passages_of(collection, batch).await? {
+                texts.push(self.0.pipeline.assembler.tokenizer().decode(&passage.token_ids)?);
+            }
+        }
+        let asked = prompts::about(&texts, wanted.prompts);
+        match asked.is_empty() {
+            true => {
+                let message = format!("collection `{collection}` has no passages to calibrate with; ingest some first");
+                Err(Error::new(ErrorKind::NotFound, message))
+            }
+            false => Ok((format!("collection {collection}"), asked)),
+        }
+    }
+}
+
+/// Waits until nothing was asked for a while.
+async fn idle(jobs: &Jobs, inner: &Weak<Inner>) -> Result<()> {
+    let mut idle = Duration::ZERO;
+    while idle < IDLE {
+        let slept = jobs.stopping().run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await;
+        let Some(me) = inner.upgrade().filter(|_| slept.is_some()) else { return Err(gone()) };
+        idle = if Calibrator(me).is_idle() { idle + LOOK_EVERY } else { Duration::ZERO };
+    }
+    Ok(())
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Cancelled, "the service stops; a calibration begins anew at its next start")
+}
+
+impl Way {
+    /// As it is named in reports: "cacheblend @2 15 %".
+    pub fn name(&self) -> String {
+        let share = format!("{:.0} %", self.ratio * 100.0);
+        if self.ratio > 0.0 { format!("{} {share}", self.selection.name()) } else { "plain reuse".to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! What is calibrated, and what follows from it.

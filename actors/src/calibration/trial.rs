@@ -1,0 +1,293 @@
+//! One prompt in one way beside its full prefill: on the model itself, with KV of its own, so that nothing of it is filed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::forward::{Forward, Places, Wanted};
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
+use ragstone_storage::cost::CostModel;
+use ragstone_storage::env::Env;
+use ragstone_storage::key::{Fingerprint, KvKey};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, plan};
+use ragstone_storage::residency::{Candidate, CandidateKind, Residency, Segment, SegmentKind, prompt_keys};
+use ragstone_storage::store::LayerFrame;
+use ragstone_storage::tier::Tier;
+
+use super::search::Outcome;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fusion::{LayerLoads, LoadedLayer};
+use crate::prefill::{PrefillError, Prefilled, Prompt, Selection, prefill};
+
+/// Rows that go through the layers together.
+const CHUNK_ROWS: usize = 512;
+/// Stored KV that is kept for the next trial.
+const MOST_KEPT_BYTES: usize = 256 << 20;
+/// Tokens of a full prefill's distribution that are kept, the likeliest ones.
+const KEPT_TOKENS: usize = 256;
+/// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. It is
+/// two units in the last place of a bf16 logit between 16 and 32.
+const TIE: f32 = 0.25;
+/// The prompt that costs are compared on: so many passages of so many tokens behind a system prompt, and a question.
+const COST_PASSAGES: (usize, usize) = (8, 512);
+const COST_ROOT: usize = 32;
+const COST_QUESTION: usize = 32;
+
+/// A full prefill's answer to a prompt.
+struct Reference {
+    tokens: Vec<u32>,
+    /// For each token of the answer, the likeliest ones in its place: `(token, natural logarithm of its probability)`.
+    likely: Vec<Vec<(u32, f32)>>,
+}
+
+/// A model, and what was computed with it.
+pub(super) struct Trials<B: Backend> {
+    model: Arc<B>,
+    pool: B::Pool,
+    blocks: Vec<BlockId>,
+    env: Env,
+    end_tokens: Vec<u32>,
+    most_tokens: usize,
+    is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    prompts: Vec<Vec<Segment>>,
+    references: HashMap<usize, Reference>,
+    stored: HashMap<KvKey, Vec<LayerFrame>>,
+    stored_bytes: usize,
+}
+
+impl<B: Backend> Trials<B> {
+    /// Trials of `prompts`, whose answers have at most `most_tokens` tokens. `is_wanted` is asked before each layer; where it says no, a
+    /// trial ends with [`ErrorKind::Cancelled`].
+    pub fn new(
+        model: Arc<B>,
+        env: Env,
+        prompts: Vec<Vec<Segment>>,
+        (end_tokens, most_tokens): (Vec<u32>, usize),
+        is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
+        let longest = prompts.iter().map(|prompt| tokens_of(prompt).len()).max().unwrap_or(0) + most_tokens;
+        let pool = model.new_pool(longest.div_ceil(BLOCK_TOKENS));
+        let blocks = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let (references, stored, stored_bytes) = (HashMap::new(), HashMap::new(), 0);
+        Self {
+            model,
+            pool,
+            blocks,
+            env,
+            end_tokens,
+            most_tokens,
+            is_wanted,
+            prompts,
+            references,
+            stored,
+            stored_bytes,
+        }
+    }
+
+    /// The prompt's answer in one way, beside its full prefill's.
+    ///
+    /// # Errors
+    /// `Cancelled`, and those of the model.
+    pub fn trial(&mut self, selection: Selection, ratio: f32, prompt: usize) -> Result<Outcome> {
+        if !self.references.contains_key(&prompt) {
+            let reference = self.answer_in_full(prompt)?;
+            self.references.insert(prompt, reference);
+        }
+        let segments = self.prompts[prompt].clone();
+        let (plan, loads) = self.fused(&segments, selection, ratio)?;
+        let done = self.prefill(&segments, plan, loads, selection)?;
+        let mut given = self.references[&prompt].tokens.clone();
+        given.pop();
+        let mut logits = done.logits;
+        if !given.is_empty() {
+            logits.extend(self.forward(&given, tokens_of(&segments).len(), Wanted::All)?);
+        }
+        Ok(compare(&self.references[&prompt], &logits))
+    }
+
+    fn answer_in_full(&mut self, prompt: usize) -> Result<Reference> {
+        let segments = self.prompts[prompt].clone();
+        let residency = Residency { segments: keys(&segments)?, ..Residency::default() };
+        let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::Off), None)?;
+        let done = self.prefill(&segments, plan, LayerLoads::none(), Selection::default())?;
+        let mut reference = Reference { tokens: Vec::new(), likely: Vec::new() };
+        let (mut logits, mut at) = (done.logits, tokens_of(&segments).len());
+        loop {
+            let likely = likeliest(&logits)?;
+            let token = likely[0].0;
+            reference.likely.push(likely);
+            reference.tokens.push(token);
+            if self.end_tokens.contains(&token) || reference.tokens.len() >= self.most_tokens {
+                return Ok(reference);
+            }
+            logits = self.forward(&[token], at, Wanted::Last)?;
+            at += 1;
+        }
+    }
+
+    /// The plan of a prompt whose passages are stored behind the system prompt alone, and their KV.
+    fn fused(&mut self, segments: &[Segment], selection: Selection, ratio: f32) -> Result<(LoadPlan, LayerLoads)> {
+        if self.stored_bytes > MOST_KEPT_BYTES {
+            (self.stored, self.stored_bytes) = (HashMap::new(), 0);
+        }
+        let root = segments.first().filter(|first| first.kind == SegmentKind::Root).cloned();
+        let mut found = keys(segments)?;
+        for (at, segment) in found.iter_mut().zip(segments) {
+            let key = match segment.kind {
+                SegmentKind::Passage => at.behind_root_key,
+                SegmentKind::Root => at.chain_key,
+                _ => None,
+            };
+            let Some(key) = key.filter(|_| !segment.tokens.is_empty()) else { continue };
+            self.store(root.as_ref(), segment, key)?;
+            let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::BehindRoot };
+            at.candidates = vec![Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }];
+        }
+        let choosing = selection.choosing(self.model.config().layers);
+        let options = PlanOptions { choosing, ..PlanOptions::fixed(ratio, ReuseMode::Auto) };
+        let plan = plan(&Residency { segments: found, ..Residency::default() }, &options, None)?;
+        let mut layers: Vec<LoadedLayer> =
+            (0..self.model.config().layers).map(|_| LoadedLayer { frames: Vec::new() }).collect();
+        for planned in &plan.segments {
+            let Some(key) = planned.source.key() else { continue };
+            for (layer, frame) in layers.iter_mut().zip(&self.stored[&key]) {
+                layer.frames.push((planned.segment, frame.clone()));
+            }
+        }
+        let loads = if plan.exact_tokens + plan.blended_tokens > 0 { LayerLoads::ready(layers) } else { LayerLoads::none() };
+        Ok((plan, loads))
+    }
+
+    /// Computes what is stored of a segment: its KV behind the system prompt alone, or the system prompt's.
+    fn store(&mut self, root: Option<&Segment>, segment: &Segment, key: KvKey) -> Result<()> {
+        if self.stored.contains_key(&key) {
+            return Ok(());
+        }
+        let mut prompt: Vec<Segment> = root.filter(|_| segment.kind == SegmentKind::Passage).cloned().into_iter().collect();
+        prompt.push(segment.clone());
+        prompt.push(Segment { kind: SegmentKind::Question, tokens: Arc::new([segment.tokens[0]]) });
+        let residency = Residency { segments: keys(&prompt)?, ..Residency::default() };
+        let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
+        let done = self.prefill(&prompt, plan, LayerLoads::none(), Selection::default())?;
+        let dtype = self.model.kv_layout().dtype;
+        for fresh in done.fresh {
+            let frame = |(k, v): (Vec<u8>, Vec<u8>)| {
+                let bytes = (k.len() + v.len()) as u64;
+                LayerFrame { k: k.into(), v: v.into(), dtype, tier: Tier::Host, bytes, elapsed: Duration::ZERO }
+            };
+            let frames: Vec<LayerFrame> = fresh.layers.into_iter().map(frame).collect();
+            self.stored_bytes += frames.iter().map(|frame| frame.bytes as usize).sum::<usize>();
+            self.stored.insert(fresh.key, frames);
+        }
+        match self.stored.contains_key(&key) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Internal, "the model's keys and values are not finite")),
+        }
+    }
+
+    fn prefill(&mut self, segments: &[Segment], plan: LoadPlan, loads: LayerLoads, selection: Selection) -> Result<Prefilled> {
+        let prompt = Prompt {
+            tokens: tokens_of(segments).into(),
+            plan,
+            loads,
+            selection,
+            env: self.env.clone(),
+            files_answer: false,
+            is_wanted: self.is_wanted.clone(),
+        };
+        prefill(&*self.model, &mut self.pool, prompt, &self.blocks, CHUNK_ROWS).map_err(|error| match error {
+            PrefillError::Failed(error) => error,
+            other => Error::new(ErrorKind::Internal, format!("a trial of the calibration broke off: {other:?}")),
+        })
+    }
+
+    /// Logits behind tokens that follow `at` others.
+    fn forward(&mut self, tokens: &[u32], at: usize, wanted: Wanted) -> Result<Vec<f32>> {
+        if !(self.is_wanted)() {
+            return Err(Error::new(ErrorKind::Cancelled, "the calibration was interrupted"));
+        }
+        let key_positions: Vec<u32> = (0..(at + tokens.len()) as u32).collect();
+        let places = Places::of(at as u32..(at + tokens.len()) as u32, &key_positions);
+        let mut forward = Forward::new(&*self.model, &mut self.pool);
+        Ok(forward.logits(tokens, places, wanted, &self.blocks, &key_positions)?.as_slice().to_vec())
+    }
+}
+
+/// What a prompt over stored passages is predicted to take, of what its full prefill takes.
+pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio: f32) -> Result<f64> {
+    let segment = |kind, tokens: usize, content: u32| Segment {
+        kind,
+        tokens: (0..tokens as u32).map(|at| content << 16 | at).collect(),
+    };
+    let (passages, tokens) = COST_PASSAGES;
+    let mut segments = vec![segment(SegmentKind::Root, COST_ROOT, 0)];
+    segments.extend((1..).take(passages).map(|content| segment(SegmentKind::Passage, tokens, content)));
+    segments.push(segment(SegmentKind::Question, COST_QUESTION, 99));
+    let mut found = keys(&segments)?;
+    for at in &mut found {
+        let bytes = u64::from(at.tokens) * costs.prefill.grid.kv_bytes_per_token();
+        let candidate =
+            |key| Candidate { kind: CandidateKind::BehindRoot, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes };
+        at.candidates = at.behind_root_key.map(candidate).into_iter().collect();
+    }
+    let residency = Residency { segments: found, ..Residency::default() };
+    let total_ms = |ratio, reuse| {
+        let choosing = selection.choosing(layers);
+        let options = PlanOptions { ratio: Ratio::Fixed(ratio), choosing, reuse, declines: false };
+        let predicted = plan(&residency, &options, Some(costs))?.prediction;
+        Ok::<_, Error>(predicted.map_or(0.0, |prediction| prediction.total_ms))
+    };
+    Ok(total_ms(ratio, ReuseMode::Auto)? / total_ms(ratio, ReuseMode::Off)?.max(1e-9))
+}
+
+/// Keys of what nobody else sees.
+fn keys(segments: &[Segment]) -> Result<Vec<ragstone_storage::residency::SegmentResidency>> {
+    Ok(prompt_keys(&Fingerprint([0; 32]), "", segments)?)
+}
+
+fn tokens_of(segments: &[Segment]) -> Vec<u32> {
+    segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect()
+}
+
+/// The likeliest tokens, likeliest first; of equals the first.
+fn likeliest(logits: &[f32]) -> Result<Vec<(u32, f32)>> {
+    let normalizer = log_sum_exp(logits);
+    let mut likely: Vec<(u32, f32)> =
+        logits.iter().enumerate().map(|(token, logit)| (token as u32, logit - normalizer)).collect();
+    if !normalizer.is_finite() {
+        return Err(Error::new(ErrorKind::Internal, "the model's logits are not finite"));
+    }
+    let by_probability = |left: &(u32, f32), right: &(u32, f32)| right.1.total_cmp(&left.1).then(left.0.cmp(&right.0));
+    if likely.len() > KEPT_TOKENS {
+        likely.select_nth_unstable_by(KEPT_TOKENS, by_probability);
+        likely.truncate(KEPT_TOKENS);
+    }
+    likely.sort_by(by_probability);
+    Ok(likely)
+}
+
+fn log_sum_exp(logits: &[f32]) -> f32 {
+    let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    greatest + logits.iter().map(|logit| (logit - greatest).exp()).sum::<f32>().ln()
+}
+
+/// The answer that `logits`, a row a token, would give beside a full prefill's.
+fn compare(reference: &Reference, logits: &[f32]) -> Outcome {
+    let vocabulary = logits.len() / reference.tokens.len().max(1);
+    let (mut differs, mut divergence) = (false, 0.0);
+    for (likely, logits) in reference.likely.iter().zip(logits.chunks_exact(vocabulary.max(1))) {
+        let normalizer = log_sum_exp(logits);
+        let own = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a))).unwrap_or(0) as u32;
+        let least = likely.last().map_or(0.0, |(_, probability)| *probability);
+        let of_own = likely.iter().find(|(token, _)| *token == own).map_or(least, |(_, probability)| *probability);
+        differs |= likely[0].1 - of_own > TIE || !normalizer.is_finite();
+        // What is not kept of the full prefill's distribution weighs next to nothing.
+        let nats = likely.iter().map(|(token, full)| f64::from(full.exp() * (full - (logits[*token as usize] - normalizer))));
+        divergence += nats.sum::<f64>().max(0.0);
+    }
+    Outcome { differs, divergence: divergence / reference.likely.len().max(1) as f64 }
+}
+
+#[cfg(test)]
+mod tests;

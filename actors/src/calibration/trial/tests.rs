@@ -1,0 +1,1 @@
+//! Trials on a small random model.
