@@ -1,1 +1,87 @@
 //! Trials on a small random model.
+
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_storage::cost::CostProfile;
+
+use super::*;
+use crate::prefill::Rule;
+
+fn model() -> Arc<Model> {
+    let config = r#"{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0, "max_position_embeddings": 512, "tie_word_embeddings": true, "hidden_act": "silu",
+        "torch_dtype": "float32"}"#;
+    Arc::new(Model::random(ModelConfig::from_json(config).unwrap(), 7, LoadOptions::default()))
+}
+
+fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
+    Segment { kind, tokens: (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect() }
+}
+
+fn prompt() -> Vec<Segment> {
+    let passage = |seed, length| segment(SegmentKind::Passage, seed, length);
+    let root = segment(SegmentKind::Root, 1, 9);
+    vec![root, passage(2, 33), passage(3, 16), passage(4, 40), segment(SegmentKind::Question, 5, 11)]
+}
+
+fn trials(is_wanted: Arc<dyn Fn() -> bool + Send + Sync>) -> Trials<Model> {
+    Trials::new(model(), Env::seeded(1, 0), vec![prompt(), prompt()[..2].to_vec()], (vec![0], 6), is_wanted)
+}
+
+#[test]
+fn what_is_recomputed_in_full_answers_as_a_full_prefill_does_and_what_is_not_does_not() {
+    let mut trials = trials(Arc::new(|| true));
+    let all = trials.trial(Selection::by(Rule::All), 0.5, 0).unwrap();
+    assert!(!all.differs && all.divergence < 1e-6, "{all:?}");
+    let one = trials.trial(Selection::default(), 1.0, 0).unwrap();
+    assert!(!one.differs && one.divergence < 1e-6, "{one:?}");
+    let none = trials.trial(Selection::by(Rule::None), 0.0, 0).unwrap();
+    assert!(none.divergence > 1e-3, "{none:?}");
+    let some = trials.trial(Selection::default(), 0.5, 0).unwrap();
+    assert!(some.divergence < none.divergence && some.divergence > 1e-6, "{some:?} lies between");
+    assert_eq!(trials.trial(Selection::default(), 0.5, 0).unwrap(), some, "again is the same");
+    // A prompt whose only passage stands where it was computed has nothing to blend.
+    let exact = trials.trial(Selection::default(), 0.5, 1).unwrap();
+    assert!(!exact.differs && exact.divergence < 1e-6, "{exact:?}");
+}
+
+#[test]
+fn whoever_is_not_wanted_any_more_ends() {
+    let mut trials = trials(Arc::new(|| false));
+    assert_eq!(trials.trial(Selection::default(), 0.5, 0).unwrap_err().kind(), ErrorKind::Cancelled);
+}
+
+#[test]
+fn a_tie_is_no_difference() {
+    let likely = |logits: &[f32]| likeliest(logits).unwrap();
+    let reference = |logits: &[f32]| Reference { tokens: vec![likely(logits)[0].0], likely: vec![likely(logits)] };
+    let full = [3.0, 2.9, 0.0, -1.0];
+    assert!(!compare(&reference(&full), &full).differs);
+    assert!(compare(&reference(&full), &full).divergence < 1e-6);
+    // The second likeliest takes its place: full prefill itself could not tell them apart.
+    assert!(!compare(&reference(&full), &[2.9, 3.0, 0.0, -1.0]).differs);
+    assert!(compare(&reference(&full), &[0.0, 0.0, 3.0, -1.0]).differs);
+    let sure = [3.0, 2.0, 0.0, -1.0];
+    assert!(compare(&reference(&sure), &[2.0, 3.0, 0.0, -1.0]).differs);
+    assert!(compare(&reference(&sure), &[f32::NAN; 4]).differs);
+    assert!(likeliest(&[f32::NAN, 1.0]).is_err());
+    // KL of two distributions over two tokens, by hand.
+    let (p, q) = (0.75_f32, 0.5_f32);
+    let nats = f64::from(p * (p / q).ln() + (1.0 - p) * ((1.0 - p) / (1.0 - q)).ln());
+    let outcome = compare(&reference(&[p.ln(), (1.0 - p).ln()]), &[q.ln(), (1.0 - q).ln()]);
+    assert!((outcome.divergence - nats).abs() < 1e-6, "{outcome:?}");
+}
+
+#[test]
+fn a_way_costs_what_it_computes() {
+    let costs = CostProfile::assumed().unwrap();
+    let costs = ragstone_storage::cost::Costs::new(costs).model();
+    let of = |selection: Selection, ratio| cost(&costs, 24, selection, ratio).unwrap();
+    let at = |layer| Selection { layer, ..Selection::default() };
+    assert!(of(Selection::by(Rule::None), 0.0) < of(Selection::by(Rule::FirstK), 0.05));
+    assert!(of(Selection::by(Rule::FirstK), 0.05) < of(at(1), 0.05), "no layer computes everything");
+    assert!(of(at(1), 0.05) < of(at(2), 0.05) && of(at(2), 0.05) < of(at(2), 0.4));
+    assert!(of(Selection::by(Rule::FirstK), 0.05) < of(Selection::by(Rule::TwoStage), 0.05), "a probe is paid");
+    assert!(of(at(2), 1.0) > 0.9 && of(at(2), 0.4) < 0.7);
+}
