@@ -170,6 +170,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernels: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub blend_uncalibrated: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
@@ -189,6 +191,7 @@ impl Flags {
             ("--weights", self.weights.is_some()),
             ("--compute", self.compute.is_some()),
             ("--kernels", self.kernels.is_some()),
+            ("--blend-uncalibrated", self.blend_uncalibrated.is_some()),
         ];
         let flags = flags.iter().filter(|(_, is_given)| *is_given).map(|(flag, _)| (*flag).to_owned());
         let keys = self.set.iter().map(|assignment| assignment.split('=').next().unwrap_or_default().trim());

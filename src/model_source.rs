@@ -29,6 +29,7 @@ macro_rules! checkpoint {
 const DEMO_FILES: &[(&str, &[u8])] = checkpoint![
     "MODEL_CARD.md",
     "config.json",
+    "calibration.json",
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",

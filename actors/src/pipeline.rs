@@ -367,4 +367,6 @@ fn record(report: &ReuseReport) {
 }
 
 #[cfg(test)]
+mod hijack_tests;
+#[cfg(test)]
 mod tests;

@@ -184,6 +184,12 @@ impl Ragstone {
         &self.inner.engine
     }
 
+    /// The pipeline.
+    #[cfg(test)]
+    pub(crate) fn pipeline(&self) -> &Pipeline {
+        &self.inner.pipeline
+    }
+
     /// Turns at the processors.
     pub fn processors(&self) -> &Turns {
         &self.inner.processors

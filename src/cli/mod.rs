@@ -76,6 +76,9 @@ struct Global {
     /// Instruction set of the kernels: amx, avx512bf16, avx512, avx2, portable [default: the fastest]
     #[arg(long, global = true, hide_short_help = true, value_name = "NAME")]
     kernels: Option<String>,
+    /// Blend passages although the model was not calibrated (`ragstone calibrate`): its answers may change
+    #[arg(long, global = true, hide_short_help = true)]
+    blend_uncalibrated: bool,
     /// Settings, in TOML
     #[arg(long, global = true, hide_short_help = true, value_name = "FILE", env = "RAGSTONE_CONFIG")]
     config: Option<PathBuf>,
@@ -164,6 +167,7 @@ impl Cli {
             weights: global.weights,
             compute: global.compute,
             kernels: global.kernels,
+            blend_uncalibrated: global.blend_uncalibrated.then_some(true),
             log: global.log,
             log_format: global.log_format,
             set: global.set,

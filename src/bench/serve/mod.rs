@@ -90,6 +90,8 @@ async fn prepare(config: &Config, setup: Setup, folder: &Path) -> Result<Config>
     surface.model = Some(text(model)?);
     surface.data = Some(data);
     surface.health_listen = None;
+    // What is measured is how fast blending is; with random weights there is nothing to calibrate.
+    (settings.blend_uncalibrated, settings.calibrate_when_idle) = (true, false);
     settings.object_url = None;
     settings.object_options = Default::default();
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);

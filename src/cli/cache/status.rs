@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ragstone_actors::Selection;
 use serde_json::Value;
 
 use crate::access;
@@ -32,6 +33,7 @@ fn table(status: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let fingerprint: String = text(&model["fingerprint"]).chars().take(12).collect();
     let _ = writeln!(out, "model   {} ({}, {fingerprint})", text(&model["id"]), text(&model["architecture"]));
+    let _ = writeln!(out, "blends  {}", blends(&status["blend"]));
     let heads = ["entries", "MiB", "of MiB", "hits", "misses", "corrupt", "evicted", "refused", "declined", "failed"];
     let _ = write!(out, "\ntier  ");
     out.extend(heads.map(|head| format!(" {head:>9}")));
@@ -63,6 +65,20 @@ fn table(status: &Value) -> String {
         let _ = write!(out, "\n{jobs}");
     }
     out
+}
+
+/// Whether passages are blended, how, and by what right.
+fn blends(blend: &Value) -> String {
+    let selection = serde_json::from_value::<Selection>(blend["selection"].clone());
+    let how = selection.map_or_else(|_| String::new(), |selection| selection.name());
+    let how = format!("{how} {:.0} %", blend["ratio"].as_f64().unwrap_or(0.0) * 100.0);
+    match blend["blending"].as_str().unwrap_or_default() {
+        "calibrated" => format!("{how}, as calibrated"),
+        "configured" => format!("{how}, as the settings say"),
+        "uncalibrated" => format!("{how}, uncalibrated"),
+        "not_good_enough" => "nothing: no way of blending keeps the model's answers".to_owned(),
+        _ => "nothing: the model is not calibrated (`ragstone calibrate`)".to_owned(),
+    }
 }
 
 fn tier_row(name: &str, tier: &Value) -> String {
@@ -115,12 +131,14 @@ mod tests {
     fn a_line_a_tier_and_what_the_start_found() {
         let text = table(&json!({
             "model": { "id": "m", "architecture": "Llama", "fingerprint": "0123456789abcdef", "kv_bytes_per_token": 65_536 },
+            "blend": { "blending": "calibrated", "selection": Selection::default(), "ratio": 0.05 },
             "store": { "host": { "entries": 3, "bytes": 1_048_576 }, "disk": { "entries": 4, "declined": 2 }, "object": null },
             "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
             "recovery": { "entries": 4, "bytes": 2_097_152, "damaged": 1, "ms": 12.3 },
             "warm_jobs": [],
         }));
         assert!(text.contains("m (Llama, 0123456789ab)"));
+        assert!(text.contains("blends  cacheblend @2 5 %, as calibrated"), "{text}");
         assert!(text.contains("device         5       0.0         -         6"), "{text}");
         assert!(text.contains("7 of 10 blocks of 16 tokens free, 2 given up"), "{text}");
         assert!(text.contains("host           3       1.0         -"), "{text}");
