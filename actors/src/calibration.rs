@@ -11,12 +11,13 @@
 //! An answer is another one where a token differs that a full prefill itself tells apart by more than rounding does. A model that was
 //! not calibrated is not blended unless its owner says so, and one that no way keeps is not blended at all.
 
+mod blend;
 mod prompts;
 mod search;
 mod trial;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::Stream;
@@ -27,6 +28,8 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
+pub(crate) use self::blend::Known;
+pub use self::blend::{Blend, Blending, UNCALIBRATED_RATIO};
 pub use self::prompts::Asked;
 pub use self::search::{Evidence, Way};
 use self::search::{search, ways};
@@ -34,13 +37,10 @@ use self::trial::{Trials, cost};
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
-use crate::prefill::{Rule, Selection};
-use crate::settings::Settings;
+use crate::prefill::Rule;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
-/// The share that is recomputed where nobody calibrated and the owner blends all the same: the paper's.
-pub const UNCALIBRATED_RATIO: f32 = 0.15;
 
 /// The rules that are worth a trial; the others are controls.
 pub const RULES: [Rule; 7] = [
@@ -159,91 +159,6 @@ pub enum CalibrationEvent {
     Finished(Calibration),
 }
 
-/// Whether prompts are blended, and by what right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Blending {
-    /// As the calibration found.
-    Calibrated,
-    /// As the settings say, on a model that was calibrated.
-    Configured,
-    /// On a model that was not calibrated, because the settings permit it.
-    Uncalibrated,
-    /// Not: the model was not calibrated.
-    #[default]
-    NotCalibrated,
-    /// Not: no way of blending keeps the model's answers.
-    NotGoodEnough,
-}
-
-impl Blending {
-    /// Whether prompts are blended.
-    pub fn blends(self) -> bool {
-        matches!(self, Self::Calibrated | Self::Configured | Self::Uncalibrated)
-    }
-}
-
-/// How prompts are blended now.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Blend {
-    /// Whether, and by what right.
-    pub blending: Blending,
-    /// How what is recomputed is chosen.
-    pub selection: Selection,
-    /// The least share that is (CacheBlend's r*).
-    pub ratio: f32,
-}
-
-impl Blend {
-    /// What follows from the settings and what was found of the model.
-    pub fn of(settings: &Settings, calibration: Option<&Calibration>) -> Self {
-        let found = calibration.map(|calibration| calibration.chosen);
-        let (selection, ratio) = match found.flatten() {
-            Some(way) => (way.selection, way.ratio),
-            None => (Selection::default(), UNCALIBRATED_RATIO),
-        };
-        let rule = settings.selector.unwrap_or(selection.rule);
-        let selection = if rule == selection.rule { selection } else { Selection::by(rule) };
-        let layer = settings.selection_layer.unwrap_or(selection.layer);
-        let is_configured = (settings.selector, settings.selection_layer, settings.recompute_ratio) != (None, None, None);
-        let blending = match found {
-            Some(Some(_)) if is_configured => Blending::Configured,
-            Some(Some(_)) => Blending::Calibrated,
-            Some(None) => Blending::NotGoodEnough,
-            None if settings.blend_uncalibrated => Blending::Uncalibrated,
-            None => Blending::NotCalibrated,
-        };
-        Self {
-            blending,
-            selection: Selection { layer, ..selection },
-            ratio: settings.recompute_ratio.unwrap_or(ratio),
-        }
-    }
-}
-
-/// What is known of the model in use.
-#[derive(Debug)]
-pub(crate) struct Known(RwLock<(Blend, Option<Arc<Calibration>>)>);
-
-impl Known {
-    pub fn new(settings: &Settings, calibration: Option<Calibration>) -> Self {
-        Self(RwLock::new((Blend::of(settings, calibration.as_ref()), calibration.map(Arc::new))))
-    }
-
-    pub fn blend(&self) -> Blend {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).0
-    }
-
-    pub fn calibration(&self) -> Option<Arc<Calibration>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).1.clone()
-    }
-
-    fn learn(&self, settings: &Settings, calibration: Calibration) {
-        let learned = (Blend::of(settings, Some(&calibration)), Some(Arc::new(calibration)));
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = learned;
-    }
-}
-
 /// What was found of a model: by this node, or by whoever made its folder. What cannot be read counts as nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
     if let Some(kept) = catalog.calibration(name)? {
@@ -324,8 +239,7 @@ impl Calibrator {
             tracing::info!("calibrating the model, as it is new and there is nothing to do");
             let (stopping, theirs) = (jobs.stopping().clone(), me.clone());
             let is_wanted = Arc::new(move || !stopping.is_cancelled() && theirs.is_idle());
-            let wanted =
-                Calibrate { prompts: QUICK_PROMPTS, selectors: QUICK_RULES.to_vec(), ..Calibrate::default() };
+            let wanted = Calibrate { prompts: QUICK_PROMPTS, selectors: QUICK_RULES.to_vec(), ..Calibrate::default() };
             let (events, _) = mpsc::channel(1);
             let found = me.calibrate(wanted, events, is_wanted, Some(me.0.runtime.clone())).await?;
             let chosen = found.chosen.map_or_else(|| "none is good enough".to_owned(), |way| way.name());
@@ -337,7 +251,9 @@ impl Calibrator {
             match job.await {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::Cancelled => {}
-                Err(error) => tracing::error!(%error, "the model could not be calibrated; `ragstone calibrate` tries again"),
+                Err(error) => {
+                    tracing::error!(%error, "the model could not be calibrated; `ragstone calibrate` tries again")
+                }
             }
         });
     }

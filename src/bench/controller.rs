@@ -118,8 +118,7 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
 
 /// The controller, computing everything, and fixed ratios.
 fn ways(floor: f32) -> Vec<(String, PlanOptions)> {
-    let with =
-        |ratio, declines| PlanOptions { ratio, choosing: CHOOSING, reuse: ReuseMode::Auto, declines };
+    let with = |ratio, declines| PlanOptions { ratio, choosing: CHOOSING, reuse: ReuseMode::Auto, declines };
     let mut ways = vec![
         ("controller".to_owned(), with(Ratio::AtLeast(floor), true)),
         ("compute".to_owned(), PlanOptions { reuse: ReuseMode::Off, ..with(Ratio::Fixed(floor), false) }),

@@ -8,9 +8,7 @@
 use std::time::Duration;
 
 use ragstone_actors::report::SegmentReport;
-use ragstone_actors::{
-    Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection,
-};
+use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::residency::SegmentKind;

@@ -142,11 +142,7 @@ impl Variant {
 }
 
 /// Each variant once for each value that makes a difference to it.
-fn spread<T: Copy>(
-    variants: &mut Vec<Variant>,
-    values: impl Fn(&Variant) -> Vec<T>,
-    set: impl Fn(&mut Variant, T),
-) {
+fn spread<T: Copy>(variants: &mut Vec<Variant>, values: impl Fn(&Variant) -> Vec<T>, set: impl Fn(&mut Variant, T)) {
     let each = |variant: Variant| {
         let with = |value| {
             let mut variant = variant;
@@ -330,8 +326,7 @@ mod tests {
             ["full", "exact", "reuse", "reuse bos"]
         );
         assert_eq!(of(&[Mode::Blend], &axes).len(), 12, "first-k is never gradual");
-        let production =
-            Axes { selectors: vec![Rule::Cacheblend], choices: vec![Choice::OneShot], ..axes.clone() };
+        let production = Axes { selectors: vec![Rule::Cacheblend], choices: vec![Choice::OneShot], ..axes.clone() };
         assert_eq!(of(&[Mode::Blend], &production), ["blend", "blend", "blend bos", "blend bos"]);
         let by_values = Axes { selectors: vec![Rule::CacheblendV], ..axes.clone() };
         let all = of(&[Mode::Blend], &by_values);

@@ -6,6 +6,7 @@ mod bad_models;
 mod bench_serve;
 mod browsers;
 mod cache;
+mod calibrate;
 mod command_line;
 mod eval;
 mod faults;

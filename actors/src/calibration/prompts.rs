@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn questions_are_made_of_any_passages() {
-        let texts: Vec<String> = (0..20).map(|number| format!("passage {number} has a few words of its own to quote")).collect();
+        let texts: Vec<String> =
+            (0..20).map(|number| format!("passage {number} has a few words of its own to quote")).collect();
         let asked = about(&texts, 9);
         assert_eq!((asked.len(), about(&[], 9).len()), (9, 0));
         for it in &asked {

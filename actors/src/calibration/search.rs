@@ -160,9 +160,8 @@ mod tests {
         assert!(others[1..].iter().all(|other| other.prompts == 1), "which comes first from then on");
         assert_eq!(trials, 8 + others.len() - 1 + 20);
         // With one that may differ, plain reuse will do; and where nothing does, everything was tried.
-        let mut trial = |_: usize, way: &Way, prompt: usize| {
-            Ok(Outcome { differs: !keeps(way, prompt), divergence: 0.0 })
-        };
+        let mut trial =
+            |_: usize, way: &Way, prompt: usize| Ok(Outcome { differs: !keeps(way, prompt), divergence: 0.0 });
         assert_eq!(search(&all, 20, 1, &mut trial).unwrap().len(), 1);
         let mut never = |_: usize, _: &Way, _: usize| Ok(Outcome { differs: true, divergence: 9.0 });
         let seen = search(&all, 20, 0, &mut never).unwrap();

@@ -1,6 +1,8 @@
 //! What follows from a calibration.
 
 use super::*;
+use crate::prefill::Selection;
+use crate::settings::Settings;
 
 fn found(chosen: Option<Way>) -> Calibration {
     Calibration {
@@ -28,7 +30,10 @@ fn a_model_is_blended_as_it_was_calibrated_and_otherwise_only_if_its_owner_says_
     let (good, bad) = (found(Some(way())), found(None));
     let of = |settings: &Settings, calibration: Option<&Calibration>| Blend::of(settings, calibration);
     let calibrated = of(&settings, Some(&good));
-    assert_eq!((calibrated.blending, calibrated.selection, calibrated.ratio), (Blending::Calibrated, way().selection, 0.05));
+    assert_eq!(
+        (calibrated.blending, calibrated.selection, calibrated.ratio),
+        (Blending::Calibrated, way().selection, 0.05)
+    );
     assert_eq!(of(&permitted, Some(&good)), calibrated, "what was found counts");
     assert_eq!((of(&settings, None).blending, of(&settings, None).blending.blends()), (Blending::NotCalibrated, false));
     let uncalibrated = of(&permitted, None);

@@ -70,19 +70,7 @@ impl<B: Backend> Trials<B> {
         let pool = model.new_pool(longest.div_ceil(BLOCK_TOKENS));
         let blocks = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let (references, stored, stored_bytes) = (HashMap::new(), HashMap::new(), 0);
-        Self {
-            model,
-            pool,
-            blocks,
-            env,
-            end_tokens,
-            most_tokens,
-            is_wanted,
-            prompts,
-            references,
-            stored,
-            stored_bytes,
-        }
+        Self { model, pool, blocks, env, end_tokens, most_tokens, is_wanted, prompts, references, stored, stored_bytes }
     }
 
     /// The prompt's answer in one way, beside its full prefill's.
@@ -155,7 +143,8 @@ impl<B: Backend> Trials<B> {
                 layer.frames.push((planned.segment, frame.clone()));
             }
         }
-        let loads = if plan.exact_tokens + plan.blended_tokens > 0 { LayerLoads::ready(layers) } else { LayerLoads::none() };
+        let loads =
+            if plan.exact_tokens + plan.blended_tokens > 0 { LayerLoads::ready(layers) } else { LayerLoads::none() };
         Ok((plan, loads))
     }
 
@@ -164,7 +153,8 @@ impl<B: Backend> Trials<B> {
         if self.stored.contains_key(&key) {
             return Ok(());
         }
-        let mut prompt: Vec<Segment> = root.filter(|_| segment.kind == SegmentKind::Passage).cloned().into_iter().collect();
+        let mut prompt: Vec<Segment> =
+            root.filter(|_| segment.kind == SegmentKind::Passage).cloned().into_iter().collect();
         prompt.push(segment.clone());
         prompt.push(Segment { kind: SegmentKind::Question, tokens: Arc::new([segment.tokens[0]]) });
         let residency = Residency { segments: keys(&prompt)?, ..Residency::default() };
@@ -186,7 +176,13 @@ impl<B: Backend> Trials<B> {
         }
     }
 
-    fn prefill(&mut self, segments: &[Segment], plan: LoadPlan, loads: LayerLoads, selection: Selection) -> Result<Prefilled> {
+    fn prefill(
+        &mut self,
+        segments: &[Segment],
+        plan: LoadPlan,
+        loads: LayerLoads,
+        selection: Selection,
+    ) -> Result<Prefilled> {
         let prompt = Prompt {
             tokens: tokens_of(segments).into(),
             plan,
@@ -283,7 +279,8 @@ fn compare(reference: &Reference, logits: &[f32]) -> Outcome {
         let of_own = likely.iter().find(|(token, _)| *token == own).map_or(least, |(_, probability)| *probability);
         differs |= likely[0].1 - of_own > TIE || !normalizer.is_finite();
         // What is not kept of the full prefill's distribution weighs next to nothing.
-        let nats = likely.iter().map(|(token, full)| f64::from(full.exp() * (full - (logits[*token as usize] - normalizer))));
+        let nats =
+            likely.iter().map(|(token, full)| f64::from(full.exp() * (full - (logits[*token as usize] - normalizer))));
         divergence += nats.sum::<f64>().max(0.0);
     }
     Outcome { differs, divergence: divergence / reference.likely.len().max(1) as f64 }

@@ -92,8 +92,7 @@ impl Choice {
             choice.state = State::Probing { attention: Attention::default(), has_ended: false };
             return (choice, rows(plan, false));
         }
-        choice.state =
-            State::Open { looked: Looked::default(), attention: Attention::default(), has_parked: false };
+        choice.state = State::Open { looked: Looked::default(), attention: Attention::default(), has_parked: false };
         let is_known = selection.looks_at() == Look::Nothing && choice.first_layer() == 0 && !selection.is_gradual();
         let active = if is_known { choice.make(&all) } else { all };
         (choice, active)
@@ -188,7 +187,9 @@ impl Choice {
     /// Whether the chunk that stopped did so to wait for the choice, or because its probe has ended; once a stop.
     pub fn takes_stop(&mut self) -> bool {
         match &mut self.state {
-            State::Open { has_parked: stopped, .. } | State::Probing { has_ended: stopped, .. } => std::mem::take(stopped),
+            State::Open { has_parked: stopped, .. } | State::Probing { has_ended: stopped, .. } => {
+                std::mem::take(stopped)
+            }
             State::None | State::Made => false,
         }
     }
@@ -202,7 +203,9 @@ impl Choice {
         };
         let looked = match std::mem::replace(&mut self.state, State::Made) {
             State::Open { looked, .. } if !looked.slots.is_empty() => looked,
-            State::Open { attention, .. } | State::Probing { attention, .. } => by_attention(&attention, &self.passages),
+            State::Open { attention, .. } | State::Probing { attention, .. } => {
+                by_attention(&attention, &self.passages)
+            }
             State::None | State::Made => return active.to_vec(),
         };
         self.among(self.first_layer(), active, &looked)

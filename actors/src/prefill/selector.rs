@@ -16,7 +16,6 @@ mod first_k;
 mod question;
 mod random;
 
-
 use std::ops::Range;
 
 use ragstone_kernels::deviation::Compared;

@@ -47,7 +47,8 @@ mod tests {
         let passages = [10..13, 20..28, 30..34];
         let slots: Vec<u32> = passages.iter().cloned().flatten().collect();
         let candidates = Candidates { slots: &slots, scores: &[], passages: &passages, seed: 0 };
-        let choose = |budget| FirstK.choose(&candidates, budget).into_iter().map(|index| slots[index]).collect::<Vec<_>>();
+        let choose =
+            |budget| FirstK.choose(&candidates, budget).into_iter().map(|index| slots[index]).collect::<Vec<_>>();
         assert_eq!(choose(0), [0; 0]);
         assert_eq!(choose(1), [10]);
         assert_eq!(choose(3), [10, 20, 30]);

@@ -1,0 +1,152 @@
+//! What was opened, put to work: the engine, the workers, and what they share.
+
+use std::sync::Arc;
+
+use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_kernels::model::Model;
+use ragstone_storage::catalog::Catalog;
+use ragstone_storage::corpus::Corpus;
+use ragstone_storage::env::Env;
+use ragstone_storage::key::Fingerprint;
+use ragstone_storage::store::KvStore;
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
+use ragstone_storage::tier::object::ObjectTier;
+use tokio::runtime::Handle;
+
+use super::Inner;
+use crate::assembler::Assembler;
+use crate::background::{Background, Workers};
+use crate::calibration::{self, Calibrator, Known};
+use crate::collector::Collector;
+use crate::embedding::Embedder;
+use crate::engine::{Engine, Prefiller};
+use crate::error::Result;
+use crate::eviction::Evictor;
+use crate::fusion::Fusor;
+use crate::jobs::Jobs;
+use crate::library::Library;
+use crate::loaded_model::LoadedModel;
+use crate::pipeline::Pipeline;
+use crate::plans::Plans;
+use crate::retrieval::Retriever;
+use crate::runner::Runner;
+use crate::settings::Settings;
+use crate::status::ModelStatus;
+use crate::turns::{Places, Turns};
+use crate::warm::Warmer;
+use crate::worker::Supervised;
+
+/// Everything that was opened, ready to be put to work.
+pub(super) struct Parts {
+    pub settings: Settings,
+    pub env: Env,
+    pub loaded: LoadedModel,
+    pub known: Known,
+    pub store: KvStore,
+    pub object: Option<Arc<ObjectTier>>,
+    pub corpus: Corpus,
+    pub catalog: Arc<Catalog>,
+    pub encoder: Arc<SentenceEncoder>,
+    pub model_id: String,
+    pub runtime: Handle,
+}
+
+impl Parts {
+    pub fn start(self) -> Result<Inner> {
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, model_id, runtime } = self;
+        let model = loaded.model;
+        let layout = model.kv_layout();
+        let device = DeviceTier::new(DeviceOptions {
+            blocks: (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize,
+            block_bytes: layout.block_bytes(),
+            policy: settings.device_policy,
+            cache: settings.device_cache,
+        })?;
+        store.set_device(device.clone());
+        let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
+        let queued = settings.max_queued;
+        let (c, r) = (corpus.clone(), runtime.clone());
+        let processors = Turns::at_processors(env.clone());
+        let turns = processors.clone();
+        let retriever = Supervised::start(queued, move || Retriever {
+            corpus: c.clone(),
+            runtime: r.clone(),
+            processors: turns.clone(),
+        });
+        let runner = runner(queued, &store, device, &engine, &runtime);
+        let (s, r) = (store.clone(), runtime.clone());
+        let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
+        let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
+        let background = Background::start(workers, runtime.clone());
+        let jobs = Jobs::new(runtime.clone());
+        if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
+            collector.start(jobs.clone(), &runtime);
+        }
+        let status = model_status(model_id, &model, &loaded.fingerprint);
+        let (prompt, context) = (settings.prompt.clone(), engine.context());
+        let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, env.clone())?;
+        let pipeline = Arc::new_cyclic(|me| Pipeline {
+            admission: Places::new("admission", queued),
+            assembler,
+            engine: engine.clone(),
+            settings,
+            known,
+            env,
+            store,
+            retriever,
+            runner,
+            evictor,
+            background,
+            plans: Plans::default(),
+            runtime: runtime.clone(),
+            me: me.clone(),
+        });
+        pipeline.restore_what_is_lost();
+        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), jobs.clone());
+        let calibrator = Calibrator::new(calibration::Inner {
+            model,
+            weights: loaded.weights_digest,
+            pipeline: pipeline.clone(),
+            corpus: corpus.clone(),
+            catalog: catalog.clone(),
+            jobs: jobs.clone(),
+            runtime,
+        });
+        let embedder = Embedder::new(encoder, queued, processors.clone());
+        Ok(Inner {
+            pipeline,
+            engine,
+            model: status,
+            object,
+            corpus,
+            catalog,
+            embedder,
+            library,
+            warmer,
+            calibrator,
+            jobs,
+            processors,
+        })
+    }
+}
+
+/// The workers that load and prefill.
+fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, runtime: &Handle) -> Runner {
+    let (s, r, e) = (store.clone(), runtime.clone(), engine.clone());
+    let fusor =
+        Supervised::start(2 * queued, move || Fusor { store: s.clone(), device: device.clone(), runtime: r.clone() });
+    let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
+    Runner { fusor, prefiller, store: store.clone() }
+}
+
+fn model_status(id: String, model: &Model, fingerprint: &Fingerprint) -> ModelStatus {
+    ModelStatus {
+        id,
+        architecture: model.config().architecture.class_name(),
+        context: model.config().max_positions,
+        fingerprint: fingerprint.to_string(),
+        weight_bytes: model.size_in_bytes(),
+        kv_bytes_per_token: model.kv_layout().token_bytes(),
+    }
+}
