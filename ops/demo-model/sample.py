@@ -1,6 +1,7 @@
-"""Writes the sample corpus, its questions, and fifty held-out questions with passages of their own (examples/world).
+"""Writes the sample corpus, its questions, fifty held-out questions with passages of their own (examples/world), and the questions that
+`ragstone calibrate` comes with.
 
-All from worlds of the test split: no training world has their combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
+All from worlds of the test split, those of the calibration of the dev split: no training world has their combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
 name) and JSON lines (`title`, `text`).
 """
 import argparse
@@ -14,6 +15,7 @@ WORLDS, PAGES, SEED = 10, 6, 2026
 SHOWN = ("How many bells are owned by Lodor Nevgan?", "Who owns more bells, Jovin Falgan or Lodor Nevgan?")  # what ops/run asks
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
 HELD_OUT = {"T1": 10, "T2": 20, "T3": 20}
+CALIBRATION = (24, 5)  # questions of each type, seed
 
 
 def write_corpus(pages, folder):
@@ -65,10 +67,19 @@ def fifty():
     return chosen
 
 
+def calibration():
+    """Questions and passages without answers, as `ragstone calibrate` reads them."""
+    page = lambda p: {"title": p["title"], "text": p["text"]}
+    return [{"question": item["question"], "ctxs": [page(p) for p in item["ctxs"]]}
+            for item in held_out("dev", *CALIBRATION)]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", default="../../examples/world")
-    out = Path(p.parse_args().out)
+    p.add_argument("--calibration", default="../../actors/src/calibration/bundled.json")
+    args = p.parse_args()
+    out = Path(args.out)
     rng = random.Random(f"sample:{SEED}")
     made = worlds(rng)
     pages = [page for world in made for page in world.pages]
@@ -77,6 +88,7 @@ def main():
     questions = choose(made, rng)
     (out / "questions.json").write_text(json.dumps(questions, indent=1) + "\n")
     (out / "held-out.json").write_text("[\n" + ",\n".join(map(json.dumps, fifty())) + "\n]\n")
+    Path(args.calibration).write_text(json.dumps(calibration(), separators=(",", ":")) + "\n")
     print(len(pages), "documents,", len(questions), "questions")
 
 

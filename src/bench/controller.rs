@@ -25,9 +25,6 @@ const LESSONS: usize = 3;
 const RATIOS: [f32; 4] = [0.25, 0.4, 0.6, 0.8];
 /// Ways are measured in strides, so that none has the same one before it each round; prime, unlike the number of ways.
 const STRIDE: usize = 11;
-/// The layer that chooses, unless settings say otherwise.
-const CHOOSING: Choosing = Choosing { layer: ragstone_actors::DEFAULT_SELECTION_LAYER as u32, probed: 0 };
-
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -92,7 +89,8 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
     let prefill = costs::measure(&bench.model, bench.disk.env(), &|done, total| progress.set(done, total))?;
     bench.disk.costs().set_prefill(prefill);
     drop(progress);
-    let ways = ways(options.prompt.ratio);
+    let choosing = options.prompt.selection.choosing(bench.model.config().layers);
+    let ways = ways(options.prompt.ratio, choosing);
     let progress = Progress::new("measuring", Unit::Items);
     let total = (options.speeds.len() * options.prompt.runs * ways.len()) as u64;
     let mut results = Vec::with_capacity(options.speeds.len());
@@ -117,8 +115,8 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
 }
 
 /// The controller, computing everything, and fixed ratios.
-fn ways(floor: f32) -> Vec<(String, PlanOptions)> {
-    let with = |ratio, declines| PlanOptions { ratio, choosing: CHOOSING, reuse: ReuseMode::Auto, declines };
+fn ways(floor: f32, choosing: Choosing) -> Vec<(String, PlanOptions)> {
+    let with = |ratio, declines| PlanOptions { ratio, choosing, reuse: ReuseMode::Auto, declines };
     let mut ways = vec![
         ("controller".to_owned(), with(Ratio::AtLeast(floor), true)),
         ("compute".to_owned(), PlanOptions { reuse: ReuseMode::Off, ..with(Ratio::Fixed(floor), false) }),

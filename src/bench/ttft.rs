@@ -46,7 +46,9 @@ pub struct Options {
     pub passages: usize,
     /// Rounds; each measures every mode once.
     pub runs: usize,
-    /// Recompute ratio of the blend modes.
+    /// How the blend modes choose what is recomputed.
+    pub selection: Selection,
+    /// The share that is.
     pub ratio: f32,
     /// Seed of weights and tokens.
     pub seed: u64,
@@ -87,8 +89,8 @@ const MODES: [(&str, Use, Tier); 7] = [
     ("exact_host", Use::Exact, Tier::Host),
     ("exact_disk", Use::Exact, Tier::Disk),
     ("reuse_host", Use::Reuse, Tier::Host),
-    ("blend15_host", Use::Blend, Tier::Host),
-    ("blend15_disk", Use::Blend, Tier::Disk),
+    ("blend_host", Use::Blend, Tier::Host),
+    ("blend_disk", Use::Blend, Tier::Disk),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -273,7 +275,7 @@ impl Bench {
             tokens: tokens.clone(),
             plan: fused.plan.clone(),
             loads: fused.loads,
-            selection: Selection::default(),
+            selection: self.options.selection,
             env: self.host.env().clone(),
             files_answer: false,
             is_wanted: Arc::new(|| true),

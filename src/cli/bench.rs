@@ -2,6 +2,7 @@
 
 mod serve;
 
+use ragstone_actors::calibration::Blend;
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};
@@ -13,7 +14,8 @@ use crate::model_source;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Time to first token, by where the passages' KV comes from; random weights of Qwen2.5-0.5B's shape
+    /// Time to first token, by where the passages' KV comes from; random weights of Qwen2.5-0.5B's shape. Blended as the settings
+    /// selector, selection_layer and recompute_ratio say (cacheblend on layer 2, 15 %)
     Ttft {
         /// Tokens of the prompt
         #[arg(long, value_name = "N", default_value_t = 4096)]
@@ -115,16 +117,18 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             if passages == 0 {
                 return Err(Error::invalid("--passages 0: there must be at least one"));
             }
-            let options =
-                ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio: 0.15, seed };
+            let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
+            let runs = at_least_one(runs)?;
+            let options = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed };
             print_ttft(&ttft::measure(options, load_options(config)).await?, json)
         }
         Command::Controller { speeds, tokens, passages, runs, json } => {
             if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
                 return Err(Error::invalid(format!("--speeds {speed}: a speed lies between 0.001 and 1000 GB/s")));
             }
-            let ratio = config.settings.recompute_ratio.unwrap_or(ragstone_actors::calibration::UNCALIBRATED_RATIO);
-            let prompt = ttft::Options { prompt_tokens: tokens, passages, runs: at_least_one(runs)?, ratio, seed: 1 };
+            let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
+            let runs = at_least_one(runs)?;
+            let prompt = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed: 1 };
             let options = controller::Options { prompt, speeds };
             print_controller(&controller::measure(options, load_options(config)).await?, json)
         }

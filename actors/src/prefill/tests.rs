@@ -20,6 +20,8 @@ use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use tokio::runtime::{Handle, Runtime};
 
+mod by_hand;
+
 use super::*;
 use crate::error::ErrorKind;
 use crate::eviction::{Evictor, Keep};
@@ -186,8 +188,8 @@ fn ratio_one_equals_full_prefill_however_much_is_cached() {
     }
 }
 
-/// Plain reuse by hand: every passage's KV as it is behind the root, rotated to its place; only the question computed.
-fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
+/// Blocks with every passage's KV as it is behind the root, rotated to its place: all of the prompt but the question.
+fn stored_by_hand(model: &Model, passages: &[Segment]) -> (<Model as Backend>::Pool, Vec<BlockId>) {
     let segments = prompt_of(passages);
     let total = tokens_of(&segments).len();
     let blocks: Vec<BlockId> = (0..total.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
@@ -221,12 +223,19 @@ fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
         }
         at += slots.len() as u32;
     }
-    let question = &segments[segments.len() - 1].tokens;
-    let rows: Vec<u32> = (at..total as u32).collect();
-    let key_positions: Vec<u32> = (0..total as u32).collect();
+    (pool, blocks)
+}
+
+/// Plain reuse by hand: only the question is computed.
+fn plain_reuse(model: &Model, passages: &[Segment]) -> Vec<f32> {
+    let (mut pool, blocks) = stored_by_hand(model, passages);
+    let tokens = tokens_of(&prompt_of(passages));
+    let question = prompt_of(passages).pop().expect("a question").tokens;
+    let rows: Vec<u32> = ((tokens.len() - question.len()) as u32..tokens.len() as u32).collect();
+    let key_positions: Vec<u32> = (0..tokens.len() as u32).collect();
     let places = Places::of(rows, &key_positions);
     let mut forward = Forward::new(model, &mut pool);
-    let logits = forward.logits(question, places, Wanted::Last, &blocks, &key_positions).expect("known tokens");
+    let logits = forward.logits(&question, places, Wanted::Last, &blocks, &key_positions).expect("known tokens");
     logits.row(0).to_vec()
 }
 
