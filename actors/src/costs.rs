@@ -4,13 +4,16 @@ use std::sync::Arc;
 
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::forward::{Chunk, Forward, Next, Outcome, Places, Rider, Selector, Wanted};
+use ragstone_kernels::forward::{
+    Chunk, Forward, Keep, Next, Outcome, Placed, Places, Rider, Selector, Wanted,
+};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_kernels::simd::Path;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostGrid, CostProfile, Costs, PrefillCost};
 use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
+use ragstone_storage::plan::LOOKING_TOKENS;
 
 use crate::error::Result;
 use crate::ragstone::Progress;
@@ -36,6 +39,25 @@ struct StopAt(usize);
 impl<B: Backend> Selector<B> for StopAt {
     fn before_layer(&mut self, layer: usize) -> Next {
         if layer < self.0 { Next::Go } else { Next::Stop }
+    }
+}
+
+/// Looks at what its rows look at in the first layer, and leaves.
+struct Looking<'a> {
+    env: &'a Env,
+    ms: f64,
+}
+
+impl<B: Backend> Selector<B> for Looking<'_> {
+    fn before_layer(&mut self, layer: usize) -> Next {
+        if layer == 0 { Next::Go } else { Next::Stop }
+    }
+
+    fn select_by_attention(&mut self, seen: &Placed<'_, B>) -> Keep {
+        let started = self.env.stopwatch();
+        drop(seen.attention_weights(0..seen.places.len()));
+        self.ms = started.elapsed_ms();
+        Keep::All
     }
 }
 
@@ -109,10 +131,12 @@ pub fn measure<B: Backend>(backend: &B, env: &Env, progress: &dyn Fn(u64, u64)) 
     let layout = backend.kv_layout();
     let grid = CostGrid::new("measured at the first start", layout.token_bytes() as u64, cached, new, time_us)?;
     let place_us_per_byte = bench.place_us_per_byte()?;
+    let look_us_per_weight = bench.look_us_per_weight()?;
     Ok(PrefillCost {
         grid: Arc::new(grid),
         layers: config.layers as u32,
         place_us_per_byte,
+        look_us_per_weight,
         scale: 1.0,
         is_measured: true,
     })
@@ -167,6 +191,24 @@ impl<'a, B: Backend> Bench<'a, B> {
         let us = started.elapsed_ms() * 1e3;
         drop(logits);
         Ok(us)
+    }
+
+    /// What looking at an attention weight takes.
+    fn look_us_per_weight(&mut self) -> Result<f64> {
+        let rows = LOOKING_TOKENS.min(self.key_positions.len() as u32 / 2).max(1);
+        let first = self.key_positions.len() as u32 - rows;
+        let mut fastest = f64::INFINITY;
+        for _ in 0..RUNS {
+            let places = Places::of(first..first + rows, &self.key_positions);
+            let chunk = Chunk::embed(self.backend, &vec![0; rows as usize], places, Wanted::Nothing)?;
+            let mut looking = Looking { env: self.env, ms: f64::INFINITY };
+            let (blocks, key_positions) = (&self.blocks[..], &self.key_positions[..]);
+            let rider = Rider { chunk, blocks, key_positions, selector: Some(&mut looking) };
+            Forward::new(self.backend, &mut self.pool).pass(vec![rider]);
+            fastest = fastest.min(looking.ms);
+        }
+        let weights = f64::from(rows) * self.key_positions.len() as f64;
+        Ok(if fastest.is_finite() { fastest * 1e3 / weights } else { 0.0 })
     }
 
     /// What placing a byte of stored KV takes.

@@ -52,7 +52,12 @@ pub struct Choosing {
     pub layer: u32,
     /// Layers that what is not stored passes first, by itself, so that the choice sees what it looks at.
     pub probed: u32,
+    /// Layers whose attention weights are looked at, those of the last [`LOOKING_TOKENS`] tokens of the prompt.
+    pub looked: u32,
 }
+
+/// Tokens of the question, from its last one back, whose attention chooses: what a long one looks at shows by its end.
+pub const LOOKING_TOKENS: u32 = 64;
 
 /// The share of the blended tokens that is recomputed, 0 to 1 (CacheBlend's r).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -75,7 +80,7 @@ impl Ratio {
 impl PlanOptions {
     /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take.
     pub fn fixed(ratio: f32, reuse: ReuseMode) -> Self {
-        Self { ratio: Ratio::Fixed(ratio), choosing: Choosing { layer: 1, probed: 0 }, reuse, declines: false }
+        Self { ratio: Ratio::Fixed(ratio), choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse, declines: false }
     }
 }
 

@@ -66,7 +66,7 @@ fn compute(tokens: u32) -> LoadPlan {
         segments: vec![segment],
         epoch: 0,
         ratio: 0.15,
-        choosing: Choosing { layer: 1, probed: 0 },
+        choosing: Choosing { layer: 1, probed: 0, looked: 0 },
         prediction: None,
         total_tokens: tokens,
         exact_tokens: 0,

@@ -6,12 +6,9 @@ use std::ops::Range;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::Placed;
-use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
+use ragstone_storage::plan::{LOOKING_TOKENS, LoadPlan, SegmentPlan, Source};
 
 use super::selector::{Candidates, Look, Selection};
-
-/// Tokens of the question, from its last one back, whose attention counts: what a long one looks at shows by its end.
-const QUESTION_TOKENS: u32 = 64;
 
 /// The choice of tokens to recompute.
 pub(super) struct Choice {
@@ -81,7 +78,7 @@ impl Choice {
             ratio: plan.ratio,
             blended_tokens: plan.blended_tokens,
             passages,
-            question: last.end.saturating_sub(QUESTION_TOKENS).max(last.start)..last.end,
+            question: last.end.saturating_sub(LOOKING_TOKENS).max(last.start)..last.end,
             state: State::None,
         };
         let all = rows(plan, plan.ratio > 0.0);

@@ -258,9 +258,12 @@ impl Selection {
 
     /// What it costs beside the rows that are chosen, in a model of `layers`.
     pub fn choosing(self, layers: usize) -> Choosing {
-        let probed = self.probed(layers).map_or(0, |probed| probed.end);
+        let (probed, looked) = match self.probed(layers) {
+            Some(probed) => (probed.end, probed.len()),
+            None => (0, usize::from(self.looks_at() == Look::Attention)),
+        };
         // A model has fewer layers than that.
-        Choosing { layer: self.first_layer(layers) as u32, probed: probed as u32 }
+        Choosing { layer: self.first_layer(layers) as u32, probed: probed as u32, looked: looked as u32 }
     }
 
     pub(super) fn looks_at(self) -> Look {
@@ -347,13 +350,13 @@ mod tests {
         }
         assert!(Rule::from_name("best").unwrap_err().contains("cacheblend-k, cacheblend-v, first-k"));
         let cost = |rule, layer| {
-            let Choosing { layer, probed } = Selection { layer, ..Selection::by(rule) }.choosing(6);
-            (layer, probed)
+            let Choosing { layer, probed, looked } = Selection { layer, ..Selection::by(rule) }.choosing(6);
+            (layer, probed, looked)
         };
-        assert_eq!(cost(Rule::Cacheblend, 0), (1, 0), "K and V of layer 0 never deviate");
-        assert_eq!(cost(Rule::Cacheblend, 99), (5, 0));
-        assert_eq!((cost(Rule::QuestionAttention, 0), cost(Rule::QuestionAttention, 3)), ((0, 0), (3, 0)));
-        assert_eq!((cost(Rule::CriticalLayer, 3), cost(Rule::CriticalLayer, 99)), ((0, 4), (0, 6)));
-        assert_eq!((cost(Rule::TwoStage, 3), cost(Rule::FirstK, 0)), ((0, 6), (0, 0)));
+        assert_eq!(cost(Rule::Cacheblend, 0), (1, 0, 0), "K and V of layer 0 never deviate");
+        assert_eq!(cost(Rule::Cacheblend, 99), (5, 0, 0));
+        assert_eq!((cost(Rule::QuestionAttention, 0), cost(Rule::QuestionAttention, 3)), ((0, 0, 1), (3, 0, 1)));
+        assert_eq!((cost(Rule::CriticalLayer, 3), cost(Rule::CriticalLayer, 99)), ((0, 4, 1), (0, 6, 1)));
+        assert_eq!((cost(Rule::TwoStage, 3), cost(Rule::FirstK, 0)), ((0, 6, 6), (0, 0, 0)));
     }
 }

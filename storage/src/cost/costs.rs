@@ -38,6 +38,9 @@ pub struct PrefillCost {
     pub layers: u32,
     /// What writing a byte of stored KV into its blocks takes, its K rotated, in microseconds.
     pub place_us_per_byte: f64,
+    /// What looking at an attention weight takes, of one token to one other in one layer, the mean over heads, in microseconds.
+    #[serde(default)]
+    pub look_us_per_weight: f64,
     /// What prompts took lately, by what the grid says.
     pub scale: f64,
     /// Whether it was measured on this machine; if not, it is a stand-in.
@@ -64,7 +67,7 @@ impl PrefillCost {
     /// As [`CostGrid::measured_default`].
     pub fn assumed() -> Result<Self> {
         let grid = Arc::new(CostGrid::measured_default()?);
-        Ok(Self { grid, layers: 24, place_us_per_byte: 1e-3, scale: 1.0, is_measured: false })
+        Ok(Self { grid, layers: 24, place_us_per_byte: 1e-3, look_us_per_weight: 0.01, scale: 1.0, is_measured: false })
     }
 
     /// `T(cached, new)` in microseconds, in chunks as long as the grid knows: what goes through a layer together.
@@ -156,8 +159,9 @@ impl Costs {
 impl CostProfile {
     /// Whether it can be of a model of so many layers: what the catalog has may have been written by anything.
     pub fn is_sane(&self, layers: u32) -> bool {
-        let PrefillCost { layers: own, place_us_per_byte, scale, .. } = self.prefill;
-        own == layers && (0.0..1e6).contains(&place_us_per_byte) && (1.0 / FARTHEST..=FARTHEST).contains(&scale)
+        let PrefillCost { layers: own, place_us_per_byte, look_us_per_weight, scale, .. } = self.prefill;
+        let of_one = [place_us_per_byte, look_us_per_weight];
+        own == layers && of_one.iter().all(|us| (0.0..1e6).contains(us)) && (1.0 / FARTHEST..=FARTHEST).contains(&scale)
     }
 
     /// Nothing was measured, nothing was seen.

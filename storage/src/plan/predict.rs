@@ -12,7 +12,7 @@
 
 use serde::Serialize;
 
-use super::Choosing;
+use super::{Choosing, LOOKING_TOKENS};
 use crate::cost::CostModel;
 use crate::tier::Tier;
 
@@ -94,7 +94,13 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
     ];
     let mut loads = Loads::new(parts, costs, layers);
     let (mut now, mut compute, mut place, mut wait) = (0.0_f64, 0.0, 0.0, 0.0);
-    for (through, chunks) in phases {
+    // The question's attention is looked at once its rows have come to the layer.
+    let look_us = if chooses { look_us(parts, share.choosing.looked, costs) } else { 0.0 };
+    for (phase, (through, chunks)) in phases.into_iter().enumerate() {
+        if phase == usize::from(probed == 0) + 1 {
+            now += look_us;
+            compute += look_us;
+        }
         for rows in chunks {
             let layer_us = costs.prefill.layer_us(rows.cached, rows.count);
             for layer in through.clone() {
@@ -113,6 +119,13 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
         place_ms: place / 1e3,
         wait_ms: wait / 1e3,
     }
+}
+
+/// What looking at the attention of the prompt's last tokens takes, in so many layers.
+fn look_us(parts: &[Part], layers: u32, costs: &CostModel) -> f64 {
+    let Some(last) = parts.iter().rfind(|part| part.tokens > 0) else { return 0.0 };
+    let weights = f64::from(last.tokens.min(LOOKING_TOKENS)) * f64::from(last.position + last.tokens);
+    f64::from(layers) * weights * costs.prefill.look_us_per_weight
 }
 
 /// What computing so many tokens takes by themselves, and loading them from `tier`, in milliseconds: one segment's part in the

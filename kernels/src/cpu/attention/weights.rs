@@ -6,6 +6,7 @@ use rayon::prelude::*;
 use super::{AttentionOptions, RowGroup, sees};
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, KvPool};
+use crate::simd::{ExpAll, Path, dispatch};
 
 /// `softmax(q K^T * scale)` in one layer for q `[rows, heads * head_dim]`, rotated: the mean over heads of the weights that
 /// each row gives to each slot of the group's sequence, `[rows, slots]`. A row that sees no key has zeros.
@@ -45,16 +46,30 @@ pub fn attention_weights(
         });
         let rows = out.as_mut_slice().par_chunks_mut(slots).zip(group.positions).enumerate();
         rows.for_each(|(row, (out, position))| {
-            let sees = |slot: &usize| sees(*position, group.sequence.key_positions[*slot], options.window);
+            // 0 or minus infinity, which a score stays whatever is added.
+            let hidden = |key: &u32| if sees(*position, *key, options.window) { 0.0 } else { f32::NEG_INFINITY };
+            let mask: Vec<f32> = group.sequence.key_positions.iter().map(hidden).collect();
+            // Whole blocks, as vectors want them; what is beyond the last slot weighs nothing.
+            let mut weights = vec![0.0_f32; slots.next_multiple_of(BLOCK_TOKENS)];
             for head in 0..shared_heads {
                 let query = row * shared_heads + head;
-                let score =
-                    |slot: usize| scores[(slot / BLOCK_TOKENS * queries + query) * BLOCK_TOKENS + slot % BLOCK_TOKENS];
-                let greatest = (0..slots).filter(sees).map(score).fold(f32::NEG_INFINITY, f32::max);
-                let total: f32 = (0..slots).filter(sees).map(|slot| (score(slot) - greatest).exp()).sum();
-                for slot in (0..slots).filter(sees) {
-                    out[slot] += (score(slot) - greatest).exp() / total / heads as f32;
+                let mut greatest = f32::NEG_INFINITY;
+                weights.fill(f32::NEG_INFINITY);
+                for (block, mask) in mask.chunks(BLOCK_TOKENS).enumerate() {
+                    let weights = &mut weights[block * BLOCK_TOKENS..];
+                    let scores = &scores[(block * queries + query) * BLOCK_TOKENS..];
+                    for ((weight, score), mask) in weights.iter_mut().zip(scores).zip(mask) {
+                        *weight = score + mask;
+                        greatest = greatest.max(*weight);
+                    }
                 }
+                if greatest == f32::NEG_INFINITY {
+                    continue;
+                }
+                weights.iter_mut().for_each(|weight| *weight -= greatest);
+                dispatch(Path::best(), ExpAll(&mut weights));
+                let share = 1.0 / (weights.iter().sum::<f32>() * heads as f32);
+                out.iter_mut().zip(&weights).for_each(|(out, weight)| *out += weight * share);
             }
         });
     }

@@ -1,7 +1,5 @@
 use super::*;
 
-struct ExpAll<'a>(&'a mut [f32]);
-
 struct CoarseExpAll<'a>(&'a mut [f32]);
 
 impl Kernel for CoarseExpAll<'_> {
@@ -38,16 +36,6 @@ fn coarse_exp_is_exact_where_masks_rely_on_it() {
         dispatch(path, CoarseExpAll(&mut values));
         assert_eq!((values[0], values[1], values[3], values[4]), (1.0, 0.0, 0.0, 1.0), "{path:?}");
         assert!(values[2].is_nan(), "{path:?}");
-    }
-}
-
-impl Kernel for ExpAll<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        for chunk in self.0.chunks_exact_mut(V::LANES) {
-            // SAFETY: the chunk is as long as a vector; `dispatch` checked the machine.
-            unsafe { exp(V::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) }
-        }
     }
 }
 

@@ -14,7 +14,7 @@ const BYTES_PER_TOKEN: u64 = 1000;
 fn costs(host: f64, disk: f64, object: f64) -> CostModel {
     let grid = CostGrid::new("by hand", BYTES_PER_TOKEN, vec![0], vec![1, 512], vec![vec![1e3, 512e3]]).unwrap();
     let prefill =
-        PrefillCost { grid: Arc::new(grid), layers: 24, place_us_per_byte: 0.0, scale: 1.0, is_measured: true };
+        PrefillCost { grid: Arc::new(grid), layers: 24, place_us_per_byte: 0.0, look_us_per_weight: 0.0, scale: 1.0, is_measured: true };
     let read = |bytes_per_ms: f64| (ReadCost { request_us: 0.0, us_per_byte: 1e3 / bytes_per_ms }, true);
     CostModel { prefill, reads: [read(host), read(disk), read(object)] }
 }
@@ -49,7 +49,7 @@ const EXACT: CandidateKind = CandidateKind::Exact;
 const BEHIND: CandidateKind = CandidateKind::BehindRoot;
 
 fn options(ratio: Ratio) -> PlanOptions {
-    PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0 }, reuse: ReuseMode::Auto, declines: true }
+    PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse: ReuseMode::Auto, declines: true }
 }
 
 /// L(oad), B(lend) and C(ompute) of the passages, with the first letter of the tier.
@@ -203,7 +203,7 @@ proptest! {
         prop_assert!(prediction.total_ms <= loads_all.total_ms * (1.0 + HIDDEN) + 1e-6);
         // What is loaded closest first and changed one at a time comes near the best of all choices where loads are waited for; where none
         // is waited for, closeness counts and not time.
-        let best = best_of_all(&found.segments, Share { ratio: floor, choosing: Choosing { layer: 1, probed: 0 } }, &costs);
+        let best = best_of_all(&found.segments, Share { ratio: floor, choosing: Choosing { layer: 1, probed: 0, looked: 0 } }, &costs);
         let computes_all = 20.0 + 100.0 * passages.len() as f64 + 40.0;
         prop_assert!(prediction.total_ms <= (best * 1.25).max(computes_all * (1.0 + HIDDEN)) + 1e-6, "{prediction:?}, best {best}");
         prop_assert!(prediction.total_ms + 1e-6 >= prediction.compute_ms.max(0.0));

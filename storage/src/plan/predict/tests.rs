@@ -11,7 +11,7 @@ fn costs(us_per_mib: f64) -> CostModel {
     let (cached, new) = (vec![0, 10_000], vec![1, 100]);
     let grid = CostGrid::new("by hand", 64, cached, new, vec![vec![8e3, 8e5], vec![8e3, 8e5]]).unwrap();
     let prefill =
-        PrefillCost { grid: Arc::new(grid), layers: LAYERS, place_us_per_byte: 0.0, scale: 1.0, is_measured: true };
+        PrefillCost { grid: Arc::new(grid), layers: LAYERS, place_us_per_byte: 0.0, look_us_per_weight: 0.0, scale: 1.0, is_measured: true };
     let read = ReadCost { request_us: 0.0, us_per_byte: us_per_mib / MIB as f64 };
     CostModel { prefill, reads: [(read, true); 3] }
 }
@@ -20,7 +20,7 @@ fn part(tokens: u32, position: u32, work: Work) -> Part {
     Part { tokens, position, work }
 }
 
-const AT_2: Choosing = Choosing { layer: 2, probed: 0 };
+const AT_2: Choosing = Choosing { layer: 2, probed: 0, looked: 0 };
 const ONCE: Share = Share { ratio: 0.1, choosing: AT_2 };
 
 #[track_caller]
@@ -73,7 +73,7 @@ fn a_blend_computes_everything_before_the_choosing_layer_and_its_share_behind_it
 
 #[test]
 fn a_probe_is_paid_before_the_blend_and_waits_for_its_layers_itself() {
-    let share = Share { ratio: 0.1, choosing: Choosing { layer: 0, probed: 3 } };
+    let share = Share { ratio: 0.1, choosing: Choosing { layer: 0, probed: 3, looked: 0 } };
     let parts = [part(100, 0, Work::Blend { tier: Tier::Disk, bytes: 8 * MIB }), part(10, 100, Work::Compute)];
     // Three layers of 10 rows, then all eight of 10 + 10.
     let hidden = predict(&parts, share, &costs(0.0));
