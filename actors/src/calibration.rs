@@ -21,12 +21,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures::Stream;
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_kernels::model::Model;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, Scope};
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::blend::Known;
 pub use self::blend::{Blend, Blending, UNCALIBRATED_RATIO};
@@ -55,7 +57,14 @@ pub const RULES: [Rule; 7] = [
 /// Those of the calibration that runs by itself.
 const QUICK_RULES: [Rule; 4] = [Rule::Cacheblend, Rule::CacheblendK, Rule::FirstK, Rule::CriticalLayer];
 /// Its prompts.
-const QUICK_PROMPTS: usize = 48;
+const QUICK_PROMPTS: usize = 64;
+/// Fewer prompts say nothing.
+const LEAST_PROMPTS: usize = 8;
+/// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. In bf16 it
+/// is two units in the last place of a logit between 16 and 32.
+const TIE_BF16: f32 = 0.25;
+/// In f32 sums differ by their order.
+const TIE_F32: f32 = 0.001;
 /// How long a new model's service must have had nothing to do.
 const IDLE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -68,7 +77,7 @@ pub struct Calibrate {
     pub questions: Vec<Asked>,
     /// Passages of this collection.
     pub collection: Option<String>,
-    /// Prompts, 1 to 1000.
+    /// Prompts, 8 to 1000: half of them to search with, half to confirm what was found.
     pub prompts: usize,
     /// The longest answer, in tokens, 1 to 256.
     pub tokens: usize,
@@ -83,7 +92,7 @@ impl Default for Calibrate {
         Self {
             questions: Vec::new(),
             collection: None,
-            prompts: 100,
+            prompts: 200,
             tokens: 16,
             fidelity: 0.99,
             selectors: RULES.to_vec(),
@@ -98,8 +107,8 @@ impl Calibrate {
     /// `InvalidInput`.
     pub fn check(&self) -> Result<()> {
         let bad = |message: &str| Err(Error::new(ErrorKind::InvalidInput, message));
-        if !(1..=1000).contains(&self.prompts) {
-            return bad("`prompts` must lie between 1 and 1000");
+        if !(LEAST_PROMPTS..=1000).contains(&self.prompts) {
+            return bad("`prompts` must lie between 8 and 1000");
         }
         if !(1..=256).contains(&self.tokens) {
             return bad("`tokens` must lie between 1 and 256");
@@ -140,6 +149,14 @@ pub struct Calibration {
     pub evidence: Vec<Evidence>,
 }
 
+impl Calibration {
+    /// Whether it can be what a calibration found, and rests on enough.
+    fn is_sane(&self) -> bool {
+        let chosen = self.chosen.is_none_or(|way| (0.0..1.0).contains(&way.ratio));
+        chosen && self.prompts >= LEAST_PROMPTS && (0.5..=1.0).contains(&self.fidelity)
+    }
+}
+
 /// What a calibration tells on its way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -167,9 +184,9 @@ pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path
     let path = folder.join(FILE_NAME);
     let Ok(bytes) = std::fs::read(&path) else { return Ok(None) };
     match serde_json::from_slice::<Calibration>(&bytes) {
-        Ok(calibration) if calibration.weights == weights => Ok(Some(calibration)),
+        Ok(calibration) if calibration.weights == weights && calibration.is_sane() => Ok(Some(calibration)),
         Ok(_) => {
-            tracing::warn!(path = %path.display(), "the calibration beside the model is of other weights; it is not used");
+            tracing::warn!(path = %path.display(), "the calibration beside the model is of other weights, or makes no sense; it is not used");
             Ok(None)
         }
         Err(error) => {
@@ -191,6 +208,8 @@ pub(crate) struct Inner {
     pub catalog: Arc<Catalog>,
     pub jobs: Jobs,
     pub runtime: Handle,
+    /// Tells the calibration that runs by itself that somebody wants one now.
+    pub aside: CancellationToken,
 }
 
 impl Calibrator {
@@ -212,6 +231,8 @@ impl Calibrator {
     pub fn run(&self, wanted: Calibrate) -> impl Stream<Item = Result<CalibrationEvent>> + use<> {
         let me = self.clone();
         let work = move |events: mpsc::Sender<Result<CalibrationEvent>>| async move {
+            // The one that runs by itself would keep the turn until it found a quiet hour.
+            me.0.aside.cancel();
             let _turn = me.0.jobs.turn(JobKind::Calibration).await?;
             let (stopping, watched) = (me.0.jobs.stopping().clone(), events.clone());
             let is_wanted = Arc::new(move || !stopping.is_cancelled() && !watched.is_closed());
@@ -238,7 +259,8 @@ impl Calibrator {
             }
             tracing::info!("calibrating the model, as it is new and there is nothing to do");
             let (stopping, theirs) = (jobs.stopping().clone(), me.clone());
-            let is_wanted = Arc::new(move || !stopping.is_cancelled() && theirs.is_idle());
+            let is_wanted =
+                Arc::new(move || !stopping.is_cancelled() && !theirs.0.aside.is_cancelled() && theirs.is_idle());
             let wanted = Calibrate { prompts: QUICK_PROMPTS, selectors: QUICK_RULES.to_vec(), ..Calibrate::default() };
             let (events, _) = mpsc::channel(1);
             let found = me.calibrate(wanted, events, is_wanted, Some(me.0.runtime.clone())).await?;
@@ -260,7 +282,8 @@ impl Calibrator {
 
     fn is_idle(&self) -> bool {
         let pipeline = &self.0.pipeline;
-        pipeline.admission.taken() == 0 && pipeline.background.pending() == 0
+        let others = self.0.jobs.status().iter().any(|status| status.kind != JobKind::Calibration);
+        pipeline.admission.taken() == 0 && pipeline.background.pending() == 0 && !others
     }
 
     /// With `patient`, a trial that something else interrupted is made again when there is nothing else to do.
@@ -276,9 +299,13 @@ impl Calibrator {
         let (passages, asked) = self.asked(&wanted).await?;
         let context = pipeline.engine.context().saturating_sub(wanted.tokens);
         let prompts = prompts::prompts(pipeline, &asked, wanted.prompts, context).await?;
-        if prompts.is_empty() {
-            let message = "no prompt of these passages fits the model's context; give shorter ones";
-            return Err(Error::new(ErrorKind::ContextLength, message));
+        if prompts.len() < LEAST_PROMPTS.max(wanted.prompts / 2) {
+            let message = format!(
+                "only {} of {} prompts have two passages and fit the model's context; give more or shorter passages",
+                prompts.len(),
+                wanted.prompts
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let (count, layers) = (prompts.len(), model.config().layers);
         let costs = pipeline.store.costs().model();
@@ -295,10 +322,12 @@ impl Calibrator {
         }
         let end_tokens = pipeline.assembler.tokenizer().eos_ids().to_vec();
         let answers = (end_tokens, wanted.tokens);
-        let mut trials = Trials::new(model.clone(), pipeline.env.clone(), prompts, answers, is_wanted);
+        let is_exact = model.arithmetic().compute == ComputeDtype::F32 && model.kv_layout().dtype == KvDtype::F32;
+        let tie = if is_exact { TIE_F32 } else { TIE_BF16 };
+        let mut trials = Trials::new(model.clone(), pipeline.env.clone(), prompts, answers, is_wanted, tie);
         let (me, tried) = (self.clone(), all.clone());
-        // No more than so many of the answers may be others.
-        let most_differing = ((1.0 - wanted.fidelity) * count as f64 + 1e-9).floor() as usize;
+        // No more than so many of the answers may be others, of either half.
+        let most_differing = ((1.0 - wanted.fidelity) * (count / 2) as f64 + 1e-9).floor() as usize;
         let evidence = crate::ragstone::blocking(move || {
             let mut made = 0;
             let mut trial = |index: usize, way: &Way, prompt: usize| {
@@ -336,30 +365,31 @@ impl Calibrator {
     }
 
     /// The questions, and whose passages they are over.
-    async fn asked(&self, wanted: &Calibrate) -> Result<(String, Vec<Asked>)> {
+    async fn asked(&self, wanted: &Calibrate) -> Result<(String, Vec<prompts::Prompt>)> {
         if !wanted.questions.is_empty() {
-            return Ok(("questions".to_owned(), wanted.questions.clone()));
+            return Ok(("questions".to_owned(), prompts::given(&wanted.questions)));
         }
-        let Some(collection) = &wanted.collection else { return Ok(("bundled".to_owned(), prompts::bundled()?)) };
+        let Some(collection) = &wanted.collection else {
+            return Ok(("bundled".to_owned(), prompts::given(&prompts::bundled()?)));
+        };
         let corpus = &self.0.corpus;
         let mut ids = corpus.passage_ids(Scope { collection: Some(collection), document: None }).await?;
         // Evenly from all of it.
         let step = (ids.len() / (4 * wanted.prompts)).max(1);
         ids = ids.into_iter().step_by(step).collect();
-        let mut texts = Vec::new();
+        let mut passages = Vec::new();
         for batch in ids.chunks(1024) {
             for passage in corpus.passages_of(collection, batch).await? {
-                texts.push(self.0.pipeline.assembler.tokenizer().decode(&passage.token_ids)?);
+                let text = self.0.pipeline.assembler.tokenizer().decode(&passage.token_ids)?;
+                passages.push((passage.token_ids.clone(), text));
             }
         }
-        let asked = prompts::about(&texts, wanted.prompts);
-        match asked.is_empty() {
-            true => {
-                let message = format!("collection `{collection}` has no passages to calibrate with; ingest some first");
-                Err(Error::new(ErrorKind::NotFound, message))
-            }
-            false => Ok((format!("collection {collection}"), asked)),
+        if passages.len() < 2 {
+            let message =
+                format!("collection `{collection}` has {} passages; two at least are blended", passages.len());
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
+        Ok((format!("collection {collection}"), prompts::about(&passages, wanted.prompts)))
     }
 }
 
@@ -368,7 +398,8 @@ async fn idle(jobs: &Jobs, inner: &Weak<Inner>) -> Result<()> {
     let mut idle = Duration::ZERO;
     while idle < IDLE {
         let slept = jobs.stopping().run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await;
-        let Some(me) = inner.upgrade().filter(|_| slept.is_some()) else { return Err(gone()) };
+        let me = inner.upgrade().filter(|me| slept.is_some() && !me.aside.is_cancelled());
+        let Some(me) = me else { return Err(gone()) };
         idle = if Calibrator(me).is_idle() { idle + LOOK_EVERY } else { Duration::ZERO };
     }
     Ok(())

@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::forward::{
-    Chunk, Forward, Keep, Next, Outcome, Placed, Places, Rider, Selector, Wanted,
-};
+use ragstone_kernels::forward::{Chunk, Forward, Keep, Next, Outcome, Placed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_kernels::simd::Path;
 use ragstone_storage::catalog::Catalog;

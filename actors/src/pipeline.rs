@@ -21,6 +21,7 @@ use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::plans::Plans;
+use crate::prefill::{Rule, Selection};
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
 use crate::retrieval::{Retriever, Search};
@@ -237,9 +238,13 @@ impl Pipeline {
     /// How the question's prompt is blended. Whoever measures a choice has it made.
     fn blend(&self, question: &Question) -> Blend {
         let known = self.known.blend();
-        match question.selection {
-            Some(selection) => Blend { selection, blending: Blending::Configured, ..known },
-            None => known,
+        match (question.selection, question.reuse) {
+            (Some(selection), _) => Blend { selection, blending: Blending::Configured, ..known },
+            // Whoever wants some recomputed gets some.
+            (None, Reuse::Ratio(ratio)) if ratio > 0.0 && known.selection.rule == Rule::None => {
+                Blend { selection: Selection::default(), ..known }
+            }
+            (None, _) => known,
         }
     }
 
@@ -253,6 +258,12 @@ impl Pipeline {
             Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),
             Reuse::Exact => (ReuseMode::ExactOnly, least),
             Reuse::Off => (ReuseMode::Off, least),
+        };
+        // Rules that take none or all do so at any ratio.
+        let ratio = match blend.selection.rule {
+            Rule::None => Ratio::Fixed(0.0),
+            Rule::All => Ratio::Fixed(1.0),
+            _ => ratio,
         };
         let may_blend = blend.blending.blends();
         let reuse = if reuse == ReuseMode::Auto && !may_blend { ReuseMode::ExactOnly } else { reuse };

@@ -208,14 +208,14 @@ impl<B: Backend> Prefill<B> {
         }
     }
 
-    /// Rows that are still to be embedded or on their way, with the share that will be chosen of those that are parked.
+    /// Rows that are still to be embedded or on their way, with the share that will be chosen of those that are parked; while a probe
+    /// runs, the probe's alone, as no pass takes more.
     pub fn rows_left(&self) -> usize {
         let under_way = self.chunk.as_ref().map_or(0, |chunk| chunk.places().len());
         let following = self.following.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let parked = self.parked.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let chosen = (parked as f32 * self.walk.plan.ratio).ceil() as usize;
-        let behind_probe = if self.walk.is_probing() { self.walk.rows_behind_probe() } else { 0 };
-        self.rows.len() - self.embedded + under_way + following + chosen + behind_probe
+        self.rows.len() - self.embedded + under_way + following + chosen
     }
 
     /// Slots that must have blocks before a pass takes such rows along.

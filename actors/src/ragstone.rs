@@ -315,6 +315,7 @@ impl Ragstone {
 
     /// Finishes background work, for ten seconds at most, and makes everything durable.
     pub async fn close(&self) -> Result<()> {
+        self.inner.jobs.stop();
         if tokio::time::timeout(SETTLE_LIMIT, self.settle()).await.is_err() {
             tracing::warn!("background work was cut short; it is done again when it is needed");
         }

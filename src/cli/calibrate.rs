@@ -24,8 +24,8 @@ pub struct Args {
     /// Calibrate with this collection's passages
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
-    /// How many prompts are made of them
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// How many prompts are made of them: half to search with, half to confirm what was found
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(8..=1000))]
     prompts: u32,
     /// The longest answer that is compared, in tokens
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -233,6 +233,7 @@ async fn open(config: &Config, folder: &Path) -> Result<Ragstone> {
     (settings.object_ttl_s, settings.object_max_bytes) = (0, 0);
     // An answer is measured only where its passages were loaded as the mode says: none is computed because that is faster.
     settings.kv_admission = AdmissionRule::Always;
+    settings.calibrate_when_idle = false;
     let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
     let bars = std::sync::Mutex::new(None);
     let show = move |progress| service::show_loading(&bars, progress);

@@ -80,7 +80,12 @@ impl Ratio {
 impl PlanOptions {
     /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take.
     pub fn fixed(ratio: f32, reuse: ReuseMode) -> Self {
-        Self { ratio: Ratio::Fixed(ratio), choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse, declines: false }
+        Self {
+            ratio: Ratio::Fixed(ratio),
+            choosing: Choosing { layer: 1, probed: 0, looked: 0 },
+            reuse,
+            declines: false,
+        }
     }
 }
 

@@ -95,15 +95,20 @@ fn questions_collections_and_files_of_ones_own() {
         .to_string(),
     );
     let (set, file) = (set.to_str().unwrap(), folder.path().join("found.json"));
-    let few = ["--prompts", "3", "--tokens", "4", "--selector", "cacheblend"];
+    let few = ["--prompts", "8", "--tokens", "4", "--selector", "cacheblend"];
     let found = folder.json(&[&["calibrate", set, "--export", file.to_str().unwrap(), "--json"][..], &few].concat());
-    assert_eq!((&found["prompts"], &found["passages"]), (&json!(3), &json!("questions")));
+    assert_eq!((&found["prompts"], &found["passages"]), (&json!(8), &json!("questions")));
     let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert_eq!(written, found);
     let notes = folder.write("notes.md", "# Tarn\n\nNine boats lay in Tarn. The mill grinds at night.\n");
     folder.run(&["ingest", notes.to_str().unwrap(), "--collection", "notes"]).succeeded();
-    let table = folder.run(&[&["calibrate", "--collection", "notes"][..], &few].concat()).succeeded().stdout;
-    assert!(table.contains("3 prompts of collection notes passages"), "{table}");
+    let calibrate = || folder.run(&[&["calibrate", "--collection", "notes"][..], &few].concat());
+    // One passage stands where it was computed: nothing is blended, and nothing would be found out.
+    calibrate().failed_with(&["1 passages", "two at least"]);
+    let more = folder.write("more.md", "# Orvik\n\nCopper lanterns are made in Orvik, and sold at the harbour.\n");
+    folder.run(&["ingest", more.to_str().unwrap(), "--collection", "notes"]).succeeded();
+    let table = calibrate().succeeded().stdout;
+    assert!(table.contains("8 prompts of collection notes passages"), "{table}");
 
     folder.run(&["calibrate", "--collection", "nothing"]).failed_with(&["nothing"]);
     folder.run(&["calibrate", "--fidelity", "2"]).failed_with(&["fidelity"]);

@@ -66,7 +66,11 @@ impl Blend {
             None if settings.blend_uncalibrated => Blending::Uncalibrated,
             None => Blending::NotCalibrated,
         };
-        Self { blending, selection: Selection { layer, ..selection }, ratio: settings.recompute_ratio.unwrap_or(ratio) }
+        let own = Selection { layer, ..selection };
+        // A ratio is worth what it was measured with.
+        let is_as_found = found.flatten().is_none_or(|way| way.selection == own);
+        let ratio = if is_as_found { ratio } else { UNCALIBRATED_RATIO };
+        Self { blending, selection: own, ratio: settings.recompute_ratio.unwrap_or(ratio) }
     }
 }
 

@@ -8,6 +8,7 @@ use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::residency::Segment;
 use serde::{Deserialize, Serialize};
 
+use super::trial::blends;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
@@ -35,28 +36,56 @@ pub struct Asked {
     pub passages: Vec<InlineDocument>,
 }
 
+/// A question, and the passages that it is asked over.
+#[derive(Debug, Clone)]
+pub(super) struct Prompt {
+    question: String,
+    passages: Passages,
+}
+
+#[derive(Debug, Clone)]
+enum Passages {
+    /// To be written as the service writes them.
+    Documents(Vec<InlineDocument>),
+    /// Of the corpus, where they are written already.
+    Tokens(Vec<Arc<[u32]>>),
+}
+
+/// Questions that somebody gave.
+pub(super) fn given(asked: &[Asked]) -> Vec<Prompt> {
+    let prompt = |asked: &Asked| Prompt {
+        question: asked.question.clone(),
+        passages: Passages::Documents(asked.passages.clone()),
+    };
+    asked.iter().map(prompt).collect()
+}
+
 /// The questions that come with ragstone.
 pub(super) fn bundled() -> Result<Vec<Asked>> {
     serde_json::from_str(BUNDLED)
         .map_err(|error| Error::new(ErrorKind::Internal, format!("the bundled questions cannot be read: {error}")))
 }
 
-/// `count` prompts of `asked`, each with its passages in another order; fewer where some do not fit into `context` tokens.
+/// `count` prompts of `asked`, each with its passages in another order; fewer where some do not fit into `context` tokens, or have nothing
+/// to blend.
 pub(super) async fn prompts(
     pipeline: &Pipeline,
-    asked: &[Asked],
+    asked: &[Prompt],
     count: usize,
     context: usize,
 ) -> Result<Vec<Vec<Segment>>> {
     let mut prompts = Vec::with_capacity(count);
     for index in 0..count {
-        let Asked { question, passages } = &asked[index % asked.len()];
-        let passages = shuffled(passages, index as u64);
+        let Prompt { question, passages } = &asked[index % asked.len()];
+        let passages = match passages {
+            Passages::Documents(documents) => Passages::Documents(shuffled(documents, index as u64)),
+            Passages::Tokens(tokens) => Passages::Tokens(shuffled(tokens, index as u64)),
+        };
         match segments(pipeline, question, passages).await {
-            Ok(prompt) if prompt.iter().map(|segment| segment.tokens.len()).sum::<usize>() <= context => {
-                prompts.push(prompt);
+            Ok(prompt) => {
+                let tokens: usize = prompt.iter().map(|segment| segment.tokens.len()).sum();
+                prompts.extend(Some(prompt).filter(|prompt| tokens <= context && blends(prompt)));
             }
-            Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::ContextLength => {}
             Err(error) => return Err(error),
         }
@@ -65,7 +94,11 @@ pub(super) async fn prompts(
 }
 
 /// The prompt as the service would make it.
-async fn segments(pipeline: &Pipeline, question: &str, documents: Vec<InlineDocument>) -> Result<Vec<Segment>> {
+async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Result<Vec<Segment>> {
+    let (documents, tokens) = match passages {
+        Passages::Documents(documents) => (documents, None),
+        Passages::Tokens(tokens) => (Vec::new(), Some(tokens)),
+    };
     let context = Some(Context { documents, ..Context::default() });
     let input = Input::Chat { messages: vec![ChatMessage::new("user", question)], context };
     let question = Arc::new(Question {
@@ -81,28 +114,29 @@ async fn segments(pipeline: &Pipeline, question: &str, documents: Vec<InlineDocu
         deadline: DEADLINE,
     });
     let deadline = deadline_after(DEADLINE);
-    let tokens = pipeline.assembler.passages(&question, deadline).await?;
+    let tokens = match tokens {
+        Some(tokens) => tokens,
+        None => pipeline.assembler.passages(&question, deadline).await?,
+    };
     pipeline.assembler.assemble(&question, tokens, pipeline.today(), deadline).await
 }
 
-/// Questions about a collection's passages: what each of a few says, and what they have in common. Labels are not wanted: what is
-/// compared is the model with itself.
-pub(super) fn about(texts: &[String], count: usize) -> Vec<Asked> {
-    if texts.is_empty() {
-        return Vec::new();
-    }
+/// Questions about a collection's passages, given with their text: what each of a few says, and what they have in common. Labels are
+/// not wanted: what is compared is the model with itself.
+pub(super) fn about(passages: &[(Arc<[u32]>, String)], count: usize) -> Vec<Prompt> {
+    let places: Vec<usize> = (0..passages.len()).collect();
     let each = |index: usize| {
-        let places: Vec<usize> = (0..texts.len()).collect();
-        let chosen: Vec<&String> =
-            shuffled(&places, index as u64).into_iter().take(PASSAGES).map(|place| &texts[place]).collect();
-        let quoted: Vec<&str> = chosen[index % chosen.len()].split_whitespace().take(QUOTED_WORDS).collect();
+        let chosen: Vec<&(Arc<[u32]>, String)> =
+            shuffled(&places, index as u64).into_iter().take(PASSAGES).map(|place| &passages[place]).collect();
+        // From within: a passage begins with what is written before each.
+        let words: Vec<&str> = chosen[index % chosen.len()].1.split_whitespace().collect();
+        let quoted: Vec<&str> = words.iter().skip(words.len() / 3).take(QUOTED_WORDS).copied().collect();
         let question = match index % 3 {
             0 => format!("What is said about \"{}\"?", quoted.join(" ")),
             1 => "What do these passages have in common?".to_owned(),
             _ => format!("How does \"{}\" go on?", quoted.join(" ")),
         };
-        let passages = chosen.into_iter().map(|text| InlineDocument { title: String::new(), text: text.clone() });
-        Asked { question, passages: passages.collect() }
+        Prompt { question, passages: Passages::Tokens(chosen.into_iter().map(|(tokens, _)| tokens.clone()).collect()) }
     };
     (0..count).map(each).collect()
 }
@@ -128,16 +162,18 @@ mod tests {
 
     #[test]
     fn questions_are_made_of_any_passages() {
-        let texts: Vec<String> =
-            (0..20).map(|number| format!("passage {number} has a few words of its own to quote")).collect();
-        let asked = about(&texts, 9);
-        assert_eq!((asked.len(), about(&[], 9).len()), (9, 0));
-        for it in &asked {
-            assert_eq!(it.passages.len(), PASSAGES);
-        }
-        assert_ne!(asked[0].passages, asked[1].passages);
-        assert!(asked[0].question.contains("passage"), "{}", asked[0].question);
-        assert_eq!(about(&texts[..1], 2)[1].passages.len(), 1);
+        let text = |number: u32| format!("Passage: {number} has a few words of its own that a question quotes");
+        let passages: Vec<(Arc<[u32]>, String)> = (0..20).map(|number| (Arc::from([number]), text(number))).collect();
+        let of = |prompt: &Prompt| match &prompt.passages {
+            Passages::Tokens(tokens) => tokens.clone(),
+            Passages::Documents(_) => panic!("they are written already"),
+        };
+        let asked = about(&passages, 9);
+        assert!(asked.iter().all(|it| of(it).len() == PASSAGES) && asked.len() == 9);
+        assert_ne!(of(&asked[0]), of(&asked[1]));
+        let question = &asked[0].question;
+        assert!(question.contains("words of its own") && !question.contains("Passage:"), "{question}");
+        assert_eq!(of(&about(&passages[..2], 2)[1]).len(), 2);
     }
 
     #[test]

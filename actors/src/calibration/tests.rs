@@ -49,6 +49,7 @@ fn a_model_is_blended_as_it_was_calibrated_and_otherwise_only_if_its_owner_says_
     assert_eq!(of(&rule, Some(&good)).selection, Selection::default());
     let layer = Settings { selection_layer: Some(3), ..Settings::default() };
     assert_eq!(of(&layer, Some(&good)).selection, Selection { layer: 3, ..way().selection });
+    assert_eq!(of(&layer, Some(&good)).ratio, UNCALIBRATED_RATIO, "what was measured on another layer says nothing");
 }
 
 #[test]
@@ -73,7 +74,7 @@ fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_o
 fn what_makes_no_sense_is_named() {
     let asked = Asked { question: "q".into(), passages: Vec::new() };
     for (wanted, word) in [
-        (Calibrate { prompts: 0, ..Calibrate::default() }, "prompts"),
+        (Calibrate { prompts: 7, ..Calibrate::default() }, "prompts"),
         (Calibrate { tokens: 999, ..Calibrate::default() }, "tokens"),
         (Calibrate { fidelity: f64::NAN, ..Calibrate::default() }, "fidelity"),
         (Calibrate { questions: vec![asked.clone()], ..Calibrate::default() }, "passage"),

@@ -26,9 +26,6 @@ const CHUNK_ROWS: usize = 512;
 const MOST_KEPT_BYTES: usize = 256 << 20;
 /// Tokens of a full prefill's distribution that are kept, the likeliest ones.
 const KEPT_TOKENS: usize = 256;
-/// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. It is
-/// two units in the last place of a bf16 logit between 16 and 32.
-const TIE: f32 = 0.25;
 /// The prompt that costs are compared on: so many passages of so many tokens behind a system prompt, and a question.
 const COST_PASSAGES: (usize, usize) = (8, 512);
 const COST_ROOT: usize = 32;
@@ -50,6 +47,7 @@ pub(super) struct Trials<B: Backend> {
     end_tokens: Vec<u32>,
     most_tokens: usize,
     is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tie: f32,
     prompts: Vec<Vec<Segment>>,
     references: HashMap<usize, Reference>,
     stored: HashMap<KvKey, Vec<LayerFrame>>,
@@ -58,19 +56,33 @@ pub(super) struct Trials<B: Backend> {
 
 impl<B: Backend> Trials<B> {
     /// Trials of `prompts`, whose answers have at most `most_tokens` tokens. `is_wanted` is asked before each layer; where it says no, a
-    /// trial ends with [`ErrorKind::Cancelled`].
+    /// trial ends with [`ErrorKind::Cancelled`]. Tokens that a full prefill has within `tie` nats of each other are tied.
     pub fn new(
         model: Arc<B>,
         env: Env,
         prompts: Vec<Vec<Segment>>,
         (end_tokens, most_tokens): (Vec<u32>, usize),
         is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+        tie: f32,
     ) -> Self {
         let longest = prompts.iter().map(|prompt| tokens_of(prompt).len()).max().unwrap_or(0) + most_tokens;
         let pool = model.new_pool(longest.div_ceil(BLOCK_TOKENS));
         let blocks = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let (references, stored, stored_bytes) = (HashMap::new(), HashMap::new(), 0);
-        Self { model, pool, blocks, env, end_tokens, most_tokens, is_wanted, prompts, references, stored, stored_bytes }
+        Self {
+            model,
+            pool,
+            blocks,
+            env,
+            end_tokens,
+            most_tokens,
+            is_wanted,
+            tie,
+            prompts,
+            references,
+            stored,
+            stored_bytes,
+        }
     }
 
     /// The prompt's answer in one way, beside its full prefill's.
@@ -91,7 +103,7 @@ impl<B: Backend> Trials<B> {
         if !given.is_empty() {
             logits.extend(self.forward(&given, tokens_of(&segments).len(), Wanted::All)?);
         }
-        Ok(compare(&self.references[&prompt], &logits))
+        Ok(compare(&self.references[&prompt], &logits, self.tie))
     }
 
     fn answer_in_full(&mut self, prompt: usize) -> Result<Reference> {
@@ -210,6 +222,11 @@ impl<B: Backend> Trials<B> {
     }
 }
 
+/// Whether passages of the prompt stand elsewhere than where they were computed: only such a prompt tells ways apart.
+pub(super) fn blends(prompt: &[Segment]) -> bool {
+    prompt.iter().filter(|segment| segment.kind == SegmentKind::Passage && !segment.tokens.is_empty()).count() > 1
+}
+
 /// What a prompt over stored passages is predicted to take, of what its full prefill takes.
 pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio: f32) -> Result<f64> {
     let segment = |kind, tokens: usize, content: u32| Segment {
@@ -258,6 +275,8 @@ fn likeliest(logits: &[f32]) -> Result<Vec<(u32, f32)>> {
     if likely.len() > KEPT_TOKENS {
         likely.select_nth_unstable_by(KEPT_TOKENS, by_probability);
         likely.truncate(KEPT_TOKENS);
+        // What is kept is kept for every token of every prompt.
+        likely.shrink_to_fit();
     }
     likely.sort_by(by_probability);
     Ok(likely)
@@ -269,7 +288,7 @@ fn log_sum_exp(logits: &[f32]) -> f32 {
 }
 
 /// The answer that `logits`, a row a token, would give beside a full prefill's.
-fn compare(reference: &Reference, logits: &[f32]) -> Outcome {
+fn compare(reference: &Reference, logits: &[f32], tie: f32) -> Outcome {
     let vocabulary = logits.len() / reference.tokens.len().max(1);
     let (mut differs, mut divergence) = (false, 0.0);
     for (likely, logits) in reference.likely.iter().zip(logits.chunks_exact(vocabulary.max(1))) {
@@ -277,7 +296,7 @@ fn compare(reference: &Reference, logits: &[f32]) -> Outcome {
         let own = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a))).unwrap_or(0) as u32;
         let least = likely.last().map_or(0.0, |(_, probability)| *probability);
         let of_own = likely.iter().find(|(token, _)| *token == own).map_or(least, |(_, probability)| *probability);
-        differs |= likely[0].1 - of_own > TIE || !normalizer.is_finite();
+        differs |= likely[0].1 - of_own > tie || !normalizer.is_finite();
         // What is not kept of the full prefill's distribution weighs next to nothing.
         let nats =
             likely.iter().map(|(token, full)| f64::from(full.exp() * (full - (logits[*token as usize] - normalizer))));

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::fusion::LayerLoads;
-use crate::prefill::{FreshSegment, Prompt, Selection, prefill};
+use crate::prefill::{FreshSegment, Prompt, Rule, Selection, prefill};
 use crate::ragstone::{Folders, Ragstone};
 use crate::report::Answer;
 
@@ -157,4 +157,16 @@ async fn where_the_rule_is_broken_the_attack_works() {
     store.keep(builder.finish(1, 0).unwrap(), store.epoch()).unwrap();
     let reused = seen(&ask(&ragstone, &others, Reuse::Ratio(0.0)).await);
     assert_eq!((full.0.as_str(), reused.0.as_str(), reused.2), ("3", "7", "blend"), "what he said is believed");
+    // And it survives recomputing half, as the paper says of others, where half of the tokens are any.
+    let half = Selection { seed: 1, ..Selection::by(Rule::Random) };
+    let survives = (0..8).filter(|seed| {
+        let asked =
+            Question { selection: Some(Selection { seed: *seed, ..half }), ..question(&others, Reuse::Ratio(0.5)) };
+        let answer = tokio::task::block_in_place(|| {
+            tokio::runtime::Handle::current()
+                .block_on(async { ragstone.answer(asked).await.unwrap().collect().await.unwrap() })
+        });
+        answer.text.trim() == "7"
+    });
+    assert!(survives.count() > 0, "a share of the recomputed prompts still believes him");
 }

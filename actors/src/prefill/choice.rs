@@ -7,6 +7,7 @@ use ragstone_kernels::backend::Backend;
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::Placed;
 use ragstone_storage::plan::{LOOKING_TOKENS, LoadPlan, SegmentPlan, Source};
+use ragstone_storage::residency::SegmentKind;
 
 use super::selector::{Candidates, Look, Selection};
 
@@ -70,7 +71,11 @@ impl Choice {
     pub fn new(plan: &LoadPlan, selection: Selection, layers: usize) -> (Self, Vec<u32>) {
         let blended = plan.segments.iter().filter(|segment| is_blended(segment) && !segment.range.is_empty());
         let passages: Vec<Range<u32>> = blended.map(|segment| segment.range.clone()).collect();
-        let last = plan.segments.iter().rfind(|segment| !segment.range.is_empty()).map_or(0..0, |it| it.range.clone());
+        // A long question is several segments; what of it is stored does not run.
+        let computed =
+            |segment: &&SegmentPlan| segment.source == Source::Compute && segment.kind != SegmentKind::Passage;
+        let with_tokens = plan.segments.iter().rev().filter(|segment| !segment.range.is_empty());
+        let start = with_tokens.take_while(computed).last().map_or(plan.total_tokens, |first| first.range.start);
         let chooses = !passages.is_empty() && plan.ratio > 0.0 && plan.ratio < 1.0;
         let mut choice = Self {
             selection,
@@ -78,7 +83,7 @@ impl Choice {
             ratio: plan.ratio,
             blended_tokens: plan.blended_tokens,
             passages,
-            question: last.end.saturating_sub(LOOKING_TOKENS).max(last.start)..last.end,
+            question: plan.total_tokens.saturating_sub(LOOKING_TOKENS).max(start)..plan.total_tokens,
             state: State::None,
         };
         let all = rows(plan, plan.ratio > 0.0);
@@ -238,4 +243,51 @@ pub(super) fn rows(plan: &LoadPlan, with_blended: bool) -> Vec<u32> {
         Source::Load { .. } => false,
     };
     plan.segments.iter().filter(computed).flat_map(|segment| segment.range.clone()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_storage::key::{Fingerprint, KvKey};
+    use ragstone_storage::plan::{PlanOptions, ReuseMode, plan};
+    use ragstone_storage::residency::{Candidate, CandidateKind, Residency, Segment, prompt_keys};
+    use ragstone_storage::tier::Tier;
+
+    use super::*;
+    use crate::prefill::Rule;
+
+    /// The slots whose attention counts, of a prompt that ends so; its passages are blended.
+    fn looking(end: &[(SegmentKind, u32)]) -> Range<u32> {
+        let segment = |(content, (kind, tokens)): (usize, &(SegmentKind, u32))| Segment {
+            kind: *kind,
+            tokens: (0..*tokens).map(|at| content as u32 * 1000 + at).collect(),
+        };
+        let start = [(SegmentKind::Root, 10), (SegmentKind::Passage, 30), (SegmentKind::Passage, 30)];
+        let segments: Vec<Segment> = start.iter().chain(end).enumerate().map(segment).collect();
+        let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
+        let stored = |kind, key: Option<KvKey>| {
+            let tiers = vec![Tier::Host];
+            key.map(|key| Candidate { kind, key, tier: Tier::Host, tiers, bytes: 1 }).into_iter().collect()
+        };
+        found[0].candidates = stored(CandidateKind::Exact, found[0].chain_key);
+        for at in &mut found[1..3] {
+            at.candidates = stored(CandidateKind::BehindRoot, at.behind_root_key);
+        }
+        let residency = Residency { segments: found, ..Residency::default() };
+        let plan = plan(&residency, &PlanOptions::fixed(0.3, ReuseMode::Auto), None).unwrap();
+        Choice::new(&plan, Selection::by(Rule::TwoStage), 4).0.question
+    }
+
+    #[test]
+    fn a_question_looks_by_its_last_tokens_however_it_is_cut() {
+        use SegmentKind::{Passage, Question, Text};
+        assert_eq!(looking(&[(Question, 20)]), 70..90);
+        assert_eq!(looking(&[(Text, 64), (Question, 1)]), 71..135, "64 of 65, not the one that is left over");
+        assert_eq!(looking(&[(Text, 64), (Text, 64), (Question, 6)]), 140..204);
+        assert_eq!(looking(&[(Text, 64), (Question, 0)]), 70..134);
+        assert_eq!(
+            looking(&[(Passage, 50), (Question, 5)]),
+            120..125,
+            "what is not stored of the passages does not ask"
+        );
+    }
 }

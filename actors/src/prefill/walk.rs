@@ -141,12 +141,6 @@ impl Walk {
         self.choice.is_gradual()
     }
 
-    /// About as many rows as a probe leaves to be computed.
-    pub fn rows_behind_probe(&self) -> usize {
-        let chosen = (self.plan.blended_tokens as f32 * self.plan.ratio).ceil() as usize;
-        self.plan.computed_tokens as usize + chosen
-    }
-
     /// Makes the choice among the rows that were seen: the slots that go on, ascending. After a probe what was chosen is computed
     /// from the first layer on.
     pub fn choose(&mut self) -> &[u32] {

@@ -12,6 +12,7 @@ use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
 
 use super::Inner;
 use crate::assembler::Assembler;
@@ -112,6 +113,7 @@ impl Parts {
             catalog: catalog.clone(),
             jobs: jobs.clone(),
             runtime,
+            aside: CancellationToken::new(),
         });
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {

@@ -123,9 +123,10 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
 
 /// What looking at the attention of the prompt's last tokens takes, in so many layers.
 fn look_us(parts: &[Part], layers: u32, costs: &CostModel) -> f64 {
-    let Some(last) = parts.iter().rfind(|part| part.tokens > 0) else { return 0.0 };
-    let weights = f64::from(last.tokens.min(LOOKING_TOKENS)) * f64::from(last.position + last.tokens);
-    f64::from(layers) * weights * costs.prefill.look_us_per_weight
+    let question = parts.iter().rev().filter(|part| part.tokens > 0).take_while(|part| part.work == Work::Compute);
+    let tokens = question.map(|part| part.tokens).fold(0, u32::saturating_add).min(LOOKING_TOKENS);
+    let slots = parts.last().map_or(0.0, |last| f64::from(last.position) + f64::from(last.tokens));
+    f64::from(layers) * f64::from(tokens) * slots * costs.prefill.look_us_per_weight
 }
 
 /// What computing so many tokens takes by themselves, and loading them from `tier`, in milliseconds: one segment's part in the

@@ -26,7 +26,7 @@ fn prompt() -> Vec<Segment> {
 }
 
 fn trials(is_wanted: Arc<dyn Fn() -> bool + Send + Sync>) -> Trials<Model> {
-    Trials::new(model(), Env::seeded(1, 0), vec![prompt(), prompt()[..2].to_vec()], (vec![0], 6), is_wanted)
+    Trials::new(model(), Env::seeded(1, 0), vec![prompt(), prompt()[..2].to_vec()], (vec![0], 6), is_wanted, 0.25)
 }
 
 #[test]
@@ -55,6 +55,7 @@ fn whoever_is_not_wanted_any_more_ends() {
 #[test]
 fn a_tie_is_no_difference() {
     let likely = |logits: &[f32]| likeliest(logits).unwrap();
+    let compare = |reference: &Reference, logits: &[f32]| compare(reference, logits, 0.25);
     let reference = |logits: &[f32]| Reference { tokens: vec![likely(logits)[0].0], likely: vec![likely(logits)] };
     let full = [3.0, 2.9, 0.0, -1.0];
     assert!(!compare(&reference(&full), &full).differs);

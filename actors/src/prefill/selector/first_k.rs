@@ -14,10 +14,15 @@ impl TokenSelector for FirstK {
     fn choose(&self, candidates: &Candidates<'_>, budget: usize) -> Vec<usize> {
         let places = places(candidates);
         // The greatest k whose tokens the budget pays for; what is left of it goes to the passages that come first.
-        let taken = |k: usize| places.iter().filter(|place| **place < k).count();
         let longest = places.iter().max().map_or(0, |place| place + 1);
-        let k = (0..=longest).rev().find(|k| taken(*k) <= budget).unwrap_or(0);
-        let mut spare = budget.min(places.len()) - taken(k);
+        let mut at = vec![0_usize; longest];
+        places.iter().for_each(|place| at[*place] += 1);
+        let (mut k, mut taken) = (0, 0);
+        while k < longest && taken + at[k] <= budget {
+            taken += at[k];
+            k += 1;
+        }
+        let mut spare = budget.min(places.len()) - taken;
         let mut chosen = Vec::with_capacity(budget.min(places.len()));
         for (index, place) in places.iter().enumerate() {
             if *place < k || (*place == k && spare > 0) {

@@ -111,7 +111,8 @@ fn a_probe_chooses_what_the_question_looks_at_over_stored_kv() {
         let (done, _) = bench.ask_selecting(&prompt_of(&passages), options, false, selection);
         let off = difference(&done.logits, &by_hand(&bench.model, &passages, 0, &chosen, &chosen));
         assert!(off <= 1e-4, "{}: logits differ by {off}", selection.name());
-        let other: Vec<u32> = likely[1..18].iter().chain(&question).copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let other: Vec<u32> =
+            likely[1..18].iter().chain(&question).copied().collect::<BTreeSet<_>>().into_iter().collect();
         let off = difference(&done.logits, &by_hand(&bench.model, &passages, 0, &other, &other));
         assert!(off > 1e-4, "{}: another choice shows", selection.name());
     }
@@ -130,7 +131,8 @@ fn the_question_chooses_in_a_layer_that_every_token_has_reached() {
         let chunk = Chunk::embed(&bench.model, &rows, Places::of(all.iter().copied(), &key_positions), Wanted::Nothing);
         let mut attention = QuestionIn { layer, from: 98, weights: Vec::new() };
         let selector: &mut dyn Selector<Model> = &mut attention;
-        let rider = Rider { chunk: chunk.unwrap(), blocks: &blocks, key_positions: &key_positions, selector: Some(selector) };
+        let rider =
+            Rider { chunk: chunk.unwrap(), blocks: &blocks, key_positions: &key_positions, selector: Some(selector) };
         Forward::new(&bench.model, &mut pool).pass(vec![rider]);
         let mut likely = blended.clone();
         likely.sort_by(|a, b| attention.weights[*b as usize].total_cmp(&attention.weights[*a as usize]));
@@ -162,4 +164,85 @@ impl Selector<Model> for QuestionIn {
         }
         Keep::All
     }
+}
+
+/// How far the fresh K and V of a layer are from the stored ones, which stand in the blocks rotated: computed from the exported bytes.
+struct Deviating {
+    layer: usize,
+    stored: Vec<(u32, KvBytes)>,
+    deviations: Vec<f32>,
+}
+
+impl Selector<Model> for Deviating {
+    fn select(&mut self, seen: &Seen<'_, Model>) -> Keep {
+        if seen.layer == self.layer {
+            let fresh = seen.export(0..seen.places.len());
+            let floats = |bytes: &[u8]| -> Vec<f32> {
+                bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+            };
+            for (slot, stored) in &self.stored {
+                let row = seen.places.slots.partition_point(|other| other < slot);
+                let width = stored.k.len();
+                let pairs = [(&fresh.k, &stored.k), (&fresh.v, &stored.v)];
+                let squares = pairs.iter().flat_map(|(fresh, stored)| {
+                    let fresh = floats(&fresh[row * width..][..width]);
+                    fresh.into_iter().zip(floats(stored)).map(|(a, b)| (a - b) * (a - b)).collect::<Vec<_>>()
+                });
+                self.deviations.push(squares.sum());
+            }
+        }
+        Keep::All
+    }
+}
+
+#[test]
+fn what_deviates_most_is_recomputed_and_the_choosing_layer_keeps_what_was_computed() {
+    let (passages, blended, question) = prompt();
+    let bench = bench(&passages);
+    let tokens = tokens_of(&prompt_of(&passages));
+    let key_positions: Vec<u32> = (0..tokens.len() as u32).collect();
+    let all: Vec<u32> = blended.iter().chain(&question).copied().collect();
+    for layer in 1..4 {
+        let stored = alone_by_hand(&bench.model, &passages[1..], layer);
+        let stored = blended.iter().copied().zip(stored).collect();
+        let (mut pool, blocks) = stored_by_hand(&bench.model, &passages);
+        let rows: Vec<u32> = all.iter().map(|slot| tokens[*slot as usize]).collect();
+        let places = Places::of(all.iter().copied(), &key_positions);
+        let chunk = Chunk::embed(&bench.model, &rows, places, Wanted::Nothing).unwrap();
+        let mut deviating = Deviating { layer, stored, deviations: Vec::new() };
+        let selector: &mut dyn Selector<Model> = &mut deviating;
+        let rider = Rider { chunk, blocks: &blocks, key_positions: &key_positions, selector: Some(selector) };
+        Forward::new(&bench.model, &mut pool).pass(vec![rider]);
+        let mut order: Vec<usize> = (0..blended.len()).collect();
+        order.sort_by(|a, b| deviating.deviations[*b].total_cmp(&deviating.deviations[*a]));
+        let chosen: Vec<u32> = order[..17].iter().map(|index| blended[*index]).chain(question.clone()).collect();
+        let selection = Selection { layer, ..Selection::default() };
+        let options = PlanOptions::fixed(0.3, ReuseMode::Auto);
+        let (done, _) = bench.ask_selecting(&prompt_of(&passages), options, false, selection);
+        let off = difference(&done.logits, &by_hand(&bench.model, &passages, layer, &all, &chosen));
+        assert!(off <= 1e-4, "layer {layer}: logits differ by {off}");
+    }
+}
+
+/// K and V of a layer, token by token, of passages each behind the root alone.
+fn alone_by_hand(model: &Model, passages: &[Segment], layer: usize) -> Vec<KvBytes> {
+    let each = |passage: &Segment| {
+        let tokens: Vec<u32> = root().tokens.iter().chain(passage.tokens.iter()).copied().collect();
+        let positions: Vec<u32> = (0..tokens.len() as u32).collect();
+        let own: Vec<BlockId> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let mut pool = model.new_pool(own.len());
+        let chunk = Chunk::embed(model, &tokens, Places::of(positions.clone(), &positions), Wanted::Nothing).unwrap();
+        let mut taken = Taken(Vec::new());
+        let rider = Rider { chunk, blocks: &own, key_positions: &positions, selector: Some(&mut taken) };
+        Forward::new(model, &mut pool).pass(vec![rider]);
+        let kv = &taken.0[layer];
+        let width = kv.k.len() / tokens.len();
+        let token = |at: usize| KvBytes {
+            k: kv.k[at * width..][..width].to_vec(),
+            v: kv.v[at * width..][..width].to_vec(),
+            is_finite: true,
+        };
+        (root().tokens.len()..tokens.len()).map(token).collect::<Vec<_>>()
+    };
+    passages.iter().flat_map(each).collect()
 }

@@ -13,8 +13,14 @@ const BYTES_PER_TOKEN: u64 = 1000;
 /// A token takes 1 ms in 24 layers, however many stand before it; the tiers carry so many bytes a millisecond.
 fn costs(host: f64, disk: f64, object: f64) -> CostModel {
     let grid = CostGrid::new("by hand", BYTES_PER_TOKEN, vec![0], vec![1, 512], vec![vec![1e3, 512e3]]).unwrap();
-    let prefill =
-        PrefillCost { grid: Arc::new(grid), layers: 24, place_us_per_byte: 0.0, look_us_per_weight: 0.0, scale: 1.0, is_measured: true };
+    let prefill = PrefillCost {
+        grid: Arc::new(grid),
+        layers: 24,
+        place_us_per_byte: 0.0,
+        look_us_per_weight: 0.0,
+        scale: 1.0,
+        is_measured: true,
+    };
     let read = |bytes_per_ms: f64| (ReadCost { request_us: 0.0, us_per_byte: 1e3 / bytes_per_ms }, true);
     CostModel { prefill, reads: [read(host), read(disk), read(object)] }
 }

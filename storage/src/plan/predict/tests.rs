@@ -10,8 +10,14 @@ const MIB: u64 = 1 << 20;
 fn costs(us_per_mib: f64) -> CostModel {
     let (cached, new) = (vec![0, 10_000], vec![1, 100]);
     let grid = CostGrid::new("by hand", 64, cached, new, vec![vec![8e3, 8e5], vec![8e3, 8e5]]).unwrap();
-    let prefill =
-        PrefillCost { grid: Arc::new(grid), layers: LAYERS, place_us_per_byte: 0.0, look_us_per_weight: 0.0, scale: 1.0, is_measured: true };
+    let prefill = PrefillCost {
+        grid: Arc::new(grid),
+        layers: LAYERS,
+        place_us_per_byte: 0.0,
+        look_us_per_weight: 0.0,
+        scale: 1.0,
+        is_measured: true,
+    };
     let read = ReadCost { request_us: 0.0, us_per_byte: us_per_mib / MIB as f64 };
     CostModel { prefill, reads: [(read, true); 3] }
 }
