@@ -129,7 +129,7 @@ impl Calibrate {
 /// What a calibration found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
-    /// Digest of the model's weights.
+    /// Digest of the model's weights; with `.q8` behind it where they are rounded to 8 bits.
     pub weights: String,
     /// When.
     pub measured_unix_ms: u64,
@@ -176,22 +176,27 @@ pub enum CalibrationEvent {
     Finished(Calibration),
 }
 
-/// What was found of a model: by this node, or by whoever made its folder. What cannot be read counts as nothing.
+/// What was found of a model: by this node, or by whoever made its folder; the later of the two. What cannot be read counts as nothing.
 pub(crate) fn recall(catalog: &Catalog, name: &str, weights: &str, folder: &Path) -> Result<Option<Calibration>> {
-    if let Some(kept) = catalog.calibration(name)? {
-        return Ok(Some(kept));
-    }
+    let kept: Option<Calibration> = catalog.calibration(name)?;
+    let beside = beside(weights, folder)
+        .filter(|beside| kept.as_ref().is_none_or(|kept| kept.measured_unix_ms < beside.measured_unix_ms));
+    Ok(beside.or(kept))
+}
+
+/// The calibration in the model's folder, where it is of these weights.
+fn beside(weights: &str, folder: &Path) -> Option<Calibration> {
     let path = folder.join(FILE_NAME);
-    let Ok(bytes) = std::fs::read(&path) else { return Ok(None) };
+    let bytes = std::fs::read(&path).ok()?;
     match serde_json::from_slice::<Calibration>(&bytes) {
-        Ok(calibration) if calibration.weights == weights && calibration.is_sane() => Ok(Some(calibration)),
+        Ok(calibration) if calibration.weights == weights && calibration.is_sane() => Some(calibration),
         Ok(_) => {
             tracing::warn!(path = %path.display(), "the calibration beside the model is of other weights, or makes no sense; it is not used");
-            Ok(None)
+            None
         }
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "the calibration beside the model cannot be read; it is not used");
-            Ok(None)
+            None
         }
     }
 }
@@ -359,7 +364,9 @@ impl Calibrator {
             ways: all.len(),
             evidence,
         };
-        catalog.note_calibration(&pipeline.store.fingerprint().to_string(), &calibration)?;
+        let (catalog, found) = (catalog.clone(), calibration.clone());
+        let name = pipeline.store.fingerprint().to_string();
+        crate::ragstone::blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
         pipeline.known.learn(&pipeline.settings, calibration.clone());
         Ok(calibration)
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_kernels::chat::ChatTemplate;
+use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
@@ -20,7 +21,7 @@ pub(crate) struct LoadedModel {
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
     pub fingerprint: Fingerprint,
-    /// Of its weights alone.
+    /// Of its weights alone, rounded to 8 bits or not.
     pub weights_digest: String,
 }
 
@@ -61,7 +62,10 @@ impl LoadedModel {
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
-        let weights_digest = weights_digest(weights.files(), Some(catalog))?;
+        let mut weights_digest = weights_digest(weights.files(), Some(catalog))?;
+        if model.arithmetic().weights == WeightFormat::Q8 {
+            weights_digest += ".q8";
+        }
         Ok(Self {
             weights_digest,
             model: Arc::new(model),

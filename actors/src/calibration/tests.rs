@@ -63,10 +63,17 @@ fn a_calibration_is_recalled_from_the_catalog_or_the_models_folder_and_not_for_o
     assert_eq!((recalled("w"), recalled("other")), (Some(beside), None));
     std::fs::write(folder.path().join(FILE_NAME), "{").unwrap();
     assert_eq!(recalled("w"), None, "what cannot be read counts as nothing");
-    // What this node found itself comes first, and floats come back as they went.
-    let own = found(Some(way()));
+    // The later one counts, and floats come back as they went.
+    let own = Calibration { measured_unix_ms: 6, ..found(Some(way())) };
     catalog.note_calibration("model", &own).unwrap();
+    std::fs::write(folder.path().join(FILE_NAME), serde_json::to_string(&found(None)).unwrap()).unwrap();
     assert_eq!(recalled("w"), Some(own));
+    let later = Calibration { measured_unix_ms: 7, ..found(None) };
+    std::fs::write(folder.path().join(FILE_NAME), serde_json::to_string(&later).unwrap()).unwrap();
+    assert_eq!(recalled("w"), Some(later));
+    let senseless = Calibration { prompts: 1, measured_unix_ms: 8, ..found(None) };
+    std::fs::write(folder.path().join(FILE_NAME), serde_json::to_string(&senseless).unwrap()).unwrap();
+    assert_eq!(recalled("w").map(|it| it.measured_unix_ms), Some(6));
     assert_eq!(recall(&catalog, "another", "other", folder.path()).unwrap(), None);
 }
 
