@@ -69,6 +69,7 @@ fn table(extension: &Value) -> String {
         ];
         out.push_str(&line(&name, &cells, why(segment["why"].as_str().unwrap_or_default())));
     }
+    out.push_str(blending(report));
     out.push_str(&shares(report));
     out.push_str(&times(report));
     out
@@ -95,6 +96,19 @@ fn why(name: &str) -> &'static str {
         "not_stored" => "not stored",
         "ends_the_prompt" => "computed every time",
         "slow_to_load" => "stored, but loading would take longer",
+        _ => "",
+    }
+}
+
+/// Why passages are not blended, where none is.
+fn blending(report: &Value) -> &'static str {
+    match report["blending"].as_str() {
+        Some("not_calibrated") => {
+            "\npassages are reused only where they are exact: the model is not calibrated (`ragstone calibrate`)\n"
+        }
+        Some("not_good_enough") => {
+            "\npassages are reused only where they are exact: no way of blending keeps the model's answers\n"
+        }
         _ => "",
     }
 }
@@ -173,6 +187,8 @@ mod tests {
         assert!(text.contains("layers 0 to 1 compute all of it, the others 15.0 %"), "{text}");
         assert!(text.contains("together                      50.0          49.5"), "{text}");
         assert!(text.contains("without host                  61.0"), "{text}");
-        assert!(!text.contains('\u{1b}'));
+        assert!(!text.contains('\u{1b}') && !text.contains("calibrated"));
+        let plain = table(&json!({ "report": { "segments": [], "blending": "not_calibrated" } }));
+        assert!(plain.contains("`ragstone calibrate`"), "{plain}");
     }
 }
