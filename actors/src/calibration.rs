@@ -60,6 +60,8 @@ const QUICK_RULES: [Rule; 4] = [Rule::Cacheblend, Rule::CacheblendK, Rule::First
 const QUICK_PROMPTS: usize = 64;
 /// Fewer prompts say nothing.
 const LEAST_PROMPTS: usize = 8;
+/// Tokens of all answers together: of each, 2 KiB of the full prefill's distribution are kept.
+const MOST_TOKENS: usize = 51_200;
 /// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. In bf16 it
 /// is two units in the last place of a logit between 16 and 32.
 const TIE_BF16: f32 = 0.25;
@@ -70,8 +72,7 @@ const IDLE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a calibration is made of.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Calibrate {
     /// Questions with their passages; none given: of the collection, or those that come with ragstone.
     pub questions: Vec<Asked>,
@@ -112,6 +113,9 @@ impl Calibrate {
         }
         if !(1..=256).contains(&self.tokens) {
             return bad("`tokens` must lie between 1 and 256");
+        }
+        if self.prompts * self.tokens > MOST_TOKENS {
+            return bad("`prompts` times `tokens` must be at most 51200");
         }
         if !(0.0..=1.0).contains(&self.fidelity) {
             return bad("`fidelity` must lie between 0 and 1, such as 0.99");

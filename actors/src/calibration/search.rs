@@ -57,7 +57,7 @@ pub fn ways(layers: usize, rules: &[Rule], cost: impl Fn(Selection, f32) -> f64)
         let own = Selection::by(rule);
         let looked_at: Vec<usize> = match rule {
             _ if !rule.has_layer() || !rule.looks() => vec![own.layer],
-            // Where its layer 0 would be the first that chooses, another name for it is no other way.
+            // On layer 0 nothing deviates: there cacheblend would choose on layer 1, which is tried as such.
             _ => LAYERS.into_iter().filter(|layer| *layer < layers && own.takes_layer(*layer)).collect(),
         };
         for layer in looked_at {

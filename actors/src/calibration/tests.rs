@@ -83,6 +83,7 @@ fn what_makes_no_sense_is_named() {
     for (wanted, word) in [
         (Calibrate { prompts: 7, ..Calibrate::default() }, "prompts"),
         (Calibrate { tokens: 999, ..Calibrate::default() }, "tokens"),
+        (Calibrate { prompts: 1000, tokens: 256, ..Calibrate::default() }, "51200"),
         (Calibrate { fidelity: f64::NAN, ..Calibrate::default() }, "fidelity"),
         (Calibrate { questions: vec![asked.clone()], ..Calibrate::default() }, "passage"),
     ] {

@@ -50,18 +50,9 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
 fn question(passages: &[(&str, &str)], reuse: Reuse) -> Question {
     let document = |(title, text): &(&str, &str)| InlineDocument { title: (*title).into(), text: (*text).into() };
     let context = Some(Context { documents: passages.iter().map(document).collect(), ..Context::default() });
-    Question {
-        input: Input::Chat { messages: vec![ChatMessage::new("user", QUESTION)], context },
-        sampling: SamplingParams { max_tokens: 4, temperature: 0.0, ..SamplingParams::default() },
-        answers: 1,
-        reuse,
-        explain: false,
-        selection: None,
-        root: RootCut::Whole,
-        tenant: String::new(),
-        caller: Caller::default(),
-        deadline: Duration::from_secs(60),
-    }
+    let input = Input::Chat { messages: vec![ChatMessage::new("user", QUESTION)], context };
+    let sampling = SamplingParams { max_tokens: 4, temperature: 0.0, ..SamplingParams::default() };
+    Question { sampling, ..super::tests::question(input, reuse, 4) }
 }
 
 async fn ask(ragstone: &Ragstone, passages: &[(&str, &str)], reuse: Reuse) -> Answer {
@@ -158,15 +149,12 @@ async fn where_the_rule_is_broken_the_attack_works() {
     let reused = seen(&ask(&ragstone, &others, Reuse::Ratio(0.0)).await);
     assert_eq!((full.0.as_str(), reused.0.as_str(), reused.2), ("3", "7", "blend"), "what he said is believed");
     // And it survives recomputing half, as the paper says of others, where half of the tokens are any.
-    let half = Selection { seed: 1, ..Selection::by(Rule::Random) };
-    let survives = (0..8).filter(|seed| {
-        let asked =
-            Question { selection: Some(Selection { seed: *seed, ..half }), ..question(&others, Reuse::Ratio(0.5)) };
-        let answer = tokio::task::block_in_place(|| {
-            tokio::runtime::Handle::current()
-                .block_on(async { ragstone.answer(asked).await.unwrap().collect().await.unwrap() })
-        });
-        answer.text.trim() == "7"
-    });
-    assert!(survives.count() > 0, "a share of the recomputed prompts still believes him");
+    let mut believed = 0;
+    for seed in 0..8 {
+        let selection = Some(Selection { seed, ..Selection::by(Rule::Random) });
+        let asked = Question { selection, ..question(&others, Reuse::Ratio(0.5)) };
+        let answer = ragstone.answer(asked).await.unwrap().collect().await.unwrap();
+        believed += usize::from(answer.text.trim() == "7");
+    }
+    assert!(believed > 0, "some of eight prompts still believe him");
 }

@@ -82,7 +82,7 @@ fn assistant(content: &str) -> ChatMessage {
     ChatMessage::new("assistant", content)
 }
 
-fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Question {
+pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Question {
     Question {
         input,
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },

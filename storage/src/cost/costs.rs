@@ -39,7 +39,6 @@ pub struct PrefillCost {
     /// What writing a byte of stored KV into its blocks takes, its K rotated, in microseconds.
     pub place_us_per_byte: f64,
     /// What looking at an attention weight takes, of one token to one other in one layer, the mean over heads, in microseconds.
-    #[serde(default)]
     pub look_us_per_weight: f64,
     /// What prompts took lately, by what the grid says.
     pub scale: f64,

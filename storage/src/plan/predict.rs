@@ -94,10 +94,11 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
     ];
     let mut loads = Loads::new(parts, costs, layers);
     let (mut now, mut compute, mut place, mut wait) = (0.0_f64, 0.0, 0.0, 0.0);
-    // The question's attention is looked at once its rows have come to the layer.
     let look_us = if chooses { look_us(parts, share.choosing.looked, costs) } else { 0.0 };
+    // Behind the probe, or where there is none behind the layers that compute everything.
+    let looks_before = if probed > 0 { 1 } else { 2 };
     for (phase, (through, chunks)) in phases.into_iter().enumerate() {
-        if phase == usize::from(probed == 0) + 1 {
+        if phase == looks_before {
             now += look_us;
             compute += look_us;
         }

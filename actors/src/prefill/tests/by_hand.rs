@@ -22,16 +22,18 @@ impl Selector<Model> for Scripted {
     }
 }
 
-/// What each row looks at, added up over layers.
+/// What the rows from a slot on look at, added up over rows and layers.
 struct Watching {
     layers: Vec<usize>,
+    from: u32,
     weights: Vec<f32>,
 }
 
 impl Selector<Model> for Watching {
     fn select_by_attention(&mut self, seen: &Placed<'_, Model>) -> Keep {
         if self.layers.contains(&seen.layer) {
-            let weights = seen.attention_weights(0..seen.places.len());
+            let first = seen.places.slots.partition_point(|slot| *slot < self.from);
+            let weights = seen.attention_weights(first..seen.places.len());
             self.weights.resize(weights.cols(), 0.0);
             for row in 0..weights.rows() {
                 self.weights.iter_mut().zip(weights.row(row)).for_each(|(sum, weight)| *sum += weight);
@@ -100,7 +102,7 @@ fn a_probe_chooses_what_the_question_looks_at_over_stored_kv() {
         let rows: Vec<u32> = question.iter().map(|slot| tokens[*slot as usize]).collect();
         let places = Places::of(question.iter().copied(), &key_positions);
         let chunk = Chunk::embed(&bench.model, &rows, places, Wanted::Nothing).unwrap();
-        let mut watching = Watching { layers, weights: Vec::new() };
+        let mut watching = Watching { layers, from: 0, weights: Vec::new() };
         let rider = Rider { chunk, blocks: &blocks, key_positions: &key_positions, selector: Some(&mut watching) };
         Forward::new(&bench.model, &mut pool).pass(vec![rider]);
         let mut likely = blended.clone();
@@ -129,7 +131,7 @@ fn the_question_chooses_in_a_layer_that_every_token_has_reached() {
         let (mut pool, blocks) = stored_by_hand(&bench.model, &passages);
         let rows: Vec<u32> = all.iter().map(|slot| tokens[*slot as usize]).collect();
         let chunk = Chunk::embed(&bench.model, &rows, Places::of(all.iter().copied(), &key_positions), Wanted::Nothing);
-        let mut attention = QuestionIn { layer, from: 98, weights: Vec::new() };
+        let mut attention = Watching { layers: vec![layer], from: 98, weights: Vec::new() };
         let selector: &mut dyn Selector<Model> = &mut attention;
         let rider =
             Rider { chunk: chunk.unwrap(), blocks: &blocks, key_positions: &key_positions, selector: Some(selector) };
@@ -142,27 +144,6 @@ fn the_question_chooses_in_a_layer_that_every_token_has_reached() {
         let (done, _) = bench.ask_selecting(&prompt_of(&passages), options, false, selection);
         let off = difference(&done.logits, &by_hand(&bench.model, &passages, layer, &all, &chosen));
         assert!(off <= 1e-4, "layer {layer}: logits differ by {off}");
-    }
-}
-
-/// What the rows from a slot on look at in a layer.
-struct QuestionIn {
-    layer: usize,
-    from: u32,
-    weights: Vec<f32>,
-}
-
-impl Selector<Model> for QuestionIn {
-    fn select_by_attention(&mut self, seen: &Placed<'_, Model>) -> Keep {
-        if seen.layer == self.layer {
-            let first = seen.places.slots.partition_point(|slot| *slot < self.from);
-            let weights = seen.attention_weights(first..seen.places.len());
-            self.weights = vec![0.0; weights.cols()];
-            for row in 0..weights.rows() {
-                self.weights.iter_mut().zip(weights.row(row)).for_each(|(sum, weight)| *sum += weight);
-            }
-        }
-        Keep::All
     }
 }
 

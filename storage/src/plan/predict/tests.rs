@@ -88,6 +88,12 @@ fn a_probe_is_paid_before_the_blend_and_waits_for_its_layers_itself() {
     let slow = predict(&parts, share, &costs(20e3));
     assert!((slow.total_ms - (3.0 * 20.0 + 10.0 + 8.0 * 20.0)).abs() < 0.1, "{slow:?}");
     assert!((slow.wait_ms - (20.0 + 2.0 * 10.0)).abs() < 0.1, "{slow:?}");
+    // Looking at what 10 rows see of 110 slots, in two layers, a microsecond each.
+    let mut looking = costs(0.0);
+    looking.prefill.look_us_per_weight = 1.0;
+    let looked = |probed| Share { ratio: 0.1, choosing: Choosing { layer: 0, probed, looked: 2 } };
+    assert_near(predict(&parts, looked(3), &looking).total_ms, 30.0 + 160.0 + 2.2);
+    assert_near(predict(&parts, looked(0), &looking).total_ms, 160.0 + 2.2);
     // Nothing is chosen where all or nothing is recomputed.
     let all = Share { ratio: 1.0, ..share };
     assert_near(predict(&parts, all, &costs(0.0)).total_ms, 8.0 * 110.0);
