@@ -12,8 +12,8 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{Precision, Tier};
 use tokio::runtime::Handle;
 
-pub(crate) use self::loads::layer_loads;
-pub use self::loads::{Arrived, FailedLoad, LayerLoads, LoadedLayer, Waker};
+pub use self::loads::{Arrived, FailedLoad, LayerLoads, LoadedLayer, Lost, Read, ReadAhead, Waker};
+pub(crate) use self::loads::{WantedEntry, layer_loads};
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::Without;
 use crate::worker::Service;
@@ -26,6 +26,8 @@ pub struct Fusor {
     pub device: DeviceTier,
     /// Blocking threads for look-ups and loads.
     pub runtime: Handle,
+    /// Memory for what is read ahead of its use.
+    pub ahead: ReadAhead,
 }
 
 /// One prompt to fuse.
@@ -103,9 +105,10 @@ impl Fusor {
         Ok(look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.segments)?)
     }
 
-    /// Reads what the plan reuses on a blocking thread; the readers pin it until then. What is on the device is not read.
+    /// Reads what the plan reuses on blocking threads; the readers pin it until then. What is on the device is not read, nor layers that a
+    /// blend computes as a whole.
     fn start_loads(&self, plan: &LoadPlan, residency: &Residency) -> Result<LayerLoads> {
-        let mut readers = Vec::new();
+        let (mut wanted, mut layers) = (Vec::new(), 0);
         for planned in &plan.segments {
             let key = match planned.source {
                 Source::Load { tier: Tier::Device, .. } | Source::Compute => continue,
@@ -118,13 +121,26 @@ impl Fusor {
                 let message = format!("entry {key} is only close to what was computed, and was planned as exact");
                 return Err(Error::new(ErrorKind::Internal, message));
             }
-            readers.push((planned.segment, self.store.open_found(found)));
+            layers = found.header.layers;
+            let from = match planned.source {
+                Source::Blend { .. } => plan.choosing.reads_from(plan.ratio, layers),
+                Source::Load { .. } | Source::Compute => 0,
+            };
+            if from < layers {
+                let reader = match plan.is_well_kept_in(found.tier) {
+                    true => self.store.open_sparing(found),
+                    false => self.store.open_found(found),
+                };
+                wanted.push(WantedEntry { segment: planned.segment, reader, from });
+            }
         }
-        if readers.is_empty() {
+        if wanted.is_empty() {
             return Ok(LayerLoads::none());
         }
-        let (loads, load) = layer_loads(readers);
-        self.runtime.spawn_blocking(load);
+        let (loads, lanes) = layer_loads(wanted, layers, &self.ahead);
+        for lane in lanes {
+            self.runtime.spawn_blocking(lane);
+        }
         Ok(loads)
     }
 }

@@ -226,11 +226,12 @@ impl Pipeline {
         Ok(ran)
     }
 
-    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone.
+    /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not done as planned.
     fn learn(&self, ran: &Sequence) {
         let (prefill, prediction) = (&ran.prefill, ran.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
-        if let Some(prediction) = prediction.filter(|_| was_alone) {
+        let as_planned = ran.late_misses == 0;
+        if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
             self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
     }
@@ -344,6 +345,7 @@ fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
         selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.choosing.layer),
         predicted: sequence.plan.prediction,
         without: sequence.without.clone(),
+        in_tiers: sequence.plan.in_tiers.clone(),
         segments: SegmentReport::all(&sequence.plan),
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,

@@ -19,6 +19,7 @@
 //! are those of an uncut prefill. A chunk whose layer has not been loaded stops before it and goes on in a later pass.
 
 mod choice;
+mod mend;
 mod selector;
 mod walk;
 
@@ -34,6 +35,7 @@ use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::plan::LoadPlan;
 
+use self::mend::CatchUp;
 pub(crate) use self::selector::splitmix64;
 pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
@@ -75,6 +77,10 @@ pub struct Prefilled {
     pub is_finite: bool,
     /// Where each token's KV came from.
     pub account: TokenAccount,
+    /// What was done in the end: what could not be loaded was computed.
+    pub plan: LoadPlan,
+    /// What could not be loaded, to be dropped.
+    pub late_misses: Vec<FailedLoad>,
     /// What was loaded.
     pub loads: Vec<TierLoad>,
     /// Time spent waiting for a layer, in milliseconds.
@@ -146,6 +152,8 @@ pub struct Prefill<B: Backend> {
     parked: Vec<Chunk<B>>,
     /// Chunks of chosen rows that go on behind `chunk`.
     following: VecDeque<Chunk<B>>,
+    /// Rows that are computed instead of a load that failed.
+    catch_up: Option<CatchUp<B>>,
     /// The longest chunk that was asked for: chosen rows are cut by it.
     chunk_rows: usize,
     computing_ms: f64,
@@ -164,6 +172,7 @@ impl<B: Backend> Prefill<B> {
             chunk: None,
             parked: Vec::new(),
             following: VecDeque::new(),
+            catch_up: None,
             chunk_rows: 1,
             computing_ms: 0.0,
         }
@@ -172,7 +181,9 @@ impl<B: Backend> Prefill<B> {
     /// Whether a pass can take it along now, or its failure be told; if not, the layer that it waits for has not been loaded.
     pub fn is_ready(&mut self) -> bool {
         let layer = self.chunk.as_ref().map_or(0, Chunk::layer);
-        self.walk.can_enter(layer)
+        let is_ready = self.walk.can_enter(layer);
+        self.mend();
+        is_ready
     }
 
     /// Whether its walk has met a device that is lost.
@@ -204,7 +215,15 @@ impl<B: Backend> Prefill<B> {
     pub fn next_rows(&self, budget: usize) -> usize {
         match &self.chunk {
             Some(chunk) => chunk.places().len(),
-            None => budget.min(self.rows.len() - self.embedded),
+            None => budget.min(self.to_embed().len()),
+        }
+    }
+
+    /// Slots that chunks are still to be made of, ascending: of those that catch up first.
+    fn to_embed(&self) -> &[u32] {
+        match &self.catch_up {
+            Some(catch_up) => &catch_up.rows[catch_up.embedded..],
+            None => &self.rows[self.embedded..],
         }
     }
 
@@ -215,14 +234,15 @@ impl<B: Backend> Prefill<B> {
         let following = self.following.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let parked = self.parked.iter().map(|chunk| chunk.places().len()).sum::<usize>();
         let chosen = (parked as f32 * self.walk.plan.ratio).ceil() as usize;
-        self.rows.len() - self.embedded + under_way + following + chosen
+        let behind = self.catch_up.as_ref().map_or(0, CatchUp::rows_left);
+        self.rows.len() - self.embedded + behind + under_way + following + chosen
     }
 
     /// Slots that must have blocks before a pass takes such rows along.
     pub fn slots_needed(&self, rows: usize) -> usize {
         let end = match &self.chunk {
             Some(chunk) => chunk.places().slots.last().copied(),
-            None => self.rows.get(..self.embedded + self.next_rows(rows)).and_then(<[u32]>::last).copied(),
+            None => self.to_embed()[..self.next_rows(rows)].last().copied(),
         };
         self.walk.stored_end().max(end.map_or(0, |slot| slot as usize + 1))
     }
@@ -252,11 +272,15 @@ impl<B: Backend> Prefill<B> {
     }
 
     fn embed(&mut self, backend: &B, rows: usize) -> Result<Chunk<B>, PrefillError> {
-        let rows = &self.rows[self.embedded..self.embedded + self.next_rows(rows)];
+        let rows = &self.to_embed()[..self.next_rows(rows)];
         let tokens: Vec<u32> = rows.iter().map(|row| self.walk.tokens[*row as usize]).collect();
-        let places = Places::of(rows.iter().copied(), &self.key_positions);
-        self.embedded += rows.len();
-        let is_last = self.embedded == self.rows.len() && !self.walk.is_probing();
+        let (count, places) = (rows.len(), Places::of(rows.iter().copied(), &self.key_positions));
+        let embedded = match &mut self.catch_up {
+            Some(catch_up) => &mut catch_up.embedded,
+            None => &mut self.embedded,
+        };
+        *embedded += count;
+        let is_last = self.catch_up.is_none() && self.embedded == self.rows.len() && !self.walk.is_probing();
         let wanted = if is_last { Wanted::Last } else { Wanted::Nothing };
         Ok(Chunk::embed(backend, &tokens, places, wanted)?)
     }
@@ -285,7 +309,11 @@ impl<B: Backend> Prefill<B> {
                     }
                 }
             },
-            Outcome::Stopped(chunk) => self.chunk = Some(chunk),
+            Outcome::Stopped(chunk) if self.catch_up.is_some() => self.caught_up(backend, chunk),
+            Outcome::Stopped(chunk) => {
+                self.chunk = Some(chunk);
+                self.mend();
+            }
             Outcome::Done(_) if self.walk.is_probing() => self.end_probe(),
             Outcome::Done(rows) => {
                 self.chunk = self.following.pop_front();
@@ -328,6 +356,7 @@ impl<B: Backend> Prefill<B> {
             self.following.push_back(Chunk::join(backend, &parts, wanted));
         }
         self.chunk = self.following.pop_front();
+        self.walk.mending.is_too_late = !self.following.is_empty() || self.walk.chooses_on_every_layer();
     }
 
     /// Counts time that passes spent on it.
@@ -355,8 +384,11 @@ pub fn prefill<B: Backend>(
 ) -> Result<Prefilled, PrefillError> {
     let mut prefill = Prefill::new(backend, prompt);
     loop {
-        if !prefill.is_ready() && !prefill.walk.wait(PATIENCE) {
-            prefill.give_up_load(PATIENCE);
+        if !prefill.is_ready() {
+            if !prefill.walk.wait(PATIENCE) {
+                prefill.give_up_load(PATIENCE);
+            }
+            prefill.mend();
         }
         let started = prefill.walk.env.stopwatch();
         let rider = prefill.rider(backend, chunk_rows, blocks)?;

@@ -123,7 +123,8 @@ impl Ragstone {
             let name = loaded.fingerprint.to_string();
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
             let known = Known::new(&settings, known);
-            let costs = costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?;
+            let costs =
+                costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?.at(settings.prices);
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {

@@ -1,6 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
-use ragstone_storage::plan::{LoadPlan, Prediction, SegmentPlan, SegmentPrediction, Source, Why};
+use ragstone_storage::plan::{InTier, LoadPlan, Prediction, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::residency::SegmentKind;
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
@@ -124,6 +124,10 @@ pub struct ReuseReport {
     /// What would have been predicted if a tier had had nothing, where that was asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<Without>,
+    /// What it was predicted to take if all that it loads were in one tier, and what keeping that there costs a month: the tiers that are
+    /// known, the fastest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub in_tiers: Vec<InTier>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
     /// Where the time to the first token went.

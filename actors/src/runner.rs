@@ -49,6 +49,7 @@ pub(crate) struct Run {
 
 /// A prefilled prompt.
 pub(crate) struct Ran<T> {
+    /// What was done in the end.
     pub plan: LoadPlan,
     pub prefill: PrefillReport,
     /// Where its answers come out.
@@ -61,7 +62,8 @@ pub(crate) struct Ran<T> {
 }
 
 impl Runner {
-    /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped and planned around.
+    /// Looks up, plans, loads and prefills. An entry that turns out bad while it loads is dropped, and computed or, where it is too late
+    /// for that, planned around.
     /// `decode` makes the answers that are to follow, anew for each attempt.
     pub(crate) async fn run<T>(
         &self,
@@ -86,7 +88,7 @@ impl Runner {
             let (decode, outputs) = decode(&plan, &tokens);
             let request = PrefillRequest {
                 tokens: tokens.clone(),
-                plan: plan.clone(),
+                plan,
                 loads,
                 device,
                 selection: *selection,
@@ -97,7 +99,12 @@ impl Runner {
                 within: remaining(*deadline)?,
             };
             match self.prefiller.ask(request, remaining(*deadline)?).await? {
-                Ok(prefill) => {
+                Ok(mut prefill) => {
+                    for failed in std::mem::take(&mut prefill.late_misses) {
+                        late_misses += 1;
+                        self.late_miss(failed).await;
+                    }
+                    let plan = prefill.plan.clone();
                     return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses, without });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::simd;
+use ragstone_storage::cost::Prices;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
@@ -56,6 +57,9 @@ pub struct Settings {
     pub object_timeout_ms: u64,
     /// Whether the disk and object storage take everything (`always`), or what loads faster than it computes (`cost`).
     pub kv_admission: AdmissionRule,
+    /// What keeping KV costs in money: the plan says in which tier it costs least without a prompt being slower, and an entry that does
+    /// as well where it is takes nobody's room in a dearer one.
+    pub prices: Prices,
     /// Whether a model that was not calibrated is blended all the same. Else it reuses what is exact, and no more.
     pub blend_uncalibrated: bool,
     /// Whether a model that was not calibrated is, by itself, once there is nothing else to do.
@@ -121,6 +125,7 @@ impl Default for Settings {
             object_gc_interval_s: 3600,
             object_timeout_ms: 3000,
             kv_admission: AdmissionRule::Cost,
+            prices: Prices::default(),
             blend_uncalibrated: false,
             calibrate_when_idle: true,
             recompute_ratio: None,
@@ -181,6 +186,9 @@ impl Settings {
         }
         if self.object_timeout_ms == 0 {
             return bad("object_timeout_ms", "must be at least 1");
+        }
+        if !self.prices.is_valid() {
+            return bad("prices", "must be numbers that are not negative");
         }
         if self.object_url.is_none() && self.object_options != ConnectionOptions::default() {
             return bad("object_options", "has no meaning without `object_url`");

@@ -71,7 +71,7 @@ def load(folder):
     from vocabulary import Encoder
     folder = Path(folder)
     config, weights = json.loads((folder / "config.json").read_text()), load_file(folder / "model.safetensors")
-    model, heads = Model(config["vocab_size"], config["num_hidden_layers"]), lambda i, names, part: torch.cat(
+    model, heads = Model(config), lambda i, names, part: torch.cat(
         [weights[f"model.layers.{i}.{part}.{n}_proj.weight"] for n in names])
     state = {"embed.weight": weights["model.embed_tokens.weight"], "norm.weight": weights["model.norm.weight"]}
     for i in range(config["num_hidden_layers"]):

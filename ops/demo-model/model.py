@@ -7,9 +7,13 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import nn
 
-SHAPE = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 5, "num_attention_heads": 6,
-         "num_key_value_heads": 2, "head_dim": 32, "rope_theta": 1000000.0, "rms_norm_eps": 1e-5,
-         "max_position_embeddings": 4096}
+DEMO = {"hidden_size": 192, "intermediate_size": 384, "num_hidden_layers": 5, "num_attention_heads": 6,
+        "num_key_value_heads": 2, "head_dim": 32, "rope_theta": 1000000.0, "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096}
+# The bundled model's shape, and those of two that calibration is tried on (see README.md).
+SHAPES = {"demo": DEMO,
+          "deep": DEMO | {"num_hidden_layers": 7},
+          "wide": DEMO | {"num_hidden_layers": 4, "head_dim": 64, "rope_theta": 10000.0}}
 
 
 class Layer(nn.Module):
@@ -49,11 +53,11 @@ def rotate(x, cos, sin):
 class Model(nn.Module):
     """forward(ids [rows, length], positions, mask [rows, 1, length, length] bool, chosen) -> logits of `chosen` places."""
 
-    def __init__(self, vocab, layers=None):
+    def __init__(self, shape):
+        """`shape`: one of SHAPES with `vocab_size`, or a config.json that `export` wrote."""
         super().__init__()
-        self.config = dict(SHAPE, vocab_size=vocab, num_hidden_layers=layers or SHAPE["num_hidden_layers"])
-        c = self.config
-        self.embed = nn.Embedding(vocab, c["hidden_size"])
+        self.config = c = dict(shape)
+        self.embed = nn.Embedding(c["vocab_size"], c["hidden_size"])
         nn.init.normal_(self.embed.weight, std=0.1)
         self.layers = nn.ModuleList(Layer(c) for _ in range(c["num_hidden_layers"]))
         self.norm = nn.RMSNorm(c["hidden_size"], eps=c["rms_norm_eps"])

@@ -1,5 +1,5 @@
-"""Writes the sample corpus, its questions, fifty held-out questions with passages of their own (examples/world), and the questions that
-`ragstone calibrate` comes with.
+"""Writes the sample corpus, its questions, fifty held-out questions with passages of their own (examples/world), the questions that
+`ragstone calibrate` comes with, and those for the models of tests/models.
 
 All from worlds of the test split, those of the calibration of the dev split: no training world has their combinations of names. Documents are Markdown (title in the heading), plain text (title in the file
 name) and JSON lines (`title`, `text`).
@@ -16,6 +16,7 @@ SHOWN = ("How many bells are owned by Lodor Nevgan?", "Who owns more bells, Jovi
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
 HELD_OUT = {"T1": 10, "T2": 20, "T3": 20}
 CALIBRATION = (24, 5)  # questions of each type, seed
+OTHERS = {"calibration": ("dev", 36, 7), "questions": ("test", 50, 7)}  # of tests/models: split, questions of each type, seed
 
 
 def write_corpus(pages, folder):
@@ -67,17 +68,28 @@ def fifty():
     return chosen
 
 
-def calibration():
+def unanswered(items):
     """Questions and passages without answers, as `ragstone calibrate` reads them."""
     page = lambda p: {"title": p["title"], "text": p["text"]}
-    return [{"question": item["question"], "ctxs": [page(p) for p in item["ctxs"]]}
-            for item in held_out("dev", *CALIBRATION)]
+    return [{"question": item["question"], "ctxs": [page(p) for p in item["ctxs"]]} for item in items]
+
+
+def lines(items):
+    return "[\n" + ",\n".join(map(json.dumps, items)) + "\n]\n"
+
+
+def of_others(name):
+    """Small worlds without comparisons: what the wide model was trained on."""
+    split, each, seed = OTHERS[name]
+    items = held_out(split, each, seed, "bridge", ("T1", "T2"))
+    return unanswered(items) if name == "calibration" else items
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--out", default="../../examples/world")
     p.add_argument("--calibration", default="../../actors/src/calibration/bundled.json")
+    p.add_argument("--others", default="../../tests/models")
     args = p.parse_args()
     out = Path(args.out)
     rng = random.Random(f"sample:{SEED}")
@@ -87,8 +99,11 @@ def main():
     write_corpus(pages, out / "corpus")
     questions = choose(made, rng)
     (out / "questions.json").write_text(json.dumps(questions, indent=1) + "\n")
-    (out / "held-out.json").write_text("[\n" + ",\n".join(map(json.dumps, fifty())) + "\n]\n")
-    Path(args.calibration).write_text(json.dumps(calibration(), separators=(",", ":")) + "\n")
+    (out / "held-out.json").write_text(lines(fifty()))
+    bundled = unanswered(held_out("dev", *CALIBRATION))
+    Path(args.calibration).write_text(json.dumps(bundled, separators=(",", ":")) + "\n")
+    for name in OTHERS:
+        (Path(args.others) / f"{name}.json").write_text(lines(of_others(name)))
     print(len(pages), "documents,", len(questions), "questions")
 
 

@@ -8,7 +8,7 @@ is the asked name. Which fact is asked for, and all the rest, is left to trainin
 import torch
 
 BACK = (1, 2, 3, 4, 5, 6)  # tokens that the heads of layer 0 look back
-FAST = 5                   # pairs of a head's dimensions that rotary turns too fast for content
+SLOW = 11                  # pairs of a head's dimensions, the slowest, that compare content at any distance
 
 
 class Slots:
@@ -17,7 +17,7 @@ class Slots:
     def __init__(self, width, dim, seed):
         self.basis = torch.linalg.qr(torch.randn(width - 1, width - 1, generator=torch.Generator().manual_seed(seed)))[0]
         self.used, self.dim = 0, dim
-        self.slow = [i for i in range(dim) if i % (dim // 2) >= FAST]
+        self.slow = [i for i in range(dim) if i % (dim // 2) >= dim // 2 - SLOW]
 
     def take(self):
         """[dim, width]: a slot's rows at the slow dimensions of a head, zero at the fast ones."""
@@ -82,3 +82,16 @@ def shape_heads(model, seed, ids):
         second.prefer(1, said / said.norm(), 1.5)
     third.match(0, back[2], code, [back[4], back[4], code], [0.3 * copy] * 3, 1.5)
     third.match(1, back[3], code, [back[5]] * 3, [0.3 * copy] * 3, 1.5)
+
+
+@torch.no_grad()
+def grow(model, smaller):
+    """Makes `model`, which has more layers, compute what `smaller` does: the new layers stand behind the first and add nothing at first."""
+    state, new = dict(smaller.state_dict()), len(model.layers) - len(smaller.layers)
+    own = model.state_dict()
+    for name, value in state.items():
+        if name.startswith("layers."):
+            _, layer, rest = name.split(".", 2)
+            name = f"layers.{int(layer) + (new if int(layer) else 0)}.{rest}"
+        own[name] = value
+    model.load_state_dict(own)

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 
 import prompt
-from evaluate import free_running
-from model import Model, export
-from start import shape_heads
+from evaluate import free_running, load
+from model import SHAPES, Model, export
+from start import grow, shape_heads
 from vocabulary import Encoder
 from world import LEVELS, World, held_out
 
@@ -27,6 +27,7 @@ from world import LEVELS, World, held_out
 STAGES = [("seed", 144, 144, 12), ("bridge", 208, 208, 8), ("compare", 272, 272, 7), ("full", 464, 336, 4)]
 HIDE, CONTEXT_WEIGHT, CONTEXT_EVERY, EOS = 0.9, 0.2, 4, 2
 PASS_MARK, EASIER_EVERY = 0.9, 3
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 PATIENCE = (2, 3, 4)  # millions of tokens in a stage, after which the next begins anyway
 
 
@@ -130,8 +131,9 @@ def dev_set(stage, each=40):
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal by Newton-Schulz steps (Jordan et al. 2024), for the matrices of the layers."""
 
-    def __init__(self, params, momentum=0.95):
+    def __init__(self, params, dtype, momentum=0.95):
         super().__init__(params, {"lr": 0.0, "momentum": momentum})
+        self.dtype = dtype
 
     @torch.no_grad()
     def step(self):
@@ -139,13 +141,13 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 mean = self.state[p].setdefault("mean", torch.zeros_like(p))
                 mean.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonal(p.grad.lerp(mean, group["momentum"]))
+                update = orthogonal(p.grad.lerp(mean, group["momentum"]), self.dtype)
                 p.add_(update, alpha=-group["lr"] * max(1.0, p.shape[0] / p.shape[1]) ** 0.5)
 
 
-def orthogonal(matrix, steps=5):
+def orthogonal(matrix, dtype, steps=5):
     """About U V^T of the singular value decomposition U S V^T."""
-    x = matrix.bfloat16()
+    x = matrix.to(dtype)
     x = x / (x.norm() + 1e-7)
     tall = x.shape[0] > x.shape[1]
     x = x.mT if tall else x
@@ -161,13 +163,16 @@ class Run:
     def __init__(self, a, encode, device):
         self.a, self.device = a, device
         torch.manual_seed(a.seed)
-        self.model = Model(encode.tokenizer.get_vocab_size(), a.layers)
-        shape_heads(self.model, a.seed, encode.ids(" is", " of"))
+        self.model = Model(SHAPES[a.shape] | {"vocab_size": encode.tokenizer.get_vocab_size()})
+        if a.grow:
+            grow(self.model, load(a.grow)[0])
+        else:
+            shape_heads(self.model, a.seed, encode.ids(" is", " of"))
         self.model.to(device)
         matrices = [p for n, p in self.model.named_parameters() if p.dim() == 2 and "embed" not in n]
         others = [p for n, p in self.model.named_parameters() if p.dim() == 1]
         groups = [{"params": others}, {"params": [self.model.embed.weight], "lr_scale": 0.5}]
-        self.optimizers = [torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0), Muon(matrices)]
+        self.optimizers = [torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0), Muon(matrices, DTYPES[a.dtype])]
         self.at = {"step": 0, "stage": a.stage, "in_stage": 0, "tokens": 0, "seconds": 0.0}
         self.averages = {}  # of what was reported, moving
 
@@ -198,7 +203,7 @@ class Run:
             draw = random.Random(self.at["step"])
             stage = max(draw.randrange(stage), draw.randrange(stage))   # easier worlds stay in the mix
         b = {k: v.to(self.device) for k, v in batch(encode, self.a.seed, self.at["step"], stage).items()}
-        with torch.autocast(self.device, torch.bfloat16):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.a.dtype == "bf16"):
             loss, hits = loss_of(self.model, b)
         self.model.zero_grad()
         loss.backward()
@@ -263,7 +268,9 @@ def arguments():
     p.add_argument("--tokens", type=float, default=13, help="millions of tokens in all")
     p.add_argument("--lr", type=float, default=2e-3, help="AdamW's, for the norms and, halved, the embedding")
     p.add_argument("--muon-lr", type=float, default=6e-3, help="Muon's, for the matrices of the layers")
-    p.add_argument("--layers", type=int)
+    p.add_argument("--shape", choices=SHAPES, default="demo", help="the model's shape (model.py)")
+    p.add_argument("--grow", metavar="FOLDER", help="begin with this smaller model, whose layers but the first stand at the end")
+    p.add_argument("--dtype", choices=DTYPES, default="bf16", help="of the arithmetic; f32 where the processor has no bf16")
     p.add_argument("--stage", type=int, default=0, help="first stage to train, also of a resumed run")
     p.add_argument("--last", type=int, default=len(STAGES) - 1, help="last stage to go to")
     p.add_argument("--every", type=int, default=50, help="steps between reports and saves")

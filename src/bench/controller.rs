@@ -126,10 +126,10 @@ fn ways(floor: f32, choosing: Choosing) -> Vec<(String, PlanOptions)> {
     ways
 }
 
-/// Makes each read take as long as a disk of that speed would.
+/// Makes reads take as long as a disk of that speed would, which carries one after the other.
 fn slow_down(env: &Env, bench: &Bench, gb_per_s: f64) {
     let delay = bench.frame_bytes() as f64 / (gb_per_s * 1e9);
-    env.set_fail_point("disk.read_frame", FailMode::Delay(Duration::from_secs_f64(delay)), 1);
+    env.set_fail_point("disk.read_frame", FailMode::Line(Duration::from_secs_f64(delay)), 1);
 }
 
 fn sample(bench: &mut Bench, options: &PlanOptions, samples: &mut Samples) -> Result<()> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ragstone_actors::eviction::{Evictor, Keep};
-use ragstone_actors::fusion::{Fuse, Fusor};
+use ragstone_actors::fusion::{Fuse, Fusor, ReadAhead};
 use ragstone_actors::prefill::{PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
 use ragstone_kernels::config::ModelConfig;
@@ -262,7 +262,7 @@ impl Bench {
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
-        let fusor = Arc::new(Fusor { store, device, runtime });
+        let fusor = Arc::new(Fusor { store, device, runtime, ahead: ReadAhead::default() });
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
         let prefix = fused.plan.device_tokens() as usize;

@@ -95,6 +95,7 @@ fn why(name: &str) -> &'static str {
         "stored_closely" => "computed behind others: blended",
         "not_stored" => "not stored",
         "ends_the_prompt" => "computed every time",
+        "late_miss" => "stored, but could not be loaded",
         "slow_to_load" => "stored, but loading would take longer",
         _ => "",
     }
@@ -135,7 +136,8 @@ fn times(report: &Value) -> String {
         .into_iter()
         .flatten()
         .filter_map(|load| load["ms"].as_f64())
-        .fold(0.0, |sum, ms| sum + ms);
+        // Tiers are read at the same time.
+        .fold(0.0, f64::max);
     let measured = |name: &str| ttft[name].as_f64().unwrap_or(0.0);
     let rows = [
         ("loads", "load_ms", loads),
@@ -151,6 +153,29 @@ fn times(report: &Value) -> String {
     for without in report["without"].as_array().into_iter().flatten() {
         let tier = without["tier"].as_str().unwrap_or_default();
         let _ = writeln!(out, "{:<20}{:>14.1}", format!("without {tier}"), without["total_ms"].as_f64().unwrap_or(0.0));
+    }
+    out.push_str(&prices(report));
+    out
+}
+
+/// What the prompt would take, and cost to keep, if all that it loads were in one tier.
+fn prices(report: &Value) -> String {
+    let tiers: Vec<&Value> = report["in_tiers"].as_array().into_iter().flatten().collect();
+    let price = |at: &Value| at["a_month"].as_f64().unwrap_or(0.0);
+    let hiding = tiers.iter().filter(|at| at["hides"].as_bool().unwrap_or(false));
+    let cheapest = hiding.min_by(|left, right| price(left).total_cmp(&price(right))).map(|at| at["tier"].clone());
+    let mut out = String::new();
+    if !tiers.is_empty() {
+        let _ = writeln!(out, "\n{:<20}{:>14}{:>14}", "all loaded from", "predicted ms", "price a month");
+    }
+    for at in tiers {
+        let note = match (at["hides"].as_bool().unwrap_or(false), cheapest.as_ref() == Some(&at["tier"])) {
+            (true, true) => "  loads hide: the cheapest that does",
+            (true, false) => "  loads hide",
+            (false, _) => "",
+        };
+        let (tier, ms) = (at["tier"].as_str().unwrap_or_default(), at["total_ms"].as_f64().unwrap_or(0.0));
+        let _ = writeln!(out, "{tier:<20}{ms:>14.1}{:>14.6}{note}", price(at));
     }
     out
 }
@@ -177,6 +202,11 @@ mod tests {
                 "ratio": 0.15, "selection_layer": 2,
                 "predicted": { "total_ms": 50.0, "load_ms": 2.5, "compute_ms": 48.0, "wait_ms": 1.0 },
                 "without": [{ "tier": "host", "total_ms": 61.0 }],
+                "in_tiers": [
+                    { "tier": "host", "total_ms": 50.0, "a_month": 0.25, "hides": true },
+                    { "tier": "disk", "total_ms": 50.5, "a_month": 0.008, "hides": true },
+                    { "tier": "object", "total_ms": 90.0, "a_month": 0.001, "hides": false },
+                ],
                 "loads": [{ "tier": "host", "ms": 2.0 }],
                 "ttft": { "compute_ms": 49.0, "load_wait_ms": 0.5 },
             },
@@ -187,6 +217,10 @@ mod tests {
         assert!(text.contains("layers 0 to 1 compute all of it, the others 15.0 %"), "{text}");
         assert!(text.contains("together                      50.0          49.5"), "{text}");
         assert!(text.contains("without host                  61.0"), "{text}");
+        assert!(
+            text.contains("disk                          50.5      0.008000  loads hide: the cheapest that does"),
+            "{text}"
+        );
         assert!(!text.contains('\u{1b}') && !text.contains("calibrated"));
         let plain = table(&json!({ "report": { "segments": [], "blending": "not_calibrated" } }));
         assert!(plain.contains("`ragstone calibrate`"), "{plain}");

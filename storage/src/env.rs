@@ -30,6 +30,8 @@ struct Inner {
     fail_points: Mutex<HashMap<String, FailPoint>>,
     /// Told of every failpoint that is set: what hangs at one looks again.
     set: Condvar,
+    /// Held by who is served at a [`FailMode::Line`].
+    line: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -56,6 +58,8 @@ pub enum FailMode {
     Error(ErrorKind),
     /// Takes so long: a slow disk, a busy processor.
     Delay(Duration),
+    /// Takes so long, one after the other: a medium whose bandwidth is shared.
+    Line(Duration),
     /// Does not come back before the failpoint is set again: a disk that hangs, however slow the machine.
     Hang,
     /// Panics.
@@ -128,6 +132,7 @@ impl Env {
             random_state: AtomicU64::new(seed),
             armed: AtomicBool::new(false),
             fail_points: Mutex::new(HashMap::new()),
+            line: Mutex::default(),
             set: Condvar::new(),
         }))
     }
@@ -240,6 +245,11 @@ impl Env {
         match mode {
             FailMode::Off => Ok(()),
             FailMode::Delay(time) => {
+                std::thread::sleep(time);
+                Ok(())
+            }
+            FailMode::Line(time) => {
+                let _turn = self.0.line.lock().unwrap_or_else(PoisonError::into_inner);
                 std::thread::sleep(time);
                 Ok(())
             }

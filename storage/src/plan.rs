@@ -1,6 +1,7 @@
 //! The load plan: for every segment of a prompt, whether its KV is loaded, blended or computed, and whether what is
 //! computed may be filed. A pure function of what is resident and of what things cost.
 
+mod cheapest;
 mod decide;
 mod predict;
 
@@ -9,9 +10,10 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::cheapest::{InTier, cheapest};
 pub use self::decide::Why;
 use self::decide::{Decision, decide, parts};
-pub use self::predict::{BEGUN_TOGETHER, Prediction};
+pub use self::predict::{BEGUN_TOGETHER, Prediction, lanes};
 use self::predict::{Share, alone};
 use crate::cost::CostModel;
 use crate::key::KvKey;
@@ -74,6 +76,20 @@ impl Ratio {
     pub fn floor(self) -> f32 {
         let (Self::Fixed(ratio) | Self::AtLeast(ratio)) = self;
         ratio
+    }
+}
+
+impl Choosing {
+    /// The first layer whose stored KV is of use to what is blended, of `layers`, where this share of it is recomputed: those before the
+    /// choosing layer compute all of it. As many as the model has where none is of use.
+    pub fn reads_from(&self, ratio: f32, layers: u32) -> u32 {
+        if ratio >= 1.0 {
+            layers
+        } else if ratio > 0.0 && self.probed == 0 {
+            self.layer.min(layers.saturating_sub(1))
+        } else {
+            0
+        }
     }
 }
 
@@ -146,7 +162,7 @@ pub struct SegmentPlan {
     pub why: Why,
     /// The tiers that are known to have what was chosen; for what was declined, the tier that it was declined from.
     pub tiers: Vec<Tier>,
-    /// What is read for it, in bytes.
+    /// The bytes of what was chosen; a blend does not read the layers before the choosing one.
     pub bytes: u64,
     /// What loading it and computing it are predicted to take, each by itself, in milliseconds.
     pub predicted: Option<SegmentPrediction>,
@@ -181,6 +197,9 @@ pub struct LoadPlan {
     pub choosing: Choosing,
     /// What it is predicted to take; `None` where nothing is known of what things cost.
     pub prediction: Option<Prediction>,
+    /// What it is predicted to take if all that it loads were in one tier, and what keeping it there costs; empty where it loads
+    /// nothing, or nothing is known.
+    pub in_tiers: Vec<InTier>,
     /// Length of the prompt.
     pub total_tokens: u32,
     /// Tokens of `Load` segments.
@@ -226,6 +245,13 @@ impl LoadPlan {
             .collect()
     }
 
+    /// Whether the prompt is as fast from `tier` as it would be from a dearer one: room there is better left to others (CacheBlend,
+    /// section 5.1: the cheapest device that adds nothing to the latency).
+    pub fn is_well_kept_in(&self, tier: Tier) -> bool {
+        self.in_tiers.iter().any(|at| at.tier == tier && at.hides)
+            && cheapest(&self.in_tiers).is_some_and(|at| at.tier >= tier)
+    }
+
     /// Tokens whose KV is on the device already: they begin the prompt.
     pub fn device_tokens(&self) -> u32 {
         let on_device = |segment: &&SegmentPlan| matches!(segment.source, Source::Load { tier: Tier::Device, .. });
@@ -268,6 +294,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
         ratio: decision.ratio,
         choosing: options.choosing,
         prediction: decision.prediction,
+        in_tiers: decision.in_tiers,
         epoch: residency.epoch,
         total_tokens,
         exact_tokens: tokens_of(|source| matches!(source, Source::Load { .. })),

@@ -147,12 +147,11 @@ impl<B: Backend> Trials<B> {
         let choosing = selection.choosing(self.model.config().layers);
         let options = PlanOptions { choosing, ..PlanOptions::fixed(ratio, ReuseMode::Auto) };
         let plan = plan(&Residency { segments: found, ..Residency::default() }, &options, None)?;
-        let mut layers: Vec<LoadedLayer> =
-            (0..self.model.config().layers).map(|_| LoadedLayer { frames: Vec::new() }).collect();
+        let mut layers: Vec<LoadedLayer> = (0..self.model.config().layers).map(|_| LoadedLayer::default()).collect();
         for planned in &plan.segments {
             let Some(key) = planned.source.key() else { continue };
             for (layer, frame) in layers.iter_mut().zip(&self.stored[&key]) {
-                layer.frames.push((planned.segment, frame.clone()));
+                layer.push(planned.segment, frame.clone());
             }
         }
         let loads =

@@ -34,7 +34,7 @@ use self::device::Device;
 use self::inbox::Inbox;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fusion::LayerLoads;
+use crate::fusion::{FailedLoad, LayerLoads};
 use crate::prefill::{FreshSegment, PrefillError, Selection};
 use crate::report::{FinishReason, TierLoad, TokenAccount};
 use crate::status::DeviceStatus;
@@ -161,6 +161,10 @@ pub struct PrefillReport {
     pub fresh: Vec<FreshSegment>,
     /// Where each token's KV came from.
     pub account: TokenAccount,
+    /// What was done in the end: what could not be loaded was computed.
+    pub plan: LoadPlan,
+    /// What could not be loaded, to be dropped.
+    pub late_misses: Vec<FailedLoad>,
     /// What was loaded.
     pub loads: Vec<TierLoad>,
     /// Waiting for the engine.

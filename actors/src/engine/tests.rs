@@ -68,6 +68,7 @@ fn compute(tokens: u32) -> LoadPlan {
         ratio: 0.15,
         choosing: Choosing { layer: 1, probed: 0, looked: 0 },
         prediction: None,
+        in_tiers: Vec::new(),
         total_tokens: tokens,
         exact_tokens: 0,
         blended_tokens: 0,

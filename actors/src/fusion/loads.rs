@@ -1,49 +1,113 @@
-//! The layers of a prompt's reused segments, on their way from a thread that may wait for a disk to one that may not.
+//! The layers of a prompt's reused segments, on their way from threads that may wait for a medium to one that may not.
+//!
+//! Entries are read in lanes, a thread each: what one tier has never waits for another tier, and a disk reads several entries at
+//! a time. Each lane hands on layer after layer, and a layer is there once every lane's part of it is.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ragstone_storage::ErrorKind;
-use ragstone_storage::plan::BEGUN_TOGETHER;
+use ragstone_storage::env::Stopwatch;
+use ragstone_storage::plan::{BEGUN_TOGETHER, lanes};
 use ragstone_storage::store::{EntryReader, LayerFrame};
 use ragstone_storage::tier::{EntryId, Precision, Tier};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many layers are loaded ahead of the one that computes. One waits in the channel while the next is being read,
-/// so that the load of layer `l + 1` hides behind the computation of layer `l`; more would only hold memory.
+/// How many layers are loaded ahead of the one that computes where [`ReadAhead`] has no room: one waits in the channel while the
+/// next is being read, so that the load of layer `l + 1` hides behind the computation of layer `l`.
 const LAYERS_AHEAD: usize = 1;
 
+/// What is read ahead of its use, of all prompts together.
+const MOST_AHEAD_MIB: usize = 256;
+
+/// Memory for what is read ahead: all of a prompt's layers while it waits in the queue, and while its first layers, which compute
+/// most, take their time. Clones share it.
+#[derive(Clone)]
+pub struct ReadAhead(Arc<Semaphore>);
+
+impl Default for ReadAhead {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MOST_AHEAD_MIB)))
+    }
+}
+
+impl ReadAhead {
+    /// Room for so many bytes, until the permit is dropped.
+    fn reserve(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        let mib = u32::try_from(bytes.div_ceil(1 << 20)).ok()?;
+        Arc::clone(&self.0).try_acquire_many_owned(mib).ok()
+    }
+}
+
+/// An entry that a prompt wants.
+pub(crate) struct WantedEntry {
+    /// Index of its segment in the plan.
+    pub segment: usize,
+    pub reader: EntryReader,
+    /// The first layer that is of use.
+    pub from: u32,
+}
+
 /// The layers of a prompt's reused segments, first layer first.
-pub struct LayerLoads(Option<Incoming>);
+pub struct LayerLoads {
+    lanes: Vec<Incoming>,
+    waker: Shared<Waker>,
+}
 
+/// A lane, from the side of who waits.
 struct Incoming {
-    layers: Receiver<Result<LoadedLayer, FailedLoad>>,
-    shared: Arc<Shared>,
+    parts: Receiver<LoadedLayer>,
+    reading: Shared<Reading>,
+    /// Segments that it reads.
+    segments: Vec<usize>,
+    /// Its part of the next layer, where that has come before the others'.
+    part: Option<LoadedLayer>,
+    /// The memory of what waits in `parts`; `None` where that is a layer at the most.
+    _ahead: Option<OwnedSemaphorePermit>,
 }
 
-/// What both ends see.
-#[derive(Default)]
-struct Shared {
-    /// Called when a layer has come, or nothing more will.
-    waker: Mutex<Option<Waker>>,
-    /// What is being read now.
-    reading: Mutex<Option<Reading>>,
-}
+/// What both ends of a lane see.
+type Shared<T> = Arc<Mutex<Option<T>>>;
 
-/// Wakes whoever can go on.
+/// Wakes whoever can go on: called when a lane's part of a layer has come, or nothing more will.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// What is being read now.
 #[derive(Clone)]
 struct Reading {
+    segment: usize,
     id: EntryId,
     tier: Tier,
     precision: Precision,
 }
 
-/// One layer of every reused segment.
+/// One layer of every reused segment of which it is of use.
+#[derive(Default)]
 pub struct LoadedLayer {
     /// `(index of the segment in the plan, its frame)`.
     pub frames: Vec<(usize, LayerFrame)>,
+    /// Segments of which neither this layer nor a later one will come.
+    pub lost: Vec<Lost>,
+    /// What was read, by tier.
+    pub reads: BTreeMap<Tier, Read>,
+}
+
+/// Bytes that were read, and for how long; lanes of a tier read at the same time.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+pub struct Read {
+    pub bytes: u64,
+    pub elapsed: Duration,
+}
+
+/// A segment whose load failed, or was given up.
+#[derive(Debug)]
+pub struct Lost {
+    /// Its index in the plan.
+    pub segment: usize,
+    /// The late miss; `None` where its load stood behind one that hung.
+    pub failed: Option<FailedLoad>,
 }
 
 /// A load that failed after look-up had found it: a late miss.
@@ -61,117 +125,230 @@ pub struct FailedLoad {
 
 /// What there is of the next layer.
 pub enum Arrived {
-    /// It is here, or could not be read.
-    Layer(Result<LoadedLayer, FailedLoad>),
+    /// It is here.
+    Layer(LoadedLayer),
     /// Not yet.
     NotYet,
     /// Nothing more will come.
     Nothing,
 }
 
+impl LoadedLayer {
+    /// Adds what was read of a segment.
+    pub(crate) fn push(&mut self, segment: usize, frame: LayerFrame) {
+        let read = self.reads.entry(frame.tier).or_default();
+        read.bytes += frame.bytes;
+        read.elapsed += frame.elapsed;
+        self.frames.push((segment, frame));
+    }
+
+    /// Takes another lane's part.
+    fn join(&mut self, other: Self) {
+        self.frames.extend(other.frames);
+        self.lost.extend(other.lost);
+        for (tier, Read { bytes, elapsed }) in other.reads {
+            let read = self.reads.entry(tier).or_default();
+            read.bytes += bytes;
+            read.elapsed = read.elapsed.max(elapsed);
+        }
+    }
+}
+
 impl LayerLoads {
     /// A plan without loads.
     pub fn none() -> Self {
-        Self(None)
+        Self { lanes: Vec::new(), waker: Shared::default() }
     }
 
     /// Layers that are here, all of them.
     pub(crate) fn ready(layers: Vec<LoadedLayer>) -> Self {
-        let (sender, received) = sync_channel(layers.len());
+        let (sender, parts) = sync_channel(layers.len());
         // There is room for every one.
-        layers.into_iter().for_each(|layer| drop(sender.try_send(Ok(layer))));
-        Self(Some(Incoming { layers: received, shared: Arc::default() }))
+        layers.into_iter().for_each(|layer| drop(sender.try_send(layer)));
+        let lane = Incoming { parts, reading: Shared::default(), segments: Vec::new(), part: None, _ahead: None };
+        Self { lanes: vec![lane], ..Self::none() }
     }
 
     /// Whether the plan loads nothing.
     pub fn is_none(&self) -> bool {
-        self.0.is_none()
+        self.lanes.is_empty()
     }
 
-    /// Calls `waker` whenever a layer has come.
+    /// Calls `waker` whenever a part of a layer has come.
     pub fn wake(&self, waker: Waker) {
-        if let Some(incoming) = &self.0 {
-            *lock(&incoming.shared.waker) = Some(waker);
-        }
+        *lock(&self.waker) = Some(waker);
     }
 
     /// The next layer, if it is here. Never waits.
-    pub fn poll(&self) -> Arrived {
-        match self.0.as_ref().map(|incoming| incoming.layers.try_recv()) {
-            Some(Ok(layer)) => Arrived::Layer(layer),
-            Some(Err(TryRecvError::Empty)) => Arrived::NotYet,
-            Some(Err(TryRecvError::Disconnected)) | None => Arrived::Nothing,
+    pub fn poll(&mut self) -> Arrived {
+        let mut is_here = true;
+        for lane in self.lanes.iter_mut().filter(|lane| lane.part.is_none()) {
+            match lane.parts.try_recv() {
+                Ok(part) => lane.part = Some(part),
+                Err(TryRecvError::Empty) => is_here = false,
+                Err(TryRecvError::Disconnected) => return Arrived::Nothing,
+            }
         }
+        if is_here { self.take() } else { Arrived::NotYet }
     }
 
     /// The next layer; waits for it, `patience` at most. For whoever has a thread to spare.
-    pub fn wait(&self, patience: Duration) -> Arrived {
-        match self.0.as_ref().map(|incoming| incoming.layers.recv_timeout(patience)) {
-            Some(Ok(layer)) => Arrived::Layer(layer),
-            Some(Err(RecvTimeoutError::Timeout)) => Arrived::NotYet,
-            Some(Err(RecvTimeoutError::Disconnected)) | None => Arrived::Nothing,
+    pub fn wait(&mut self, patience: Duration) -> Arrived {
+        let started = Stopwatch::start();
+        for lane in self.lanes.iter_mut().filter(|lane| lane.part.is_none()) {
+            match lane.parts.recv_timeout(patience.saturating_sub(started.elapsed())) {
+                Ok(part) => lane.part = Some(part),
+                Err(RecvTimeoutError::Timeout) => return Arrived::NotYet,
+                Err(RecvTimeoutError::Disconnected) => return Arrived::Nothing,
+            }
+        }
+        self.take()
+    }
+
+    /// The next layer as far as it is here; what else was to come of the lanes that are late is lost.
+    pub fn give_up(&mut self, after: Duration) -> LoadedLayer {
+        let mut layer = LoadedLayer::default();
+        for mut lane in std::mem::take(&mut self.lanes) {
+            match lane.part.take().or_else(|| lane.parts.try_recv().ok()) {
+                Some(part) => {
+                    layer.join(part);
+                    self.lanes.push(lane);
+                }
+                None => layer.lost.extend(lane.lost(after)),
+            }
+        }
+        layer
+    }
+
+    /// All lanes have their part.
+    fn take(&mut self) -> Arrived {
+        if self.lanes.is_empty() {
+            return Arrived::Nothing;
+        }
+        let mut layer = LoadedLayer::default();
+        self.lanes.iter_mut().filter_map(|lane| lane.part.take()).for_each(|part| layer.join(part));
+        Arrived::Layer(layer)
+    }
+}
+
+impl Incoming {
+    /// What it was to read, and did not within that time.
+    fn lost(&self, after: Duration) -> impl Iterator<Item = Lost> {
+        let reading = lock(&self.reading).clone();
+        self.segments.iter().map(move |&segment| {
+            let failed = reading.as_ref().filter(|reading| reading.segment == segment).map(|reading| {
+                let Reading { id, tier, precision, .. } = reading.clone();
+                let message = format!("a layer did not come from the {tier} tier within {:.1} s", after.as_secs_f64());
+                let error = ragstone_storage::Error::new(ErrorKind::Unavailable, message);
+                FailedLoad { id, tier, precision, error }
+            });
+            Lost { segment, failed }
+        })
+    }
+}
+
+/// A lane, from the side of who reads.
+struct Lane {
+    entries: Vec<WantedEntry>,
+    sender: SyncSender<LoadedLayer>,
+    reading: Shared<Reading>,
+    waker: Shared<Waker>,
+}
+
+/// Both ends: what comes, and what reads and sends it, each to be run on a thread that may block. A model of so many `layers`.
+pub(crate) fn layer_loads(
+    wanted: Vec<WantedEntry>,
+    layers: u32,
+    ahead: &ReadAhead,
+) -> (LayerLoads, Vec<impl FnOnce() + Send + use<>>) {
+    let size = |wanted: &WantedEntry| (wanted.reader.tier(), wanted.reader.header().total_bytes());
+    let sizes: Vec<(Tier, u64)> = wanted.iter().map(size).collect();
+    let (waker, lanes) = (Shared::default(), lanes(&sizes));
+    let mut wanted: Vec<Option<WantedEntry>> = wanted.into_iter().map(Some).collect();
+    let (mut incoming, mut work) = (Vec::with_capacity(lanes.len()), Vec::with_capacity(lanes.len()));
+    for indices in lanes {
+        let entries: Vec<WantedEntry> = indices.into_iter().filter_map(|index| wanted[index].take()).collect();
+        // What host memory has takes no more of it.
+        let read = entries.iter().map(size).filter(|(tier, _)| *tier != Tier::Host);
+        let ahead = ahead.reserve(read.map(|(_, bytes)| bytes).sum());
+        let (sender, parts) = sync_channel(if ahead.is_some() { layers as usize } else { LAYERS_AHEAD });
+        let (reading, waker) = (Shared::default(), Arc::clone(&waker));
+        let segments = entries.iter().map(|entry| entry.segment).collect();
+        incoming.push(Incoming { parts, reading: Arc::clone(&reading), segments, part: None, _ahead: ahead });
+        let mut lane = Lane { entries, sender, reading, waker };
+        work.push(move || {
+            if lane.load(layers) {
+                lane.finish();
+            }
+        });
+    }
+    (LayerLoads { lanes: incoming, waker }, work)
+}
+
+impl Lane {
+    /// Reads layer after layer and hands each on. `false`: nobody waits for them any more.
+    fn load(&mut self, layers: u32) -> bool {
+        // Round trips at the same time, where there are any; not so many that they wait for each other past their deadlines.
+        self.entries.iter().take(BEGUN_TOGETHER).for_each(|entry| entry.reader.begin(entry.from));
+        (0..layers).all(|layer| {
+            let part = self.read(layer);
+            let is_wanted = self.sender.send(part).is_ok();
+            self.wake();
+            is_wanted
+        })
+    }
+
+    fn read(&mut self, layer: u32) -> LoadedLayer {
+        let mut part = LoadedLayer::default();
+        let mut lost = Vec::new();
+        for (index, WantedEntry { segment, reader, from }) in self.entries.iter().enumerate() {
+            if layer < *from {
+                continue;
+            }
+            if layer == *from
+                && let Some(ahead) = self.entries.get(index + BEGUN_TOGETHER)
+            {
+                ahead.reader.begin(ahead.from);
+            }
+            let reading =
+                Reading { segment: *segment, id: reader.id(), tier: reader.tier(), precision: reader.precision() };
+            *lock(&self.reading) = Some(reading.clone());
+            match reader.layer(layer) {
+                Ok(frame) => part.push(*segment, frame),
+                Err(error) => {
+                    let Reading { id, tier, precision, .. } = reading;
+                    lost.push(index);
+                    part.lost.push(Lost { segment: *segment, failed: Some(FailedLoad { id, tier, precision, error }) });
+                }
+            }
+        }
+        *lock(&self.reading) = None;
+        lost.into_iter().rev().for_each(|index| drop(self.entries.remove(index)));
+        part
+    }
+
+    /// Every layer that was of use was read: the others are, too, where the entry then moves to a faster tier.
+    fn finish(&self) {
+        for WantedEntry { reader, from, .. } in self.entries.iter().filter(|entry| entry.reader.is_promoted()) {
+            // The prompt does without them: whoever needs them will see what is wrong.
+            let _ = (0..*from).try_for_each(|layer| reader.layer(layer).map(drop));
         }
     }
 
-    /// The failure of what is being read for too long; `None` where nothing is.
-    pub fn overdue(&self, after: Duration) -> Option<FailedLoad> {
-        let Reading { id, tier, precision } = lock(&self.0.as_ref()?.shared.reading).clone()?;
-        let message = format!("a layer did not come from the {tier} tier within {:.1} s", after.as_secs_f64());
-        Some(FailedLoad { id, tier, precision, error: ragstone_storage::Error::new(ErrorKind::Unavailable, message) })
-    }
-}
-
-/// Both ends: what comes, and what reads and sends it, to be run on a thread that may block.
-pub(crate) fn layer_loads(readers: Vec<(usize, EntryReader)>) -> (LayerLoads, impl FnOnce() + Send) {
-    let (sender, layers) = sync_channel(LAYERS_AHEAD);
-    let shared = Arc::new(Shared::default());
-    let theirs = shared.clone();
-    (LayerLoads(Some(Incoming { layers, shared })), move || {
-        load(&readers, sender, &theirs);
-        // After the sender is gone: nobody waits for what will not come.
-        theirs.wake();
-    })
-}
-
-/// Reads layer after layer and hands each on; ends early when the receiver is gone or a read fails.
-fn load(readers: &[(usize, EntryReader)], sender: SyncSender<Result<LoadedLayer, FailedLoad>>, shared: &Shared) {
-    let layers = readers.iter().map(|(_, reader)| reader.header().layers).max().unwrap_or(0);
-    // Round trips at the same time, where there are any; not so many that they wait for each other past their deadlines.
-    readers.iter().take(BEGUN_TOGETHER).for_each(|(_, reader)| reader.begin());
-    for layer in 0..layers {
-        let loaded = load_layer(readers, layer, shared);
-        let failed = loaded.is_err();
-        if sender.send(loaded).is_err() || failed {
-            return;
-        }
-        shared.wake();
-    }
-}
-
-fn load_layer(readers: &[(usize, EntryReader)], layer: u32, shared: &Shared) -> Result<LoadedLayer, FailedLoad> {
-    let mut frames = Vec::with_capacity(readers.len());
-    for (index, (segment, reader)) in readers.iter().enumerate() {
-        if layer == 0
-            && let Some((_, ahead)) = readers.get(index + BEGUN_TOGETHER)
-        {
-            ahead.begin();
-        }
-        let reading = Reading { id: reader.id(), tier: reader.tier(), precision: reader.precision() };
-        *lock(&shared.reading) = Some(reading.clone());
-        let Reading { id, tier, precision } = reading;
-        let frame = reader.layer(layer).map_err(|error| FailedLoad { id, tier, precision, error })?;
-        frames.push((*segment, frame));
-    }
-    *lock(&shared.reading) = None;
-    Ok(LoadedLayer { frames })
-}
-
-impl Shared {
     fn wake(&self) {
         let waker = lock(&self.waker).clone();
         if let Some(waker) = waker {
             waker();
         }
+    }
+}
+
+impl Drop for Lane {
+    /// Nobody waits for what will not come.
+    fn drop(&mut self) {
+        let (closed, _) = sync_channel(0);
+        self.sender = closed;
+        self.wake();
     }
 }
 

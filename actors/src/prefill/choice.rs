@@ -100,6 +100,12 @@ impl Choice {
         (choice, active)
     }
 
+    /// A passage of the slots `passage` is computed as a whole after all.
+    pub fn drop_passage(&mut self, passage: &Range<u32>) {
+        self.passages.retain(|other| other != passage);
+        self.blended_tokens = self.blended_tokens.saturating_sub(passage.len() as u32);
+    }
+
     /// The first layer that computes no more than what was chosen.
     pub fn first_layer(&self) -> usize {
         self.selection.first_layer(self.layers)

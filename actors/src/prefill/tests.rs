@@ -10,7 +10,7 @@ use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
-use ragstone_storage::env::{Env, FailMode};
+use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::policy::PolicyKind;
@@ -21,11 +21,12 @@ use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use tokio::runtime::{Handle, Runtime};
 
 mod by_hand;
+mod lost;
 
 use super::*;
 use crate::error::ErrorKind;
 use crate::eviction::{Evictor, Keep};
-use crate::fusion::{Fuse, Fused, Fusor, layer_loads};
+use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
 use crate::worker::Service;
 
 const TENANT: &str = "tests";
@@ -72,7 +73,12 @@ impl Bench {
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };
         let handle: Handle = self.runtime.handle().clone();
-        let fusor = Arc::new(Fusor { store: self.store.clone(), device: no_device(), runtime: handle.clone() });
+        let fusor = Arc::new(Fusor {
+            store: self.store.clone(),
+            device: no_device(),
+            runtime: handle.clone(),
+            ahead: ReadAhead::default(),
+        });
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();
@@ -315,38 +321,6 @@ fn what_was_blended_or_stands_behind_it_is_never_kept() {
 }
 
 #[test]
-fn a_load_that_fails_is_reported_as_a_late_miss_of_its_entry() {
-    let mut bench = Bench::new();
-    let segments = prompt_of(&cases()[0]);
-    let (_, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
-    let key = plan.segments[0].file_under.expect("the root was kept");
-    bench.reopen();
-    bench.store.env().set_fail_point("disk.read_frame", FailMode::Error(ragstone_storage::ErrorKind::Corrupt), 1);
-    let handle = bench.runtime.handle().clone();
-    let fusor = Arc::new(Fusor { store: bench.store.clone(), device: no_device(), runtime: handle });
-    let options = PlanOptions::fixed(0.15, ReuseMode::Auto);
-    let fuse =
-        Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options, on_device: false, explain: false };
-    let fused = bench.runtime.block_on(fusor.handle(fuse)).expect("planned");
-    let tokens = tokens_of(&segments);
-    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
-    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
-    let prompt = bench.prompt(&tokens, &fused.plan, fused.loads, Selection::default());
-    match prefill(&bench.model, &mut pool, prompt, &blocks, usize::MAX) {
-        Err(PrefillError::LateMiss(failed)) => {
-            assert_eq!((failed.id.key, failed.tier), (key, Tier::Disk));
-            bench.store.late_miss(&failed.id, failed.tier, failed.error.kind());
-        }
-        _ => panic!("the load must fail"),
-    }
-    bench.store.env().set_fail_point("disk.read_frame", FailMode::Off, 1);
-    let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
-    let expected = TokenAccount { exact: 89, blended: 0, recomputed: 0, computed: 9 + 11 };
-    assert_eq!(again.account, expected, "what stands behind the root is exact all the same, once the root is computed");
-    assert_eq!(bench.store.status().late_misses, 1);
-}
-
-#[test]
 fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
     let bench = Bench::new();
     let segments = prompt_of(&cases()[0]);
@@ -369,72 +343,6 @@ fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
         assert_eq!(again.logits, full.logits, "{hole}");
         assert_eq!(planned.segments[hole].file_under, Some(key), "it is filed again");
     }
-}
-
-/// Lets a disk that hangs go on, also where a test fails: its thread would be waited for, for ever.
-struct Healed(Env);
-
-impl Drop for Healed {
-    fn drop(&mut self) {
-        self.0.set_fail_point("disk.read_frame", FailMode::Off, 1);
-    }
-}
-
-#[test]
-fn a_layer_that_does_not_come_in_time_is_given_up_by_name() {
-    let mut bench = Bench::new();
-    let segments = prompt_of(&cases()[0]);
-    bench.ask(&segments, ReuseMode::Auto, 0.15, true);
-    bench.reopen();
-    let env = bench.store.env().clone();
-    env.set_fail_point("disk.read_frame", FailMode::Hang, 1);
-    let fusor =
-        Arc::new(Fusor { store: bench.store.clone(), device: no_device(), runtime: bench.runtime.handle().clone() });
-    let options = PlanOptions::fixed(0.15, ReuseMode::Auto);
-    let fuse =
-        Fuse { segments: segments.clone().into(), tenant: TENANT.into(), options, on_device: false, explain: false };
-    let fused = bench.runtime.block_on(fusor.handle(fuse)).expect("planned");
-    let tokens = tokens_of(&segments);
-    let prompt = bench.prompt(&tokens, &fused.plan, fused.loads, Selection::default());
-    let mut prefill = Prefill::new(&bench.model, prompt);
-    let _healed = Healed(env.clone());
-    // The disk hangs, once the loader's thread has come to it; the clock, which is the test's, does not.
-    while prefill.waits().is_none() || env.fail_point_hits("disk.read_frame") == 0 {
-        assert!(!prefill.is_ready(), "it is not there");
-        std::thread::yield_now();
-    }
-    env.advance(Duration::from_secs(9));
-    assert!(!prefill.is_ready() && prefill.waits() >= Some(Duration::from_secs(9)));
-    prefill.give_up_load(Duration::from_secs(9));
-    assert!(prefill.is_ready(), "for its failure to be told");
-    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
-    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
-    let rider = prefill.rider(&bench.model, 16, &blocks).expect("embedded");
-    let mut passed = Forward::new(&bench.model, &mut pool).pass(vec![rider]);
-    let outcome = passed.outcomes.pop().expect("one rider");
-    match prefill.passed(&bench.model, outcome, &passed.logits) {
-        Err(PrefillError::Overdue(Some(failed))) => assert_eq!(failed.tier, Tier::Disk),
-        _ => panic!("it must end"),
-    }
-}
-
-/// Where all threads that load are busy: the prompt is to be planned again, and no entry is to blame.
-#[test]
-fn a_load_that_has_not_begun_in_time_is_given_up_without_a_name() {
-    let bench = Bench::new();
-    let segments = prompt_of(&cases()[0]);
-    let (_, plan) = bench.ask(&segments, ReuseMode::Off, 0.15, false);
-    let (loads, _not_begun) = layer_loads(Vec::new());
-    let tokens = tokens_of(&segments);
-    let mut prefill = Prefill::new(&bench.model, bench.prompt(&tokens, &plan, loads, Selection::default()));
-    assert!(!prefill.is_ready());
-    prefill.give_up_load(Duration::from_secs(9));
-    let mut pool = bench.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
-    let blocks: Vec<BlockId> = (0..pool.blocks() as u32).map(BlockId).collect();
-    let rider = prefill.rider(&bench.model, 16, &blocks).expect("embedded");
-    let mut passed = Forward::new(&bench.model, &mut pool).pass(vec![rider]);
-    let outcome = passed.outcomes.pop().expect("one rider");
-    assert!(matches!(prefill.passed(&bench.model, outcome, &passed.logits), Err(PrefillError::Overdue(None))));
 }
 
 #[test]

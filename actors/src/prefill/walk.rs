@@ -12,9 +12,10 @@ use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
 use super::choice::{Choice, Looked, is_blended, rows};
+use super::mend::Mending;
 use super::{FreshSegment, LayerBytes, OpenText, PrefillError, Prefilled, Prompt};
 use crate::error::{Error, ErrorKind};
-use crate::fusion::{Arrived, LayerLoads, LoadedLayer};
+use crate::fusion::{Arrived, LayerLoads, LoadedLayer, Read};
 use crate::report::{TierLoad, TokenAccount};
 
 /// One prompt on its way through the layers.
@@ -26,7 +27,7 @@ pub(super) struct Walk {
     /// What ended it.
     pub failure: Option<PrefillError>,
     is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
-    layers: usize,
+    pub layers: usize,
     /// Layers that were loaded.
     received: usize,
     /// The layer that was loaded last, until nobody looks at it any more.
@@ -36,9 +37,11 @@ pub(super) struct Walk {
     /// Started when a layer was wanted that is not there.
     waits: Option<Stopwatch>,
     /// Slots that are computed from here on, ascending.
-    active: Vec<u32>,
-    choice: Choice,
-    kept: Kept,
+    pub active: Vec<u32>,
+    pub choice: Choice,
+    pub kept: Kept,
+    /// What failed on the way, and is computed instead.
+    pub mending: Mending,
     /// Rows that each layer computed.
     rows_by_layer: Vec<usize>,
     tally: Tally,
@@ -63,6 +66,7 @@ impl Walk {
             waits: None,
             active,
             choice,
+            mending: Mending::default(),
             rows_by_layer: vec![0; layers],
             tally: Tally::default(),
         }
@@ -93,12 +97,7 @@ impl Walk {
                 let error = Error::new(ErrorKind::Internal, "the loader stopped before the last layer");
                 self.failure = Some(PrefillError::Failed(error));
             }
-            Arrived::Layer(Err(failed)) => self.failure = Some(PrefillError::LateMiss(failed)),
-            Arrived::Layer(Ok(loaded)) => {
-                self.tally.add(&loaded);
-                self.loaded = Some((self.received, loaded));
-                self.received += 1;
-            }
+            Arrived::Layer(loaded) => self.take_layer(loaded),
         }
         self.tally.load_wait_ms += self.waits.take().map_or(0.0, |waits| waits.elapsed_ms());
         true
@@ -108,8 +107,31 @@ impl Walk {
         self.waits.as_ref().map(Stopwatch::elapsed)
     }
 
+    /// Gives up what has not come of the layer that is waited for.
     pub fn give_up_load(&mut self, after: Duration) {
-        self.failure = Some(PrefillError::Overdue(self.loads.overdue(after)));
+        let mut layer = self.loads.give_up(after);
+        if self.may_mend() {
+            self.take_arrived(Arrived::Layer(layer));
+        } else {
+            self.failure = Some(PrefillError::Overdue(layer.lost.drain(..).find_map(|lost| lost.failed)));
+        }
+    }
+
+    /// A layer has come, of everything but what is lost.
+    fn take_layer(&mut self, mut loaded: LoadedLayer) {
+        self.tally.add(&loaded);
+        let lost = std::mem::take(&mut loaded.lost);
+        self.loaded = Some((self.received, loaded));
+        self.received += 1;
+        if lost.is_empty() {
+            return;
+        }
+        if self.may_mend() {
+            self.give_up_segments(lost);
+        } else {
+            let failed = lost.into_iter().find_map(|lost| lost.failed);
+            self.failure = Some(failed.map_or(PrefillError::Overdue(None), PrefillError::LateMiss));
+        }
     }
 
     /// The end of the last segment that is loaded: all of it is written at once.
@@ -225,6 +247,8 @@ impl Walk {
             question,
             is_finite: self.kept.is_finite,
             fresh: self.kept.finish(&self.plan, &self.tokens, computing_ms, rows_mean),
+            late_misses: self.mending.late_misses,
+            plan: self.plan,
             loads: self.tally.loads,
             load_wait_ms: self.tally.load_wait_ms,
             computing_ms,
@@ -238,7 +262,10 @@ impl<B: Backend> Selector<B> for Walk {
             let error = Error::new(ErrorKind::Cancelled, "nobody waits for the prompt any more");
             self.failure.get_or_insert(PrefillError::Failed(error));
         }
-        let goes_on = !self.choice.ends_before(layer) && self.can_enter(layer) && self.failure.is_none();
+        let goes_on = !self.choice.ends_before(layer)
+            && self.can_enter(layer)
+            && self.failure.is_none()
+            && !self.mending.holds_before(layer);
         if goes_on { Next::Go } else { Next::Stop }
     }
 
@@ -271,7 +298,7 @@ fn stored(frame: &LayerFrame) -> StoredKv<'_> {
 }
 
 /// Fresh KV of the segments that may be kept, gathered chunk by chunk and layer by layer.
-struct Kept {
+pub(super) struct Kept {
     /// By segment, by layer.
     segments: Vec<(usize, Vec<LayerBytes>)>,
     /// The question, where an answer is to be filed behind it.
@@ -288,6 +315,11 @@ impl Kept {
         let segments = kept.map(|(index, _)| (index, nothing())).collect();
         let question = plan.question().filter(|_| files_answer && plan.files_answer);
         Self { segments, question: question.map(|question| (question.segment, nothing())), is_finite: true }
+    }
+
+    /// Keeps another segment, of which no layer was computed yet.
+    pub fn add(&mut self, segment: usize, layers: usize) {
+        self.segments.push((segment, vec![LayerBytes::default(); layers]));
     }
 
     /// Takes what the chunk has of each segment. Chunks come in the order of their slots, and once a layer.
@@ -358,8 +390,8 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, loaded: &LoadedLayer) {
-        for (_, frame) in &loaded.frames {
-            let (tier, bytes, ms) = (frame.tier, frame.bytes, frame.elapsed.as_secs_f64() * 1e3);
+        for (&tier, &Read { bytes, elapsed }) in &loaded.reads {
+            let ms = elapsed.as_secs_f64() * 1e3;
             match self.loads.iter_mut().find(|load| load.tier == tier) {
                 Some(load) => {
                     load.bytes += bytes;

@@ -23,7 +23,7 @@ use crate::embedding::Embedder;
 use crate::engine::{Engine, Prefiller};
 use crate::error::Result;
 use crate::eviction::Evictor;
-use crate::fusion::Fusor;
+use crate::fusion::{Fusor, ReadAhead};
 use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
@@ -136,8 +136,11 @@ impl Parts {
 /// The workers that load and prefill.
 fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, runtime: &Handle) -> Runner {
     let (s, r, e) = (store.clone(), runtime.clone(), engine.clone());
-    let fusor =
-        Supervised::start(2 * queued, move || Fusor { store: s.clone(), device: device.clone(), runtime: r.clone() });
+    let ahead = ReadAhead::default();
+    let fusor = Supervised::start(2 * queued, move || {
+        let (store, device, runtime, ahead) = (s.clone(), device.clone(), r.clone(), ahead.clone());
+        Fusor { store, device, runtime, ahead }
+    });
     let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
     Runner { fusor, prefiller, store: store.clone() }
 }

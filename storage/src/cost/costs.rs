@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{CostGrid, ReadCost, ReadMeter};
+use super::{CostGrid, Prices, ReadCost, ReadMeter};
 use crate::Result;
 use crate::plan::Prediction;
 use crate::tier::Tier;
@@ -53,11 +53,16 @@ pub struct CostModel {
     pub prefill: PrefillCost,
     /// What reads from host memory, disk and object storage take; whether that was seen.
     pub reads: [(ReadCost, bool); 3],
+    /// What keeping KV costs in money.
+    pub prices: Prices,
 }
 
-/// This machine's costs. Clones share them.
+/// This machine's costs. Clones share what is learned.
 #[derive(Debug, Clone)]
-pub struct Costs(Arc<Mutex<CostProfile>>);
+pub struct Costs {
+    profile: Arc<Mutex<CostProfile>>,
+    prices: Prices,
+}
 
 impl PrefillCost {
     /// A stand-in, until this machine is measured.
@@ -115,31 +120,36 @@ impl Costs {
     /// or bucket may be in their place.
     pub fn new(mut profile: CostProfile) -> Self {
         profile.reads.iter_mut().for_each(ReadMeter::doubt);
-        Self(Arc::new(Mutex::new(profile)))
+        Self { profile: Arc::new(Mutex::new(profile)), prices: Prices::default() }
+    }
+
+    /// With these prices.
+    pub fn at(self, prices: Prices) -> Self {
+        Self { prices, ..self }
     }
 
     /// As they are now.
     pub fn model(&self) -> CostModel {
-        let profile = locked(&self.0);
+        let profile = locked(&self.profile);
         let tiers = [Tier::Host, Tier::Disk, Tier::Object];
         let reads = std::array::from_fn(|at| (profile.reads[at].cost(tiers[at]), profile.reads[at].is_telling()));
-        CostModel { prefill: profile.prefill.clone(), reads }
+        CostModel { prefill: profile.prefill.clone(), reads, prices: self.prices }
     }
 
     /// For the catalog.
     pub fn profile(&self) -> CostProfile {
-        locked(&self.0).clone()
+        locked(&self.profile).clone()
     }
 
     /// This machine was measured.
     pub fn set_prefill(&self, prefill: PrefillCost) {
-        locked(&self.0).prefill = prefill;
+        locked(&self.profile).prefill = prefill;
     }
 
     /// A read, or a request, of so many bytes, `in_flight` being under way.
     pub fn observe_read(&self, tier: Tier, bytes: u64, in_flight: u64, elapsed: Duration) {
         if let Some(at) = index(tier).filter(|_| bytes > 0) {
-            locked(&self.0).reads[at].observe(tier, bytes, in_flight, elapsed);
+            locked(&self.profile).reads[at].observe(tier, bytes, in_flight, elapsed);
         }
     }
 
@@ -149,7 +159,7 @@ impl Costs {
         if !times.is_finite() || times <= 0.0 {
             return;
         }
-        let scale = &mut locked(&self.0).prefill.scale;
+        let scale = &mut locked(&self.profile).prefill.scale;
         *scale *= times.clamp(1.0 / LARGEST_CORRECTION, LARGEST_CORRECTION).powf(LEARNING);
         *scale = scale.clamp(1.0 / FARTHEST, FARTHEST);
     }

@@ -2,9 +2,11 @@
 //! read from each tier. Policies, admission and the load plan go by these.
 
 mod costs;
+mod price;
 mod read;
 
 pub use self::costs::{CostModel, CostProfile, Costs, PrefillCost};
+pub use self::price::Prices;
 pub use self::read::{ReadCost, ReadMeter};
 
 use serde::{Deserialize, Serialize};

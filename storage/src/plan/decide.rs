@@ -8,6 +8,7 @@
 
 use serde::Serialize;
 
+use super::cheapest::{HIDDEN, InTier, by_tier};
 use super::predict::{Part, Prediction, Share, Work, predict};
 use super::{PlanOptions, Ratio};
 use crate::cost::CostModel;
@@ -16,9 +17,6 @@ use crate::tier::Tier;
 
 /// A load is declined if the prompt takes this much less without it: less is within what predictions are wrong by.
 const WORTHWHILE: f64 = 0.05;
-/// The ratio may make a prompt take so much longer than the floor does, since the last layer hides under no load; where less than that
-/// is waited for, nothing hides more.
-const HIDDEN: f64 = 0.03;
 /// Numbers of changes that are tried: the time that a plan takes has a bound.
 const MOST_TRIALS: usize = 24;
 /// Halvings of the interval in which the ratio is sought: a thousandth is left.
@@ -40,6 +38,8 @@ pub enum Why {
     EndsThePrompt,
     /// Loading it would take longer than computing it.
     SlowToLoad,
+    /// It was stored, and could not be loaded.
+    LateMiss,
 }
 
 /// What was decided.
@@ -48,6 +48,7 @@ pub(super) struct Decision<'a> {
     pub declined: Vec<Option<Tier>>,
     pub ratio: f32,
     pub prediction: Option<Prediction>,
+    pub in_tiers: Vec<InTier>,
 }
 
 /// Decides about the candidates that `usable` says may be used, closest first.
@@ -64,7 +65,8 @@ pub(super) fn decide<'a>(
         .collect();
     let chosen = candidates.iter().map(|of| of.first().copied()).collect();
     let ratio = options.ratio.floor();
-    let mut decision = Decision { chosen, declined: vec![None; found.len()], ratio, prediction: None };
+    let mut decision =
+        Decision { chosen, declined: vec![None; found.len()], ratio, prediction: None, in_tiers: Vec::new() };
     let Some(costs) = costs else { return decision };
     // A stand-in is good enough to be shown, and no more.
     let is_known = costs.prefill.is_measured;
@@ -84,6 +86,7 @@ pub(super) fn decide<'a>(
         && is_known
         && now.wait_ms > now.total_ms * HIDDEN
     {
+        // As much longer than the floor, since the last layer hides under no load.
         let most_ms = now.total_ms * (1.0 + HIDDEN);
         let (mut low, mut high) = (floor, 1.0_f32);
         for _ in 0..HALVINGS {
@@ -94,6 +97,9 @@ pub(super) fn decide<'a>(
         now = predicted(&decision.chosen, low);
     }
     decision.prediction = Some(now);
+    if is_known {
+        decision.in_tiers = by_tier(&parts(found, &decision.chosen), Share { ratio: decision.ratio, choosing }, costs);
+    }
     decision
 }
 

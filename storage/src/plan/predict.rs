@@ -1,7 +1,7 @@
 //! What a prompt will take: its layers' loads beside its computation, as the prefill runs them. Pure.
 //!
 //! ```text
-//! loads    |layer 0|layer 1|layer 2|...                 serial, at most two layers ahead of the computation
+//! loads    |layer 0|layer 1|layer 2|...                 by tier, each as fast as it can
 //! compute          |chunk 1: layer 0|layer 1|...|chunk 2: ...|
 //! ```
 //!
@@ -16,11 +16,39 @@ use super::{Choosing, LOOKING_TOKENS};
 use crate::cost::CostModel;
 use crate::tier::Tier;
 
-/// Layers that are read ahead of the one that was taken: one waits, one is being read.
-const LAYERS_AHEAD: usize = 2;
-
 /// Entries of object storage whose first layers are asked for before the first of them has come.
 pub const BEGUN_TOGETHER: usize = 8;
+
+/// Entries that are read from the disk at the same time.
+const DISK_LANES: usize = 4;
+
+/// Entries, by tier and bytes, in the lanes in which they are read at the same time: their indices, ascending in each. Host memory
+/// is not waited for, and what object storage has is begun together, so that each has one lane; an entry of the disk goes to the lane
+/// that has least to read, the largest first.
+pub fn lanes(entries: &[(Tier, u64)]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|index| std::cmp::Reverse(entries[*index].1));
+    let mut lanes: Vec<(Tier, u64, Vec<usize>)> = Vec::new();
+    for index in order {
+        let (tier, bytes) = entries[index];
+        let of_tier = lanes.iter().filter(|lane| lane.0 == tier).count();
+        let least = lanes.iter_mut().filter(|lane| lane.0 == tier).min_by_key(|lane| lane.1);
+        match least {
+            Some(lane) if of_tier >= lanes_of(tier) => {
+                lane.1 += bytes;
+                lane.2.push(index);
+            }
+            _ => lanes.push((tier, bytes, vec![index])),
+        }
+    }
+    lanes.iter_mut().for_each(|lane| lane.2.sort_unstable());
+    lanes.into_iter().map(|lane| lane.2).collect()
+}
+
+/// Lanes that a tier has at the most.
+fn lanes_of(tier: Tier) -> usize {
+    if tier == Tier::Disk { DISK_LANES } else { 1 }
+}
 
 /// One segment as the prefill sees it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -53,7 +81,7 @@ pub(super) enum Work {
 pub struct Prediction {
     /// From the start of its loads to its first token, on an engine that does nothing else.
     pub total_ms: f64,
-    /// What its loads take.
+    /// What its loads take, of the tier that takes longest.
     pub load_ms: f64,
     /// What its computation takes.
     pub compute_ms: f64,
@@ -92,7 +120,7 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
         (0..choosing, rows(parts, candidates, chunk)),
         (choosing..layers, rows(parts, f64::from(share.ratio), chunk)),
     ];
-    let mut loads = Loads::new(parts, costs, layers);
+    let mut loads = Loads::new(parts, share, costs, layers);
     let (mut now, mut compute, mut place, mut wait) = (0.0_f64, 0.0, 0.0, 0.0);
     let look_us = if chooses { look_us(parts, share.choosing.looked, costs) } else { 0.0 };
     // Behind the probe, or where there is none behind the layers that compute everything.
@@ -115,7 +143,7 @@ pub(super) fn predict(parts: &[Part], share: Share, costs: &CostModel) -> Predic
     }
     Prediction {
         total_ms: now / 1e3,
-        load_ms: loads.layer_us * layers as f64 / 1e3 + loads.first_us / 1e3,
+        load_ms: loads.longest_us / 1e3,
         compute_ms: compute / 1e3,
         place_ms: place / 1e3,
         wait_ms: wait / 1e3,
@@ -145,7 +173,9 @@ pub(super) fn alone(part: &Part, share: Share, costs: &CostModel) -> (f64, f64) 
             let all = f64::from(share.choosing.layer).min(layers) / layers;
             let ratio = f64::from(share.ratio);
             let first = if ratio > 0.0 { all * compute(tokens) } else { 0.0 };
-            (load(tier, bytes), first + (1.0 - all) * compute(tokens * ratio))
+            let from = share.choosing.reads_from(share.ratio, costs.prefill.layers);
+            let read = 1.0 - f64::from(from) / layers;
+            (load(tier, bytes) * read, first + (1.0 - all) * compute(tokens * ratio))
         }
     }
 }
@@ -184,60 +214,72 @@ fn rows(parts: &[Part], share: f64, chunk: f64) -> Vec<Rows> {
 
 /// Layers on their way.
 struct Loads {
-    is_any: bool,
-    /// Before the first layer.
-    first_us: f64,
-    layer_us: f64,
-    /// What placing one layer takes the computation.
-    place_us: f64,
-    /// When each layer that was read had come.
-    come: Vec<f64>,
-    /// When each layer was taken.
-    taken: Vec<f64>,
+    tiers: Vec<TierLoads>,
+    /// What placing each layer takes the computation.
+    place_us: Vec<f64>,
+    /// Layers that were taken.
+    taken: usize,
+    /// What the tier that takes longest takes.
+    longest_us: f64,
+}
+
+/// What comes from one tier.
+struct TierLoads {
+    /// What each layer takes.
+    layer_us: Vec<f64>,
+    /// When the last layer that was read had come; at first what passes before the first.
+    come: f64,
 }
 
 impl Loads {
-    fn new(parts: &[Part], costs: &CostModel, layers: usize) -> Self {
-        let (mut is_any, mut objects, mut layer_us, mut bytes_a_layer) = (false, 0.0, 0.0, 0.0);
-        for part in parts {
-            let (Work::Load { tier, bytes } | Work::Blend { tier, bytes }) = part.work else { continue };
+    fn new(parts: &[Part], share: Share, costs: &CostModel, layers: usize) -> Self {
+        let mut place_us = vec![0.0; layers];
+        let from = share.choosing.reads_from(share.ratio, layers as u32) as usize;
+        let reads = |part: &Part| match part.work {
+            Work::Load { tier, bytes } => Some((tier, bytes, 0)),
+            Work::Blend { tier, bytes } if from < layers => Some((tier, bytes, from)),
+            Work::Blend { .. } | Work::Nothing | Work::Compute => None,
+        };
+        let reads: Vec<(Tier, u64, usize)> = parts.iter().filter_map(reads).collect();
+        let mut tiers = Vec::new();
+        for tier in [Tier::Host, Tier::Disk, Tier::Object] {
+            let of_tier = || reads.iter().filter(|(of, ..)| *of == tier);
+            let count = of_tier().count();
+            if count == 0 {
+                continue;
+            }
             let read = costs.read(tier);
-            let bytes = bytes as f64 / layers as f64;
-            is_any = true;
-            bytes_a_layer += bytes;
-            match tier {
-                Tier::Device => {}
-                Tier::Host | Tier::Disk => layer_us += read.us(1.0, bytes),
-                // Entries are begun some together and read ahead: round trips at first, and then what the line carries.
-                Tier::Object => {
-                    objects += 1.0;
-                    layer_us += bytes * read.us_per_byte;
+            let lane_count = count.min(lanes_of(tier)) as f64;
+            let mut layer_us = vec![0.0; layers];
+            for (_, bytes, from) in of_tier() {
+                let bytes = *bytes as f64 / layers as f64;
+                // Of object storage entries are begun some together and read ahead: round trips at first, and then what the line carries.
+                let request_us = if tier == Tier::Object { 0.0 } else { read.request_us / lane_count };
+                for layer in *from..layers {
+                    layer_us[layer] += request_us + bytes * read.us_per_byte;
+                    place_us[layer] += bytes * costs.prefill.place_us_per_byte;
                 }
             }
+            let trips = if tier == Tier::Object { (count as f64 / BEGUN_TOGETHER as f64).ceil() } else { 0.0 };
+            tiers.push(TierLoads { layer_us, come: trips * read.request_us });
         }
-        let first_us = (objects / BEGUN_TOGETHER as f64).ceil() * costs.read(Tier::Object).request_us;
-        let place_us = bytes_a_layer * costs.prefill.place_us_per_byte;
-        Self {
-            is_any,
-            first_us,
-            layer_us,
-            place_us,
-            come: Vec::with_capacity(layers),
-            taken: Vec::with_capacity(layers),
-        }
+        let longest = tiers.iter().map(|tier| tier.come + tier.layer_us.iter().sum::<f64>());
+        let longest_us = longest.fold(0.0, f64::max);
+        Self { tiers, place_us, taken: 0, longest_us }
     }
 
     /// When `layer` is there, if it is wanted `now`, and what placing it takes. Whoever takes it first places it.
     fn take(&mut self, layer: usize, now: f64) -> (f64, f64) {
-        if !self.is_any || layer < self.taken.len() {
+        if self.tiers.is_empty() || layer < self.taken {
             return (now, 0.0);
         }
-        let before = self.come.last().copied().unwrap_or(self.first_us);
-        let room = layer.checked_sub(LAYERS_AHEAD).map_or(0.0, |at| self.taken[at]);
-        let come = before.max(room) + self.layer_us;
-        self.come.push(come);
-        self.taken.push(now.max(come));
-        (come.max(now), self.place_us)
+        self.taken += 1;
+        let mut there = now;
+        for tier in &mut self.tiers {
+            tier.come += tier.layer_us[layer];
+            there = there.max(tier.come);
+        }
+        (there, self.place_us[layer])
     }
 }
 

@@ -112,7 +112,12 @@ impl KvStore {
 
     /// Opens what [`look_up`](Self::look_up) found; no second look-up.
     pub fn open_found(&self, found: &Found) -> EntryReader {
-        EntryReader::new(self.clone(), found)
+        EntryReader::new(self.clone(), found, true)
+    }
+
+    /// As [`open_found`](Self::open_found); once it was read, it moves to a faster tier only where there is free room.
+    pub fn open_sparing(&self, found: &Found) -> EntryReader {
+        EntryReader::new(self.clone(), found, false)
     }
 
     /// Asks object storage for the entries that no faster tier has, all at once. Empty where there is none. BLOCKS.

@@ -1,7 +1,7 @@
 //! Reading one entry layer by layer.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -34,6 +34,8 @@ pub(super) struct Flight {
     /// Verified frames, until the entry is promoted; none where it will not be.
     layers: Vec<Mutex<Option<Bytes>>>,
     missing: AtomicU32,
+    /// Whether a reader wants it in a faster tier though others leave for it.
+    makes_room: AtomicBool,
 }
 
 /// What is being read just now.
@@ -64,8 +66,10 @@ impl std::fmt::Debug for LayerFrame {
 }
 
 impl EntryReader {
-    pub(super) fn new(store: KvStore, found: &Found) -> Self {
+    /// `makes_room`: others may leave a faster tier for it.
+    pub(super) fn new(store: KvStore, found: &Found, makes_room: bool) -> Self {
         let flight = store.0.flights.join(found, store.epoch(), store.0.tiers.host.capacity_bytes());
+        flight.makes_room.fetch_or(makes_room, Ordering::AcqRel);
         Self { store, flight }
     }
 
@@ -89,13 +93,18 @@ impl EntryReader {
         if self.flight.entry.is_exact() { Precision::Exact } else { Precision::Lossy }
     }
 
-    /// The first layer is about to be read: what takes a round trip is begun. Does not block.
-    pub fn begin(&self) {
+    /// Layers from this one on are about to be read: what takes a round trip is begun. Does not block.
+    pub fn begin(&self, layer: u32) {
         // Another reader may have it, or be reading it.
-        let first = self.flight.layers.first().map(Mutex::try_lock);
+        let first = self.flight.layers.get(layer as usize).map(Mutex::try_lock);
         if first.is_none_or(|slot| slot.is_ok_and(|slot| slot.is_none())) {
-            self.flight.entry.begin();
+            self.flight.entry.begin(layer);
         }
+    }
+
+    /// Whether the entry moves to a faster tier once every layer was read.
+    pub fn is_promoted(&self) -> bool {
+        !self.flight.layers.is_empty()
     }
 
     /// Reads and verifies one layer; no copy if it is in host memory. BLOCKS if it is not.
@@ -156,15 +165,19 @@ impl EntryReader {
 
     /// Every layer was read and verified: the entry goes to host memory, and from object storage to the disk as well.
     fn promote(&self) {
-        let Flight { header, layers, planned_in, tier, .. } = &*self.flight;
+        let Flight { header, layers, planned_in, tier, makes_room, .. } = &*self.flight;
         let frames: Option<Vec<Bytes>> = layers.iter().map(|slot| locked(slot).clone()).collect();
         let Some(frames) = frames else { return };
         let entry = Arc::new(Entry::from_verified_frames(Arc::clone(header), frames));
         let inner = &self.store.0;
-        if let Ok(Some(Put::Stored { .. })) = inner.tiers.write(Tier::Host, &entry, *planned_in) {
+        let makes_room = makes_room.load(Ordering::Acquire);
+        let may_enter = |tier| makes_room || inner.tiers.has_room(tier, header.total_bytes());
+        if may_enter(Tier::Host)
+            && let Ok(Some(Put::Stored { .. })) = inner.tiers.write(Tier::Host, &entry, *planned_in)
+        {
             count(&inner.tiers.counts.promoted);
         }
-        if *tier == Tier::Object {
+        if *tier == Tier::Object && may_enter(Tier::Disk) {
             inner.to_disk.offer(Job { entry, planned_in: *planned_in });
         }
     }
@@ -190,6 +203,7 @@ impl Flights {
             planned_in,
             layers: if is_collected { (0..layers).map(|_| Mutex::default()).collect() } else { Vec::new() },
             missing: AtomicU32::new(layers),
+            makes_room: AtomicBool::new(false),
         });
         if is_collected {
             flights.retain(|_, flight| flight.strong_count() > 0);

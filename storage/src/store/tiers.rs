@@ -107,6 +107,12 @@ impl Tiers {
         }
     }
 
+    /// Whether so many bytes find room in a tier without another entry leaving, as it is now.
+    pub fn has_room(&self, tier: Tier, bytes: u64) -> bool {
+        let usage = self.get(tier).map(|tier| tier.usage());
+        usage.is_some_and(|usage| usage.bytes.saturating_add(bytes) <= usage.capacity_bytes)
+    }
+
     /// Puts an entry into a tier. `None`: the tier declines it, since computing it again is faster, or the entry's passage
     /// was invalidated after it was planned.
     pub fn write(&self, tier: Tier, entry: &Arc<Entry>, planned_in: u64) -> Result<Option<Put>> {

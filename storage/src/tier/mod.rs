@@ -245,8 +245,10 @@ pub trait TierEntry: Send + Sync {
         self.header().total_bytes()
     }
 
-    /// A first layer is about to be read: what takes a round trip is begun. Does not block.
-    fn begin(&self) {}
+    /// Layers from this one on are about to be read: what takes a round trip is begun. Does not block.
+    fn begin(&self, layer: u32) {
+        let _ = layer;
+    }
 
     /// One encoded frame, unverified: [`crate::frame::decode`] does that. BLOCKS.
     ///

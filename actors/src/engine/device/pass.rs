@@ -199,14 +199,14 @@ impl<B: Backend> Device<B> {
             return;
         };
         let Prefilling { prefill, mut table, device, decode, reply, tokens, queue_ms, begun } = *prefilling;
-        let (key_positions, plan) = (prefill.plan().key_positions(), prefill.plan().clone());
         let done: Prefilled = prefill.finish(logits);
+        let (key_positions, plan) = (done.plan.key_positions(), &done.plan);
         let new_tokens = plan.total_tokens.saturating_sub(plan.device_tokens()).max(1);
         let us_per_token = done.computing_ms * 1e3 / f64::from(new_tokens);
         let (mut paths, mut path) = (Vec::new(), Vec::new());
         if let Some(seen) = device {
             if done.is_finite {
-                path = KeptSegment::path_of(&plan, &tokens);
+                path = KeptSegment::path_of(plan, &tokens);
                 paths = keep(&self.tier, seen, &path, &mut table, us_per_token);
             } else {
                 paths.push(seen);
@@ -230,6 +230,8 @@ impl<B: Backend> Device<B> {
         let report = PrefillReport {
             fresh: done.fresh,
             account: done.account,
+            plan: done.plan,
+            late_misses: done.late_misses,
             loads: done.loads,
             queue_ms,
             load_wait_ms: done.load_wait_ms,

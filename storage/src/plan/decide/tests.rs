@@ -3,7 +3,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
-use crate::cost::{CostGrid, PrefillCost, ReadCost};
+use crate::cost::{CostGrid, PrefillCost, Prices, ReadCost};
 use crate::key::{Fingerprint, KvKey};
 use crate::plan::{Choosing, LoadPlan, ReuseMode, Source, plan, predict_without};
 use crate::residency::{Residency, Segment, SegmentKind, prompt_keys};
@@ -22,7 +22,7 @@ fn costs(host: f64, disk: f64, object: f64) -> CostModel {
         is_measured: true,
     };
     let read = |bytes_per_ms: f64| (ReadCost { request_us: 0.0, us_per_byte: 1e3 / bytes_per_ms }, true);
-    CostModel { prefill, reads: [read(host), read(disk), read(object)] }
+    CostModel { prefill, reads: [read(host), read(disk), read(object)], prices: Prices::default() }
 }
 
 /// A root of 20 tokens, passages of 100, a question of 40; each passage with its candidates.

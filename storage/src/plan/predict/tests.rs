@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::cost::{CostGrid, PrefillCost, ReadCost};
+use crate::cost::{CostGrid, PrefillCost, Prices, ReadCost};
 
 const LAYERS: u32 = 8;
 const MIB: u64 = 1 << 20;
@@ -19,7 +19,7 @@ fn costs(us_per_mib: f64) -> CostModel {
         is_measured: true,
     };
     let read = ReadCost { request_us: 0.0, us_per_byte: us_per_mib / MIB as f64 };
-    CostModel { prefill, reads: [(read, true); 3] }
+    CostModel { prefill, reads: [(read, true); 3], prices: Prices::default() }
 }
 
 fn part(tokens: u32, position: u32, work: Work) -> Part {

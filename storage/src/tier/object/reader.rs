@@ -18,6 +18,8 @@ const SPAN_BYTES: u64 = 4 << 20;
 /// Spans that are fetched ahead of the one in use. With it, what a reader holds: as many spans, each below
 /// `SPAN_BYTES` and one layer.
 const READ_AHEAD: usize = 2;
+/// Nothing was read yet.
+const NONE: usize = usize::MAX;
 
 /// An entry in the bucket, open for reading. What it holds of the bucket is its name, so another node may delete it: then
 /// the next read is `NotFound`.
@@ -28,7 +30,7 @@ pub(super) struct ObjectEntry {
     etag: Option<String>,
     layout: Layout,
     spans: Vec<Span>,
-    /// The span that was read last: reading on from it, or from the first, fetches ahead.
+    /// The span that was read last, or [`NONE`]: reading on from it, or from anywhere at first, fetches ahead.
     last: AtomicUsize,
 }
 
@@ -54,7 +56,7 @@ impl ObjectEntry {
             Span { layers, bytes, state: Mutex::new(ready.unwrap_or(State::Idle)) }
         });
         let spans = spans.collect();
-        Self { client, path, etag, layout, spans, last: AtomicUsize::new(0) }
+        Self { client, path, etag, layout, spans, last: AtomicUsize::new(NONE) }
     }
 
     fn start(&self, bytes: &Range<u64>) -> Pending<Bytes> {
@@ -79,7 +81,7 @@ impl ObjectEntry {
     /// Starts the spans behind `at`, and lets go of those that are out of reach.
     fn look_ahead(&self, at: usize) {
         let last = self.last.swap(at, Ordering::Relaxed);
-        let reads_on = at == 0 || at == last || at == last + 1;
+        let reads_on = last == NONE || at == last || at == last + 1;
         let ahead = if reads_on { at + 1..at + 1 + READ_AHEAD } else { at..at };
         for (index, span) in self.spans.iter().enumerate().filter(|(index, _)| *index != at) {
             // Whoever holds it is waiting for it.
@@ -125,8 +127,8 @@ impl TierEntry for ObjectEntry {
         self.layout.frames.iter().map(|frame| frame.end - frame.start).sum()
     }
 
-    fn begin(&self) {
-        if let Some(first) = self.spans.first()
+    fn begin(&self, layer: u32) {
+        if let Some(first) = self.spans.iter().find(|span| span.layers.contains(&(layer as usize)))
             && let Some(mut state) = first.try_lock()
             && matches!(*state, State::Idle)
         {
