@@ -9,7 +9,7 @@ use labels::Labels;
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 460.0;
 /// Where points may lie, from the chart's upper left corner.
-const PLANE: Plane = Plane { left: 70.0, right: 660.0, top: 46.0, bottom: 400.0 };
+const PLANE: Plane = Plane { left: 70.0, right: 690.0, top: 46.0, bottom: 400.0 };
 /// Of series on light and on dark ground (after Okabe and Ito), and how many shapes marks have: 35 series look different.
 const COLOURS: [(&str, &str); 7] = [
     ("#0072b2", "#56b4e9"),
@@ -28,7 +28,7 @@ const MOST_LABEL: usize = 24;
 const MARK: f64 = 4.5;
 
 const SHARED: &str = "text{font:12px system-ui,sans-serif}text.small{font-size:10.5px}text.title{font-size:15px;font-weight:600}\
-.frame,.span,.line{fill:none}.span{opacity:.5}.line{stroke-width:1.5;opacity:.8}";
+.frame,.span,.line{fill:none}.span{opacity:.4}.line{stroke-width:1.5;opacity:.8}";
 const LIGHT: &str = ".ground{fill:#fff}text{fill:#222}.grid{stroke:#ddd}.frame{stroke:#888}";
 const DARK: &str = ".ground{fill:#16181c}text{fill:#e6e6e6}.grid{stroke:#33373d}.frame{stroke:#8a8f98}";
 
@@ -115,6 +115,8 @@ fn draw(out: &mut String, chart: &Chart) {
     for at in points().map(|it| (x.place(it.x), y.place(it.y))) {
         labels.keep_free(at, MARK);
     }
+    // Nothing is drawn over them.
+    let mut above = String::new();
     for (index, series) in chart.series.iter().enumerate() {
         put(out, format_args!("<g class=\"c{}\">\n", index % COLOURS.len()));
         lines(out, series, &x, &y);
@@ -127,12 +129,13 @@ fn draw(out: &mut String, chart: &Chart) {
             }
             let label = cut(&point.label, MOST_LABEL);
             if let Some((place, anchor)) = labels.place(at, &label) {
-                text(out, place, "small", &label, anchor);
+                text(&mut above, place, "small", &label, anchor);
             }
         }
         legend(out, index, series);
         out.push_str("</g>\n");
     }
+    out.push_str(&above);
 }
 
 /// Rules of colour for light ground, and for dark where whoever shows the file says so.
@@ -198,7 +201,7 @@ fn mark(series: usize, (x, y): (f64, f64)) -> String {
 
 fn legend(out: &mut String, index: usize, series: &Series) {
     let at = (PLANE.right + 34.0, PLANE.top + 8.0 + 19.0 * index as f64);
-    if series.line {
+    if series.line && series.points.len() > 1 {
         put(out, format_args!("<path class=\"line\" d=\"M{} {}h22\"/>\n", at.0 - 11.0, at.1));
     }
     if series.marks {

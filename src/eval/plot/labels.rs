@@ -3,7 +3,7 @@
 use super::{MARK, Plane};
 
 /// A character's width and a line's height, about, at the labels' size.
-const CHARACTER: f64 = 5.8;
+const CHARACTER: f64 = 6.3;
 const LINE: f64 = 11.0;
 /// From a point's middle, by tries.
 const DISTANCES: [f64; 2] = [8.0, 17.0];
