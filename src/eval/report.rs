@@ -264,7 +264,8 @@ pub mod tests {
     /// Questions whose F1 is given by mode.
     fn modes(f1: &[(Mode, &[f64])]) -> Vec<ModeReport> {
         let variants: Vec<Variant> = f1.iter().map(|(mode, _)| Variant::plain(*mode)).collect();
-        let question = |item: usize| f1.iter().map(|(mode, f1)| answered(item, Variant::plain(*mode), f1[item], 1.0));
+        let question =
+            |item: usize| f1.iter().map(move |(mode, f1)| answered(item, Variant::plain(*mode), f1[item], 1.0));
         let questions: Vec<Vec<Answered>> = (0..f1[0].1.len()).map(|item| question(item).collect()).collect();
         Measured { variants: &variants, questions: &questions, seed: 1 }.modes()
     }

@@ -2,7 +2,6 @@
 //! recomputed, how deviation is distributed over tokens, and whether one layer's says anything of the next one's.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ragstone_kernels::dtype::KvDtype;
 use serde::Serialize;

@@ -62,8 +62,7 @@ fn questions(dataset: &Path, most: usize) -> Result<Vec<Asked>> {
 }
 
 fn table(measured: &Deviation, model: &str) -> Vec<String> {
-    let dtype = serde_json::to_value(measured.kv_dtype).unwrap_or_default();
-    let dtype = dtype.as_str().unwrap_or_default();
+    let dtype = measured.kv_dtype.name();
     let mut lines =
         vec![format!("{} prompts, {} blended tokens, {model}, KV in {dtype}", measured.prompts, measured.tokens)];
     lines.push(String::new());

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::deviation::{Compared, kv_deviation};
-use ragstone_kernels::forward::{Chunk, Forward, Keep, Placed, Places, Rider, Selector, Wanted};
+use ragstone_kernels::forward::{Chunk, Forward, Keep, Outcome, Placed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::LayerKv;
 use ragstone_kernels::pool::KvData;
@@ -72,9 +72,9 @@ impl<B: Backend> Trials<B> {
     fn token_deviation(&self, fresh: &LayerBytes, stored: (&[u8], &[u8])) -> Result<Vec<f32>> {
         let layout = self.model.kv_layout();
         let data = |bytes| KvData::Bytes(layout.dtype, bytes);
-        let decoded = |bytes| {
-            let mut values = vec![0.0; data(bytes).len()];
-            data(bytes).read(0, &mut values)?;
+        let decoded = |bytes: &[u8]| {
+            let mut values = vec![0.0; bytes.len() / layout.dtype.size_in_bytes()];
+            layout.dtype.decode(bytes, &mut values)?;
             Ok::<_, Error>(Matrix::from_vec(values.len() / layout.kv_dim(), layout.kv_dim(), values))
         };
         let fresh = LayerKv { k: decoded(&fresh.0)?, v: decoded(&fresh.1)? };
