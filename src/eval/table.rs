@@ -1,7 +1,7 @@
 //! What was measured of answers, as people read it.
 
 use super::bootstrap::Interval;
-use super::report::{AnswersReport, ModeReport};
+use super::report::{AnswersReport, ModeReport, Recovered};
 
 impl AnswersReport {
     /// Two lines a mode: how good its answers are, over all and by type; and what they cost.
@@ -13,21 +13,20 @@ impl AnswersReport {
         let mut lines = vec![format!("{} questions, {}{left_out}", self.questions, self.model), String::new()];
         let types: Vec<&String> = self.modes.first().map_or_else(Vec::new, |mode| mode.types.keys().collect());
         let mut head = format!("{:<28}{:>6}{:>8}{:>16}{:>8}{:>9}", "mode", "ratio", "F1", "95 %", "EM", "Rouge-L");
-        head += &format!("{:>9}{:>18}{:>11}{:>12}", "to full", "95 %", "recovered", "not as full");
+        head += &format!("{:>9}{:>18}{:>9}{:>9}{:>13}", "to full", "95 %", "of none", "of reuse", "not as full");
         types.iter().for_each(|kind| head += &format!("{:>11}{:>11}", format!("{kind} F1"), format!("{kind} EM")));
         lines.push(head);
         lines.extend(self.modes.iter().map(|mode| quality(mode, &types)));
         lines.push(String::new());
         let mut head = format!("{:<28}{:>6}{:>10}{:>18}", "mode", "ratio", "TTFT p50", "p10 .. p90 ms");
-        head += &format!("{:>10}{:>9}{:>9}{:>12}{:>10}", "computed", "exact", "blended", "recomputed", "computed");
+        head += &format!("{:>10}{:>9}{:>9}{:>12}{:>10}", "share", "exact", "blended", "recomputed", "computed");
         lines.push(head);
         lines.extend(self.modes.iter().map(|mode| cost(mode, self.questions)));
         lines.push(String::new());
         lines.push(
-            "recovered: of the gap between reuse (none, where reuse was not asked) and full; \"-\" where that is noise"
-                .into(),
+            "of none, of reuse: the share of the gap to full that is recovered; \"-\" where the gap is noise".into(),
         );
-        lines.push("computed: the share of all tokens, then tokens of a mean question's prompts".into());
+        lines.push("share: of all tokens, those that were computed; then tokens of a mean question's prompts".into());
         lines
     }
 }
@@ -38,10 +37,10 @@ fn quality(mode: &ModeReport, types: &[&String]) -> String {
     line += &format!("{:>8.3}{:>9.3}", mean.exact_match, mean.rouge_l);
     let against = mode.against_full.map_or_else(String::new, |it| format!("{:+.3}", it.f1));
     line += &format!("{against:>9}{:>18}", span(mode.against_full.map(|it| it.interval)));
-    let recovered = mode.recovered.of_reuse.or(mode.recovered.of_none);
-    let recovered = recovered.map_or_else(|| "-".to_owned(), |share| format!("{share:.2}"));
+    let recovered = |share: Option<f64>| share.map_or_else(|| "-".to_owned(), |share| format!("{share:.2}"));
     let differ = mode.differ_from_full.map_or_else(String::new, |count| count.to_string());
-    line += &format!("{recovered:>11}{differ:>12}");
+    let Recovered { of_none, of_reuse } = mode.recovered;
+    line += &format!("{:>9}{:>9}{differ:>13}", recovered(of_none), recovered(of_reuse));
     for mean in types.iter().map(|kind| mode.types.get(*kind).copied().unwrap_or_default()) {
         line += &format!("{:>11.3}{:>11.3}", mean.f1, mean.exact_match);
     }

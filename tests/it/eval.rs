@@ -310,8 +310,8 @@ fn the_papers_figures_are_measured() {
     assert!(layers[2][100].as_f64() > layers[2][50].as_f64());
     assert_eq!(report["rank_correlation"].as_array().unwrap().len(), layers.len() - 1);
     assert!(report["rank_correlation"][0].is_null() && report["rank_correlation"][2].is_f64());
-    let plot = std::fs::read_to_string(plot).unwrap();
-    for words in ["figure 6", "figure 7", "figure 8", ">random<", ">layer 2<"] {
+    let plot = std::fs::read_to_string(&plot).unwrap();
+    for words in ["figure 6", "figure 7", "figure 8", ">random @0<", ">layer 2<"] {
         assert!(plot.contains(words), "no {words} in {plot}");
     }
     let table = folder.run(&[&figures[..3], &ways].concat()).succeeded().stdout;
