@@ -135,7 +135,12 @@ impl Inner {
                 eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", self.what);
             }
             Unit::Items if state.total > 0 => {
-                eprintln!("{}: {} of {}, {seconds} s", self.what, state.done, state.total);
+                let left =
+                    match self.begun.elapsed_s() / state.done as f64 * state.total.saturating_sub(state.done) as f64 {
+                        left if left.is_finite() => format!(", about {left:.0} s left"),
+                        _ => String::new(),
+                    };
+                eprintln!("{}: {} of {}, {seconds} s{left}", self.what, state.done, state.total);
             }
             _ => eprintln!("{}: {seconds} s", self.what),
         }

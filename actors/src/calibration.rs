@@ -12,6 +12,7 @@
 //! not calibrated is not blended unless its owner says so, and one that no way keeps is not blended at all.
 
 mod blend;
+mod deviation;
 mod prompts;
 mod search;
 mod trial;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::blend::Known;
 pub use self::blend::{Blend, Blending, UNCALIBRATED_RATIO};
+pub use self::deviation::{AttentionDeviation, Deviation};
 pub use self::prompts::Asked;
 pub use self::search::{Evidence, Way};
 use self::search::{search, ways};

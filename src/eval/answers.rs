@@ -2,20 +2,25 @@
 //!
 //! Every prompt takes the whole way of a question through the running program (assemble, look up, plan, fuse, decode); only
 //! retrieval is left out, because a question brings its passages along. Before a mode that loads KV, the prompts that
-//! compute it are asked in the same way: the whole prompt for `exact`, each passage by itself for the others. The kinds
-//! live under tenants of their own, so that none finds another's entries.
+//! compute it are asked in the same way: the whole prompt for `exact`, the first passage for `prefix`, each passage by itself for
+//! the others. The kinds live under tenants of their own, so that none finds another's entries.
 
 use std::time::Duration;
 
+use futures::future::try_join_all;
 use ragstone_actors::report::SegmentReport;
 use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::env::Stopwatch;
 use ragstone_storage::residency::SegmentKind;
 
 use super::dataset::Item;
-use super::report::{Answered, AnswersReport, Behind, Mode, ModeReport, Variant};
+use super::journal::{Asked, Journal};
+use super::map::{map_question, reduced, surest};
+use super::report::{Answered, AnswersReport, Measured, Tokens};
 use super::score::score;
+use super::variant::{Behind, Mode, Variant};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Passages behind each other, as the data set has them.
@@ -26,21 +31,34 @@ const ALONE: &str = "eval-alone";
 const BETWEEN: &str = "-- ragstone eval --";
 /// Each passage behind the prompt's first token alone.
 const BEHIND_BOS: &str = "eval-behind-bos";
+/// Passages that are asked about at a time.
+const MAPPED_TOGETHER: usize = 8;
 
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
     pub variants: Vec<Variant>,
-    /// Of the random choice.
+    /// Of the random choice, and of the intervals.
     pub seed: u64,
     /// The longest answer.
     pub max_tokens: usize,
     /// Score only what follows this in an answer.
     pub answer_after: Option<String>,
+    /// What `map-reduce` asks of each passage.
+    pub map_prompt: String,
 }
 
-/// Answers `items` (with their places in the data set) in every variant, one prompt at a time, greedily. `each` gets the
-/// answers to one question after the other.
+/// How far it is.
+#[derive(Debug)]
+pub enum Step<'a> {
+    /// Of the answers that the journal did not have, so many are there.
+    Asked { done: usize, total: usize },
+    /// A question has all its answers, one a variant.
+    Answered(&'a [Answered]),
+}
+
+/// Answers `items` (with their places in the data set) in every variant, one prompt at a time (of `map-reduce` and `map-rerank` those of
+/// a few passages), greedily. What `journal` has is not asked again, what is asked goes into it.
 ///
 /// # Errors
 /// Those of the first question that could not be answered, with its place. A question that is too long for the model is
@@ -49,43 +67,56 @@ pub async fn answers(
     ragstone: &Ragstone,
     items: &[(usize, Item)],
     options: &Options,
-    each: &mut (dyn FnMut(&[Answered]) -> Result<()> + Send),
+    journal: &mut Journal,
+    each: &mut (dyn FnMut(Step<'_>) -> Result<()> + Send),
 ) -> Result<AnswersReport> {
     let model = ragstone.status().model;
-    let mut report = AnswersReport {
+    let asker = Asker { ragstone, options, context: model.context };
+    let (mut questions, mut left_out) = (Vec::with_capacity(items.len()), Vec::new());
+    let mut tally = Tally::new(items, options, journal);
+    for (place, item) in items {
+        match asker.item(*place, item, journal, &mut tally, each).await {
+            Ok(answered) => {
+                each(Step::Answered(&answered))?;
+                questions.push(answered);
+            }
+            Err(error) if error.kind() == ErrorKind::ContextLength => {
+                tracing::info!(item = place, %error, "question left out");
+                if journal.left_out(*place).is_none() {
+                    journal.leave_out(*place, &error.to_string())?;
+                }
+                left_out.push((*place, error));
+            }
+            Err(error) => return Err(Error::new(error.kind(), format!("item {place}: {error}"))),
+        }
+    }
+    if let (true, Some((_, error))) = (questions.is_empty(), left_out.first()) {
+        return Err(Error::new(error.kind(), format!("no question fits the model; the first: {error}")));
+    }
+    Ok(AnswersReport {
         model: model.id,
-        questions: 0,
-        left_out: Vec::new(),
+        questions: questions.len(),
+        left_out: left_out.into_iter().map(|(place, _)| place).collect(),
         seed: options.seed,
         max_tokens: options.max_tokens,
         answer_after: options.answer_after.clone(),
-        modes: options.variants.iter().map(|variant| ModeReport::new(*variant)).collect(),
-    };
-    let asker = Asker { ragstone, options, context: model.context };
-    let mut too_long = None;
-    for (place, item) in items {
-        let answered = match asker.item(*place, item).await {
-            Ok(answered) => answered,
-            Err(error) if error.kind() == ErrorKind::ContextLength => {
-                tracing::info!(item = place, %error, "question left out");
-                report.left_out.push(*place);
-                too_long.get_or_insert(error);
-                Vec::new()
-            }
-            Err(error) => return Err(Error::new(error.kind(), format!("item {place}: {error}"))),
+        modes: Measured { variants: &options.variants, questions: &questions, seed: options.seed }.modes(),
+    })
+}
+
+/// Answers that are still to be asked for.
+struct Tally {
+    done: usize,
+    total: usize,
+}
+
+impl Tally {
+    fn new(items: &[(usize, Item)], options: &Options, journal: &Journal) -> Self {
+        let is_left = |place: usize, variant: &Variant| {
+            journal.left_out(place).is_none() && journal.asked(place, *variant).is_none()
         };
-        report.questions += usize::from(!answered.is_empty());
-        let full = answered.iter().find(|it| it.variant.mode == Mode::Full).map(|it| it.answer.as_str());
-        for (mode, answered) in report.modes.iter_mut().zip(&answered) {
-            mode.add(answered, full);
-        }
-        each(&answered)?;
-    }
-    match too_long {
-        Some(error) if report.questions == 0 => {
-            Err(Error::new(error.kind(), format!("no question fits the model; the first: {error}")))
-        }
-        _ => Ok(report),
+        let of_item = |(place, _): &(usize, Item)| options.variants.iter().filter(|it| is_left(*place, it)).count();
+        Self { done: 0, total: items.iter().map(of_item).sum() }
     }
 }
 
@@ -97,66 +128,157 @@ struct Asker<'a> {
 }
 
 /// How a prompt's KV is come by.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Way {
     reuse: Reuse,
     selection: Selection,
     root: RootCut,
-    tenant: &'static str,
+    tenant: String,
 }
 
 impl Way {
+    fn new(reuse: Reuse, tenant: impl Into<String>) -> Self {
+        Self { reuse, selection: Selection::default(), root: RootCut::Whole, tenant: tenant.into() }
+    }
+
     /// Computes what is missing and keeps it; with a cut root also what the passage is behind that alone, in the background.
-    fn storing(root: RootCut, tenant: &'static str) -> Self {
+    fn storing(root: RootCut, tenant: impl Into<String>) -> Self {
         let reuse = if root == RootCut::Whole { Reuse::Exact } else { Reuse::Auto };
-        Self { reuse, selection: Selection::default(), root, tenant }
+        Self { root, ..Self::new(reuse, tenant) }
+    }
+}
+
+/// What a variant answered, by however many prompts.
+struct Given {
+    answer: String,
+    ttft_ms: f64,
+    tokens: Tokens,
+}
+
+impl From<Answer> for Given {
+    fn from(answer: Answer) -> Self {
+        let report = answer.finish.report;
+        Self { answer: answer.text, ttft_ms: report.ttft.total_ms, tokens: report.tokens.into() }
     }
 }
 
 impl Asker<'_> {
-    /// One question in every variant.
-    async fn item(&self, place: usize, item: &Item) -> Result<Vec<Answered>> {
+    /// One question in every variant. Each question begins with the next one, so that none always comes behind the same other.
+    async fn item(
+        &self,
+        place: usize,
+        item: &Item,
+        journal: &mut Journal,
+        tally: &mut Tally,
+        each: &mut (dyn FnMut(Step<'_>) -> Result<()> + Send),
+    ) -> Result<Vec<Answered>> {
+        if let Some(why) = journal.left_out(place) {
+            return Err(Error::new(ErrorKind::ContextLength, why));
+        }
+        let variants = &self.options.variants;
+        for index in (0..variants.len()).map(|at| (at + place) % variants.len()) {
+            let variant = variants[index];
+            if journal.asked(place, variant).is_some() {
+                continue;
+            }
+            let Given { answer, ttft_ms, tokens } = self.measure(variant, place, item).await?;
+            // To the microsecond: what is read again is then what was written.
+            let ttft_ms = (ttft_ms * 1e3).round() / 1e3;
+            journal.note(Asked { item: place, variant, answer: answer.trim().to_owned(), ttft_ms, tokens })?;
+            tally.done += 1;
+            each(Step::Asked { done: tally.done, total: tally.total })?;
+        }
+        let asked = variants.iter().filter_map(|variant| journal.asked(place, *variant));
+        Ok(asked.map(|asked| self.scored(item, asked)).collect())
+    }
+
+    fn scored(&self, item: &Item, asked: &Asked) -> Answered {
+        let score = score(&asked.answer, &item.answers, self.options.answer_after.as_deref());
+        Answered {
+            item: asked.item,
+            kind: item.kind.clone(),
+            question: item.question.clone(),
+            gold: item.answers.clone(),
+            variant: asked.variant,
+            answer: asked.answer.clone(),
+            f1: score.f1,
+            em: score.exact_match,
+            rouge_l: score.rouge_l,
+            ttft_ms: asked.ttft_ms,
+            tokens: asked.tokens,
+        }
+    }
+
+    async fn measure(&self, variant: Variant, place: usize, item: &Item) -> Result<Given> {
         let documents: Vec<InlineDocument> = item
             .passages
             .iter()
             .map(|passage| InlineDocument { title: passage.title.clone(), text: passage.text.clone() })
             .collect();
-        let mut answered = Vec::with_capacity(self.options.variants.len());
-        for variant in &self.options.variants {
-            let way = self.way(*variant, place);
-            self.prepare(*variant, &item.question, &documents).await?;
-            let documents = if variant.mode == Mode::NoPassages { &[][..] } else { &documents };
-            let answer = self.ask(&item.question, documents, way, self.options.max_tokens).await?;
-            check_source(*variant, &answer.finish.report.segments)?;
-            let text = answer.text.trim();
-            let score = score(text, &item.answers, self.options.answer_after.as_deref());
-            answered.push(Answered {
-                item: place,
-                kind: item.kind.clone(),
-                question: item.question.clone(),
-                gold: item.answers.clone(),
-                variant: *variant,
-                answer: text.to_owned(),
-                f1: score.f1,
-                em: score.exact_match,
-                tokens: answer.finish.report.tokens,
-            });
+        let way = self.way(variant, place);
+        self.prepare(variant, &item.question, &documents, &way).await?;
+        match variant.mode {
+            Mode::MapReduce => self.map_reduce(&item.question, &documents, &way).await,
+            Mode::MapRerank => self.map_rerank(&item.question, &documents, &way).await,
+            mode => {
+                let documents = if mode == Mode::NoPassages { &[][..] } else { &documents };
+                let answer = self.ask(&item.question, documents, &way, self.options.max_tokens).await?;
+                check_source(variant, &answer.finish.report.segments)?;
+                Ok(answer.into())
+            }
         }
-        Ok(answered)
+    }
+
+    /// Its first token comes when all passages were asked about and the question over what was said is prefilled.
+    async fn map_reduce(&self, question: &str, documents: &[InlineDocument], way: &Way) -> Result<Given> {
+        let begun = Stopwatch::start();
+        let said = self.map(&map_question(&self.options.map_prompt, question), documents, way).await?;
+        let mapped_ms = begun.elapsed_ms();
+        let answer = self.ask(question, &reduced(documents, &said), way, self.options.max_tokens).await?;
+        let reduced = Given::from(answer);
+        let tokens = said.iter().map(|it| Tokens::from(it.finish.report.tokens)).chain([reduced.tokens]).sum();
+        Ok(Given { ttft_ms: mapped_ms + reduced.ttft_ms, tokens, ..reduced })
+    }
+
+    /// Which answer is given, and so its first token, is known when all of them have ended.
+    async fn map_rerank(&self, question: &str, documents: &[InlineDocument], way: &Way) -> Result<Given> {
+        let begun = Stopwatch::start();
+        let said = self.map(question, documents, way).await?;
+        let surest = surest(&said).ok_or_else(|| Error::internal("a question without passages"))?;
+        let ttft_ms = begun.elapsed_ms();
+        let tokens = said.iter().map(|it| Tokens::from(it.finish.report.tokens)).sum();
+        Ok(Given { answer: said[surest].text.clone(), ttft_ms, tokens })
+    }
+
+    /// Asks about each passage alone, a few at a time. KV of a passage directly behind the system prompt is exact.
+    async fn map(&self, question: &str, documents: &[InlineDocument], way: &Way) -> Result<Vec<Answer>> {
+        let mut answers = Vec::with_capacity(documents.len());
+        for together in documents.chunks(MAPPED_TOGETHER) {
+            let asked = together.iter().map(async |document| {
+                let answer = self.ask(question, std::slice::from_ref(document), way, self.options.max_tokens).await?;
+                check_source(Variant::plain(Mode::MapRerank), &answer.finish.report.segments)?;
+                Ok::<_, Error>(answer)
+            });
+            answers.extend(try_join_all(asked).await?);
+        }
+        Ok(answers)
     }
 
     fn way(&self, variant: Variant, place: usize) -> Way {
         let (root, alone) = Self::alone(variant);
         let (reuse, tenant) = match variant.mode {
-            Mode::NoPassages | Mode::Full => (Reuse::Off, IN_ORDER),
-            Mode::Exact => (Reuse::Exact, IN_ORDER),
-            Mode::Reuse => (Reuse::Ratio(0.0), alone),
+            Mode::NoPassages | Mode::Full => (Reuse::Off, IN_ORDER.to_owned()),
+            Mode::Exact => (Reuse::Exact, IN_ORDER.to_owned()),
+            // Each question's own: what it computes is kept, and another question over the same passages would find it.
+            Mode::Prefix => (Reuse::Exact, format!("eval-prefix-{place}")),
+            Mode::Reuse => (Reuse::Ratio(0.0), alone.to_owned()),
             // Rules that take none or all do so at any ratio between.
-            Mode::Blend => (Reuse::Ratio(variant.ratio.unwrap_or(0.5)), alone),
+            Mode::Blend => (Reuse::Ratio(variant.ratio.unwrap_or(0.5)), alone.to_owned()),
+            Mode::MapReduce | Mode::MapRerank => (Reuse::Exact, alone.to_owned()),
         };
         // Each question draws its own tokens, whatever other questions are measured.
         let selection = variant.selection(self.options.seed.rotate_left(32) ^ place as u64);
-        Way { reuse, selection, root, tenant }
+        Way { selection, root, ..Way::new(reuse, tenant) }
     }
 
     /// Where passages that were computed without each other are kept.
@@ -168,32 +290,33 @@ impl Asker<'_> {
     }
 
     /// Stores what the variant loads. What is there already is not computed again.
-    async fn prepare(&self, variant: Variant, question: &str, documents: &[InlineDocument]) -> Result<()> {
+    async fn prepare(&self, variant: Variant, question: &str, documents: &[InlineDocument], way: &Way) -> Result<()> {
+        let storing = Way::storing(way.root, way.tenant.as_str());
         match variant.mode {
             Mode::NoPassages | Mode::Full => {}
-            Mode::Exact => self.store(question, documents, Way::storing(RootCut::Whole, IN_ORDER)).await?,
-            Mode::Reuse | Mode::Blend => {
-                let (root, tenant) = Self::alone(variant);
+            Mode::Exact => self.store(question, documents, &storing).await?,
+            Mode::Prefix => self.store(question, &documents[..1], &storing).await?,
+            Mode::Reuse | Mode::Blend | Mode::MapReduce | Mode::MapRerank => {
                 for document in documents {
                     // With a cut root what is left of the system prompt comes first, and no document may be stored behind it
                     // as it will stand: another passage comes between them.
                     let between = InlineDocument { title: String::new(), text: BETWEEN.into() };
                     let prompt = [between, document.clone()];
-                    let prompt = if root == RootCut::Whole { &prompt[1..] } else { &prompt };
-                    self.store(question, prompt, Way::storing(root, tenant)).await?;
+                    let prompt = if way.root == RootCut::Whole { &prompt[1..] } else { &prompt };
+                    self.store(question, prompt, &storing).await?;
                 }
             }
         }
         Ok(())
     }
 
-    async fn store(&self, question: &str, documents: &[InlineDocument], way: Way) -> Result<()> {
+    async fn store(&self, question: &str, documents: &[InlineDocument], way: &Way) -> Result<()> {
         self.ask(question, documents, way, 1).await?;
         self.ragstone.settle().await;
         Ok(())
     }
 
-    async fn ask(&self, question: &str, documents: &[InlineDocument], way: Way, max_tokens: usize) -> Result<Answer> {
+    async fn ask(&self, question: &str, documents: &[InlineDocument], way: &Way, max_tokens: usize) -> Result<Answer> {
         let message = ChatMessage { role: "user".into(), content: question.to_owned() };
         let context = Context { documents: documents.to_vec(), ..Context::default() };
         let question = Question {
@@ -204,7 +327,7 @@ impl Asker<'_> {
             explain: false,
             selection: Some(way.selection),
             root: way.root,
-            tenant: way.tenant.into(),
+            tenant: way.tenant.clone(),
             caller: Caller::default(),
             deadline: Duration::from_secs(self.ragstone.settings().deadline_s),
         };
@@ -226,7 +349,11 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
     let as_wanted = match (mode, variant.behind) {
         (Mode::NoPassages, _) => passages().next().is_none(),
         (Mode::Full, _) => passages().all(|it| it.source == "compute"),
-        (Mode::Exact, _) => passages().all(|it| it.source == "exact"),
+        (Mode::Exact | Mode::MapReduce | Mode::MapRerank, _) => passages().all(|it| it.source == "exact"),
+        (Mode::Prefix, _) => {
+            let is_right = |(at, it): (usize, &SegmentReport)| it.source == if at == 0 { "exact" } else { "compute" };
+            passages().enumerate().all(is_right)
+        }
         // The first one is the rest of the system prompt.
         (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == "blend"),
         (Mode::Reuse | Mode::Blend, _) => passages().all(|it| it.source != "compute"),
@@ -273,12 +400,15 @@ mod tests {
             (Mode::Exact, None, &["exact", "exact"], true),
             (Mode::Exact, None, &["exact", "compute"], false),
             (Mode::Exact, None, &["exact", "blend"], false),
+            (Mode::Prefix, None, &["exact", "compute", "compute"], true),
+            (Mode::Prefix, None, &["exact", "exact"], false),
+            (Mode::Prefix, None, &["compute", "compute"], false),
             (Mode::Reuse, None, &["exact", "blend"], true),
             (Mode::Blend, None, &["exact", "compute"], false),
             (Mode::Blend, bos, &["exact", "blend", "blend"], true),
             (Mode::Blend, bos, &["exact", "exact", "blend"], false),
         ] {
-            let variant = Variant { mode, ratio: None, selector: None, choice: None, layer: None, behind };
+            let variant = Variant { behind, ..Variant::plain(mode) };
             assert_eq!(check_source(variant, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
         }
     }

@@ -1,162 +1,12 @@
-//! What was measured of answers: means by mode and by type of question, and one line for each answer.
+//! What was measured of answers: one line for each, and what they come to by mode.
 
 use std::collections::BTreeMap;
 
 use ragstone_actors::report::TokenAccount;
-use ragstone_actors::{Rule, Schedule, Selection};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::score::Score;
-
-/// Where the KV of a question's passages comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// No passages at all: what can be guessed
-    #[value(name = "none")]
-    #[serde(rename = "none")]
-    NoPassages,
-    /// Everything is computed
-    Full,
-    /// Loaded, computed earlier in the same order: the same answers as full
-    Exact,
-    /// Loaded, each passage computed without the others (see --behind), nothing recomputed
-    Reuse,
-    /// As reuse, and of their tokens those that --selector chooses recomputed
-    Blend,
-}
-
-impl Mode {
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::NoPassages => "none",
-            Self::Full => "full",
-            Self::Exact => "exact",
-            Self::Reuse => "reuse",
-            Self::Blend => "blend",
-        }
-    }
-
-    /// Whether each passage's KV was computed without the others.
-    pub fn is_alone(self) -> bool {
-        matches!(self, Self::Reuse | Self::Blend)
-    }
-}
-
-/// When tokens are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Choice {
-    /// Once
-    OneShot,
-    /// On every layer from then on, fewer each time, the ratio on average
-    Gradual,
-}
-
-/// What a passage stood behind as its KV was computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Behind {
-    /// The system prompt
-    Root,
-    /// The prompt's first token alone (the beginning-of-sequence token, where the model has one)
-    Bos,
-}
-
-/// A mode, with what makes a difference to it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Variant {
-    pub mode: Mode,
-    /// Of `blend`.
-    pub ratio: Option<f32>,
-    /// Of `blend`: the rule that chooses what is recomputed.
-    pub selector: Option<Rule>,
-    /// Of rules that can choose more than once.
-    pub choice: Option<Choice>,
-    /// Of rules that have one: the first layer that chooses, or the one that is looked at.
-    pub layer: Option<usize>,
-    /// Of modes whose passages were computed by themselves.
-    pub behind: Option<Behind>,
-}
-
-/// The values to measure of each thing that makes a difference.
-#[derive(Debug, Clone)]
-pub struct Axes {
-    pub ratios: Vec<f32>,
-    pub selectors: Vec<Rule>,
-    pub choices: Vec<Choice>,
-    /// None given: each rule's own.
-    pub layers: Vec<usize>,
-    pub behind: Vec<Behind>,
-}
-
-impl Variant {
-    /// Every mode at each combination of what makes a difference to it, once, in the order given.
-    pub fn of(modes: &[Mode], axes: &Axes) -> Vec<Self> {
-        let mut variants: Vec<Self> = Vec::new();
-        for &mode in modes {
-            let blends = mode == Mode::Blend;
-            let mut of_mode = vec![Self { mode, ratio: None, selector: None, choice: None, layer: None, behind: None }];
-            spread(&mut of_mode, |_| some_if(mode.is_alone(), &axes.behind), |it, behind| it.behind = behind);
-            spread(&mut of_mode, |_| some_if(blends, &axes.selectors), |it, selector| it.selector = selector);
-            let layers = |it: &Self| match it.selector {
-                Some(rule) if axes.layers.is_empty() => some_if(rule.has_layer(), &[rule.default_layer()]),
-                rule => some_if(rule.is_some_and(Rule::has_layer), &axes.layers),
-            };
-            spread(&mut of_mode, layers, |it, layer| it.layer = layer);
-            let choices = |it: &Self| some_if(it.selector.is_some_and(Rule::can_be_gradual), &axes.choices);
-            spread(&mut of_mode, choices, |it, choice| it.choice = choice);
-            let has_ratio = |it: &Self| blends && !matches!(it.selector, Some(Rule::None | Rule::All));
-            spread(&mut of_mode, |it| some_if(has_ratio(it), &axes.ratios), |it, ratio| it.ratio = ratio);
-            for variant in of_mode {
-                if !variants.contains(&variant) {
-                    variants.push(variant);
-                }
-            }
-        }
-        variants
-    }
-
-    /// The mode's name and whatever is not as the rules have it by themselves: "blend cacheblend-k gradual @1 bos".
-    pub fn name(&self) -> String {
-        let mut name = self.mode.name().to_owned();
-        let selection = self.selection(0);
-        if selection.rule != Rule::default() {
-            name += &format!(" {}", selection.rule.name());
-        }
-        name += if selection.schedule == Schedule::Gradual { " gradual" } else { "" };
-        if self.layer.is_some_and(|layer| layer != selection.rule.default_layer()) {
-            name += &format!(" @{}", selection.layer);
-        }
-        name += if self.behind == Some(Behind::Bos) { " bos" } else { "" };
-        name
-    }
-
-    /// How what is recomputed is chosen.
-    pub fn selection(&self, seed: u64) -> Selection {
-        let own = Selection::by(self.selector.unwrap_or_default());
-        let schedule = if self.choice == Some(Choice::Gradual) { Schedule::Gradual } else { Schedule::OneShot };
-        Selection { schedule, layer: self.layer.unwrap_or(own.layer), seed, ..own }
-    }
-}
-
-/// Each variant once for each value that makes a difference to it.
-fn spread<T: Copy>(variants: &mut Vec<Variant>, values: impl Fn(&Variant) -> Vec<T>, set: impl Fn(&mut Variant, T)) {
-    let each = |variant: Variant| {
-        let with = |value| {
-            let mut variant = variant;
-            set(&mut variant, value);
-            variant
-        };
-        values(&variant).into_iter().map(with).collect::<Vec<_>>()
-    };
-    *variants = variants.drain(..).flat_map(each).collect();
-}
-
-fn some_if<T: Copy>(matters: bool, values: &[T]) -> Vec<Option<T>> {
-    if matters { values.iter().copied().map(Some).collect() } else { vec![None] }
-}
+use super::bootstrap::{Interval, interval_of_mean, mean, quantile};
+use super::variant::{Mode, Variant};
 
 /// One answer, as `--answers` writes it.
 #[derive(Debug, Clone, Serialize)]
@@ -172,7 +22,11 @@ pub struct Answered {
     pub answer: String,
     pub f1: f64,
     pub em: f64,
-    pub tokens: TokenAccount,
+    pub rouge_l: f64,
+    /// From the question to the first token of the answer, everything included that it waits for.
+    pub ttft_ms: f64,
+    /// Of all prompts that it took.
+    pub tokens: Tokens,
 }
 
 /// What was measured of a data set.
@@ -184,7 +38,7 @@ pub struct AnswersReport {
     pub questions: usize,
     /// Questions, by their place in the data set, that do not fit the model's context: answered in no mode.
     pub left_out: Vec<usize>,
-    /// Of the random mode.
+    /// Of the rule `random`, and of the intervals.
     pub seed: u64,
     /// The longest answer.
     pub max_tokens: usize,
@@ -200,10 +54,20 @@ pub struct ModeReport {
     pub variant: Variant,
     #[serde(flatten)]
     pub mean: Mean,
-    /// The same by type of question; of questions that have one.
+    /// 95 %, by bootstrap over questions; null where there are none.
+    pub f1_interval: Option<Interval>,
+    pub rouge_l_interval: Option<Interval>,
+    /// F1 less that of mode `full`, question by question; null where `full` was not asked for.
+    pub against_full: Option<Difference>,
+    /// What it recovers of what is lost without passages, and by plain reuse.
+    pub recovered: Recovered,
+    /// The means by type of question; of questions that have one.
     pub types: BTreeMap<String, Mean>,
+    pub ttft_ms: Spread,
     /// Sums over all prompts.
     pub tokens: Tokens,
+    /// Tokens of the prompts that were computed, recomputed ones included, of all tokens: 1 for `full`.
+    pub recomputed_share: f64,
     /// Answers whose text is not that of mode `full`; null where `full` was not asked for.
     pub differ_from_full: Option<usize>,
 }
@@ -214,19 +78,38 @@ pub struct Mean {
     pub questions: usize,
     pub f1: f64,
     pub exact_match: f64,
+    pub rouge_l: f64,
 }
 
-impl Mean {
-    fn add(&mut self, score: Score) {
-        self.questions += 1;
-        let share = 1.0 / self.questions as f64;
-        self.f1 += (score.f1 - self.f1) * share;
-        self.exact_match += (score.exact_match - self.exact_match) * share;
-    }
+/// A mean difference.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Difference {
+    pub f1: f64,
+    /// 95 %, by bootstrap of the paired differences.
+    pub interval: Interval,
+}
+
+/// The share of the gap between a floor and the ceiling `full` that a mode's F1 makes up for, as KVShareArena has it (floor without
+/// sharing, ceiling with recompute): 0 at the floor, 1 at the ceiling. Null where the floor or `full` was not asked for, and where
+/// the gap's own interval holds 0: a share of noise says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Recovered {
+    /// Above mode `none`.
+    pub of_none: Option<f64>,
+    /// Above mode `reuse`, its passages computed behind the same.
+    pub of_reuse: Option<f64>,
+}
+
+/// The middle and the spread over questions.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Spread {
+    pub p10: f64,
+    pub p50: f64,
+    pub p90: f64,
 }
 
 /// Where the prompts' KV came from, in tokens.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokens {
     /// Reused as computing them again would give them.
     pub exact: u64,
@@ -238,133 +121,210 @@ pub struct Tokens {
     pub computed: u64,
 }
 
-impl Tokens {
-    fn add(&mut self, account: &TokenAccount) {
-        self.exact += u64::from(account.exact);
-        self.blended += u64::from(account.blended);
-        self.recomputed += u64::from(account.recomputed);
-        self.computed += u64::from(account.computed);
-    }
-}
-
-impl ModeReport {
-    /// Nothing measured yet.
-    pub fn new(variant: Variant) -> Self {
+impl From<TokenAccount> for Tokens {
+    fn from(account: TokenAccount) -> Self {
         Self {
-            variant,
-            mean: Mean::default(),
-            types: BTreeMap::new(),
-            tokens: Tokens::default(),
-            differ_from_full: None,
-        }
-    }
-
-    /// Counts one answer; `full` is that of mode `full` to the same question.
-    pub fn add(&mut self, answered: &Answered, full: Option<&str>) {
-        let score = Score { f1: answered.f1, exact_match: answered.em };
-        self.mean.add(score);
-        if let Some(kind) = &answered.kind {
-            self.types.entry(kind.clone()).or_default().add(score);
-        }
-        self.tokens.add(&answered.tokens);
-        if let Some(full) = full {
-            *self.differ_from_full.get_or_insert(0) += usize::from(full != answered.answer);
+            exact: account.exact.into(),
+            blended: account.blended.into(),
+            recomputed: account.recomputed.into(),
+            computed: account.computed.into(),
         }
     }
 }
 
-impl AnswersReport {
-    /// One line a mode: scores over all and by type, tokens of a mean prompt.
-    pub fn table(&self) -> Vec<String> {
-        let left_out = match self.left_out.len() {
-            0 => String::new(),
-            count => format!(", {count} more too long for its context"),
-        };
-        let mut lines = vec![format!("{} questions, {}{left_out}", self.questions, self.model)];
-        let types: Vec<&String> = self.modes.first().map_or_else(Vec::new, |mode| mode.types.keys().collect());
-        let mut head = format!("{:<28}{:>6}{:>8}{:>8}", "mode", "ratio", "F1", "EM");
-        for kind in &types {
-            head += &format!("{:>11}{:>11}", format!("{kind} F1"), format!("{kind} EM"));
+impl std::iter::Sum for Tokens {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            exact: sum.exact + one.exact,
+            blended: sum.blended + one.blended,
+            recomputed: sum.recomputed + one.recomputed,
+            computed: sum.computed + one.computed,
+        })
+    }
+}
+
+impl Tokens {
+    fn recomputed_share(&self) -> f64 {
+        let computed = self.recomputed + self.computed;
+        computed as f64 / (computed + self.exact + self.blended).max(1) as f64
+    }
+}
+
+impl Mean {
+    fn of<'a>(answers: impl Iterator<Item = &'a Answered>) -> Self {
+        let mut mean = Self::default();
+        for answered in answers {
+            mean.questions += 1;
+            let share = 1.0 / mean.questions as f64;
+            mean.f1 += (answered.f1 - mean.f1) * share;
+            mean.exact_match += (answered.em - mean.exact_match) * share;
+            mean.rouge_l += (answered.rouge_l - mean.rouge_l) * share;
         }
-        head += &format!("{:>9}{:>9}{:>12}{:>10}{:>13}", "exact", "blended", "recomputed", "computed", "not as full");
-        lines.push(head);
-        let each = |tokens: u64| tokens as f64 / self.questions.max(1) as f64;
-        for mode in &self.modes {
-            let ratio = mode.variant.ratio.map_or_else(String::new, |ratio| ratio.to_string());
-            let mut line = format!("{:<28}{ratio:>6}", mode.variant.name());
-            line += &format!("{:>8.3}{:>8.3}", mode.mean.f1, mode.mean.exact_match);
-            for mean in types.iter().map(|kind| mode.types.get(*kind).copied().unwrap_or_default()) {
-                line += &format!("{:>11.3}{:>11.3}", mean.f1, mean.exact_match);
+        mean
+    }
+}
+
+impl Spread {
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        Self { p10: quantile(&values, 0.1), p50: quantile(&values, 0.5), p90: quantile(&values, 0.9) }
+    }
+}
+
+/// The answers of all variants, question by question.
+#[derive(Debug, Clone, Copy)]
+pub struct Measured<'a> {
+    pub variants: &'a [Variant],
+    /// Of each question an answer a variant, in their order.
+    pub questions: &'a [Vec<Answered>],
+    /// Of the intervals.
+    pub seed: u64,
+}
+
+impl Measured<'_> {
+    /// What each variant comes to.
+    pub fn modes(&self) -> Vec<ModeReport> {
+        (0..self.variants.len()).map(|index| self.mode(index)).collect()
+    }
+
+    fn mode(&self, index: usize) -> ModeReport {
+        let variant = self.variants[index];
+        let answers = || self.questions.iter().map(|of_question| &of_question[index]);
+        let full = self.find(|it| it.mode == Mode::Full);
+        let against_full = full.and_then(|full| self.difference(index, full));
+        let mut by_type: BTreeMap<String, Vec<&Answered>> = BTreeMap::new();
+        for answered in answers() {
+            if let Some(kind) = &answered.kind {
+                by_type.entry(kind.clone()).or_default().push(answered);
             }
-            let Tokens { exact, blended, recomputed, computed } = mode.tokens;
-            let differ = mode.differ_from_full.map_or_else(String::new, |count| count.to_string());
-            line += &format!("{:>9.1}{:>9.1}", each(exact), each(blended));
-            line += &format!("{:>12.1}{:>10.1}{differ:>13}", each(recomputed), each(computed));
-            lines.push(line);
         }
-        lines.push("tokens are those of a mean prompt".into());
-        lines
+        let interval = |of: fn(&Answered) -> f64| interval_of_mean(&answers().map(of).collect::<Vec<_>>(), self.seed);
+        let differs = |full: usize| self.questions.iter().filter(|it| it[index].answer != it[full].answer).count();
+        let tokens: Tokens = answers().map(|answered| answered.tokens).sum();
+        ModeReport {
+            variant,
+            mean: Mean::of(answers()),
+            f1_interval: interval(|answered| answered.f1),
+            rouge_l_interval: interval(|answered| answered.rouge_l),
+            against_full,
+            recovered: self.recovered(index, full),
+            types: by_type.into_iter().map(|(kind, answers)| (kind, Mean::of(answers.into_iter()))).collect(),
+            ttft_ms: Spread::of(answers().map(|answered| answered.ttft_ms).collect()),
+            tokens,
+            recomputed_share: tokens.recomputed_share(),
+            differ_from_full: full.filter(|_| !self.questions.is_empty()).map(differs),
+        }
+    }
+
+    fn find(&self, wanted: impl Fn(&Variant) -> bool) -> Option<usize> {
+        self.variants.iter().position(wanted)
+    }
+
+    /// F1 of one variant less that of another.
+    fn difference(&self, index: usize, from: usize) -> Option<Difference> {
+        let differences: Vec<f64> = self.questions.iter().map(|it| it[index].f1 - it[from].f1).collect();
+        let interval = interval_of_mean(&differences, self.seed)?;
+        Some(Difference { f1: mean(&differences), interval })
+    }
+
+    fn recovered(&self, index: usize, full: Option<usize>) -> Recovered {
+        let Some(full) = full else { return Recovered::default() };
+        let of = |floor: Option<usize>| {
+            let floor = floor?;
+            let gap = self.difference(full, floor).filter(|gap| gap.interval[0] > 0.0)?;
+            Some(self.difference(index, floor)?.f1 / gap.f1)
+        };
+        let behind = self.variants[index].behind;
+        let reuses = |it: &Variant| it.mode == Mode::Reuse && (behind.is_none() || it.behind == behind);
+        Recovered { of_none: of(self.find(|it| it.mode == Mode::NoPassages)), of_reuse: of(self.find(reuses)) }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
-    #[test]
-    fn what_makes_no_difference_is_measured_once() {
-        let axes = Axes {
-            ratios: vec![0.15, 0.2],
-            selectors: vec![Rule::Cacheblend, Rule::FirstK],
-            choices: vec![Choice::OneShot, Choice::Gradual],
-            layers: vec![],
-            behind: vec![Behind::Root, Behind::Bos],
-        };
-        let of = |modes: &[Mode], axes| Variant::of(modes, axes).iter().map(Variant::name).collect::<Vec<_>>();
-        assert_eq!(
-            of(&[Mode::Full, Mode::Exact, Mode::Full, Mode::Reuse], &axes),
-            ["full", "exact", "reuse", "reuse bos"]
-        );
-        assert_eq!(of(&[Mode::Blend], &axes).len(), 12, "first-k is never gradual");
-        let production = Axes { selectors: vec![Rule::Cacheblend], choices: vec![Choice::OneShot], ..axes.clone() };
-        assert_eq!(of(&[Mode::Blend], &production), ["blend", "blend", "blend bos", "blend bos"]);
-        let by_values = Axes { selectors: vec![Rule::CacheblendV], ..axes.clone() };
-        let all = of(&[Mode::Blend], &by_values);
-        assert!(all.contains(&"blend cacheblend-v gradual bos".to_owned()), "{all:?}");
-        let others = vec![Rule::Random, Rule::TwoStage, Rule::None];
-        let early = Axes { layers: vec![1], selectors: others, behind: vec![Behind::Root], ..production.clone() };
-        assert_eq!(
-            of(&[Mode::Blend, Mode::Reuse], &early),
-            ["blend random @1", "blend random @1", "blend two-stage", "blend two-stage", "blend none @1", "reuse"]
-        );
-        assert!(Variant::of(&[Mode::Blend], &Axes { ratios: vec![], ..axes }).is_empty());
+    /// An answer of which only what is given matters.
+    pub fn answered(item: usize, variant: Variant, f1: f64, ttft_ms: f64) -> Answered {
+        Answered {
+            item,
+            kind: None,
+            question: "q".into(),
+            gold: vec!["a".into()],
+            variant,
+            answer: "a".into(),
+            f1,
+            em: f1.floor(),
+            rouge_l: f1 / 2.0,
+            ttft_ms,
+            tokens: Tokens { exact: 5, blended: 0, recomputed: 1, computed: 2 },
+        }
+    }
+
+    /// Questions whose F1 is given by mode.
+    fn modes(f1: &[(Mode, &[f64])]) -> Vec<ModeReport> {
+        let variants: Vec<Variant> = f1.iter().map(|(mode, _)| Variant::plain(*mode)).collect();
+        let question =
+            |item: usize| f1.iter().map(move |(mode, f1)| answered(item, Variant::plain(*mode), f1[item], 1.0));
+        let questions: Vec<Vec<Answered>> = (0..f1[0].1.len()).map(|item| question(item).collect()).collect();
+        Measured { variants: &variants, questions: &questions, seed: 1 }.modes()
     }
 
     #[test]
     fn means_are_over_all_and_by_type() {
-        let variant =
-            Variant { mode: Mode::Exact, ratio: None, selector: None, choice: None, layer: None, behind: None };
-        let mut report = ModeReport::new(variant);
-        for (item, kind, f1, em) in [(0, Some("T1"), 1.0, 1.0), (1, Some("T2"), 0.5, 0.0), (2, None, 0.0, 0.0)] {
-            let tokens = TokenAccount { exact: 5, blended: 0, recomputed: 0, computed: 2 };
-            let kind = kind.map(str::to_owned);
-            let answered = Answered {
-                item,
-                kind,
-                question: "q".into(),
-                gold: vec!["a".into()],
-                variant,
-                answer: "a".into(),
-                f1,
-                em,
-                tokens,
-            };
-            report.add(&answered, Some(if item == 1 { "b" } else { "a" }));
-        }
-        assert_eq!((report.mean.questions, report.mean.f1), (3, 0.5));
-        assert!((report.mean.exact_match - 1.0 / 3.0).abs() < 1e-12);
-        assert_eq!(report.types["T2"], Mean { questions: 1, f1: 0.5, exact_match: 0.0 });
-        assert_eq!((report.types.len(), report.differ_from_full), (2, Some(1)));
-        assert_eq!(report.tokens, Tokens { exact: 15, blended: 0, recomputed: 0, computed: 6 });
+        let variants = [Mode::Full, Mode::Exact].map(Variant::plain);
+        let question = |(item, kind, f1): (usize, Option<&str>, f64)| {
+            let full = answered(item, variants[0], 1.0, 10.0);
+            let mut exact = answered(item, variants[1], f1, [4.0, 2.0, 8.0][item]);
+            exact.kind = kind.map(str::to_owned);
+            exact.answer = if item == 1 { "b" } else { "a" }.into();
+            vec![full, exact]
+        };
+        let questions: Vec<_> = [(0, Some("T1"), 1.0), (1, Some("T2"), 0.5), (2, None, 0.0)].map(question).into();
+        let report = Measured { variants: &variants, questions: &questions, seed: 1 }.modes();
+        let exact = &report[1];
+        assert_eq!((exact.mean.questions, exact.mean.f1, exact.mean.rouge_l), (3, 0.5, 0.25));
+        assert!((exact.mean.exact_match - 1.0 / 3.0).abs() < 1e-12);
+        assert_eq!(exact.types["T2"], Mean { questions: 1, f1: 0.5, exact_match: 0.0, rouge_l: 0.25 });
+        assert_eq!((exact.types.len(), exact.differ_from_full), (2, Some(1)));
+        assert_eq!(exact.tokens, Tokens { exact: 15, blended: 0, recomputed: 3, computed: 6 });
+        assert_eq!(exact.recomputed_share, 9.0 / 24.0);
+        assert_eq!(exact.ttft_ms.p50, 4.0);
+        assert!((exact.ttft_ms.p10 - 2.4).abs() < 1e-12 && (exact.ttft_ms.p90 - 7.2).abs() < 1e-12);
+        assert_eq!(exact.against_full.map(|it| it.f1), Some(-0.5));
+        let [low, high] = exact.f1_interval.expect("an interval");
+        assert!((0.0..0.5).contains(&low) && (0.5..=1.0).contains(&high));
+        assert_eq!(report[0].against_full, Some(Difference { f1: 0.0, interval: [0.0, 0.0] }));
+    }
+
+    #[test]
+    fn the_gap_that_is_recovered() {
+        let full: Vec<f64> = (0..40).map(|item| f64::from(u8::from(item % 20 != 0))).collect();
+        let none = [0.0; 40];
+        let reuse: Vec<f64> = (0..40).map(|item| f64::from(u8::from(item % 2 != 0))).collect();
+        let blend: Vec<f64> = (0..40).map(|item| f64::from(u8::from(item % 4 != 0))).collect();
+        let all =
+            modes(&[(Mode::NoPassages, &none), (Mode::Full, &full), (Mode::Reuse, &reuse), (Mode::Blend, &blend)]);
+        let of = |mode: usize| (all[mode].recovered.of_none.unwrap(), all[mode].recovered.of_reuse.unwrap());
+        assert_eq!((of(1), of(2).1), ((1.0, 1.0), 0.0));
+        // F1: full 0.95, reuse 0.5, blend 0.75.
+        assert!((of(3).0 - 0.75 / 0.95).abs() < 1e-12 && (of(3).1 - 0.25 / 0.45).abs() < 1e-12);
+        assert!(of(0).1 < 0.0, "worse than the floor");
+    }
+
+    #[test]
+    fn a_gap_of_noise_and_one_without_a_floor_have_no_share() {
+        // Full is better in two questions of forty and worse in one.
+        let full: Vec<f64> = (0..40).map(|item| f64::from(u8::from(item < 2))).collect();
+        let reuse: Vec<f64> = (0..40).map(|item| f64::from(u8::from(item == 2))).collect();
+        let all = modes(&[(Mode::Full, &full), (Mode::Reuse, &reuse)]);
+        assert_eq!((all[0].recovered, all[1].recovered), (Recovered::default(), Recovered::default()));
+        let alone = modes(&[(Mode::Reuse, &reuse)]);
+        assert_eq!(
+            (alone[0].recovered, alone[0].against_full, alone[0].differ_from_full),
+            (Recovered::default(), None, None)
+        );
+        let nothing = Measured { variants: &[Variant::plain(Mode::Full)], questions: &[], seed: 1 }.modes();
+        assert_eq!((nothing[0].f1_interval, nothing[0].mean.questions), (None, 0));
     }
 }

@@ -1,12 +1,16 @@
-//! F1 and exact match of short answers, as SQuAD's evaluation script defines them.
+//! F1 and exact match of short answers, as SQuAD's evaluation script defines them, and Rouge-L of longer ones.
 
-/// How good an answer is: both from 0 to 1.
+use super::rouge::rouge_l;
+
+/// How good an answer is: each from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Score {
     /// Harmonic mean of precision and recall over words.
     pub f1: f64,
     /// 1 where the words are the same.
     pub exact_match: f64,
+    /// F-measure of the longest common subsequence of words ([`rouge_l`]).
+    pub rouge_l: f64,
 }
 
 /// Scores `answer` by the best of `golds`, each measure by itself. With `after`, only what follows its last occurrence in
@@ -14,9 +18,11 @@ pub struct Score {
 pub fn score(answer: &str, golds: &[String], after: Option<&str>) -> Score {
     let counted = after.and_then(|after| answer.rsplit_once(after)).map_or(answer, |(_, rest)| rest);
     let said = words(counted);
-    golds.iter().map(|gold| words(gold)).fold(Score { f1: 0.0, exact_match: 0.0 }, |best, gold| Score {
-        f1: best.f1.max(f1(&said, &gold)),
-        exact_match: best.exact_match.max(f64::from(u8::from(said == gold))),
+    let nothing = Score { f1: 0.0, exact_match: 0.0, rouge_l: 0.0 };
+    golds.iter().map(|gold| (gold, words(gold))).fold(nothing, |best, (gold, split)| Score {
+        f1: best.f1.max(f1(&said, &split)),
+        exact_match: best.exact_match.max(f64::from(u8::from(said == split))),
+        rouge_l: best.rouge_l.max(rouge_l(counted, gold)),
     })
 }
 
@@ -58,7 +64,7 @@ mod tests {
 
     fn of(answer: &str, golds: &[&str]) -> (f64, f64) {
         let golds: Vec<String> = golds.iter().map(|gold| (*gold).to_owned()).collect();
-        let Score { f1, exact_match } = score(answer, &golds, None);
+        let Score { f1, exact_match, .. } = score(answer, &golds, None);
         (f1, exact_match)
     }
 
@@ -94,5 +100,7 @@ mod tests {
         let golds = ["Tara Golworth".to_owned()];
         let of = |answer| score(answer, &golds, Some(", so ")).exact_match;
         assert_eq!((of("24 and 18, so Tara Golworth"), of("Tara Golworth"), of("so Tara Golworth")), (1.0, 1.0, 0.0));
+        let rouge_l = |after| score("24 and 18, so Tara Golworth", &golds, after).rouge_l;
+        assert_eq!((rouge_l(Some(", so ")), rouge_l(None)), (1.0, 0.5));
     }
 }

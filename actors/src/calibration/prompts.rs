@@ -51,6 +51,13 @@ enum Passages {
     Tokens(Vec<Arc<[u32]>>),
 }
 
+impl Prompt {
+    /// The prompt as the service would make it, its passages in their order.
+    pub async fn segments(&self, pipeline: &Pipeline) -> Result<Vec<Segment>> {
+        segments(pipeline, &self.question, self.passages.clone()).await
+    }
+}
+
 /// Questions that somebody gave.
 pub(super) fn given(asked: &[Asked]) -> Vec<Prompt> {
     let prompt = |asked: &Asked| Prompt {

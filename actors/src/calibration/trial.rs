@@ -1,5 +1,7 @@
 //! One prompt in one way beside its full prefill: on the model itself, with KV of its own, so that nothing of it is filed.
 
+pub(super) mod deviation;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! Trials on a small random model.
 
+use ragstone_kernels::backend::KvBytes;
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::forward::{Chunk, Next, Rider, Seen, Selector};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_storage::cost::CostProfile;
 
@@ -44,6 +46,84 @@ fn what_is_recomputed_in_full_answers_as_a_full_prefill_does_and_what_is_not_doe
     // A prompt whose only passage stands where it was computed has nothing to blend.
     let exact = trials.trial(Selection::default(), 0.5, 1).unwrap();
     assert!(!exact.differs && exact.divergence < 1e-6, "{exact:?}");
+}
+
+/// K and V of every row and layer, by a plain forward.
+fn kv_of(segments: &[Segment]) -> Vec<KvBytes> {
+    struct Take(Vec<KvBytes>);
+    impl Selector<Model> for Take {
+        fn take(&mut self, seen: &Seen<'_, Model>, _: &mut <Model as Backend>::Pool) -> Next {
+            self.0.push(seen.export(0..seen.places.len()));
+            Next::Go
+        }
+    }
+    let (model, tokens) = (model(), tokens_of(segments));
+    let mut pool = Backend::new_pool(&*model, 16);
+    let blocks: Vec<BlockId> = (0..16).map(BlockId).collect();
+    let key_positions: Vec<u32> = (0..tokens.len() as u32).collect();
+    let places = Places::of(0..tokens.len() as u32, &key_positions);
+    let chunk = Chunk::embed(&*model, &tokens, places, Wanted::Last).unwrap();
+    let mut take = Take(Vec::new());
+    let rider = Rider { chunk, blocks: &blocks, key_positions: &key_positions, selector: Some(&mut take) };
+    Forward::new(&*model, &mut pool).pass(vec![rider]);
+    take.0
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks(4).map(|it| f32::from_le_bytes(it.try_into().unwrap())).collect()
+}
+
+#[test]
+fn deviation_of_kv_is_that_of_two_plain_forwards() {
+    let prompt = prompt();
+    let full = kv_of(&prompt);
+    let deviation = trials(Arc::new(|| true)).deviation(0, &[]).unwrap();
+    // The first passage stands where it was computed.
+    let mut begin = 9 + 33;
+    let mut wanted = vec![Vec::new(); full.len()];
+    for passage in &prompt[2..4] {
+        let alone = kv_of(&[prompt[0].clone(), passage.clone()]);
+        for (layer, wanted) in wanted.iter_mut().enumerate() {
+            let rows = |kv: &KvBytes| [floats(&kv.k), floats(&kv.v)];
+            let (full, alone) = (rows(&full[layer]), rows(&alone[layer]));
+            let width = alone[0].len() / (9 + passage.tokens.len());
+            for token in 0..passage.tokens.len() {
+                let of = |values: &[f32], row: usize| values[row * width..(row + 1) * width].to_vec();
+                let squares = full.iter().zip(&alone).flat_map(|(full, alone)| {
+                    let pair = of(full, begin + token).into_iter().zip(of(alone, 9 + token));
+                    pair.map(|(a, b)| f64::from(a - b).powi(2)).collect::<Vec<_>>()
+                });
+                wanted.push(squares.sum::<f64>().sqrt());
+            }
+        }
+        begin += passage.tokens.len();
+    }
+    assert_eq!(deviation.kv.len(), 4);
+    for (layer, (seen, wanted)) in deviation.kv.iter().zip(&wanted).enumerate() {
+        assert_eq!(seen.len(), 16 + 40);
+        let near = seen.iter().zip(wanted).all(|(a, b)| (f64::from(*a) - b).abs() < 1e-3 * b.max(1e-2));
+        assert!(near, "layer {layer}: {seen:?} {wanted:?}");
+        assert_eq!(seen.iter().all(|value| *value < 1e-6), layer == 0, "K and V of layer 0 come from the tokens alone");
+    }
+}
+
+#[test]
+fn deviation_of_attention_falls_with_what_is_recomputed() {
+    let mut trials = trials(Arc::new(|| true));
+    let way = |rule, ratio| (Selection::by(rule), ratio);
+    let ways = [way(Rule::None, 0.5), way(Rule::Cacheblend, 0.3), way(Rule::Cacheblend, 1.0), way(Rule::All, 0.5)];
+    let deviation = trials.deviation(0, &ways).unwrap();
+    let sum = |way: usize| deviation.attention[way].iter().sum::<f32>();
+    assert!(deviation.attention.iter().all(|layers| layers.len() == 4));
+    assert!(sum(0) > 1.2 * sum(1) && sum(1) > 0.0, "{:?}", deviation.attention);
+    assert!(sum(2) < 1e-5 && sum(3) < 1e-5, "{:?}", deviation.attention);
+    assert_eq!(trials.deviation(0, &ways).unwrap(), deviation, "again is the same");
+    // What is looked at is what the prompt's own prefill looked at: its last token comes out bit for bit.
+    let segments = prompt();
+    let (plan, loads) = trials.fused(&segments, Selection::default(), 0.3).unwrap();
+    let done = trials.prefill(&segments, plan, loads, Selection::default()).unwrap();
+    let again = trials.forward(&segments[4].tokens, 9 + 33 + 16 + 40, Wanted::Last).unwrap();
+    assert_eq!(again, done.logits);
 }
 
 #[test]
