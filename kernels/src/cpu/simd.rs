@@ -13,7 +13,7 @@ mod x86;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
-pub(crate) use exp::{ExpAll, exp, exp_coarse};
+pub(crate) use exp::{exp, exp_coarse};
 
 /// An instruction set that the kernels are compiled for. The bits of a result depend on the path, and on nothing
 /// else: not on the batch, not on the number of threads.

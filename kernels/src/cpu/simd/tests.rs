@@ -1,5 +1,18 @@
 use super::*;
 
+/// [`exp`] of numbers in place; as many as are whole vectors.
+struct ExpAll<'a>(&'a mut [f32]);
+
+impl Kernel for ExpAll<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        for chunk in self.0.chunks_exact_mut(V::LANES) {
+            // SAFETY: the chunk is as long as a vector; `dispatch` checked the machine.
+            unsafe { exp(V::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) }
+        }
+    }
+}
+
 struct CoarseExpAll<'a>(&'a mut [f32]);
 
 impl Kernel for CoarseExpAll<'_> {
