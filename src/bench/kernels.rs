@@ -4,6 +4,7 @@ use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::Precision;
 use ragstone_kernels::measure::{self, Case, Layers};
 use ragstone_kernels::simd::Path;
+use ragstone_storage::plan::LOOKING_TOKENS;
 use serde::Serialize;
 
 use super::{Machine, Spread};
@@ -170,6 +171,7 @@ fn cases(options: &Options) -> Vec<Case> {
                     [(512, 4096), (77, 4096), (1, 4096)]
                         .map(|(rows, tokens)| measure::attention(path, dtype, rows, tokens)),
                 );
+                cases.push(measure::weights(path, dtype, LOOKING_TOKENS as usize, 4096));
             }
         }
     }

@@ -73,7 +73,7 @@ struct Global {
     /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
     #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]
     compute: Option<String>,
-    /// Instruction set of the kernels: amx, avx512bf16, avx512, avx2, portable [default: the fastest]
+    /// Instruction set of the kernels: amx, avx512bf16, avx512vnni, avx512, avx2, portable [default: the fastest]
     #[arg(long, global = true, hide_short_help = true, value_name = "NAME")]
     kernels: Option<String>,
     /// Blend passages although the model was not calibrated (`ragstone calibrate`): its answers may change

@@ -13,6 +13,7 @@ use rayon::prelude::*;
 
 pub use crate::backend::{RowGroup, SequenceView};
 pub use weights::attention_weights;
+pub(crate) use weights::attention_weights_with;
 
 use crate::aligned::SharedMut;
 use crate::dtype::ComputeDtype;
@@ -131,11 +132,15 @@ fn check(pool: &KvPool, layer: usize, q: &Matrix, groups: &[RowGroup<'_>], out: 
     for group in groups {
         assert!(last <= group.rows.start && group.rows.end <= q.rows(), "groups in ascending order, apart");
         last = group.rows.end.max(last);
-        assert_eq!(group.positions.len(), group.rows.len(), "one position a row");
-        let sequence = &group.sequence;
-        assert!(sequence.key_positions.len() <= sequence.blocks.len() * BLOCK_TOKENS, "a block for every slot");
-        assert!(sequence.blocks.iter().all(|block| (block.0 as usize) < pool.blocks()), "a block of this pool");
+        check_group(pool, group);
     }
+}
+
+fn check_group(pool: &KvPool, group: &RowGroup<'_>) {
+    assert_eq!(group.positions.len(), group.rows.len(), "one position a row");
+    let sequence = &group.sequence;
+    assert!(sequence.key_positions.len() <= sequence.blocks.len() * BLOCK_TOKENS, "a block for every slot");
+    assert!(sequence.blocks.iter().all(|block| (block.0 as usize) < pool.blocks()), "a block of this pool");
 }
 
 /// Whether a query at position `row` sees the key at position `key`.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::simd::Path;
 
 pub use ceiling::ceilings;
-pub use kernels::{Layers, attention, elementwise, linear};
+pub use kernels::{Layers, attention, elementwise, linear, weights};
 
 /// A sample is repeated until it takes at least this long, so that a clock's step and a thread's start do not count.
 const LEAST_TIME: Duration = Duration::from_millis(50);
@@ -99,6 +99,7 @@ mod tests {
         for &path in Path::available() {
             cases.push(linear(path, &layers));
             cases.push(attention(path, KvDtype::Bf16, 3, 40));
+            cases.push(weights(path, KvDtype::Bf16, 3, 40));
         }
         cases.append(&mut elementwise(20));
         for case in &mut cases {

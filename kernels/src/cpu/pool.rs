@@ -369,26 +369,6 @@ impl KvPool {
         Ok(())
     }
 
-    /// One head's K of a block in a layer, `[head_dim][16]`, widened.
-    pub(crate) fn keys_of(&self, layer: usize, block: BlockId, head: usize) -> Vec<f32> {
-        let cells =
-            self.layout.start(block, head)..self.layout.start(block, head) + self.layout.head_dim * BLOCK_TOKENS;
-        match &self.keys[layer] {
-            Arena::F32(keys) => keys[cells].to_vec(),
-            Arena::F16(keys) => keys[cells].iter().map(|bits| half::f16::from_bits(*bits).to_f32()).collect(),
-            Arena::Bf16(keys) => {
-                let mut rows = vec![0.0; cells.len()];
-                let pairs = keys[cells].chunks_exact(2 * BLOCK_TOKENS).zip(rows.chunks_exact_mut(2 * BLOCK_TOKENS));
-                for (pairs, rows) in pairs {
-                    for (index, bits) in pairs.iter().enumerate() {
-                        rows[index % 2 * BLOCK_TOKENS + index / 2] = f32::from_bits(u32::from(*bits) << 16);
-                    }
-                }
-                rows
-            }
-        }
-    }
-
     fn cells_of(&self, block: BlockId) -> Result<std::ops::Range<usize>> {
         if block.0 as usize >= self.blocks {
             return Err(Error::invalid_input(format!("block {} of {}", block.0, self.blocks)));

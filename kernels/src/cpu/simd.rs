@@ -13,7 +13,7 @@ mod x86;
 use std::sync::OnceLock;
 
 use crate::error::{Error, Result};
-pub(crate) use exp::{ExpAll, exp, exp_coarse};
+pub(crate) use exp::{exp, exp_coarse};
 
 /// An instruction set that the kernels are compiled for. The bits of a result depend on the path, and on nothing
 /// else: not on the batch, not on the number of threads.
@@ -23,6 +23,8 @@ pub enum Path {
     Amx,
     /// 512-bit vectors with dot products of bf16 pairs and of bytes (AVX-512 BF16 and VNNI).
     Avx512Bf16,
+    /// As [`Path::Avx512`] and of the same bits, with dot products of bytes (AVX-512 VNNI).
+    Avx512Vnni,
     /// 512-bit vectors with fused multiply-add (AVX-512 F and BW).
     Avx512,
     /// 256-bit vectors with fused multiply-add.
@@ -34,7 +36,7 @@ pub enum Path {
 static FORCED: OnceLock<Path> = OnceLock::new();
 
 impl Path {
-    const ALL: [Self; 5] = [Self::Amx, Self::Avx512Bf16, Self::Avx512, Self::Avx2, Self::Portable];
+    const ALL: [Self; 6] = [Self::Amx, Self::Avx512Bf16, Self::Avx512Vnni, Self::Avx512, Self::Avx2, Self::Portable];
 
     /// The paths that this machine can run, fastest first. Asked of the machine once.
     pub fn available() -> &'static [Self] {
@@ -48,10 +50,12 @@ impl Path {
             let avx2 =
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
             let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-            let bf16 = avx512 && is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vnni");
+            let vnni = avx512 && is_x86_feature_detected!("avx512vnni");
+            let bf16 = vnni && is_x86_feature_detected!("avx512bf16");
             match self {
                 Self::Amx => bf16 && amx::is_available(),
                 Self::Avx512Bf16 => bf16,
+                Self::Avx512Vnni => vnni,
                 Self::Avx512 => avx512,
                 Self::Avx2 => avx2,
                 Self::Portable => true,
@@ -92,6 +96,7 @@ impl Path {
         match self {
             Self::Amx => "amx",
             Self::Avx512Bf16 => "avx512bf16",
+            Self::Avx512Vnni => "avx512vnni",
             Self::Avx512 => "avx512",
             Self::Avx2 => "avx2",
             Self::Portable => "portable",
@@ -194,6 +199,11 @@ pub(crate) fn dispatch(path: Path, kernel: impl Kernel) {
             unsafe { run_avx512bf16(kernel) }
         }
         #[cfg(target_arch = "x86_64")]
+        Path::Avx512Vnni => {
+            // SAFETY: the machine has the path, which implies the features of the function.
+            unsafe { run_avx512vnni(kernel) }
+        }
+        #[cfg(target_arch = "x86_64")]
         Path::Avx512 => {
             // SAFETY: the machine has the path, which implies the features of the function.
             unsafe { run_avx512(kernel) }
@@ -215,7 +225,15 @@ pub(crate) fn dispatch(path: Path, kernel: impl Kernel) {
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx512vnni,avx2,fma,f16c")]
 unsafe fn run_avx512bf16(kernel: impl Kernel) {
     // SAFETY: this function carries the features that the vectors need.
-    unsafe { kernel.run::<x86::Avx512<true>, 6, 4>() }
+    unsafe { kernel.run::<x86::Avx512<true, true>, 6, 4>() }
+}
+
+/// 24 of the 32 registers hold the tile.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni,avx2,fma,f16c")]
+unsafe fn run_avx512vnni(kernel: impl Kernel) {
+    // SAFETY: this function carries the features that the vectors need.
+    unsafe { kernel.run::<x86::Avx512<false, true>, 6, 4>() }
 }
 
 /// 24 of the 32 registers hold the tile.
@@ -223,7 +241,7 @@ unsafe fn run_avx512bf16(kernel: impl Kernel) {
 #[target_feature(enable = "avx512f,avx512bw,avx2,fma,f16c")]
 unsafe fn run_avx512(kernel: impl Kernel) {
     // SAFETY: this function carries the features that the vectors need.
-    unsafe { kernel.run::<x86::Avx512<false>, 6, 4>() }
+    unsafe { kernel.run::<x86::Avx512<false, false>, 6, 4>() }
 }
 
 /// 12 of the 16 registers hold the tile.

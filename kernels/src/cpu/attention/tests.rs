@@ -121,6 +121,8 @@ impl Scene {
     }
 }
 
+mod weights;
+
 fn options(window: Option<u32>, compute: ComputeDtype) -> AttentionOptions {
     AttentionOptions { window, scale: 0.3, compute }
 }
@@ -259,31 +261,6 @@ fn tiles_attend_as_the_dense_reference_does() {
                 assert!(bits_equal(&alone, &out.select_rows(&[row])), "{head_dim} row {row} alone");
             }
         }
-    }
-}
-
-#[test]
-fn weights_are_those_of_the_dense_reference() {
-    let mut positions: Vec<u32> = shuffled(83);
-    positions[12] = u32::MAX;
-    for (dtype, window) in DTYPES.into_iter().flat_map(|dtype| [(dtype, None), (dtype, Some(20))]) {
-        let scene = Scene::of(dtype, 6, 2, 16, positions.clone());
-        let (q, rows) = (scene.queries(3), [82, 0, 40]);
-        let got = attention_weights(&scene.pool, 1, &q, &scene.group(0..3, &rows), options(window, ComputeDtype::F32));
-        for (row, position) in rows.into_iter().enumerate() {
-            for slot in 0..83 {
-                // The mean over heads of what the reference weighs values with: of a value that is one in this slot alone.
-                let mut one = Scene::of(dtype, 6, 2, 16, positions.clone());
-                one.values.iter_mut().enumerate().for_each(|(at, value)| value.fill(f32::from(u8::from(at == slot))));
-                let expected = one.expected(q.row(row), position, window);
-                let mean = expected.iter().step_by(16).sum::<f64>() / 6.0;
-                let got = f64::from(got.row(row)[slot]);
-                assert!((got - mean).abs() < 1e-5, "{dtype} row {row} slot {slot}: {got} is not {mean}");
-            }
-        }
-        let nothing =
-            attention_weights(&scene.pool, 1, &q, &scene.group(0..3, &[0; 3]), options(Some(0), ComputeDtype::F32));
-        assert!(nothing.as_slice().iter().all(|weight| *weight == 0.0));
     }
 }
 

@@ -3,6 +3,7 @@
 mod amx;
 mod gather;
 mod softmax;
+mod weights;
 
 use super::format::{DotBf16, KvFormat, Wide, WideBf16};
 use super::{AttentionOptions, SequenceView, Span, sees};
@@ -14,6 +15,8 @@ use crate::scratch::Scratch;
 use crate::simd::amx::ROWS as TILE_ROWS;
 use crate::simd::{Kernel, Vector, row_tiles};
 use gather::Gather;
+
+pub(super) use weights::WeightTile;
 
 /// Slots of a key tile: the scores of four blocks are four vectors of 512 bits.
 pub(super) const KEY_TILE: usize = 64;
@@ -28,6 +31,7 @@ const SCORE_VECS: usize = 2;
 const NOTHING_SEEN: f32 = -1e30;
 
 /// Some query rows of a sequence with the query heads of one KV head.
+#[derive(Clone, Copy)]
 pub(super) struct RowTile<'a> {
     pub(super) pool: &'a KvPool,
     pub(super) layer: usize,
@@ -45,6 +49,7 @@ pub(super) struct RowTile<'a> {
     /// Whether products of bf16 are made by the processor's own tiles.
     pub(super) has_tiles: bool,
     pub(super) out: SharedMut,
+    /// Outputs of a row.
     pub(super) out_len: usize,
 }
 
@@ -104,37 +109,22 @@ struct HeadCells<C> {
     per_cell: usize,
 }
 
+/// What is computed of a row tile, once the format of keys and values is known.
+trait Work {
+    /// # Safety
+    /// The machine must have the instruction set of `V`; `cells` must be the layer's, of the format.
+    unsafe fn run_in<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(&self, cells: HeadCells<F::Cell>);
+}
+
 impl Kernel for RowTile<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        // SAFETY: the caller's promise about the machine; the cells are those of the pool's dtype.
-        unsafe {
-            match self.pool.arenas(self.layer) {
-                (Arena::F32(keys), Arena::F32(values)) => {
-                    let cells = HeadCells { keys: keys.as_ptr(), values: values.as_ptr(), per_cell: 1 };
-                    self.run_in::<V, Wide<f32>, ROWS, VECS>(cells);
-                }
-                (Arena::F16(keys), Arena::F16(values)) => {
-                    let cells = HeadCells { keys: keys.as_ptr(), values: values.as_ptr(), per_cell: 1 };
-                    self.run_in::<V, Wide<u16>, ROWS, VECS>(cells);
-                }
-                (Arena::Bf16(keys), Arena::Bf16(values)) => {
-                    let cells =
-                        HeadCells { keys: keys.as_ptr().cast(), values: values.as_ptr().cast::<u32>(), per_cell: 2 };
-                    match self.options.compute {
-                        ComputeDtype::Bf16 => self.run_in::<V, DotBf16, ROWS, VECS>(cells),
-                        ComputeDtype::F32 => self.run_in::<V, WideBf16, ROWS, VECS>(cells),
-                    }
-                }
-                _ => unreachable!("K and V have one dtype"),
-            }
-        }
+        // SAFETY: the caller's promise.
+        unsafe { self.run_work::<V, ROWS, VECS>(&self) }
     }
 }
 
-impl RowTile<'_> {
-    /// # Safety
-    /// The machine must have the instruction set of `V`; `cells` must be the layer's, of the format.
+impl Work for RowTile<'_> {
     #[inline(always)]
     unsafe fn run_in<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(&self, cells: HeadCells<F::Cell>) {
         let rows = self.positions.len();
@@ -165,16 +155,46 @@ impl RowTile<'_> {
                 if let Some(tiles) = &tiles {
                     let keys = keys.as_pairs();
                     self.score_by_tiles(tiles, &mut state, &keys.keys, queries);
-                    self.weigh::<V, F>(&mut state, keys.masked, queries);
+                    self.weigh::<V>(&mut state, keys.masked, F::IS_PAIRED, queries);
                     self.gather_by_tiles::<V>(tiles, &mut state, &keys, queries);
                     continue;
                 }
                 // Each step over all queries before the next one: within a step they do not wait for each other.
                 self.score_all::<V, F, ROWS>(&mut state, &keys, queries);
-                self.weigh::<V, F>(&mut state, keys.masked, queries);
+                self.weigh::<V>(&mut state, keys.masked, F::IS_PAIRED, queries);
                 self.gather_all::<V, F, ROWS, VECS>(&mut state, &keys, queries);
             }
             self.finish::<V>(&state, queries);
+        }
+    }
+}
+
+impl RowTile<'_> {
+    /// # Safety
+    /// The machine must have the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn run_work<V: Vector, const ROWS: usize, const VECS: usize>(&self, work: &impl Work) {
+        // SAFETY: the caller's promise about the machine; the cells are those of the pool's dtype.
+        unsafe {
+            match self.pool.arenas(self.layer) {
+                (Arena::F32(keys), Arena::F32(values)) => {
+                    let cells = HeadCells { keys: keys.as_ptr(), values: values.as_ptr(), per_cell: 1 };
+                    work.run_in::<V, Wide<f32>, ROWS, VECS>(cells);
+                }
+                (Arena::F16(keys), Arena::F16(values)) => {
+                    let cells = HeadCells { keys: keys.as_ptr(), values: values.as_ptr(), per_cell: 1 };
+                    work.run_in::<V, Wide<u16>, ROWS, VECS>(cells);
+                }
+                (Arena::Bf16(keys), Arena::Bf16(values)) => {
+                    let cells =
+                        HeadCells { keys: keys.as_ptr().cast(), values: values.as_ptr().cast::<u32>(), per_cell: 2 };
+                    match self.options.compute {
+                        ComputeDtype::Bf16 => work.run_in::<V, DotBf16, ROWS, VECS>(cells),
+                        ComputeDtype::F32 => work.run_in::<V, WideBf16, ROWS, VECS>(cells),
+                    }
+                }
+                _ => unreachable!("K and V have one dtype"),
+            }
         }
     }
 

@@ -113,6 +113,22 @@ fn eight_bits_are_close_to_what_they_stand_for() {
     assert_eq!(plain, peaked);
 }
 
+/// Integers are exact however they are made, and all else on these paths is the same.
+#[test]
+fn dot_products_of_bytes_change_no_bits() {
+    if !Path::available().contains(&Path::Avx512Vnni) {
+        return;
+    }
+    for (rows, inputs, outputs) in SHAPES {
+        let (weights, x) = (random(21, inputs * outputs), random(22, rows * inputs));
+        for precision in PRECISIONS {
+            let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+            let on = |path| forward(&linear, path, &x, rows).into_iter().map(f32::to_bits).collect::<Vec<_>>();
+            assert_eq!(on(Path::Avx512Vnni), on(Path::Avx512), "{precision:?} [{rows}, {inputs}] x {outputs}");
+        }
+    }
+}
+
 /// The whole way of a layer through tiles, on processors without them by an emulator: padding, blocks of K, ragged rows.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[test]

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use super::{Case, random};
-use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on};
+use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on, attention_weights_with};
 use crate::deviation::{Compared, kv_deviation};
 use crate::dtype::{ComputeDtype, KvDtype};
 use crate::linear::{Activations, Input, Linear, Output, Precision, Weights};
@@ -73,30 +73,75 @@ pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
     })
 }
 
+/// The last queries of a sequence, in one layer.
+struct Queries {
+    pool: KvPool,
+    blocks: Vec<BlockId>,
+    positions: Vec<u32>,
+    q: Matrix,
+}
+
+impl Queries {
+    fn new(dtype: KvDtype, rows: usize, tokens: usize) -> Self {
+        let layout = KvLayout { layers: 1, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype };
+        let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
+        let mut pool = KvPool::new(layout, blocks.len());
+        let positions: Vec<u32> = (0..tokens as u32).collect();
+        let kv = random(3, tokens * layout.kv_dim());
+        let data = KvData::F32(&kv);
+        pool.write(0, &rope(), &blocks, &positions, &positions, data, data).expect("the pool has these blocks");
+        let q = Matrix::from_vec(rows, QUERY_HEADS * HEAD_DIM, random(4, rows * QUERY_HEADS * HEAD_DIM));
+        Self { pool, blocks, positions, q }
+    }
+
+    fn group(&self) -> RowGroup<'_> {
+        let sequence = SequenceView { blocks: &self.blocks, key_positions: &self.positions };
+        let rows = self.q.rows();
+        RowGroup { rows: 0..rows, positions: &self.positions[self.positions.len() - rows..], sequence }
+    }
+
+    /// Additions and multiplications of a product with K or V, of visible keys only.
+    fn operations(&self) -> f64 {
+        let visible: f64 = self.group().positions.iter().map(|position| f64::from(position + 1)).sum();
+        2.0 * visible * self.q.cols() as f64
+    }
+
+    /// Of K or V.
+    fn bytes(&self) -> f64 {
+        let layout = self.pool.layout();
+        (self.positions.len() * layout.kv_dim() * layout.dtype.size_in_bytes()) as f64
+    }
+}
+
 /// The last `rows` queries of a sequence of `tokens`, in one layer. Counts the products of visible keys only.
 ///
 /// # Panics
 /// If there are more rows than tokens.
 pub fn attention(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case {
-    let layout = KvLayout { layers: 1, kv_heads: KV_HEADS, head_dim: HEAD_DIM, dtype };
-    let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
-    let mut pool = KvPool::new(layout, blocks.len());
-    let positions: Vec<u32> = (0..tokens as u32).collect();
-    let rope = rope();
-    let kv = random(3, tokens * layout.kv_dim());
-    let data = KvData::F32(&kv);
-    pool.write(0, &rope, &blocks, &positions, &positions, data, data).expect("the pool has these blocks");
-    let q = Matrix::from_vec(rows, QUERY_HEADS * HEAD_DIM, random(4, rows * QUERY_HEADS * HEAD_DIM));
-    let mut out = Matrix::zeros(q.rows(), q.cols());
+    let queries = Queries::new(dtype, rows, tokens);
+    let mut out = Matrix::zeros(rows, queries.q.cols());
     let compute = if dtype == KvDtype::Bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
     let options = AttentionOptions { window: None, scale: 0.125, compute };
-    let visible: f64 = positions[tokens - rows..].iter().map(|position| f64::from(position + 1)).sum();
-    let operations = 4.0 * visible * (QUERY_HEADS * HEAD_DIM) as f64;
-    let bytes = (2 * tokens * layout.kv_dim() * dtype.size_in_bytes()) as f64;
-    Case::new("attention", path, dtype.name(), format!("{rows} of {tokens}"), (operations, bytes), move || {
-        let sequence = SequenceView { blocks: &blocks, key_positions: &positions };
-        let group = RowGroup { rows: 0..rows, positions: &positions[tokens - rows..], sequence };
-        attend_on(path, &pool, 0, &q, &[group], options, &mut out);
+    let work = (2.0 * queries.operations(), 2.0 * queries.bytes());
+    Case::new("attention", path, dtype.name(), format!("{rows} of {tokens}"), work, move || {
+        attend_on(path, &queries.pool, 0, &queries.q, &[queries.group()], options, &mut out);
+    })
+}
+
+/// What the last `rows` queries of a sequence of `tokens` look at, in one layer: softmax weights as such. Products of bf16
+/// where they are faster, as a model computes. Counts the products of visible keys only.
+///
+/// # Panics
+/// If there are more rows than tokens.
+pub fn weights(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case {
+    let queries = Queries::new(dtype, rows, tokens);
+    let is_bf16 = dtype == KvDtype::Bf16 && path.has_bf16_products();
+    let compute = if is_bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
+    let options = AttentionOptions { window: None, scale: 0.125, compute };
+    let work = (queries.operations(), queries.bytes());
+    Case::new("attention weights", path, dtype.name(), format!("{rows} of {tokens}"), work, move || {
+        let (pool, q) = (&queries.pool, &queries.q);
+        black_box(attention_weights_with(path, path == Path::Amx, pool, 0, q, &queries.group(), options));
     })
 }
 

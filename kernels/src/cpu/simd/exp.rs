@@ -1,6 +1,6 @@
 //! The exponential function by lane.
 
-use super::{Kernel, Vector};
+use super::Vector;
 
 /// Below this e^x is no normal number: the result is zero, exactly, so that a masked score has no weight at all.
 const LOWEST: f32 = -87.3;
@@ -66,18 +66,5 @@ unsafe fn polynomial<V: Vector, const TERMS: usize>(x: V, coefficients: [f32; TE
             sum = sum.mul_add(x, V::splat(*coefficient));
         }
         sum
-    }
-}
-
-/// [`exp`] of numbers in place; as many as are whole vectors.
-pub(crate) struct ExpAll<'a>(pub &'a mut [f32]);
-
-impl Kernel for ExpAll<'_> {
-    #[inline(always)]
-    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        for chunk in self.0.chunks_exact_mut(V::LANES) {
-            // SAFETY: the chunk is as long as a vector; `dispatch` checked the machine.
-            unsafe { exp(V::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) }
-        }
     }
 }

@@ -1,5 +1,18 @@
 use super::*;
 
+/// [`exp`] of numbers in place; as many as are whole vectors.
+struct ExpAll<'a>(&'a mut [f32]);
+
+impl Kernel for ExpAll<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        for chunk in self.0.chunks_exact_mut(V::LANES) {
+            // SAFETY: the chunk is as long as a vector; `dispatch` checked the machine.
+            unsafe { exp(V::load(chunk.as_ptr())).store(chunk.as_mut_ptr()) }
+        }
+    }
+}
+
 struct CoarseExpAll<'a>(&'a mut [f32]);
 
 impl Kernel for CoarseExpAll<'_> {
@@ -85,7 +98,8 @@ impl Kernel for Reduce<'_> {
 #[test]
 fn lanes_are_reduced() {
     let values: [f32; 16] = std::array::from_fn(|i| ((i * 7) % 16) as f32 - 3.0);
-    for (path, lanes) in [(Path::Avx512Bf16, 16), (Path::Avx512, 16), (Path::Avx2, 8), (Path::Portable, 4)] {
+    let wide = [Path::Avx512Bf16, Path::Avx512Vnni, Path::Avx512].map(|path| (path, 16));
+    for (path, lanes) in wide.into_iter().chain([(Path::Avx2, 8), (Path::Portable, 4)]) {
         if Path::available().contains(&path) {
             let mut out = [0.0; 2];
             dispatch(path, Reduce(&values, &mut out));

@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use super::Vector;
 
-/// Sixteen lanes; `DOTS` says whether the machine multiplies pairs of bf16 and quads of bytes itself.
+/// Sixteen lanes; whether the machine multiplies pairs of bf16 itself, and quads of bytes.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512<const DOTS: bool>(__m512);
+pub(crate) struct Avx512<const BF16: bool, const BYTES: bool>(__m512);
 
 /// Eight lanes.
 #[derive(Clone, Copy)]
@@ -19,7 +19,7 @@ pub(crate) struct Avx2(__m256);
 // The high halves of bf16 are read volatile so that they are read again: kept from the low halves, they would push sums
 // out of the registers.
 
-impl<const DOTS: bool> Vector for Avx512<DOTS> {
+impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     const LANES: usize = 16;
     type Words = __m512i;
 
@@ -45,7 +45,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     unsafe fn dot_bf16(self, a: __m512i, b: __m512i) -> Self {
         // SAFETY: the contract of `Vector`, see above.
         unsafe {
-            if DOTS {
+            if BF16 {
                 // SAFETY: 512 bits either way; the type only says what they stand for.
                 let pairs = |words: __m512i| std::mem::transmute::<__m512i, __m512bh>(words);
                 return Self(_mm512_dpbf16_ps(self.0, pairs(a), pairs(b)));
@@ -61,7 +61,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     unsafe fn dot_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
         // SAFETY: the contract of `Vector`, see above.
         unsafe {
-            if DOTS {
+            if BYTES {
                 return _mm512_dpbusd_epi32(sum, a, b);
             }
             // Bytes 0 and 2, then 1 and 3, of each word as 16-bit numbers.
@@ -90,7 +90,7 @@ impl<const DOTS: bool> Vector for Avx512<DOTS> {
     unsafe fn store_bf16(self, to: *mut u16) {
         // SAFETY: the contract of `Vector`, see above.
         unsafe {
-            if DOTS {
+            if BF16 {
                 to.cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(self.0));
                 return;
             }

@@ -1,17 +1,16 @@
 //! The online softmax of a tile of scores.
 
 use super::{KEY_TILE, LANES, RowTile, State};
-use crate::attention::format::KvFormat;
 use crate::simd::{Vector, exp, exp_coarse};
 
 impl RowTile<'_> {
     /// Turns scores into weights against the new maximum, and says what earlier sums shrink by. In passes over all
-    /// queries, so that the chains of dependent steps are short and overlap.
+    /// queries, so that the chains of dependent steps are short and overlap. Weights become bf16 where they are `paired`.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    pub(super) unsafe fn weigh<V: Vector, F: KvFormat>(&self, state: &mut State<'_>, masked: bool, queries: usize) {
+    pub(super) unsafe fn weigh<V: Vector>(&self, state: &mut State<'_>, masked: bool, paired: bool, queries: usize) {
         let vecs = KEY_TILE / V::LANES;
         // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does `LANES`; decays
         // are padded to whole vectors.
@@ -48,7 +47,7 @@ impl RowTile<'_> {
                 let mut fresh = V::splat(0.0);
                 for slot in (0..KEY_TILE).step_by(V::LANES) {
                     let difference = V::load(scores.add(slot)).sub(greatest);
-                    if F::IS_PAIRED {
+                    if paired {
                         let weight = exp_coarse(difference);
                         // At or before what was read.
                         weight.store_bf16(scores.cast::<u16>().add(slot));
