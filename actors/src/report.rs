@@ -15,7 +15,7 @@ pub enum Event {
     /// Text that was held back (an unfinished character, the start of a stop string that did not come), without a token.
     Tail(String),
     /// The end; always the last event.
-    Finished(Finish),
+    Finished(Box<Finish>),
 }
 
 /// A generated token. `text` may be empty while a character is incomplete.

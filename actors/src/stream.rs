@@ -106,7 +106,7 @@ impl AnswerStream {
                 }
                 Event::Tail(tail) => text.push_str(&tail),
                 Event::Finished(finish) => {
-                    return Ok(Answer { text, citations: self.citations, tokens, finish });
+                    return Ok(Answer { text, citations: self.citations, tokens, finish: *finish });
                 }
             }
         }
@@ -142,7 +142,7 @@ impl AnswerStream {
         self.tokens.close();
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
-        self.ready.push_back(Event::Finished(Finish { reason, usage, report: self.report.clone() }));
+        self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report: self.report.clone() })));
     }
 
     fn fail(&mut self, error: Error) -> Result<Event> {

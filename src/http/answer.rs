@@ -137,7 +137,7 @@ impl Events {
                 self.piece(index, &text, None);
                 self.characters[index] += text.chars().count();
             }
-            Ok(Event::Finished(finish)) => self.end(index, finish),
+            Ok(Event::Finished(finish)) => self.end(index, *finish),
             Err(error) => {
                 let error = crate::error::Error::from(error);
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
