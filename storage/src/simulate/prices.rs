@@ -77,8 +77,10 @@ fn stays(workload: &Workload, grid: &CostGrid) -> Vec<Vec<Stay>> {
 /// The least of the sums over the rounds.
 fn least_sum(paths: &[Vec<Stay>], gaps: usize, capacity: f64, value: fn(&Stay) -> f64) -> f64 {
     let part_of = |gap: usize| gap * PARTS / gaps.max(1);
-    let mut prices = [knapsack_price(paths, capacity * gaps as f64, value); PARTS];
-    let mut least = f64::INFINITY;
+    let mut prices = [first_price(paths, capacity * gaps as f64, value); PARTS];
+    // Without prices: every hit that there can be.
+    let all = |path: &Vec<Stay>| path.iter().scan(0.0, |sum, stay| Some(add(sum, value(stay)))).fold(0.0, f64::max);
+    let mut least: f64 = paths.iter().map(all).sum();
     for round in 1..=ROUNDS {
         // What is paid from the first request on, up to each.
         let mut paid = Vec::with_capacity(gaps + 1);
@@ -117,17 +119,22 @@ fn least_sum(paths: &[Vec<Stay>], gaps: usize, capacity: f64, value: fn(&Stay) -
     least
 }
 
-/// The price at which the fractional knapsack is full: the value for its room of the last stay that is taken.
-fn knapsack_price(paths: &[Vec<Stay>], mut room: f64, value: fn(&Stay) -> f64) -> f64 {
+fn add(sum: &mut f64, more: f64) -> f64 {
+    *sum += more;
+    *sum
+}
+
+/// The price at which the fractional knapsack is full: the value for its room of the last stay that is taken. Where all
+/// fits, which says nothing about any one part, a hundredth of the middle one.
+fn first_price(paths: &[Vec<Stay>], mut room: f64, value: fn(&Stay) -> f64) -> f64 {
     let takes = |stay: &Stay| stay.bytes * (stay.now - stay.then) as f64;
     let all = paths.iter().flatten().filter(|stay| takes(stay) > 0.0);
     let mut densities: Vec<(f64, f64)> = all.map(|stay| (value(stay) / takes(stay), takes(stay))).collect();
     densities.sort_by(|a, b| b.0.total_cmp(&a.0));
-    for (density, takes) in densities {
+    let low = densities.get(densities.len() / 2).map_or(0.0, |(density, _)| density / 100.0);
+    let full = densities.iter().find(|(_, takes)| {
         room -= takes;
-        if room < 0.0 {
-            return density.max(0.0);
-        }
-    }
-    0.0
+        room < 0.0
+    });
+    full.map_or(low, |(density, _)| *density).max(0.0)
 }
