@@ -93,7 +93,7 @@ fn workloads(args: &Args) -> Result<Vec<(Option<&'static str>, Workload)>> {
     } else {
         args.family.iter().map(|name| name.parse()).collect::<Result<_, ragstone_storage::Error>>()?
     };
-    let make = |family: Family| Ok((Some(family.name()), family.generate(args.seed, args.requests)?));
+    let make = |family: Family| -> Result<_> { Ok((Some(family.name()), family.generate(args.seed, args.requests)?)) };
     families.into_iter().map(make).collect()
 }
 
@@ -110,7 +110,7 @@ fn simulate(args: &Args) -> Result<Vec<FamilyReport>> {
         max_nodes: args.max_nodes,
     };
     let progress = Progress::new("simulating requests", Unit::Items);
-    let replay = |(family, workload): (_, Workload)| {
+    let replay = |(family, workload): (_, Workload)| -> Result<_> {
         let report = compare(&workload, &grid, &comparison, &|done, total| progress.set(done as u64, total as u64))?;
         Ok(FamilyReport { family, report })
     };

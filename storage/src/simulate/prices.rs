@@ -105,15 +105,15 @@ fn least_sum(paths: &[Vec<Stay>], gaps: usize, capacity: f64, value: fn(&Stay) -
         }
         least = f64::min(least, sum);
         let (mut demand, mut supply, mut kept) = ([0.0; PARTS], [0.0; PARTS], 0.0);
-        for gap in 0..gaps {
-            kept += change[gap];
+        for (gap, change) in change[..gaps].iter().enumerate() {
+            kept += change;
             demand[part_of(gap)] += kept;
             supply[part_of(gap)] += capacity;
         }
         let step = 0.5 / (round as f64).sqrt();
-        for part in 0..PARTS {
-            let excess: f64 = (demand[part] - supply[part]) / f64::max(supply[part], 1.0);
-            prices[part] *= (step * excess.clamp(-1.0, 1.0)).exp();
+        for (price, (demand, supply)) in prices.iter_mut().zip(demand.iter().zip(supply)) {
+            let excess: f64 = (demand - supply) / f64::max(supply, 1.0);
+            *price *= (step * excess.clamp(-1.0, 1.0)).exp();
         }
     }
     least

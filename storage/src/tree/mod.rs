@@ -49,7 +49,8 @@ pub struct TreeOptions {
     /// One to [`MAX_TIERS`] tiers, the fastest first; what is beyond is ignored. A slower tier should be the larger one: it
     /// keeps copies of what the faster ones hold.
     pub tiers: Vec<TierOptions>,
-    /// Nodes beyond which free ones are forgotten. A node takes about 200 bytes, and about 100 more for each tier's policy.
+    /// Nodes beyond which free ones are forgotten. A node takes about 200 bytes, and about 100 more for each tier's policy, 450 for
+    /// the adaptive one.
     pub max_nodes: usize,
     /// Whether a node may enter a tier that its parent is not in.
     pub allow_orphans: bool,

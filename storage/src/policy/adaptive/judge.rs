@@ -44,7 +44,7 @@ impl Judge {
     /// most all of that once, so that what changes cost is bounded by what was lost before them.
     pub fn end_request(&mut self, missing: &[u64; EXPERTS]) {
         let mut best = (0.0, self.leader);
-        for expert in 0..EXPERTS {
+        for (expert, missing) in missing.iter().enumerate() {
             let difference = std::mem::take(&mut self.difference[expert]);
             self.ahead[expert] += difference;
             self.variance[expert] += difference * difference;
@@ -53,7 +53,7 @@ impl Judge {
                 continue;
             }
             let chance = SURE * self.variance[expert].sqrt();
-            let lead = self.ahead[expert] - chance.max(MOVE_SHARE * missing[expert] as f64);
+            let lead = self.ahead[expert] - chance.max(MOVE_SHARE * *missing as f64);
             if lead > best.0 {
                 best = (lead, expert);
             }

@@ -30,7 +30,7 @@ pub(in crate::policy) fn class_of(parent_uses: u64, uses: u32) -> usize {
 /// Uses to be expected of the members of each class, by the time since their last use.
 #[derive(Debug)]
 pub(in crate::policy) struct Reuse {
-    seen: [Counts; CLASSES],
+    seen: Vec<Counts>,
     /// The index by age, see [`Counts::rates`].
     rates: Vec<[f64; AGES]>,
     /// The last request whose class was computed.
@@ -49,7 +49,7 @@ struct Counts {
 impl Default for Reuse {
     fn default() -> Self {
         let nothing = Counts { entered: 0.0, used: [0.0; AGES] };
-        Self { seen: [nothing; CLASSES], rates: vec![ASSUMED.rates(); CLASSES], learned: 0 }
+        Self { seen: vec![nothing; CLASSES], rates: vec![ASSUMED.rates(); CLASSES], learned: 0 }
     }
 }
 

@@ -85,10 +85,10 @@ impl SlowHitDensity {
 fn index((entered, used): &(f64, Vec<f64>), from: usize) -> f64 {
     let bounds = bounds();
     let (mut waiting, mut uses, mut requests, mut best) = (*entered, 0.0, 0.0, 0.0);
-    for at in 0..INTERVALS {
-        let left = f64::max(waiting - used[at], 0.0);
+    for (at, used) in used.iter().enumerate() {
+        let left = f64::max(waiting - used, 0.0);
         if at >= from {
-            uses += used[at];
+            uses += used;
             requests += f64::max((waiting + left) / 2.0 * (bounds[at + 1] - bounds[at]) as f64, 1e-9);
             best = f64::max(best, uses / requests);
         }

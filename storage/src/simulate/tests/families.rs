@@ -142,5 +142,4 @@ fn the_default_follows_the_better_one() {
         // And of the one that it prefers where nothing speaks against it.
         assert!(adaptive >= 0.98 * density, "{family}: {adaptive} for {density}");
     }
-    // Each of the three leads somewhere by more than that, so that following one of them alone would fail.
 }
