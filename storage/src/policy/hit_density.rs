@@ -167,7 +167,9 @@ impl Policy for HitDensity {
                 continue;
             };
             let density = found.rate * worth(cost);
-            if least.is_none_or(|(than, or, _)| density < than || (density <= than && found.tick < or)) {
+            if least
+                .is_none_or(|(than, or, of)| density < than || (density <= than && (found.tick, found.id) < (or, of)))
+            {
                 least = Some((density, found.tick, found.id));
             }
             at += 1;

@@ -7,13 +7,17 @@ use crate::policy::Id;
 
 /// Up to so many members are looked at one by one.
 const FEW: usize = 8;
+/// More that came are not compared one by one.
+const MOST_CAME: usize = 32;
 
 /// Members by the request of their last use, and by the order of uses within it.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     members: BTreeSet<(u64, u64, Id)>,
-    /// The least as of a request; unknown if somebody left or came since.
+    /// The least as of a request; unknown if it left since.
     least: Option<(u64, Least)>,
+    /// Who came since, and may be less.
+    came: Vec<(u64, u64, Id)>,
 }
 
 /// Who promises least of a queue.
@@ -27,25 +31,48 @@ pub(super) struct Least {
 impl Queue {
     pub fn put(&mut self, last_use: u64, tick: u64, id: Id) {
         self.members.insert((last_use, tick, id));
-        self.least = None;
+        if self.least.is_some() {
+            self.came.push((last_use, tick, id));
+        }
+        if self.came.len() > MOST_CAME {
+            self.forget_least();
+        }
     }
 
     pub fn remove(&mut self, last_use: u64, tick: u64, id: Id) {
-        if self.members.remove(&(last_use, tick, id)) && self.least.is_some_and(|(_, least)| least.id == id) {
-            self.least = None;
+        if !self.members.remove(&(last_use, tick, id)) {
+            return;
         }
+        if self.least.is_some_and(|(_, least)| least.id == id) {
+            self.forget_least();
+        }
+        self.came.retain(|(_, _, other)| *other != id);
     }
 
     /// The member whose age promises least at request `now`, the one used longest ago among equals; `rates` by interval.
     pub fn least(&mut self, now: u64, rates: &[f64; AGES]) -> Option<Least> {
-        if let Some((then, least)) = self.least
-            && then == now
-        {
-            return Some(least);
-        }
-        let least = self.search(now, rates)?;
+        let least = match self.least {
+            Some((then, mut least)) if then == now => {
+                for (last_use, tick, id) in self.came.drain(..) {
+                    let rate = rates[interval(now.saturating_sub(last_use))];
+                    if rate < least.rate || (rate <= least.rate && (tick, id) < (least.tick, least.id)) {
+                        least = Least { rate, tick, id };
+                    }
+                }
+                least
+            }
+            _ => {
+                self.forget_least();
+                self.search(now, rates)?
+            }
+        };
         self.least = Some((now, least));
         Some(least)
+    }
+
+    fn forget_least(&mut self) {
+        self.least = None;
+        self.came.clear();
     }
 
     fn search(&self, now: u64, rates: &[f64; AGES]) -> Option<Least> {

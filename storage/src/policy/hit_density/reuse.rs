@@ -208,7 +208,7 @@ mod tests {
             counts.used.iter_mut().for_each(|used| *used = (env.random_u64() % 8).saturating_sub(4) as f64);
             counts.entered = counts.used.iter().sum::<f64>() + (env.random_u64() % 50) as f64;
             let rates = counts.rates();
-            for from in 0..AGES {
+            for (from, index) in rates.into_iter().enumerate() {
                 let (mut waiting, mut uses, mut requests, mut best) = (counts.entered, 0.0, 0.0, 0.0);
                 counts.used[..from].iter().for_each(|used| waiting -= used);
                 for age in from..AGES {
@@ -217,7 +217,6 @@ mod tests {
                     waiting -= counts.used[age];
                     best = f64::max(best, if requests > 0.0 { uses / requests } else { 0.0 });
                 }
-                let index = rates[from];
                 assert!((index - best).abs() <= 1e-6 * best.max(1e-3), "from {from}: {index} for {best}");
             }
         }
