@@ -33,7 +33,7 @@ pub struct Settings {
     /// Bytes of stored KV kept on disk.
     #[serde(deserialize_with = "size::deserialize")]
     pub disk_bytes: u64,
-    /// Who leaves host memory first: `hit-density`, `pgdsf`, `gdsf`, `lru`, `lfu` or `s3-fifo`.
+    /// Who leaves host memory first: `adaptive`, `hit-density`, `pgdsf`, `gdsf`, `lru`, `lfu` or `s3-fifo`.
     pub host_policy: PolicyKind,
     /// Who leaves the disk first.
     pub disk_policy: PolicyKind,
@@ -112,11 +112,11 @@ impl Default for Settings {
         Self {
             device_bytes: 512 << 20,
             device_cache: true,
-            device_policy: PolicyKind::HitDensity,
+            device_policy: PolicyKind::Adaptive,
             host_bytes: 1 << 30,
             disk_bytes: 16 << 30,
-            host_policy: PolicyKind::HitDensity,
-            disk_policy: PolicyKind::HitDensity,
+            host_policy: PolicyKind::Adaptive,
+            disk_policy: PolicyKind::Adaptive,
             object_url: None,
             object_options: ConnectionOptions::default(),
             object_codec: Codec::Plain,

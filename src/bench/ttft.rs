@@ -238,7 +238,8 @@ impl Bench {
             Tier::Host | Tier::Device => self.host.clone(),
         };
         let started = Stopwatch::start();
-        let options = PlanOptions::fixed(ratio, reuse);
+        let choosing = self.options.selection.choosing(self.model.config().layers);
+        let options = PlanOptions { choosing, ..PlanOptions::fixed(ratio, reuse) };
         let (done, _) = self.prefill(&store, &segments, options, tier == Tier::Device)?;
         let first = argmax(&done.logits);
         let ttft_ms = started.elapsed_ms();

@@ -6,7 +6,10 @@ use figment::Figment;
 use figment::providers::{Format, Toml};
 use ragstone_storage::cost::CostGrid;
 use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::simulate::{Comparison, RagWorkload, Report, Workload, compare, read_trace};
+use ragstone_storage::simulate::{
+    AtCapacity, Comparison, FAMILY_REQUESTS, Family, RagWorkload, Report, Workload, compare, read_trace,
+};
+use serde::Serialize;
 
 use crate::cli::output;
 use crate::error::{Error, Result};
@@ -16,10 +19,24 @@ use crate::progress::{Progress, Unit, mebibytes};
 pub struct Args {
     /// A request trace in Mooncake's format (.jsonl), or a retrieval workload to generate (.toml, see
     /// examples/rag-workload.toml)
-    #[arg(value_name = "TRACE|WORKLOAD")]
-    workload: PathBuf,
+    #[arg(value_name = "TRACE|WORKLOAD", required_unless_present = "family", conflicts_with = "family")]
+    workload: Option<PathBuf>,
+    /// Workloads of one habit each, made here: names of families, or `all`
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    family: Vec<String>,
+    /// What a family is drawn with
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Requests of a family
+    #[arg(long, value_name = "N", default_value_t = FAMILY_REQUESTS)]
+    requests: usize,
     /// Policies to compare
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "pgdsf,gdsf,lru,lfu,s3-fifo,hit-density")]
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "adaptive,hit-density,pgdsf,gdsf,lru,lfu,s3-fifo"
+    )]
     policy: Vec<PolicyKind>,
     /// Sizes of the host tier, in percent of the working set
     #[arg(long, value_name = "PERCENTS", value_delimiter = ',', default_value = "1%,5%,10%,25%,50%", value_parser = percent)]
@@ -49,12 +66,39 @@ fn percent(text: &str) -> Result<f64, String> {
 pub async fn run(args: Args) -> Result<()> {
     let json = args.json;
     let simulated = tokio::task::spawn_blocking(move || simulate(&args)).await;
-    let report = simulated.map_err(|error| Error::internal(format!("the simulation broke off: {error}")))??;
-    if json { output::json(&report) } else { table(&report) }
+    let reports = simulated.map_err(|error| Error::internal(format!("the simulation broke off: {error}")))??;
+    match (&reports[..], json) {
+        ([FamilyReport { family: None, report }], true) => output::json(report),
+        ([FamilyReport { report, .. }], false) => table(report),
+        (families, true) => output::json(&families),
+        (families, false) => families.iter().try_for_each(rates),
+    }
 }
 
-fn simulate(args: &Args) -> Result<Report> {
-    let workload = read_workload(&args.workload)?;
+/// A report, and the family whose it is.
+#[derive(Debug, Serialize)]
+struct FamilyReport {
+    family: Option<&'static str>,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// The workloads to replay; of a file, or of families.
+fn workloads(args: &Args) -> Result<Vec<(Option<&'static str>, Workload)>> {
+    if let Some(path) = &args.workload {
+        return Ok(vec![(None, read_workload(path)?)]);
+    }
+    let families: Vec<Family> = if args.family.iter().any(|name| name == "all") {
+        Family::ALL.to_vec()
+    } else {
+        args.family.iter().map(|name| name.parse()).collect::<Result<_, ragstone_storage::Error>>()?
+    };
+    let make = |family: Family| -> Result<_> { Ok((Some(family.name()), family.generate(args.seed, args.requests)?)) };
+    families.into_iter().map(make).collect()
+}
+
+fn simulate(args: &Args) -> Result<Vec<FamilyReport>> {
+    let workloads = workloads(args)?;
     let grid = match &args.profile {
         None => CostGrid::measured_default()?,
         Some(path) => CostGrid::from_json(&read(path)?).map_err(|error| in_file(path, &error.to_string()))?,
@@ -66,7 +110,11 @@ fn simulate(args: &Args) -> Result<Report> {
         max_nodes: args.max_nodes,
     };
     let progress = Progress::new("simulating requests", Unit::Items);
-    Ok(compare(&workload, &grid, &comparison, &|done, total| progress.set(done as u64, total as u64))?)
+    let replay = |(family, workload): (_, Workload)| -> Result<_> {
+        let report = compare(&workload, &grid, &comparison, &|done, total| progress.set(done as u64, total as u64))?;
+        Ok(FamilyReport { family, report })
+    };
+    workloads.into_iter().map(replay).collect()
 }
 
 fn read_workload(path: &Path) -> Result<Workload> {
@@ -101,11 +149,11 @@ fn table(report: &Report) -> Result<()> {
     ))?;
     output::line(&format!("prefill times: {}", report.profile))?;
     output::line(&format!("bound: {}", report.bound_method))?;
+    output::line(&format!("tight bound: {}", report.tight_bound_method))?;
     output::line("")?;
     output::line("capacity  policy        cost    tokens  documents  stored MiB  loaded MiB   mean us    p99 us")?;
     for at in &report.capacities {
-        let capacity = format!("{:.4}", 100.0 * at.capacity);
-        let capacity = format!("{}%", capacity.trim_end_matches('0').trim_end_matches('.'));
+        let capacity = percents(at);
         for policy in &at.policies {
             let outcome = policy.outcome;
             output::line(&format!(
@@ -124,6 +172,27 @@ fn table(report: &Report) -> Result<()> {
             "{capacity:<9} bound       {:>6.4}  {:>8.4}",
             at.bound.cost_hit_rate, at.bound.token_hit_rate
         ))?;
+        output::line(&format!(
+            "{capacity:<9} tight bound {:>6.4}  {:>8.4}",
+            at.tight_bound.cost_hit_rate, at.tight_bound.token_hit_rate
+        ))?;
+    }
+    Ok(())
+}
+
+fn percents(at: &AtCapacity) -> String {
+    let capacity = format!("{:.4}", 100.0 * at.capacity);
+    format!("{}%", capacity.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// One of several families: cost-weighted hit rates, a line for each capacity.
+fn rates(of: &FamilyReport) -> Result<()> {
+    let name = of.family.unwrap_or_default();
+    for at in &of.report.capacities {
+        let rates = at.policies.iter().map(|it| format!("  {} {:.4}", it.policy.name(), it.outcome.cost_hit_rate));
+        let rates: String = rates.collect();
+        let (bound, tight) = (at.bound.cost_hit_rate, at.tight_bound.cost_hit_rate);
+        output::line(&format!("{name:<9} {:>4}{rates}  tight bound {tight:.4}  bound {bound:.4}", percents(at)))?;
     }
     Ok(())
 }

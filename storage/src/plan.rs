@@ -94,11 +94,12 @@ impl Choosing {
 }
 
 impl PlanOptions {
-    /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take.
+    /// This very ratio, and every load that can be made: nothing depends on what this machine was seen to take. The first layer chooses;
+    /// who chooses otherwise says so.
     pub fn fixed(ratio: f32, reuse: ReuseMode) -> Self {
         Self {
             ratio: Ratio::Fixed(ratio),
-            choosing: Choosing { layer: 1, probed: 0, looked: 0 },
+            choosing: Choosing { layer: 0, probed: 0, looked: 0 },
             reuse,
             declines: false,
         }

@@ -32,6 +32,21 @@ fn policies_stand_side_by_side() {
 }
 
 #[test]
+fn families_stand_below_each_other() {
+    let folder = Folder::new();
+    let asked =
+        ["simulate", "--family", "zipf,cycle", "--requests", "400", "--policy", "lru,adaptive", "--capacity", "25%"];
+    let reports = folder.json(&[&asked[..], &["--json"]].concat());
+    let names: Vec<&str> = reports.as_array().unwrap().iter().map(|it| it["family"].as_str().unwrap()).collect();
+    assert_eq!(names, ["zipf", "cycle"]);
+    let at = &reports[0]["capacities"][0];
+    assert!(at["tight_bound"]["cost_hit_rate"].as_f64() <= at["bound"]["cost_hit_rate"].as_f64());
+    let lines = folder.run(&asked).succeeded().stdout;
+    assert!(lines.lines().count() == 2 && lines.contains("zipf") && lines.contains("adaptive"), "{lines}");
+    folder.run(&["simulate", "--family", "zip"]).failed_with(&["zip", "zipf"]);
+}
+
+#[test]
 fn what_is_wrong_in_a_file_or_a_flag_is_named() {
     let folder = Folder::new();
     let write = |name: &str, text: &str| folder.write(name, text).to_str().unwrap().to_owned();

@@ -7,7 +7,7 @@ use ragstone_kernels::backend::{Backend, KvBytes, StoredKv};
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::{Keep, Next, Placed, Places, Seen, Selector};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, SegmentPlan, Source};
+use ragstone_storage::plan::{Choosing, LoadPlan, SegmentPlan, Source};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
@@ -51,13 +51,18 @@ impl Walk {
     pub fn new(prompt: Prompt, layers: usize) -> Self {
         let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted } = prompt;
         let (choice, active) = Choice::new(&plan, selection, layers);
+        let reads_from = |choosing: Choosing| choosing.reads_from(plan.ratio, layers as u32);
+        let failure = (plan.blended_tokens > 0 && reads_from(plan.choosing) > reads_from(selection.choosing(layers))).then(|| {
+            let message = "a plan does not read layers that its selection looks at";
+            PrefillError::Failed(Error::new(ErrorKind::Internal, message))
+        });
         Self {
             kept: Kept::new(&plan, layers, files_answer),
             tokens,
             plan,
             loads,
             env,
-            failure: None,
+            failure,
             is_wanted,
             layers,
             received: 0,

@@ -29,13 +29,13 @@ pub struct GdsfRule {
 struct Uses(Vec<u32>);
 
 impl Uses {
-    fn count(&mut self, id: Id, is_resident: bool) -> f64 {
+    fn count(&mut self, id: Id, more: u32, is_resident: bool) -> f64 {
         if self.0.len() <= id.index() {
             self.0.resize(id.index() + 1, 0);
         }
         let uses = &mut self.0[id.index()];
         // What is not in the tier is about to enter it by this very use.
-        *uses = if is_resident { uses.saturating_add(1) } else { 1 };
+        *uses = if is_resident { uses.saturating_add(more) } else { more };
         f64::from(*uses)
     }
 
@@ -49,8 +49,8 @@ impl Uses {
 impl Rule for LfuRule {
     const KIND: PolicyKind = PolicyKind::Lfu;
 
-    fn priority(&mut self, id: Id, _: Access, is_resident: bool) -> f64 {
-        self.0.count(id, is_resident)
+    fn priority(&mut self, id: Id, access: Access, is_resident: bool) -> f64 {
+        self.0.count(id, access.uses(), is_resident)
     }
 
     fn forget(&mut self, id: Id) {
@@ -61,8 +61,8 @@ impl Rule for LfuRule {
 impl Rule for GdsfRule {
     const KIND: PolicyKind = PolicyKind::Gdsf;
 
-    fn priority(&mut self, id: Id, _: Access, is_resident: bool) -> f64 {
-        self.clock + self.uses.count(id, is_resident)
+    fn priority(&mut self, id: Id, access: Access, is_resident: bool) -> f64 {
+        self.clock + self.uses.count(id, access.uses(), is_resident)
     }
 
     fn evicted(&mut self, priority: f64) {

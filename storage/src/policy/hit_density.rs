@@ -1,12 +1,14 @@
 //! Hit density: keep what is likeliest to be used again soon, by what it saves.
 
+mod queue;
 pub(super) mod reuse;
 
+use self::queue::Queue;
 use self::reuse::{CLASSES, Reuse, class_of};
-use super::{Access, Id, Order, Policy, PolicyKind, Rank};
+use super::{Access, Id, Policy, PolicyKind};
 
-/// Cost classes: one for each power of two of microseconds a token.
-const COSTS: usize = 32;
+/// Cost classes: two for each power of two of microseconds a token.
+const COSTS: usize = 64;
 
 /// Evicts what saves least for the room it takes: least `mean cost a token · uses to be expected per request`.
 ///
@@ -18,16 +20,17 @@ const COSTS: usize = 32;
 /// stopping time in place of the observed evictions, and every use observed, of entries in the tier or not.
 ///
 /// Compared with PGDSF, whose priority grows with the frequency and falls behind the clock at one speed for all: an entry
-/// used once and deep in its path leaves soon, as in S3-FIFO; one that is used steadily stays, as in LFU; and a
-/// conversation that was long and expensive but has ended leaves, as in LRU.
+/// used once and deep in its path leaves soon, as in S3-FIFO; one that is used steadily stays, as in LFU; a
+/// conversation that was long and expensive but has ended leaves, as in LRU; and in a cycle that does not fit, where the index
+/// rises with age, what was just used leaves, as in MRU.
 ///
-/// Within a class and a power of two of the cost, the one used longest ago stands first, and the policy chooses among
-/// these firsts: at most `CLASSES · COSTS` of them, in practice a few dozen.
+/// Costs count in half powers of two. Of each class and cost a [`Queue`] finds the least by age, which need be neither the
+/// oldest nor the youngest; the least of these leaves. O(log n) a call, and a few dozen comparisons for a victim.
 #[derive(Debug)]
 pub struct HitDensity {
     slots: Vec<Slot>,
-    /// The evictable, by class and cost, by last use.
-    queues: Vec<Order>,
+    /// The evictable, by class and cost.
+    queues: Vec<Queue>,
     /// The queues that may hold something.
     active: Vec<u16>,
     is_active: Vec<bool>,
@@ -51,6 +54,17 @@ struct Slot {
     computed: u32,
 }
 
+/// The cost class of a mean cost: half powers of two.
+fn level(mean_cost: f64) -> usize {
+    // Truncation is what is wanted.
+    ((2.0 * mean_cost.max(1.0).log2()) as usize).min(COSTS - 1)
+}
+
+/// What a token of a cost class is worth.
+fn worth(level: usize) -> f64 {
+    (level as f64 / 2.0).exp2()
+}
+
 impl Slot {
     fn mean_cost(&self) -> f64 {
         self.total_cost / f64::from(self.computed.max(1))
@@ -61,7 +75,7 @@ impl Default for HitDensity {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
-            queues: (0..CLASSES * COSTS).map(|_| Order::default()).collect(),
+            queues: (0..CLASSES * COSTS).map(|_| Queue::default()).collect(),
             active: Vec::new(),
             is_active: vec![false; CLASSES * COSTS],
             reuse: Reuse::default(),
@@ -80,17 +94,12 @@ impl HitDensity {
     }
 
     fn enqueue(&mut self, id: Id) {
-        let Slot { queue, tick, .. } = *self.slot(id);
-        self.queues[usize::from(queue)].put(id, Rank { priority: 0.0, tick });
+        let Slot { queue, tick, last_use, .. } = *self.slot(id);
+        self.queues[usize::from(queue)].put(last_use, tick, id);
         if !self.is_active[usize::from(queue)] {
             self.is_active[usize::from(queue)] = true;
             self.active.push(queue);
         }
-    }
-
-    fn density(&self, id: Id) -> f64 {
-        let slot = &self.slots[id.index()];
-        slot.mean_cost() * self.reuse.rate(usize::from(slot.class), self.now - slot.last_use)
     }
 }
 
@@ -106,22 +115,21 @@ impl Policy for HitDensity {
         let (now, tick) = (self.now, self.ticks);
         let before = *self.slot(id);
         if before.is_evictable {
-            self.queues[usize::from(before.queue)].remove(id);
+            self.queues[usize::from(before.queue)].remove(before.last_use, before.tick, id);
         }
         let slot = self.slot(id);
-        slot.uses = slot.uses.saturating_add(1);
+        slot.uses = slot.uses.saturating_add(access.uses());
         if !access.is_cached && access.cost_per_token.is_finite() {
             slot.total_cost += access.cost_per_token.max(0.0);
             slot.computed = slot.computed.saturating_add(1);
         }
         let class = class_of(access.parent_uses, slot.uses);
-        // Truncation to whole powers of two is what is wanted.
-        let cost = (slot.mean_cost().max(1.0).log2() as usize).min(COSTS - 1);
+        let cost = level(slot.mean_cost());
         slot.class = class as u8;
         slot.queue = (class * COSTS + cost) as u16;
         slot.last_use = now;
         slot.tick = tick;
-        if before.uses > 0 {
+        if before.uses > 0 && access.past_uses == 0 {
             self.reuse.used_again(usize::from(before.class), now - before.last_use);
         }
         self.reuse.entered(class);
@@ -140,11 +148,11 @@ impl Policy for HitDensity {
             return;
         }
         slot.is_evictable = is_evictable;
-        let queue = usize::from(slot.queue);
+        let (queue, last_use, tick) = (usize::from(slot.queue), slot.last_use, slot.tick);
         if is_evictable {
             self.enqueue(id);
         } else {
-            self.queues[queue].remove(id);
+            self.queues[queue].remove(last_use, tick, id);
         }
     }
 
@@ -152,14 +160,17 @@ impl Policy for HitDensity {
         let mut least: Option<(f64, u64, Id)> = None;
         let mut at = 0;
         while let Some(&queue) = self.active.get(at) {
-            let Some(id) = self.queues[usize::from(queue)].first() else {
+            let (class, cost) = (usize::from(queue) / COSTS, usize::from(queue) % COSTS);
+            let Some(found) = self.queues[usize::from(queue)].least(self.now, self.reuse.rates(class)) else {
                 self.is_active[usize::from(queue)] = false;
                 self.active.swap_remove(at);
                 continue;
             };
-            let (density, tick) = (self.density(id), self.slots[id.index()].tick);
-            if least.is_none_or(|(than, or, _)| density < than || (density <= than && tick < or)) {
-                least = Some((density, tick, id));
+            let density = found.rate * worth(cost);
+            if least
+                .is_none_or(|(than, or, of)| density < than || (density <= than && (found.tick, found.id) < (or, of)))
+            {
+                least = Some((density, found.tick, found.id));
             }
             at += 1;
         }
@@ -174,8 +185,8 @@ impl Policy for HitDensity {
         let slot = self.slot(id);
         slot.is_resident = false;
         slot.is_evictable = false;
-        let queue = usize::from(slot.queue);
-        self.queues[queue].remove(id);
+        let (queue, last_use, tick) = (usize::from(slot.queue), slot.last_use, slot.tick);
+        self.queues[queue].remove(last_use, tick, id);
     }
 
     fn forget(&mut self, id: Id) {

@@ -12,7 +12,9 @@
 //! | [`PolicyKind::Lfu`] | least frequently used since it came | nothing |
 //! | [`PolicyKind::S3Fifo`] | not used again while in the small queue | the ids that left lately |
 //! | [`PolicyKind::HitDensity`] | least `mean cost a token · learned rate of reuse` | uses, cost, time of the last use |
+//! | [`PolicyKind::Adaptive`] | what the best of hit density, PGDSF and LRU would not hold | what these three do |
 
+mod adaptive;
 mod frequency;
 mod hit_density;
 mod lru;
@@ -26,6 +28,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::adaptive::Adaptive;
 pub use self::frequency::{Gdsf, Lfu};
 pub use self::hit_density::HitDensity;
 pub use self::lru::Lru;
@@ -47,7 +50,7 @@ impl Id {
 }
 
 /// One request's use of one entry.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Access {
     /// Whether the entry's KV was there, in whichever tier; if not, the request computed it.
     pub is_cached: bool,
@@ -58,6 +61,18 @@ pub struct Access {
     pub request: u64,
     /// Uses so far of the entry before it in its path, this request's included; 0 for the first of a path.
     pub parent_uses: u64,
+    /// The entry that it stands behind, whether the request used that or not.
+    pub parent: Option<Id>,
+    /// 0 for a request's use. More: it was used so often before, by an earlier process say, and nobody knows when; then
+    /// `request` is only the running one, and nothing is to be learned about times.
+    pub past_uses: u32,
+}
+
+impl Access {
+    /// Uses that it stands for.
+    pub fn uses(&self) -> u32 {
+        self.past_uses.max(1)
+    }
 }
 
 /// The order in which entries leave one tier.
@@ -70,6 +85,9 @@ pub trait Policy: Send + fmt::Debug {
 
     /// A request used `id`, resident or not. To be called before the insertions that the request leads to.
     fn access(&mut self, id: Id, access: Access);
+
+    /// `id`, of `size_bytes`, is to enter the tier, and room is about to be made for it.
+    fn arriving(&mut self, _id: Id, _size_bytes: u64) {}
 
     /// `id`, of `size_bytes`, entered the tier. It is not evictable yet.
     fn insert(&mut self, id: Id, size_bytes: u64);
@@ -109,11 +127,14 @@ pub enum PolicyKind {
     S3Fifo,
     /// Expected savings for the room taken, from learned reuse times: ours.
     HitDensity,
+    /// What the best of hit density, PGDSF and LRU would hold: ours.
+    Adaptive,
 }
 
 impl PolicyKind {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Pgdsf, Self::Gdsf, Self::Lru, Self::Lfu, Self::S3Fifo, Self::HitDensity];
+    pub const ALL: [Self; 7] =
+        [Self::Pgdsf, Self::Gdsf, Self::Lru, Self::Lfu, Self::S3Fifo, Self::HitDensity, Self::Adaptive];
 
     /// Its name in settings and reports.
     pub fn name(self) -> &'static str {
@@ -124,6 +145,7 @@ impl PolicyKind {
             Self::Lfu => "lfu",
             Self::S3Fifo => "s3-fifo",
             Self::HitDensity => "hit-density",
+            Self::Adaptive => "adaptive",
         }
     }
 
@@ -136,6 +158,7 @@ impl PolicyKind {
             Self::Lfu => Box::new(Lfu::default()),
             Self::S3Fifo => Box::new(S3Fifo::new(capacity_bytes)),
             Self::HitDensity => Box::new(HitDensity::default()),
+            Self::Adaptive => Box::new(Adaptive::new(capacity_bytes)),
         }
     }
 }

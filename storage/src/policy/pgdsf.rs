@@ -52,14 +52,14 @@ impl Pgdsf {
 }
 
 impl Statistics {
-    /// Counts a use, and says how many there were within the window.
-    fn count(&mut self, half: u64) -> f64 {
+    /// Counts uses, and says how many there were within the window.
+    fn count(&mut self, half: u64, uses: u32) -> f64 {
         if half != self.half {
             self.before = if half == self.half + 1 { self.running } else { 0 };
             self.running = 0;
             self.half = half;
         }
-        self.running = self.running.saturating_add(1);
+        self.running = self.running.saturating_add(uses);
         f64::from(self.running) + f64::from(self.before)
     }
 
@@ -85,7 +85,7 @@ impl Rule for PgdsfRule {
             self.statistics.resize(id.index() + 1, Statistics::default());
         }
         let statistics = &mut self.statistics[id.index()];
-        let frequency = statistics.count(access.request / self.half_window);
+        let frequency = statistics.count(access.request / self.half_window, access.uses());
         if !access.is_cached {
             statistics.add_cost(access.cost_per_token);
         }

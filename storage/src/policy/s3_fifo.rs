@@ -136,10 +136,10 @@ impl Policy for S3Fifo {
         PolicyKind::S3Fifo
     }
 
-    fn access(&mut self, id: Id, _: Access) {
+    fn access(&mut self, id: Id, access: Access) {
         let slot = self.slot(id);
         if matches!(slot.state, State::Small | State::Main) {
-            slot.uses = (slot.uses + 1).min(MOST_USES);
+            slot.uses = access.uses().saturating_add(slot.uses.into()).min(MOST_USES.into()) as u8;
         }
     }
 

@@ -1,18 +1,22 @@
 //! Each policy against a slow, obvious one on random operations, and PGDSF against the paper by hand.
 
 mod reference;
+mod slow_adaptive;
+mod slow_density;
 
 use proptest::prelude::*;
 
 use self::reference::{SlowRanked, SlowS3Fifo};
+use self::slow_adaptive::SlowAdaptive;
+use self::slow_density::SlowHitDensity;
 use super::*;
 
 fn hit(request: u64) -> Access {
-    Access { is_cached: true, cost_per_token: 0.0, request, parent_uses: 0 }
+    Access { is_cached: true, request, ..Access::default() }
 }
 
 fn miss(request: u64, cost_per_token: f64) -> Access {
-    Access { is_cached: false, cost_per_token, request, parent_uses: 0 }
+    Access { cost_per_token, request, ..Access::default() }
 }
 
 /// Enters `id` as a request that computed it does.
@@ -148,7 +152,7 @@ fn names_are_read_back() {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Access { id: u32, is_cached: bool, cost: u32, requests_later: u64 },
+    Access { id: u32, is_cached: bool, cost: u32, requests_later: u64, past_uses: u32 },
     Insert { id: u32, bytes: u64 },
     SetEvictable { id: u32, is_evictable: bool },
     Evict,
@@ -159,9 +163,9 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let id = || 0u32..12;
     let step = prop_oneof![
-        6 => (id(), any::<bool>(), 0u32..5, 0u64..40).prop_map(|(id, is_cached, cost, requests_later)| {
-            Step::Access { id, is_cached, cost, requests_later }
-        }),
+        6 => (id(), any::<bool>(), 0u32..5, 0u64..40, prop_oneof![9 => Just(0u32), 1 => 1u32..5]).prop_map(
+            |(id, is_cached, cost, requests_later, past_uses)| Step::Access { id, is_cached, cost, requests_later, past_uses }
+        ),
         4 => (id(), 1u64..20).prop_map(|(id, bytes)| Step::Insert { id, bytes }),
         6 => (id(), prop::bool::weighted(0.8)).prop_map(|(id, is_evictable)| Step::SetEvictable { id, is_evictable }),
         4 => Just(Step::Evict),
@@ -173,10 +177,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 fn run(step: &Step, request: u64, policy: &mut dyn Policy) {
     match *step {
-        Step::Access { id, is_cached, cost, .. } => {
+        Step::Access { id, is_cached, cost, past_uses, .. } => {
             // Halves are exact, so that sums do not depend on their order.
-            let access =
-                Access { is_cached, cost_per_token: f64::from(cost) / 2.0, request, parent_uses: u64::from(id % 4) };
+            let cost_per_token = f64::from(cost) / 2.0;
+            let (parent_uses, parent) = (u64::from(id / 4), id.checked_sub(4).map(Id));
+            let access = Access { is_cached, cost_per_token, request, parent_uses, parent, past_uses };
             policy.access(Id(id), access);
         }
         Step::Insert { id, bytes } => policy.insert(Id(id), bytes),
@@ -187,7 +192,10 @@ fn run(step: &Step, request: u64, policy: &mut dyn Policy) {
             }
         }
         Step::Remove(id) => policy.remove(Id(id)),
-        Step::Forget(id) => policy.forget(Id(id)),
+        // A tree forgets leaves: what stands behind it first.
+        Step::Forget(id) => {
+            (id..12).step_by(4).collect::<Vec<_>>().into_iter().rev().for_each(|id| policy.forget(Id(id)))
+        }
     }
 }
 
@@ -213,7 +221,18 @@ proptest! {
             assert_same(&steps, &mut *kind.build(100), &mut SlowRanked::new(kind, u64::MAX))?;
         }
         assert_same(&steps, &mut Pgdsf::with_window(100), &mut SlowRanked::new(PolicyKind::Pgdsf, 100))?;
-        assert_same(&steps, &mut HitDensity::default(), &mut SlowRanked::new(PolicyKind::HitDensity, u64::MAX))?;
+    }
+
+    #[test]
+    fn hit_density_chooses_as_the_slow_one(steps in steps()) {
+        assert_same(&steps, &mut HitDensity::default(), &mut SlowHitDensity::default())?;
+    }
+
+    #[test]
+    fn the_adaptive_policy_chooses_as_the_slow_one(steps in steps(), capacity in 20u64..120) {
+        let (mut fast, mut slow) = (Adaptive::new(capacity), SlowAdaptive::new(capacity, pgdsf::WINDOW_REQUESTS));
+        assert_same(&steps, &mut fast, &mut slow)?;
+        prop_assert_eq!(fast.leader(), adaptive::KINDS[slow.leader()]);
     }
 
     #[test]

@@ -4,13 +4,19 @@
 //! prefill times, [`crate::cost::CostGrid`]; the scheduling times in the report are real.
 
 mod bound;
+mod family;
+mod habit;
+mod prices;
 mod rag;
+mod random;
 mod report;
 mod run;
 mod trace;
 mod workload;
 
 pub use self::bound::{BOUND_METHOD, Bound, bound};
+pub use self::family::{FAMILY_REQUESTS, Family};
+pub use self::prices::{TIGHT_BOUND_METHOD, tight_bound};
 pub use self::rag::{Drift, Lengths, RagWorkload, Skew};
 pub use self::report::{AtCapacity, Comparison, PolicyOutcome, Report, compare};
 pub use self::run::{Capacity, Outcome, Replay, replay};

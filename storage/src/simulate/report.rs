@@ -2,7 +2,10 @@
 
 use serde::Serialize;
 
-use super::{BOUND_METHOD, Bound, Capacity, Outcome, Replay, Workload, WorkloadSummary, bound, replay};
+use super::{
+    BOUND_METHOD, Bound, Capacity, Outcome, Replay, TIGHT_BOUND_METHOD, Workload, WorkloadSummary, bound, replay,
+    tight_bound,
+};
 use crate::cost::CostGrid;
 use crate::policy::PolicyKind;
 use crate::{Error, Result};
@@ -28,6 +31,7 @@ pub struct Report {
     pub working_set_bytes: u64,
     pub device_bytes: u64,
     pub bound_method: &'static str,
+    pub tight_bound_method: &'static str,
     pub capacities: Vec<AtCapacity>,
 }
 
@@ -39,6 +43,8 @@ pub struct AtCapacity {
     pub capacity_bytes: u64,
     /// What no policy can exceed.
     pub bound: Bound,
+    /// What no policy can exceed either, and nearer to what can be reached.
+    pub tight_bound: Bound,
     pub policies: Vec<PolicyOutcome>,
 }
 
@@ -87,8 +93,9 @@ pub fn compare(
             done += summary.requests;
         }
         // Both tiers together hold no more than their sum.
-        let bound = bound(workload, grid, device_bytes + host_bytes);
-        capacities.push(AtCapacity { capacity, capacity_bytes: host_bytes, bound, policies });
+        let all_bytes = device_bytes + host_bytes;
+        let (bound, tight_bound) = (bound(workload, grid, all_bytes), tight_bound(workload, grid, all_bytes));
+        capacities.push(AtCapacity { capacity, capacity_bytes: host_bytes, bound, tight_bound, policies });
     }
     Ok(Report {
         workload: summary,
@@ -96,6 +103,7 @@ pub fn compare(
         working_set_bytes,
         device_bytes,
         bound_method: BOUND_METHOD,
+        tight_bound_method: TIGHT_BOUND_METHOD,
         capacities,
     })
 }

@@ -1,3 +1,5 @@
+mod families;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -193,6 +195,20 @@ fn the_bound_by_hand() {
     assert_eq!(bound(&workload, &linear(), 0).token_hit_rate, 0.0);
 }
 
+/// Two uses of a passage are far apart and two of another overlap with none of them: each part of the trace has room for one.
+#[test]
+fn the_tight_bound_sees_when_the_room_is_wanted() {
+    let mut workload = Workload::new(false);
+    // Ten passages of ten bytes at once and then again; after that nothing is used twice for long.
+    for label in (0..10).chain(0..10).chain(100..200) {
+        workload.push(&[(label, 10)], 10).unwrap();
+    }
+    // The room of 119 gaps holds all ten stays of ten gaps; but in the ninth gap there is room for one passage only.
+    assert_eq!(bound(&workload, &linear(), 10).token_hit_rate, 100.0 / 2400.0);
+    let tight = tight_bound(&workload, &linear(), 10).token_hit_rate;
+    assert!((10.0 / 2400.0..30.0 / 2400.0).contains(&tight), "{}", tight * 2400.0);
+}
+
 /// The acceptance in small, with the order that the sample workload shows at full size.
 #[test]
 fn policies_keep_their_order_on_the_retrieval_workload() {
@@ -207,8 +223,11 @@ fn policies_keep_their_order_on_the_retrieval_workload() {
     for at in &report.capacities {
         let of = |kind| at.policies.iter().find(|policy| policy.policy == kind).unwrap().outcome.cost_hit_rate;
         assert!(of(PolicyKind::Pgdsf) > of(PolicyKind::Lru), "{at:?}");
+        assert!(at.tight_bound.cost_hit_rate <= at.bound.cost_hit_rate + 1e-9, "{at:?}");
         for kind in PolicyKind::ALL {
-            assert!(of(PolicyKind::HitDensity) >= of(kind), "{kind} at {}", at.capacity);
+            assert!(of(PolicyKind::HitDensity) >= 0.995 * of(kind), "{kind} at {}", at.capacity);
+            assert!(of(PolicyKind::Adaptive) >= 0.98 * of(kind), "{kind} at {}", at.capacity);
+            assert!(of(kind) <= at.tight_bound.cost_hit_rate, "{kind} at {}", at.capacity);
         }
     }
 }
@@ -248,6 +267,9 @@ proptest! {
         let most = bound(&workload, &quadratic(), capacity + device);
         prop_assert!(outcome.token_hit_rate <= most.token_hit_rate + 1e-9);
         prop_assert!(outcome.cost_hit_rate <= most.cost_hit_rate + 1e-9);
+        let tight = tight_bound(&workload, &quadratic(), capacity + device);
+        prop_assert!(outcome.token_hit_rate <= tight.token_hit_rate + 1e-9);
+        prop_assert!(outcome.cost_hit_rate <= tight.cost_hit_rate + 1e-9);
         let all = workload.summary().working_set_tokens * quadratic().kv_bytes_per_token();
         let outcome = run(&workload, &quadratic(), 0, all, kind);
         let most = bound(&workload, &quadratic(), all);

@@ -262,10 +262,11 @@ impl KvStore {
         for segment in plan.segments.iter().filter(|segment| segment.why == Why::SlowToLoad) {
             segment.tiers.iter().for_each(|tier| count(&self.0.tiers.counts.of(*tier).declined));
         }
-        for used in uses_of(plan, &self.costs().model().prefill) {
+        let uses = uses_of(plan, &self.costs().model().prefill);
+        for used in &uses {
             used.path[..used.cached].iter().for_each(|key| self.0.uses.record(key, self.env()));
-            self.0.tiers.record(&used);
         }
+        self.0.tiers.record(&uses);
     }
 
     /// Writes times of use to the catalog, once there are many that it does not know. BLOCKS for a moment.

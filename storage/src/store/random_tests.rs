@@ -70,7 +70,7 @@ impl World {
         let whole: u64 = (0..IDS).map(|id| entry_of(id).header().total_bytes()).sum();
         let share = |random: &Env| whole * (random.random_u64() % 5) / 3;
         let (host_bytes, disk_bytes) = (share(&random), share(&random));
-        let policy = PolicyKind::ALL[(random.random_u64() % 6) as usize];
+        let policy = PolicyKind::ALL[random.random_u64() as usize % PolicyKind::ALL.len()];
         let (dir, env) = (TempDir::new().unwrap(), Env::seeded(seed, 1_000_000));
         let bucket = Arc::new(ModelTier::default());
         let mut world =
@@ -142,7 +142,7 @@ impl World {
             at = parent;
         }
         let cached = self.draw(path.len() as u64 + 1) as usize;
-        self.store().0.tiers.record(&Use { path, cached, cost_per_token: self.draw(1000) as f64 });
+        self.store().0.tiers.record(&[Use { path, cached, cost_per_token: self.draw(1000) as f64 }]);
     }
 
     fn evict(&self, id: u64) {

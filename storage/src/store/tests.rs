@@ -56,7 +56,7 @@ pub(crate) fn put(store: &KvStore, tier: Tier, entry: Entry) -> Arc<Entry> {
 /// A request that found one entry.
 fn use_once(store: &KvStore, key: KvKey) {
     store.0.uses.record(&key, store.env());
-    store.0.tiers.record(&Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
+    store.0.tiers.record(&[Use { path: vec![key], cached: 1, cost_per_token: 0.0 }]);
 }
 
 fn late_miss(store: &KvStore, tier: Tier, id: u32) {

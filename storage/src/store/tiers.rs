@@ -182,10 +182,10 @@ impl Tiers {
         forbidden
     }
 
-    /// Tells every policy what a request used.
-    pub fn record(&self, used: &Use) {
-        self.host.record(used);
-        self.disk.record(used);
+    /// Tells every policy which paths one request used.
+    pub fn record(&self, uses: &[Use]) {
+        self.host.record(uses);
+        self.disk.record(uses);
     }
 
     /// Keeps a key in the tiers of this machine while the result lives.

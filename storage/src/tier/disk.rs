@@ -210,9 +210,9 @@ impl DiskTier {
         self.index().contains(key)
     }
 
-    /// Counts one request's use of a path; memory only.
-    pub fn record(&self, used: &Use) {
-        self.index().record(used);
+    /// Counts one request, by the paths that it used; memory only.
+    pub fn record(&self, uses: &[Use]) {
+        self.index().record(uses);
     }
 
     /// Keys of entries here that stand behind `key`, the farthest first; memory only.

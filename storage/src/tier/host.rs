@@ -77,9 +77,9 @@ impl HostTier {
         locked(&self.state).residents.usage().capacity_bytes
     }
 
-    /// Counts one request's use of a path.
-    pub fn record(&self, used: &Use) {
-        locked(&self.state).residents.record(used);
+    /// Counts one request, by the paths that it used.
+    pub fn record(&self, uses: &[Use]) {
+        locked(&self.state).residents.record(uses);
     }
 
     /// Keys of entries here that stand behind `key`, the farthest first.

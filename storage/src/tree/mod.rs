@@ -49,7 +49,8 @@ pub struct TreeOptions {
     /// One to [`MAX_TIERS`] tiers, the fastest first; what is beyond is ignored. A slower tier should be the larger one: it
     /// keeps copies of what the faster ones hold.
     pub tiers: Vec<TierOptions>,
-    /// Nodes beyond which free ones are forgotten. A node takes about 200 bytes, and about 100 more for each tier's policy.
+    /// Nodes beyond which free ones are forgotten. A node takes about 200 bytes, and about 100 more for each tier's policy, 450 for
+    /// the adaptive one.
     pub max_nodes: usize,
     /// Whether a node may enter a tier that its parent is not in.
     pub allow_orphans: bool,
@@ -164,21 +165,42 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
     /// at `cost_per_token` microseconds (`T(α, β) / β`, see [`Access`]). Algorithm 1's update, in every tier.
     pub fn access(&mut self, path: &[NodeId], cached: usize, cost_per_token: f64) {
         self.requests += 1;
-        let request = self.requests;
+        self.access_more(path, cached, cost_per_token);
+    }
+
+    /// As [`access`](Self::access), for another path of the same request: a prompt that is blended uses several.
+    pub fn access_more(&mut self, path: &[NodeId], cached: usize, cost_per_token: f64) {
         let mut parent_uses = 0;
         for (index, &node) in path.iter().enumerate() {
-            let access = Access { is_cached: index < cached, cost_per_token, request, parent_uses };
-            for tier in &mut self.tiers {
-                tier.policy.access(node, access);
-            }
-            let used = self.node_mut(node);
-            used.uses += 1;
-            used.last_request = request;
-            parent_uses = used.uses;
-            if self.forgettable.contains(node) {
-                self.forgettable.put(node, Rank { priority: 0.0, tick: request });
-            }
+            let is_cached = index < cached;
+            parent_uses =
+                self.access_node(node, parent_uses, Access { is_cached, cost_per_token, ..Access::default() });
         }
+    }
+
+    /// As if `uses` requests had used a node, nobody knows when: before the process began; or none did, but it was computed
+    /// all the same, at `cost_per_token` microseconds. Counts as no request.
+    pub fn note_past(&mut self, node: NodeId, uses: u32, cost_per_token: f64) {
+        let parent_uses = self.parent(node).map_or(0, |parent| self.uses(parent));
+        let past_uses = uses.max(1);
+        self.access_node(node, parent_uses, Access { cost_per_token, past_uses, ..Access::default() });
+    }
+
+    /// Says how often the node was used by now.
+    fn access_node(&mut self, node: NodeId, parent_uses: u64, access: Access) -> u64 {
+        let request = self.requests;
+        let access = Access { request, parent_uses, parent: self.parent(node), ..access };
+        for tier in &mut self.tiers {
+            tier.policy.access(node, access);
+        }
+        let used = self.node_mut(node);
+        used.uses += u64::from(access.uses());
+        used.last_request = request;
+        let uses = used.uses;
+        if self.forgettable.contains(node) {
+            self.forgettable.put(node, Rank { priority: 0.0, tick: request });
+        }
+        uses
     }
 
     /// The name of a node's path.

@@ -52,6 +52,7 @@ impl<K: Copy + Eq + Hash> KnowledgeTree<K> {
         if !self.allow_orphans && parent.is_some_and(|parent| !self.is_in(parent, tier)) {
             return Admission::Orphan;
         }
+        self.tiers[tier].policy.arriving(node, size_bytes);
         // The parent may not leave for its child.
         if let Some(parent) = parent {
             self.pin(parent);

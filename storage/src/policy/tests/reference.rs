@@ -2,20 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::super::hit_density::reuse::{Reuse, class_of};
 use super::super::{Access, Id, Policy, PolicyKind};
 
-/// LRU, LFU, GDSF, PGDSF and hit density.
+/// LRU, LFU, GDSF and PGDSF.
 #[derive(Debug)]
 pub struct SlowRanked {
     kind: PolicyKind,
     half_window: u64,
     clock: f64,
     ticks: u64,
-    now: u64,
     entries: BTreeMap<Id, Entry>,
-    /// What hit density has learned is the same on both sides; it is tested on its own.
-    reuse: Reuse,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -24,28 +20,22 @@ struct Entry {
     is_evictable: bool,
     /// All uses since it was forgotten, and whether it was resident then.
     uses: Vec<(Access, bool)>,
+    /// Of those that computed it.
+    costs: Vec<f64>,
     /// As of the last use.
     priority: f64,
     tick: u64,
-    request: u64,
 }
 
 impl Entry {
     fn mean_cost(&self) -> f64 {
-        let costs: Vec<f64> =
-            self.uses.iter().filter(|(access, _)| !access.is_cached).map(|(access, _)| access.cost_per_token).collect();
-        costs.iter().fold(0.0, |sum, cost| sum + cost) / costs.len().max(1) as f64
-    }
-
-    fn class(&self) -> usize {
-        self.uses.last().map_or(0, |(access, _)| class_of(access.parent_uses, self.uses.len() as u32))
+        self.costs.iter().fold(0.0, |sum, cost| sum + cost) / self.costs.len().max(1) as f64
     }
 }
 
 impl SlowRanked {
     pub fn new(kind: PolicyKind, window: u64) -> Self {
-        let (entries, reuse) = (BTreeMap::new(), Reuse::default());
-        Self { kind, half_window: (window / 2).max(1), clock: 0.0, ticks: 0, now: 0, entries, reuse }
+        Self { kind, half_window: (window / 2).max(1), clock: 0.0, ticks: 0, entries: BTreeMap::new() }
     }
 
     fn priority(&self, entry: &Entry, request: u64) -> f64 {
@@ -64,20 +54,7 @@ impl SlowRanked {
     /// The candidates with what they are compared by.
     fn candidates(&self) -> Vec<(f64, u64, Id)> {
         let evictable = self.entries.iter().filter(|(_, entry)| entry.is_evictable);
-        if self.kind != PolicyKind::HitDensity {
-            return evictable.map(|(id, entry)| (entry.priority, entry.tick, *id)).collect();
-        }
-        let mut oldest: BTreeMap<(usize, u64), (u64, Id)> = BTreeMap::new();
-        for (id, entry) in evictable {
-            let queue = (entry.class(), entry.mean_cost().max(1.0).log2().floor() as u64);
-            let first = oldest.entry(queue).or_insert((entry.tick, *id));
-            *first = (*first).min((entry.tick, *id));
-        }
-        let density = |id: &Id| {
-            let entry = &self.entries[id];
-            entry.mean_cost() * self.reuse.rate(entry.class(), self.now - entry.request)
-        };
-        oldest.values().map(|(tick, id)| (density(id), *tick, *id)).collect()
+        evictable.map(|(id, entry)| (entry.priority, entry.tick, *id)).collect()
     }
 }
 
@@ -88,17 +65,14 @@ impl Policy for SlowRanked {
 
     fn access(&mut self, id: Id, access: Access) {
         self.ticks += 1;
-        self.now = access.request;
-        self.reuse.advance(self.now);
         let mut entry = self.entries.remove(&id).unwrap_or_default();
-        if !entry.uses.is_empty() {
-            self.reuse.used_again(entry.class(), access.request - entry.request);
+        // Of several uses at once the first may be what brings it back.
+        (0..access.uses()).for_each(|nth| entry.uses.push((access, entry.is_resident || nth > 0)));
+        if !access.is_cached {
+            entry.costs.push(access.cost_per_token);
         }
-        entry.uses.push((access, entry.is_resident));
-        self.reuse.entered(entry.class());
         entry.priority = self.priority(&entry, access.request);
         entry.tick = self.ticks;
-        entry.request = access.request;
         self.entries.insert(id, entry);
     }
 
@@ -188,9 +162,9 @@ impl Policy for SlowS3Fifo {
         PolicyKind::S3Fifo
     }
 
-    fn access(&mut self, id: Id, _: Access) {
+    fn access(&mut self, id: Id, access: Access) {
         if let Some(item) = self.item(id) {
-            item.uses = (item.uses + 1).min(3);
+            item.uses = (u32::from(item.uses) + access.uses()).min(3) as u8;
         }
     }
 

@@ -269,8 +269,8 @@ impl DiskIndex {
         }
     }
 
-    pub fn record(&mut self, used: &Use) {
-        self.residents.record(used);
+    pub fn record(&mut self, uses: &[Use]) {
+        self.residents.record(uses);
     }
 
     /// Keys of entries here that stand behind `key`, the farthest first.

@@ -22,7 +22,7 @@ fn key(entry: &Entry) -> KvKey {
 }
 
 fn use_once(tier: &HostTier, key: KvKey) {
-    tier.record(&Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
+    tier.record(&[Use { path: vec![key], cached: 1, cost_per_token: 0.0 }]);
 }
 
 #[test]

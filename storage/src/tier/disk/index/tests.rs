@@ -48,7 +48,7 @@ fn add(index: &mut DiskIndex, id: u8, bytes: u64) {
 }
 
 fn use_once(index: &mut DiskIndex, id: u8) {
-    index.record(&Use { path: vec![key(id)], cached: 1, cost_per_token: 0.0 });
+    index.record(&[Use { path: vec![key(id)], cached: 1, cost_per_token: 0.0 }]);
 }
 
 fn ready(index: &DiskIndex) -> Vec<u8> {
