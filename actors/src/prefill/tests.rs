@@ -69,6 +69,7 @@ impl Bench {
         keep: bool,
         selection: Selection,
     ) -> (Prefilled, LoadPlan) {
+        let options = PlanOptions { choosing: selection.choosing(self.model.config().layers), ..options };
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };

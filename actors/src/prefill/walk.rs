@@ -52,10 +52,11 @@ impl Walk {
         let Prompt { tokens, plan, loads, selection, env, files_answer, is_wanted } = prompt;
         let (choice, active) = Choice::new(&plan, selection, layers);
         let reads_from = |choosing: Choosing| choosing.reads_from(plan.ratio, layers as u32);
-        let failure = (plan.blended_tokens > 0 && reads_from(plan.choosing) > reads_from(selection.choosing(layers))).then(|| {
-            let message = "a plan does not read layers that its selection looks at";
-            PrefillError::Failed(Error::new(ErrorKind::Internal, message))
-        });
+        let failure = (plan.blended_tokens > 0 && reads_from(plan.choosing) > reads_from(selection.choosing(layers)))
+            .then(|| {
+                let message = "a plan does not read layers that its selection looks at";
+                PrefillError::Failed(Error::new(ErrorKind::Internal, message))
+            });
         Self {
             kept: Kept::new(&plan, layers, files_answer),
             tokens,
