@@ -217,9 +217,17 @@ fn baselines_are_measured_beside_it_and_drawn() {
         assert!(ttft("map-rerank") > 0.0 && ttft("map-reduce") > 0.0);
     }
     let plot = std::fs::read_to_string(plot).unwrap();
-    for words in
-        ["<svg ", ">full<", ">map-reduce<", ">map-rerank<", ">prefix<", ">15 %<", "F1", "time to first token", "</svg>"]
-    {
+    for words in [
+        "<svg ",
+        ">full<",
+        ">map-reduce<",
+        ">map-rerank<",
+        ">prefix<",
+        "blend 15 %",
+        "F1",
+        "time to first token",
+        "</svg>",
+    ] {
         assert!(plot.contains(words), "no {words} in {plot}");
     }
     assert_eq!(plot.matches("class=\"mark\"").count(), 9 + 8, "a mark a variant and one a name");

@@ -21,6 +21,7 @@ mod kill;
 mod limits;
 mod lossy;
 mod migrate;
+mod models;
 mod openai_client;
 mod openai_fields;
 mod openai_shape;

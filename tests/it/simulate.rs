@@ -40,7 +40,9 @@ fn families_stand_below_each_other() {
     let names: Vec<&str> = reports.as_array().unwrap().iter().map(|it| it["family"].as_str().unwrap()).collect();
     assert_eq!(names, ["zipf", "cycle"]);
     let at = &reports[0]["capacities"][0];
-    assert!(at["tight_bound"]["cost_hit_rate"].as_f64() <= at["bound"]["cost_hit_rate"].as_f64());
+    let rate = |name: &str| at[name]["cost_hit_rate"].as_f64().unwrap();
+    // Equal here, but for how sums are rounded.
+    assert!(rate("tight_bound") <= rate("bound") + 1e-9, "{at}");
     let lines = folder.run(&asked).succeeded().stdout;
     assert!(lines.lines().count() == 2 && lines.contains("zipf") && lines.contains("adaptive"), "{lines}");
     folder.run(&["simulate", "--family", "zip"]).failed_with(&["zip", "zipf"]);

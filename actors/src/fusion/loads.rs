@@ -86,7 +86,7 @@ struct Reading {
 /// One layer of every reused segment of which it is of use.
 #[derive(Default)]
 pub struct LoadedLayer {
-    /// `(index of the segment in the plan, its frame)`.
+    /// `(index of the segment in the plan, its frame)`, in the order of the prompt.
     pub frames: Vec<(usize, LayerFrame)>,
     /// Segments of which neither this layer nor a later one will come.
     pub lost: Vec<Lost>,
@@ -145,6 +145,8 @@ impl LoadedLayer {
     /// Takes another lane's part.
     fn join(&mut self, other: Self) {
         self.frames.extend(other.frames);
+        // Lanes have them as they were dealt out; who compares them goes through the prompt.
+        self.frames.sort_by_key(|(segment, _)| *segment);
         self.lost.extend(other.lost);
         for (tier, Read { bytes, elapsed }) in other.reads {
             let read = self.reads.entry(tier).or_default();

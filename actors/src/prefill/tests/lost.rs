@@ -274,6 +274,22 @@ fn layers_that_are_not_read_are_of_no_use() {
     assert!(read.contains(&0) && read.contains(&2) && read.contains(&(layers as u32)), "{read:?}");
 }
 
+/// Lanes deal entries out by size: passages of unlike length, from the disk, are chosen from as from host memory.
+#[test]
+fn where_blended_passages_come_from_does_not_show() {
+    let mut bench = Bench::new();
+    let passages = &cases()[0];
+    let segments = prompt_of(passages);
+    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    let selection = Selection::default();
+    let (near, _) = bench.ask_selecting(&segments, PlanOptions::fixed(0.1, ReuseMode::Auto), false, selection);
+    bench.reopen();
+    let (far, plan) = bench.ask_selecting(&segments, PlanOptions::fixed(0.1, ReuseMode::Auto), false, selection);
+    assert!(plan.segments.iter().filter(|segment| segment.source.tier() == Some(Tier::Disk)).count() >= 3, "{plan:?}");
+    assert!(near.account.blended > 0);
+    assert_eq!((far.logits, far.account), (near.logits, near.account));
+}
+
 /// A prompt, its loads from a disk of which every read is as `mode` says, and its full prefill's logits.
 fn from_a_disk(mode: FailMode) -> (Bench, Vec<Segment>, Vec<f32>, Fused, Healed) {
     let mut bench = Bench::new();
