@@ -230,7 +230,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         explain: false,
     };
     let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
-    let planned_in = ran.plan.epoch.min(found_in);
+    let planned_in = ran.prefill.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
     let keep = Keep { tenant, segments: ran.prefill.fresh, planned_in };
     workers.evictor.ask(keep, DEADLINE).await.map(|()| keys)

@@ -20,14 +20,13 @@ use crate::worker::Service;
 
 /// Plans prompts and starts their loads.
 pub struct Fusor {
-    /// Where KV is kept.
-    pub store: KvStore,
+    store: KvStore,
     /// What the engine's pool keeps, asked before the store.
-    pub device: DeviceTier,
+    device: DeviceTier,
     /// Blocking threads for look-ups and loads.
-    pub runtime: Handle,
+    runtime: Handle,
     /// Memory for what is read ahead of its use.
-    pub ahead: ReadAhead,
+    ahead: ReadAhead,
 }
 
 /// One prompt to fuse.
@@ -78,6 +77,11 @@ impl Service for Fusor {
 }
 
 impl Fusor {
+    /// Over a store, what the engine's pool keeps, blocking threads for look-ups and loads, and memory for what is read ahead.
+    pub fn new(store: KvStore, device: DeviceTier, runtime: Handle, ahead: ReadAhead) -> Self {
+        Self { store, device, runtime, ahead }
+    }
+
     fn fuse(&self, fuse: &Fuse) -> Result<Fused> {
         // On this thread, which may wait for a disk; the request's own may not.
         self.store.write_uses();

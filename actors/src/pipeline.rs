@@ -221,14 +221,14 @@ impl Pipeline {
             (0..question.answers).map(spec).unzip()
         };
         let ran = self.runner.run(&run, decode).await?;
-        self.store.record_use(&ran.plan);
+        self.store.record_use(&ran.prefill.plan);
         self.learn(&ran);
         Ok(ran)
     }
 
     /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not done as planned.
     fn learn(&self, ran: &Sequence) {
-        let (prefill, prediction) = (&ran.prefill, ran.plan.prediction);
+        let (prefill, prediction) = (&ran.prefill, ran.prefill.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
         let as_planned = ran.late_misses == 0;
         if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
@@ -296,11 +296,11 @@ impl Pipeline {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         if !fresh.is_empty() {
-            let planned_in = sequence.plan.epoch.min(found_in);
+            let planned_in = sequence.prefill.plan.epoch.min(found_in);
             self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in });
         }
-        let root = segments.first().filter(|_| sequence.plan.root_key.is_some()).cloned();
-        for index in &sequence.plan.missing_behind_root {
+        let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
+        for index in &sequence.prefill.plan.missing_behind_root {
             let passage = segments[*index].clone();
             self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
@@ -341,12 +341,12 @@ fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
         blending,
-        ratio: sequence.plan.ratio,
-        selection_layer: (sequence.plan.blended_tokens > 0).then_some(sequence.plan.choosing.layer),
-        predicted: sequence.plan.prediction,
+        ratio: sequence.prefill.plan.ratio,
+        selection_layer: (sequence.prefill.plan.blended_tokens > 0).then_some(sequence.prefill.plan.choosing.layer),
+        predicted: sequence.prefill.plan.prediction,
         without: sequence.without.clone(),
-        in_tiers: sequence.plan.in_tiers.clone(),
-        segments: SegmentReport::all(&sequence.plan),
+        in_tiers: sequence.prefill.plan.in_tiers.clone(),
+        segments: SegmentReport::all(&sequence.prefill.plan),
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,
             plan_ms: sequence.plan_ms,

@@ -20,7 +20,7 @@ use crate::worker::Supervised;
 /// How often a prompt is planned again because another one broke a pass that they shared.
 const MOST_DISTURBANCES: usize = 3;
 
-/// How long a prompt waits until an entry that could not be loaded is dropped: long for a disk that works.
+/// How long a prompt waits until entries that could not be loaded are dropped: long for a disk that works.
 const DROP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs prompts. Cheap to clone.
@@ -49,8 +49,6 @@ pub(crate) struct Run {
 
 /// A prefilled prompt.
 pub(crate) struct Ran<T> {
-    /// What was done in the end.
-    pub plan: LoadPlan,
     pub prefill: PrefillReport,
     /// Where its answers come out.
     pub outputs: T,
@@ -100,12 +98,10 @@ impl Runner {
             };
             match self.prefiller.ask(request, remaining(*deadline)?).await? {
                 Ok(mut prefill) => {
-                    for failed in std::mem::take(&mut prefill.late_misses) {
-                        late_misses += 1;
-                        self.late_miss(failed).await;
-                    }
-                    let plan = prefill.plan.clone();
-                    return Ok(Ran { plan, prefill, outputs, look_up_ms, plan_ms, late_misses, without });
+                    let failed = std::mem::take(&mut prefill.late_misses);
+                    late_misses += failed.len() as u32;
+                    self.drop_failed(failed).await;
+                    return Ok(Ran { prefill, outputs, look_up_ms, plan_ms, late_misses, without });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
                 Err(PrefillError::DeviceMiss) => on_device = false,
@@ -120,31 +116,35 @@ impl Runner {
                 }
                 Err(PrefillError::LateMiss(failed)) => {
                     late_misses += 1;
-                    self.late_miss(failed).await;
+                    self.drop_failed(vec![failed]).await;
                 }
                 Err(PrefillError::Overdue(failed)) => {
                     late_misses += 1;
                     options.reuse = ReuseMode::Off;
-                    if let Some(failed) = failed {
-                        self.late_miss(failed).await;
-                    }
+                    self.drop_failed(failed.into_iter().collect()).await;
                 }
             }
         }
         Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
     }
 
-    /// Drops an entry that could not be loaded.
-    async fn late_miss(&self, failed: FailedLoad) {
-        tracing::warn!(key = %failed.id.key, tier = %failed.tier, error = %failed.error, "stored KV could not be loaded; it is dropped and recomputed");
+    /// Drops entries that could not be loaded.
+    async fn drop_failed(&self, failed: Vec<FailedLoad>) {
+        if failed.is_empty() {
+            return;
+        }
         let store = self.store.clone();
-        let FailedLoad { id, tier, precision, error } = failed;
-        let dropped = tokio::task::spawn_blocking(move || store.late_miss_of(&id, tier, precision, error.kind()));
+        let dropped = tokio::task::spawn_blocking(move || {
+            for FailedLoad { id, tier, precision, error } in failed {
+                tracing::warn!(key = %id.key, %tier, %error, "stored KV could not be loaded; it is dropped and recomputed");
+                store.late_miss_of(&id, tier, precision, error.kind());
+            }
+        });
         // A tier that hangs must not hang the prompt, too; it is removed all the same once the tier goes on.
         match tokio::time::timeout(DROP_PATIENCE, dropped).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(error)) => tracing::error!(%error, "dropping a bad entry failed"),
-            Err(_) => tracing::warn!(%tier, "the tier does not answer; the prompt goes on without it"),
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::error!(%error, "dropping bad entries failed"),
+            Err(_) => tracing::warn!("a tier does not answer; the prompt goes on without it"),
         }
     }
 }

@@ -125,8 +125,7 @@ impl Bench {
 
     pub(super) fn fuse(&self, segments: &[Segment], reuse: ReuseMode) -> Fused {
         let (store, device) = (self.store.clone(), self.tier.clone());
-        let fusor =
-            Arc::new(Fusor { store, device, runtime: self.runtime.handle().clone(), ahead: ReadAhead::default() });
+        let fusor = Arc::new(Fusor::new(store, device, self.runtime.handle().clone(), ReadAhead::default()));
         let options = PlanOptions::fixed(0.15, reuse);
         let fuse = Fuse { segments: segments.into(), tenant: TENANT.into(), options, on_device: true, explain: false };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
@@ -391,12 +390,8 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     let (store, device, engine) = (bench.store.clone(), bench.tier.clone(), bench.engine.clone());
     let (layout, to_evict, to_fuse) = (bench.model.kv_layout(), store.clone(), store.clone());
     let (evicting, fusing) = (runtime.clone(), runtime.clone());
-    let fusor = Supervised::start(4, move || Fusor {
-        store: to_fuse.clone(),
-        device: device.clone(),
-        runtime: fusing.clone(),
-        ahead: ReadAhead::default(),
-    });
+    let fusor =
+        Supervised::start(4, move || Fusor::new(to_fuse.clone(), device.clone(), fusing.clone(), ReadAhead::default()));
     let prefiller = Supervised::start(4, move || Prefiller { engine: engine.clone() });
     let evictor = Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() });
     let workers = Workers { runner: Runner { fusor, prefiller, store }, evictor };

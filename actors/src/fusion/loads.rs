@@ -16,7 +16,8 @@ use ragstone_storage::tier::{EntryId, Precision, Tier};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How many layers are loaded ahead of the one that computes where [`ReadAhead`] has no room: one waits in the channel while the
-/// next is being read, so that the load of layer `l + 1` hides behind the computation of layer `l`.
+/// next is being read, so that the load of layer `l + 1` hides behind the computation of layer `l`. Such a prompt has one lane: it
+/// holds its thread for as long as it waits in the queue, and there are not so many of them.
 const LAYERS_AHEAD: usize = 1;
 
 /// What is read ahead of its use, of all prompts together.
@@ -54,6 +55,8 @@ pub(crate) struct WantedEntry {
 pub struct LayerLoads {
     lanes: Vec<Incoming>,
     waker: Shared<Waker>,
+    /// The memory of what waits in the lanes; `None` where that is a layer at the most.
+    _ahead: Option<OwnedSemaphorePermit>,
 }
 
 /// A lane, from the side of who waits.
@@ -64,8 +67,6 @@ struct Incoming {
     segments: Vec<usize>,
     /// Its part of the next layer, where that has come before the others'.
     part: Option<LoadedLayer>,
-    /// The memory of what waits in `parts`; `None` where that is a layer at the most.
-    _ahead: Option<OwnedSemaphorePermit>,
 }
 
 /// What both ends of a lane see.
@@ -159,7 +160,7 @@ impl LoadedLayer {
 impl LayerLoads {
     /// A plan without loads.
     pub fn none() -> Self {
-        Self { lanes: Vec::new(), waker: Shared::default() }
+        Self { lanes: Vec::new(), waker: Shared::default(), _ahead: None }
     }
 
     /// Layers that are here, all of them.
@@ -167,7 +168,7 @@ impl LayerLoads {
         let (sender, parts) = sync_channel(layers.len());
         // There is room for every one.
         layers.into_iter().for_each(|layer| drop(sender.try_send(layer)));
-        let lane = Incoming { parts, reading: Shared::default(), segments: Vec::new(), part: None, _ahead: None };
+        let lane = Incoming { parts, reading: Shared::default(), segments: Vec::new(), part: None };
         Self { lanes: vec![lane], ..Self::none() }
     }
 
@@ -252,7 +253,8 @@ impl Incoming {
 /// A lane, from the side of who reads.
 struct Lane {
     entries: Vec<WantedEntry>,
-    sender: SyncSender<LoadedLayer>,
+    /// `None` once nothing more will come.
+    sender: Option<SyncSender<LoadedLayer>>,
     reading: Shared<Reading>,
     waker: Shared<Waker>,
 }
@@ -265,26 +267,30 @@ pub(crate) fn layer_loads(
 ) -> (LayerLoads, Vec<impl FnOnce() + Send + use<>>) {
     let size = |wanted: &WantedEntry| (wanted.reader.tier(), wanted.reader.header().total_bytes());
     let sizes: Vec<(Tier, u64)> = wanted.iter().map(size).collect();
-    let (waker, lanes) = (Shared::default(), lanes(&sizes));
+    // What host memory has takes no more of it.
+    let read = sizes.iter().filter(|(tier, _)| *tier != Tier::Host);
+    let ahead = ahead.reserve(read.map(|(_, bytes)| bytes).sum());
+    let waker = Shared::default();
+    let (lanes, parts_ahead) = match ahead {
+        Some(_) => (lanes(&sizes), layers as usize),
+        None => (vec![(0..wanted.len()).collect()], LAYERS_AHEAD),
+    };
     let mut wanted: Vec<Option<WantedEntry>> = wanted.into_iter().map(Some).collect();
     let (mut incoming, mut work) = (Vec::with_capacity(lanes.len()), Vec::with_capacity(lanes.len()));
     for indices in lanes {
         let entries: Vec<WantedEntry> = indices.into_iter().filter_map(|index| wanted[index].take()).collect();
-        // What host memory has takes no more of it.
-        let read = entries.iter().map(size).filter(|(tier, _)| *tier != Tier::Host);
-        let ahead = ahead.reserve(read.map(|(_, bytes)| bytes).sum());
-        let (sender, parts) = sync_channel(if ahead.is_some() { layers as usize } else { LAYERS_AHEAD });
+        let (sender, parts) = sync_channel(parts_ahead);
         let (reading, waker) = (Shared::default(), Arc::clone(&waker));
         let segments = entries.iter().map(|entry| entry.segment).collect();
-        incoming.push(Incoming { parts, reading: Arc::clone(&reading), segments, part: None, _ahead: ahead });
-        let mut lane = Lane { entries, sender, reading, waker };
+        incoming.push(Incoming { parts, reading: Arc::clone(&reading), segments, part: None });
+        let mut lane = Lane { entries, sender: Some(sender), reading, waker };
         work.push(move || {
             if lane.load(layers) {
                 lane.finish();
             }
         });
     }
-    (LayerLoads { lanes: incoming, waker }, work)
+    (LayerLoads { lanes: incoming, waker, _ahead: ahead }, work)
 }
 
 impl Lane {
@@ -294,7 +300,7 @@ impl Lane {
         self.entries.iter().take(BEGUN_TOGETHER).for_each(|entry| entry.reader.begin(entry.from));
         (0..layers).all(|layer| {
             let part = self.read(layer);
-            let is_wanted = self.sender.send(part).is_ok();
+            let is_wanted = self.sender.as_ref().is_some_and(|sender| sender.send(part).is_ok());
             self.wake();
             is_wanted
         })
@@ -348,8 +354,7 @@ impl Lane {
 impl Drop for Lane {
     /// Nobody waits for what will not come.
     fn drop(&mut self) {
-        let (closed, _) = sync_channel(0);
-        self.sender = closed;
+        self.sender = None;
         self.wake();
     }
 }

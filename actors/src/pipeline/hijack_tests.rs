@@ -16,6 +16,7 @@ use ragstone_storage::residency::{Residency, prompt_keys};
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 
+use super::tests::close;
 use super::*;
 use crate::fusion::LayerLoads;
 use crate::prefill::{FreshSegment, Prompt, Rule, Selection, prefill};
@@ -72,9 +73,9 @@ fn seen(answer: &Answer) -> (String, Vec<(u32, u32)>, &'static str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_attacker_said_before_a_passage_is_not_in_what_others_get_of_it() {
     let env = Env::seeded(7, 1_795_391_940_000);
-    let (attacked, clean) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (his, nobodys) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let others = [TRUTH, OTHER, VICTIM];
-    let (attacked, clean) = (open(&attacked, &env).await, open(&clean, &env).await);
+    let (attacked, clean) = (open(&his, &env).await, open(&nobodys, &env).await);
     // The attacker's prompts: whatever order he tries, and again, so that all of it is stored.
     for passages in [&[ATTACK, VICTIM][..], &[ATTACK, OTHER, VICTIM], &[ATTACK, VICTIM]] {
         ask(&attacked, passages, Reuse::Auto).await;
@@ -90,6 +91,8 @@ async fn what_an_attacker_said_before_a_passage_is_not_in_what_others_get_of_it(
         assert_eq!(seen(&from_attacked), seen(&from_clean), "{reuse:?}");
         assert_eq!(seen(&from_attacked).2, "blend", "{reuse:?}: from behind the system prompt, never from behind him");
     }
+    close(attacked, &his).await;
+    close(clean, &nobodys).await;
 }
 
 /// The victim's KV as it is behind the attacker's text, and its shape.
@@ -157,4 +160,5 @@ async fn where_the_rule_is_broken_the_attack_works() {
         believed += usize::from(answer.text.trim() == "7");
     }
     assert!(believed > 0, "some of eight prompts still believe him");
+    close(ragstone, &folder).await;
 }

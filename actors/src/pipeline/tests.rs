@@ -55,7 +55,7 @@ async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &E
 
 /// Waits until RocksDB is closed, too. Workers end on threads of their own; a process that ends beside them aborts now and
 /// then, which is why the program itself leaves by `_exit`.
-async fn close(ragstone: Ragstone, folder: &TempDir) {
+pub(super) async fn close(ragstone: Ragstone, folder: &TempDir) {
     ragstone.close().await.unwrap();
     drop(ragstone);
     let kv = folder.path().join("data/kv");

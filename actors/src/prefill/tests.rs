@@ -74,12 +74,7 @@ impl Bench {
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };
         let handle: Handle = self.runtime.handle().clone();
-        let fusor = Arc::new(Fusor {
-            store: self.store.clone(),
-            device: no_device(),
-            runtime: handle.clone(),
-            ahead: ReadAhead::default(),
-        });
+        let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle.clone(), ReadAhead::default()));
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");
         let mut pool = self.model.new_pool(tokens.len().div_ceil(BLOCK_TOKENS));
         let blocks: Vec<BlockId> = (0..pool.blocks() as u32).rev().map(BlockId).collect();

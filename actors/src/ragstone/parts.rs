@@ -137,10 +137,7 @@ impl Parts {
 fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, runtime: &Handle) -> Runner {
     let (s, r, e) = (store.clone(), runtime.clone(), engine.clone());
     let ahead = ReadAhead::default();
-    let fusor = Supervised::start(2 * queued, move || {
-        let (store, device, runtime, ahead) = (s.clone(), device.clone(), r.clone(), ahead.clone());
-        Fusor { store, device, runtime, ahead }
-    });
+    let fusor = Supervised::start(2 * queued, move || Fusor::new(s.clone(), device.clone(), r.clone(), ahead.clone()));
     let prefiller = Supervised::start(2 * queued, move || Prefiller { engine: e.clone() });
     Runner { fusor, prefiller, store: store.clone() }
 }

@@ -6,12 +6,10 @@ use serde::Serialize;
 use super::predict::{Part, Share, Work, predict};
 use crate::cost::CostModel;
 use crate::tier::Tier;
+use crate::tier::object::SPAN_BYTES;
 
 /// Loads hide where the computation waits for them for this share of the time at the most: the first layer hides under nothing.
 pub(super) const HIDDEN: f64 = 0.03;
-
-/// Requests that read an entry of object storage: one a few megabytes.
-const REQUEST_BYTES: u64 = 4 << 20;
 
 /// What a prompt loads, as if all of it were in one tier.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -38,7 +36,7 @@ pub(super) fn by_tier(parts: &[Part], share: Share, costs: &CostModel) -> Vec<In
         let moved: Vec<Part> = parts.iter().map(|part| Part { work: moved(part.work, tier), ..*part }).collect();
         let prediction = predict(&moved, share, costs);
         let a_month =
-            parts.iter().map(|part| costs.prices.a_month(tier, bytes(part), bytes(part).div_ceil(REQUEST_BYTES)));
+            parts.iter().map(|part| costs.prices.a_month(tier, bytes(part), bytes(part).div_ceil(SPAN_BYTES)));
         InTier {
             tier,
             a_month: a_month.sum(),

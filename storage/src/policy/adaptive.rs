@@ -183,6 +183,10 @@ impl Policy for Adaptive {
         }
         self.ticks += 1;
         let (request, tick) = (self.request, self.ticks);
+        // Its number may be the greater one, and nobody may have used it yet.
+        if let Some(parent) = access.parent {
+            self.known(parent);
+        }
         let at = self.known(id);
         let was_running = at.request == Some(request);
         at.tick = tick;

@@ -140,6 +140,19 @@ fn hit_density_prefers_what_is_used_again() {
     assert_eq!(policy.victim(), Some(Id(0)), "what costs a million times as much is kept");
 }
 
+/// A tree may come to know a parent after its child, and nobody need have used it.
+#[test]
+fn a_parent_may_have_the_greater_number_and_no_uses() {
+    for kind in PolicyKind::ALL {
+        let mut policy = kind.build(100);
+        let access = Access { parent: Some(Id(7)), past_uses: 1, ..miss(0, 1.0) };
+        enter(&mut *policy, 0, access);
+        enter(&mut *policy, 1, miss(1, 1.0));
+        policy.evict(Id(0));
+        assert_eq!(policy.victim(), Some(Id(1)), "{kind}");
+    }
+}
+
 #[test]
 fn names_are_read_back() {
     for kind in PolicyKind::ALL {

@@ -94,6 +94,27 @@ pub(super) fn assert_right(reader: &EntryReader) {
     }
 }
 
+/// What does as well from the disk moves into host memory only where nobody leaves for it.
+#[test]
+fn an_entry_that_spares_others_is_promoted_into_free_room_only() {
+    let folder = Folder::new();
+    let bytes = entry_behind(None, &tokens_of(1)).header().total_bytes();
+    for id in [1, 2] {
+        on_disk(&folder.open(PLENTY, PLENTY), id);
+    }
+    for (host_bytes, sparing, there) in
+        [(bytes, true, [true, false]), (bytes, false, [false, true]), (PLENTY, true, [true; 2])]
+    {
+        let store = folder.open(host_bytes, PLENTY);
+        assert_right(&reader(&store, 1));
+        assert_eq!(store.contains(&key_of(1)), Some(Tier::Host), "there is room");
+        let found = store.look_up(&key_of(2), &tokens_of(2)).unwrap();
+        assert_right(&if sparing { store.open_sparing(&found) } else { store.open_found(&found) });
+        drop(found);
+        assert_eq!([1, 2].map(|id| store.contains(&key_of(id)) == Some(Tier::Host)), there, "{host_bytes} {sparing}");
+    }
+}
+
 #[test]
 fn a_disk_entry_is_promoted_once_every_layer_was_verified() {
     let folder = Folder::new();

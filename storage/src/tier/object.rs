@@ -44,6 +44,7 @@ use self::layout::{Name, Names, Space};
 pub use self::measure::LoadTimes;
 pub use self::options::{ConnectionOptions, ObjectOptions};
 use self::reader::ObjectEntry;
+pub(crate) use self::reader::SPAN_BYTES;
 use self::requests::{FIRST_READ_BYTES, Opened, create, delete, read_header};
 pub use self::shared::Beside;
 use crate::entry::Entry;

@@ -59,12 +59,7 @@ impl Bench {
 
     fn fuse(&self, segments: &[Segment], options: PlanOptions) -> Fused {
         let handle = self.runtime.handle().clone();
-        let fusor = Arc::new(Fusor {
-            store: self.store.clone(),
-            device: no_device(),
-            runtime: handle,
-            ahead: ReadAhead::default(),
-        });
+        let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle, ReadAhead::default()));
         let segments = segments.to_vec().into();
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
@@ -358,6 +353,33 @@ fn a_load_that_has_not_begun_in_time_is_given_up_without_a_name() {
     let done = finish(&bench, prefill, tokens.len());
     assert_eq!(done.logits, full);
     assert!(done.late_misses.is_empty());
+}
+
+/// Where nothing more may be read ahead a prompt has one lane, which waits for it at every layer, and the same answer.
+#[test]
+fn a_prompt_without_room_to_read_ahead_has_one_lane() {
+    // What the disk has stays there until it is read.
+    let (bench, segments, full, fused, healed) = from_a_disk(FailMode::Hang);
+    let layers = bench.model.config().layers as u32;
+    let wanted = || {
+        let wanted = fused.plan.segments.iter().filter_map(|planned| {
+            let reader = bench.store.open_entry(&planned.source.key()?, &segments[planned.segment].tokens)?;
+            Some(WantedEntry { segment: planned.segment, reader, from: 0 })
+        });
+        wanted.collect::<Vec<_>>()
+    };
+    let ahead = ReadAhead::default();
+    assert_eq!(layer_loads(wanted(), layers, &ahead).1.len(), 4);
+    let taken: Vec<LayerLoads> = (0..1000).map(|_| layer_loads(wanted(), layers, &ahead).0).collect();
+    assert!(taken.len() > 256, "a MiB each at least: there is no room any more");
+    let (loads, lanes) = layer_loads(wanted(), layers, &ahead);
+    assert_eq!(lanes.len(), 1);
+    drop(taken);
+    assert_eq!(layer_loads(wanted(), layers, &ahead).1.len(), 4, "the room is there again");
+    drop(healed);
+    lanes.into_iter().for_each(|lane| drop(bench.runtime.spawn_blocking(lane)));
+    let done = bench.run(&segments, &fused.plan, loads, Selection::default()).expect("prefilled");
+    assert_eq!(done.logits, full);
 }
 
 /// While a probe runs it is too late to go on without what hangs: the prompt is to be planned again.

@@ -58,6 +58,19 @@ fn options(ratio: Ratio) -> PlanOptions {
     PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse: ReuseMode::Auto, declines: true }
 }
 
+/// A disk from which a prompt is as fast as from memory keeps it well, one that is waited for does not, and memory never does better than a
+/// disk that is cheaper.
+#[test]
+fn what_hides_where_it_is_cheap_is_well_kept_there() {
+    let found = residency(&[&[(BEHIND, &[Tier::Disk])]]);
+    let kept = |disk: f64| {
+        let planned = plan(&found, &options(Ratio::Fixed(0.15)), Some(&costs(1e6, disk, 1.0))).unwrap();
+        [Tier::Host, Tier::Disk, Tier::Object].map(|tier| planned.is_well_kept_in(tier))
+    };
+    assert_eq!(kept(1e6), [true, true, false]);
+    assert_eq!(kept(1e3), [true, false, false], "100 ms of loads beside 50 of computation");
+}
+
 /// L(oad), B(lend) and C(ompute) of the passages, with the first letter of the tier.
 fn letters(plan: &LoadPlan) -> String {
     let letter = |source: &Source| match source {

@@ -110,6 +110,39 @@ fn a_bucket_takes_a_round_trip_once_and_then_what_its_line_carries() {
     assert_near(whole.load_ms, 360.0);
 }
 
+/// Half of what is loaded comes from memory as fast as the other half from the disk: together they take what one does.
+#[test]
+fn tiers_are_read_at_the_same_time() {
+    let part_from = |tier, position| part(100, position, Work::Load { tier, bytes: 8 * MIB });
+    let question = part(1, 200, Work::Compute);
+    let apart = [part_from(Tier::Host, 0), part_from(Tier::Disk, 100), question];
+    let both = [part_from(Tier::Disk, 0), part_from(Tier::Disk, 100), question];
+    assert_near(predict(&apart, ONCE, &costs(10e3)).total_ms, 8.0 * 10.0 + 1.0);
+    assert_near(predict(&both, ONCE, &costs(10e3)).total_ms, 8.0 * 20.0 + 1.0);
+}
+
+/// Layers before the choosing one are computed and not read: six of eight are, and they come while the first two are computed.
+#[test]
+fn a_blend_reads_from_its_choosing_layer_on_and_ahead_of_it() {
+    let parts = [part(100, 0, Work::Blend { tier: Tier::Disk, bytes: 8 * MIB }), part(10, 100, Work::Compute)];
+    // Two layers of 110 rows; a layer of the load takes 30 ms, one of the rows that go on 20.
+    let whole = predict(&parts, ONCE, &costs(30e3));
+    assert_near(whole.load_ms, 6.0 * 30.0);
+    assert_near(whole.total_ms, 220.0 + 6.0 * 20.0);
+    assert_near(whole.wait_ms, 0.0);
+}
+
+#[test]
+fn entries_are_dealt_to_lanes_by_tier_and_size() {
+    use Tier::{Disk, Host, Object};
+    assert_eq!(lanes(&[]), Vec::<Vec<usize>>::new());
+    let mixed = lanes(&[(Host, 1), (Object, 5), (Host, 9), (Object, 1)]);
+    assert_eq!(mixed, [vec![0, 2], vec![1, 3]]);
+    // Four lanes: the largest first, each next to where least is.
+    let disk = lanes(&[(Disk, 1), (Disk, 8), (Disk, 5), (Disk, 4), (Disk, 3), (Disk, 2)]);
+    assert_eq!(disk, [vec![1], vec![2], vec![0, 3], vec![4, 5]]);
+}
+
 #[test]
 fn placing_takes_the_computations_time() {
     let mut costs = costs(0.0);

@@ -14,7 +14,7 @@ use crate::tier::TierEntry;
 use crate::{Error, Result};
 
 /// Layers are read together until they have this many bytes: a request's latency is then a small part of its time.
-const SPAN_BYTES: u64 = 4 << 20;
+pub const SPAN_BYTES: u64 = 4 << 20;
 /// Spans that are fetched ahead of the one in use. With it, what a reader holds: as many spans, each below
 /// `SPAN_BYTES` and one layer.
 const READ_AHEAD: usize = 2;
