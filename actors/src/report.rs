@@ -154,7 +154,8 @@ pub struct TierLoad {
     pub tier: Tier,
     /// Bytes of frames read.
     pub bytes: u64,
-    /// Time spent reading and verifying, most of it hidden behind computation.
+    /// Time spent reading and verifying, most of it hidden behind computation; of entries that were read at the same time, that of those
+    /// that took longest.
     pub ms: f64,
 }
 

@@ -138,7 +138,8 @@ fn sample(bench: &mut Bench, options: &PlanOptions, samples: &mut Samples) -> Re
     let (done, plan) = bench.prefill(&store, &segments, *options, false)?;
     argmax(&done.logits).ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
     let ttft_ms = started.elapsed_ms();
-    let load_ms: f64 = done.loads.iter().map(|load| load.ms).sum();
+    // Tiers are read at the same time.
+    let load_ms = done.loads.iter().map(|load| load.ms).fold(0.0, f64::max);
     if let Some(prediction) = plan.prediction {
         samples.compute.push(prediction.compute_ms / done.computing_ms);
         samples.load.push(prediction.load_ms / load_ms);

@@ -153,7 +153,7 @@ impl<B: Backend> Trials<B> {
         for planned in &plan.segments {
             let Some(key) = planned.source.key() else { continue };
             for (layer, frame) in layers.iter_mut().zip(&self.stored[&key]) {
-                layer.push(planned.segment, frame.clone());
+                layer.push(0, planned.segment, frame.clone());
             }
         }
         let loads =

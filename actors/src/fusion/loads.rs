@@ -91,11 +91,11 @@ pub struct LoadedLayer {
     pub frames: Vec<(usize, LayerFrame)>,
     /// Segments of which neither this layer nor a later one will come.
     pub lost: Vec<Lost>,
-    /// What was read, by tier.
-    pub reads: BTreeMap<Tier, Read>,
+    /// What was read, by tier and lane: lanes read at the same time, each at its own pace.
+    pub reads: BTreeMap<(Tier, usize), Read>,
 }
 
-/// Bytes that were read, and for how long; lanes of a tier read at the same time.
+/// Bytes that were read, and for how long.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub struct Read {
     pub bytes: u64,
@@ -135,9 +135,9 @@ pub enum Arrived {
 }
 
 impl LoadedLayer {
-    /// Adds what was read of a segment.
-    pub(crate) fn push(&mut self, segment: usize, frame: LayerFrame) {
-        let read = self.reads.entry(frame.tier).or_default();
+    /// Adds what a lane has read of a segment.
+    pub(crate) fn push(&mut self, lane: usize, segment: usize, frame: LayerFrame) {
+        let read = self.reads.entry((frame.tier, lane)).or_default();
         read.bytes += frame.bytes;
         read.elapsed += frame.elapsed;
         self.frames.push((segment, frame));
@@ -149,11 +149,7 @@ impl LoadedLayer {
         // Lanes have them as they were dealt out; who compares them goes through the prompt.
         self.frames.sort_by_key(|(segment, _)| *segment);
         self.lost.extend(other.lost);
-        for (tier, Read { bytes, elapsed }) in other.reads {
-            let read = self.reads.entry(tier).or_default();
-            read.bytes += bytes;
-            read.elapsed = read.elapsed.max(elapsed);
-        }
+        self.reads.extend(other.reads);
     }
 }
 
@@ -252,6 +248,7 @@ impl Incoming {
 
 /// A lane, from the side of who reads.
 struct Lane {
+    number: usize,
     entries: Vec<WantedEntry>,
     /// `None` once nothing more will come.
     sender: Option<SyncSender<LoadedLayer>>,
@@ -277,13 +274,13 @@ pub(crate) fn layer_loads(
     };
     let mut wanted: Vec<Option<WantedEntry>> = wanted.into_iter().map(Some).collect();
     let (mut incoming, mut work) = (Vec::with_capacity(lanes.len()), Vec::with_capacity(lanes.len()));
-    for indices in lanes {
+    for (number, indices) in lanes.into_iter().enumerate() {
         let entries: Vec<WantedEntry> = indices.into_iter().filter_map(|index| wanted[index].take()).collect();
         let (sender, parts) = sync_channel(parts_ahead);
         let (reading, waker) = (Shared::default(), Arc::clone(&waker));
         let segments = entries.iter().map(|entry| entry.segment).collect();
         incoming.push(Incoming { parts, reading: Arc::clone(&reading), segments, part: None });
-        let mut lane = Lane { entries, sender: Some(sender), reading, waker };
+        let mut lane = Lane { number, entries, sender: Some(sender), reading, waker };
         work.push(move || {
             if lane.load(layers) {
                 lane.finish();
@@ -322,7 +319,7 @@ impl Lane {
                 Reading { segment: *segment, id: reader.id(), tier: reader.tier(), precision: reader.precision() };
             *lock(&self.reading) = Some(reading.clone());
             match reader.layer(layer) {
-                Ok(frame) => part.push(*segment, frame),
+                Ok(frame) => part.push(self.number, *segment, frame),
                 Err(error) => {
                     let Reading { id, tier, precision, .. } = reading;
                     lost.push(index);

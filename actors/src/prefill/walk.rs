@@ -1,5 +1,6 @@
 //! What a prompt decides while its rows pass the layers: whether a layer's stored KV is there, which rows go on, what is kept.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -255,7 +256,7 @@ impl Walk {
             fresh: self.kept.finish(&self.plan, &self.tokens, computing_ms, rows_mean),
             late_misses: self.mending.late_misses,
             plan: self.plan,
-            loads: self.tally.loads,
+            loads: self.tally.loads(),
             load_wait_ms: self.tally.load_wait_ms,
             computing_ms,
         }
@@ -390,21 +391,32 @@ fn account(plan: &LoadPlan, computed_rows: usize) -> TokenAccount {
 /// Bytes and times of the loads so far.
 #[derive(Default)]
 struct Tally {
-    loads: Vec<TierLoad>,
+    reads: BTreeMap<(Tier, usize), Read>,
     load_wait_ms: f64,
 }
 
 impl Tally {
     fn add(&mut self, loaded: &LoadedLayer) {
-        for (&tier, &Read { bytes, elapsed }) in &loaded.reads {
+        for (&lane, more) in &loaded.reads {
+            let read = self.reads.entry(lane).or_default();
+            read.bytes += more.bytes;
+            read.elapsed += more.elapsed;
+        }
+    }
+
+    /// By tier: its lanes' bytes, and the time of the one that took longest.
+    fn loads(&self) -> Vec<TierLoad> {
+        let mut loads: Vec<TierLoad> = Vec::new();
+        for (&(tier, _), &Read { bytes, elapsed }) in &self.reads {
             let ms = elapsed.as_secs_f64() * 1e3;
-            match self.loads.iter_mut().find(|load| load.tier == tier) {
+            match loads.last_mut().filter(|load| load.tier == tier) {
                 Some(load) => {
                     load.bytes += bytes;
-                    load.ms += ms;
+                    load.ms = load.ms.max(ms);
                 }
-                None => self.loads.push(TierLoad { tier, bytes, ms }),
+                None => loads.push(TierLoad { tier, bytes, ms }),
             }
         }
+        loads
     }
 }

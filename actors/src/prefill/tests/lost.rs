@@ -29,7 +29,7 @@ impl Bench {
             let reader = self.store.open_entry(&key, &segments[planned.segment].tokens).expect("it is there");
             for layer in from(planned.segment)..layers {
                 let frame = reader.layer(layer).expect("read");
-                loaded[layer as usize].push(planned.segment, frame);
+                loaded[layer as usize].push(0, planned.segment, frame);
             }
         }
         loaded
