@@ -1,5 +1,7 @@
 //! `ragstone simulate`
 
+mod service;
+
 use std::path::{Path, PathBuf};
 
 use figment::Figment;
@@ -7,10 +9,12 @@ use figment::providers::{Format, Toml};
 use ragstone_storage::cost::CostGrid;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::simulate::{
-    AtCapacity, Comparison, FAMILY_REQUESTS, Family, RagWorkload, Report, Workload, compare, read_trace,
+    Comparison, FAMILY_REQUESTS, Family, RagWorkload, Report, ServiceReport, Workload, compare, compare_service,
+    read_trace,
 };
 use serde::Serialize;
 
+use self::service::Node;
 use crate::cli::output;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit, mebibytes};
@@ -50,6 +54,8 @@ pub struct Args {
     /// Nodes of the tree beyond which those that no tier holds are forgotten
     #[arg(long, value_name = "N", default_value_t = 1 << 18)]
     max_nodes: usize,
+    #[command(flatten)]
+    node: Node,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -66,21 +72,42 @@ fn percent(text: &str) -> Result<f64, String> {
 pub async fn run(args: Args) -> Result<()> {
     let json = args.json;
     let simulated = tokio::task::spawn_blocking(move || simulate(&args)).await;
-    let reports = simulated.map_err(|error| Error::internal(format!("the simulation broke off: {error}")))??;
-    match (&reports[..], json) {
-        ([FamilyReport { family: None, report }], true) => output::json(report),
-        ([FamilyReport { report, .. }], false) => table(report),
-        (families, true) => output::json(&families),
-        (families, false) => families.iter().try_for_each(rates),
+    match simulated.map_err(|error| Error::internal(format!("the simulation broke off: {error}")))?? {
+        Simulated::Policies(reports) => print(&reports, json, table, rates),
+        Simulated::Service(reports) => print(&reports, json, service::table, |of| {
+            output::line(of.family.unwrap_or_default())?;
+            service::table(&of.report)
+        }),
     }
+}
+
+/// What was asked for: what policies keep, or what that is worth on a whole node.
+enum Simulated {
+    Policies(Vec<FamilyReport<Report>>),
+    Service(Vec<FamilyReport<ServiceReport>>),
 }
 
 /// A report, and the family whose it is.
 #[derive(Debug, Serialize)]
-struct FamilyReport {
+struct FamilyReport<T> {
     family: Option<&'static str>,
     #[serde(flatten)]
-    report: Report,
+    report: T,
+}
+
+/// One report as a whole; of several families, `short` of each.
+fn print<T: Serialize>(
+    reports: &[FamilyReport<T>],
+    json: bool,
+    whole: impl Fn(&T) -> Result<()>,
+    short: impl Fn(&FamilyReport<T>) -> Result<()>,
+) -> Result<()> {
+    match (reports, json) {
+        ([FamilyReport { family: None, report }], true) => output::json(report),
+        ([FamilyReport { report, .. }], false) => whole(report),
+        (families, true) => output::json(&families),
+        (families, false) => families.iter().try_for_each(short),
+    }
 }
 
 /// The workloads to replay; of a file, or of families.
@@ -97,24 +124,32 @@ fn workloads(args: &Args) -> Result<Vec<(Option<&'static str>, Workload)>> {
     families.into_iter().map(make).collect()
 }
 
-fn simulate(args: &Args) -> Result<Vec<FamilyReport>> {
+fn simulate(args: &Args) -> Result<Simulated> {
     let workloads = workloads(args)?;
     let grid = match &args.profile {
         None => CostGrid::measured_default()?,
         Some(path) => CostGrid::from_json(&read(path)?).map_err(|error| in_file(path, &error.to_string()))?,
     };
+    let progress = Progress::new("simulating requests", Unit::Items);
+    let note = |done: usize, total: usize| progress.set(done as u64, total as u64);
+    if args.node.service {
+        let costs = args.node.costs(&grid)?;
+        let comparison = args.node.comparison(&args.policy, &args.capacity, args.device);
+        let replay = |(family, workload): (_, Workload)| -> Result<_> {
+            Ok(FamilyReport { family, report: compare_service(&workload, &costs, &comparison, &note)? })
+        };
+        return Ok(Simulated::Service(workloads.into_iter().map(replay).collect::<Result<_>>()?));
+    }
     let comparison = Comparison {
         policies: args.policy.clone(),
         capacities: args.capacity.clone(),
         device: args.device,
         max_nodes: args.max_nodes,
     };
-    let progress = Progress::new("simulating requests", Unit::Items);
     let replay = |(family, workload): (_, Workload)| -> Result<_> {
-        let report = compare(&workload, &grid, &comparison, &|done, total| progress.set(done as u64, total as u64))?;
-        Ok(FamilyReport { family, report })
+        Ok(FamilyReport { family, report: compare(&workload, &grid, &comparison, &note)? })
     };
-    workloads.into_iter().map(replay).collect()
+    Ok(Simulated::Policies(workloads.into_iter().map(replay).collect::<Result<_>>()?))
 }
 
 fn read_workload(path: &Path) -> Result<Workload> {
@@ -153,7 +188,7 @@ fn table(report: &Report) -> Result<()> {
     output::line("")?;
     output::line("capacity  policy        cost    tokens  documents  stored MiB  loaded MiB   mean us    p99 us")?;
     for at in &report.capacities {
-        let capacity = percents(at);
+        let capacity = percents(at.capacity);
         for policy in &at.policies {
             let outcome = policy.outcome;
             output::line(&format!(
@@ -180,19 +215,22 @@ fn table(report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn percents(at: &AtCapacity) -> String {
-    let capacity = format!("{:.4}", 100.0 * at.capacity);
+fn percents(share: f64) -> String {
+    let capacity = format!("{:.4}", 100.0 * share);
     format!("{}%", capacity.trim_end_matches('0').trim_end_matches('.'))
 }
 
 /// One of several families: cost-weighted hit rates, a line for each capacity.
-fn rates(of: &FamilyReport) -> Result<()> {
+fn rates(of: &FamilyReport<Report>) -> Result<()> {
     let name = of.family.unwrap_or_default();
     for at in &of.report.capacities {
         let rates = at.policies.iter().map(|it| format!("  {} {:.4}", it.policy.name(), it.outcome.cost_hit_rate));
         let rates: String = rates.collect();
         let (bound, tight) = (at.bound.cost_hit_rate, at.tight_bound.cost_hit_rate);
-        output::line(&format!("{name:<9} {:>4}{rates}  tight bound {tight:.4}  bound {bound:.4}", percents(at)))?;
+        output::line(&format!(
+            "{name:<9} {:>4}{rates}  tight bound {tight:.4}  bound {bound:.4}",
+            percents(at.capacity)
+        ))?;
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::admin::{DamagedEntry, VerifyReport};
+pub(crate) use self::find::uses_of;
 pub use self::find::{Found, ObjectsFound, Wanted};
 pub use self::invalidate::Invalidated;
 pub use self::listing::EntryInfo;
@@ -39,6 +40,7 @@ use self::tiers::{TierPins, Tiers};
 pub use self::transfer::{Copied, CopyPlan};
 use self::uses::Uses;
 pub use self::worth::AdmissionRule;
+pub(crate) use self::worth::loads_faster;
 pub use self::write_behind::WriteBehindStatus;
 use self::write_behind::{Job, WriteBehind};
 use crate::catalog::Catalog;

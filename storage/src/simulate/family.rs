@@ -97,7 +97,9 @@ impl Family {
         }
         let mut random = Random(Env::seeded(seed, 0));
         let mut habit = self.habit(requests, &mut random);
-        let mut workload = Workload::new(self == Self::Tenants);
+        // The turns of one conversation are said nowhere else.
+        let mut workload =
+            if self == Self::Sessions { Workload::of_text() } else { Workload::new(self == Self::Tenants) };
         for request in 0..requests {
             let path = habit.path(request, &mut random);
             let segments: Vec<(u64, u32)> = path.into_iter().map(|label| (label, self.tokens(seed, label))).collect();

@@ -57,7 +57,7 @@ fn a_trace_is_read_block_by_block() {
     assert_eq!(requests, [(&[0, 1][..], 276), (&[0], 512), (&[], 100)]);
     let summary = workload.summary();
     assert_eq!((summary.prompt_tokens, summary.working_set_tokens, summary.nodes), (2424, 1024, 2));
-    assert_eq!(workload.nodes[1], PathNode { parent: Some(0), tokens: TRACE_BLOCK_TOKENS });
+    assert_eq!(workload.nodes[1], PathNode { parent: Some(0), label: 8, tokens: TRACE_BLOCK_TOKENS });
 }
 
 #[test]

@@ -24,7 +24,7 @@ struct Line {
 /// # Errors
 /// `InvalidInput` with the number of the first line that is not of that form, and if there is no request.
 pub fn read_trace(text: &str) -> Result<Workload> {
-    let mut workload = Workload::new(false);
+    let mut workload = Workload::of_text();
     for (number, line) in (1..).zip(text.lines()) {
         if line.trim().is_empty() {
             continue;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::key::KvKey;
+use crate::residency::SegmentKind;
 use crate::{Error, Result};
 
 /// A segment behind everything before it: what a node of the knowledge tree stands for.
@@ -12,6 +13,8 @@ use crate::{Error, Result};
 pub struct PathNode {
     /// What stands before it.
     pub parent: Option<u32>,
+    /// What it says: the same label is the same text, wherever it stands.
+    pub label: u64,
     /// Its length.
     pub tokens: u32,
 }
@@ -34,6 +37,8 @@ pub struct Workload {
     pub requests: Vec<Request>,
     /// Whether every path begins with a system prompt, which is no document.
     pub has_system_prompt: bool,
+    /// What the other nodes are: passages, which can be blended, or text, which cannot.
+    pub kind: SegmentKind,
     by_label: HashMap<(Option<u32>, u64), u32>,
 }
 
@@ -51,9 +56,15 @@ pub struct WorkloadSummary {
 }
 
 impl Workload {
-    /// No request yet.
+    /// No request yet; behind the system prompt, if there is one, stand passages.
     pub fn new(has_system_prompt: bool) -> Self {
-        Self { nodes: Vec::new(), requests: Vec::new(), has_system_prompt, by_label: HashMap::new() }
+        let kind = SegmentKind::Passage;
+        Self { nodes: Vec::new(), requests: Vec::new(), has_system_prompt, kind, by_label: HashMap::new() }
+    }
+
+    /// No request yet, of text: histories, of which nothing is known but what they begin with.
+    pub fn of_text() -> Self {
+        Self { kind: SegmentKind::Text, ..Self::new(false) }
     }
 
     /// Adds a request. `segments` are labels and lengths, the root first; the same labels behind the same parents are the
@@ -77,7 +88,7 @@ impl Workload {
             let next = next.map_err(|_| Error::invalid_input("more than 2^32 distinct paths cannot be simulated"))?;
             let node = *self.by_label.entry((parent, *label)).or_insert(next);
             if node == next {
-                self.nodes.push(PathNode { parent, tokens: *tokens });
+                self.nodes.push(PathNode { parent, label: *label, tokens: *tokens });
             }
             path.push(node);
         }
@@ -93,6 +104,13 @@ impl Workload {
     /// Length of a request's prompt.
     pub fn prompt_tokens(&self, request: &Request) -> u32 {
         request.path.iter().map(|node| self.tokens(*node)).sum::<u32>() + request.question_tokens
+    }
+
+    /// The key of a node's text behind the system prompt of `path` alone: that of the node that stands there, if one does.
+    pub(super) fn standalone_key(&self, path: &[u32], node: u32) -> KvKey {
+        let root = path.first().copied().filter(|_| self.has_system_prompt);
+        let label = self.nodes[node as usize].label;
+        self.by_label.get(&(root, label)).map_or_else(|| standalone_key_of(root, label), |node| key_of(*node))
     }
 
     /// The workload in numbers.
@@ -111,5 +129,15 @@ impl Workload {
 pub(super) fn key_of(node: u32) -> KvKey {
     let mut bytes = [0; 32];
     bytes[..4].copy_from_slice(&node.to_le_bytes());
+    KvKey(bytes)
+}
+
+/// The key of a text behind a system prompt, where no path begins so.
+fn standalone_key_of(root: Option<u32>, label: u64) -> KvKey {
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&root.unwrap_or(u32::MAX).to_le_bytes());
+    // No key of a node has it.
+    bytes[4] = 1;
+    bytes[8..16].copy_from_slice(&label.to_le_bytes());
     KvKey(bytes)
 }

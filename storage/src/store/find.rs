@@ -276,7 +276,7 @@ impl KvStore {
 }
 
 /// The paths that a plan used: its exact one, and each passage that was blended, or loaded behind what was computed. Pure.
-fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
+pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
     let (cached, new) = (plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
     let cost_per_token = prefill.prefill_us(f64::from(cached), f64::from(new)) / f64::from(new.max(1));
     let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::cost::Costs;
+use crate::cost::{CostModel, Costs};
 use crate::env::Env;
 use crate::tier::{EntrySummary, Tier};
 
@@ -39,21 +39,23 @@ impl Worth {
         if self.rule == AdmissionRule::Always || matches!(tier, Tier::Device | Tier::Host) {
             return true;
         }
-        let costs = self.costs.model();
-        let compute_us = match (costs.prefill.is_measured, entry.compute_us) {
-            (true, _) => costs.prefill.prefill_us(0.0, f64::from(entry.tokens)),
-            (false, 0) => return true,
-            (false, compute_us) => compute_us as f64,
-        };
-        !costs.has_seen(tier)
-            || costs.entry_us(tier, entry.layers, entry.bytes) <= compute_us
-            || env.random_u64().is_multiple_of(PROBE_EVERY)
+        loads_faster(&self.costs.model(), tier, entry) || env.random_u64().is_multiple_of(PROBE_EVERY)
     }
 
     /// Whether the plan that is made now may decline loads.
     pub fn may_decline(&self, env: &Env) -> bool {
         self.rule == AdmissionRule::Cost && !env.random_u64().is_multiple_of(PROBE_EVERY)
     }
+}
+
+/// Whether an entry is loaded from a tier as fast as it is computed, as far as that is known. Pure.
+pub(crate) fn loads_faster(costs: &CostModel, tier: Tier, entry: &EntrySummary) -> bool {
+    let compute_us = match (costs.prefill.is_measured, entry.compute_us) {
+        (true, _) => costs.prefill.prefill_us(0.0, f64::from(entry.tokens)),
+        (false, 0) => return true,
+        (false, compute_us) => compute_us as f64,
+    };
+    !costs.has_seen(tier) || costs.entry_us(tier, entry.layers, entry.bytes) <= compute_us
 }
 
 #[cfg(test)]

@@ -76,6 +76,11 @@ impl Residents {
         self.enter(entry);
     }
 
+    /// Whether an entry is here.
+    pub fn has(&self, key: &KvKey) -> bool {
+        self.tree.find(key).is_some_and(|node| self.tree.is_in(node, HERE))
+    }
+
     /// Whether a pin keeps an entry here.
     pub fn is_pinned(&self, key: &KvKey) -> bool {
         self.tree.find(key).is_some_and(|node| self.tree.is_pinned(node))

@@ -1,0 +1,344 @@
+//! One workload through all tiers of a node, as the store and the engine run them: a tree for each tier, entries written through to the
+//! slower tiers when they are computed, loads that take time and are declined where computing is faster, and blending.
+//!
+//! Look-up, plan and bookkeeping are the service's own functions ([`crate::plan::plan`], [`crate::tier::resident`]); a prompt takes what its plan predicts
+//! (`plan/predict.rs`), on an engine that does nothing else. What follows a prompt is done before the next one comes: entries are
+//! on disk, and passages that can be blended next time have their standalone entry, whose computation is counted apart.
+
+mod report;
+mod tiers;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+pub use self::report::{ServiceAtCapacity, ServiceComparison, ServiceReport, ServiceRow, compare_service};
+use self::tiers::Tiers;
+use super::workload::key_of;
+use super::{Request, Workload};
+use crate::Result;
+use crate::cost::CostModel;
+use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, SegmentPlan, Source, Why, plan};
+use crate::policy::PolicyKind;
+use crate::residency::{Residency, SegmentKind, SegmentResidency};
+use crate::store::{AdmissionRule, uses_of};
+use crate::tier::{EntrySummary, Tier};
+
+/// Requests between two reports of progress.
+const REPORT_EVERY: usize = 256;
+
+/// The tiers of a node. A size of zero: there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct ServiceTiers {
+    /// Blocks on the device, those of the prompt that runs among them, in bytes.
+    pub device_bytes: u64,
+    /// Host memory, in bytes.
+    pub host_bytes: u64,
+    /// The disk, in bytes.
+    pub disk_bytes: u64,
+    /// Whether there is object storage, which keeps everything.
+    pub has_bucket: bool,
+}
+
+/// What to replay.
+#[derive(Debug)]
+pub struct ServiceReplay<'a> {
+    /// The requests.
+    pub workload: &'a Workload,
+    /// What prefills and reads take, taken for measured.
+    pub costs: &'a CostModel,
+    /// The tiers.
+    pub tiers: ServiceTiers,
+    /// Who leaves device, host and disk first.
+    pub policy: PolicyKind,
+    /// What the disk and the bucket keep, and whether slow loads are declined.
+    pub admission: AdmissionRule,
+    /// How prompts are planned; `declines` follows from `admission`.
+    pub options: PlanOptions,
+}
+
+/// Bytes by tier.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct BytesIn {
+    /// Host memory.
+    pub host: u64,
+    /// The disk.
+    pub disk: u64,
+    /// Object storage.
+    pub object: u64,
+}
+
+/// What came of it. Shares are 0 to 1.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ServiceOutcome {
+    /// Of the full prefills' time, what was saved: 1 - sum of predicted times / sum of full prefills' times.
+    pub saved: f64,
+    /// Time to first token, predicted: median and 95th percentile, in milliseconds.
+    pub ttft_ms_p50: f64,
+    /// The 95th percentile of it.
+    pub ttft_ms_p95: f64,
+    /// Of these times, what was waited for loads.
+    pub waited: f64,
+    /// Of the prompts' tokens, those that were loaded as they are, or were on the device.
+    pub exact_tokens: f64,
+    /// Of the prompts' tokens, those of blended passages.
+    pub blended_tokens: f64,
+    /// Of the prompts' tokens, those that were computed, the recomputed share of blended passages among them.
+    pub computed_tokens: f64,
+    /// Loads declined because computing is faster.
+    pub declined: u64,
+    /// Read by prompts.
+    pub read_bytes: BytesIn,
+    /// Written, promotions to a faster tier among it.
+    pub written_bytes: BytesIn,
+    /// Time spent on standalone entries, beside that of the prompts: a share of the latter.
+    pub background: f64,
+}
+
+/// What is summed up of a request.
+#[derive(Debug, Clone, Copy)]
+struct Planned {
+    exact_tokens: f64,
+    blended_tokens: f64,
+    computed_tokens: f64,
+    declined: u64,
+    total_ms: f64,
+    wait_ms: f64,
+    full_ms: f64,
+}
+
+impl Planned {
+    fn of(plan: &LoadPlan, full_ms: f64) -> Self {
+        let prediction = plan.prediction.unwrap_or_default();
+        let blended_tokens = f64::from(plan.blended_tokens);
+        Self {
+            exact_tokens: f64::from(plan.exact_tokens),
+            blended_tokens,
+            computed_tokens: f64::from(plan.computed_tokens) + blended_tokens * f64::from(plan.ratio),
+            declined: plan.segments.iter().filter(|segment| segment.why == Why::SlowToLoad).count() as u64,
+            total_ms: prediction.total_ms,
+            wait_ms: prediction.wait_ms,
+            full_ms,
+        }
+    }
+}
+
+/// Runs the workload. `progress` is told how many requests are done.
+///
+/// # Errors
+/// `InvalidInput` if the ratio is not within 0 to 1.
+pub fn replay_service(run: &ServiceReplay<'_>, progress: &dyn Fn(usize)) -> Result<ServiceOutcome> {
+    let mut service = Service::new(run);
+    let mut planned = Vec::with_capacity(run.workload.requests.len());
+    for (index, request) in run.workload.requests.iter().enumerate() {
+        let (plan, full_ms) = service.answer(request)?;
+        planned.push(Planned::of(&plan, full_ms));
+        if index.is_multiple_of(REPORT_EVERY) {
+            progress(index);
+        }
+    }
+    Ok(service.outcome(&planned))
+}
+
+/// The service between two requests.
+struct Service<'a> {
+    run: &'a ServiceReplay<'a>,
+    costs: CostModel,
+    options: PlanOptions,
+    tiers: Tiers,
+    tenant: Arc<str>,
+    background_us: f64,
+}
+
+/// A read, and the entry that was read.
+struct Load {
+    tier: Tier,
+    bytes: u64,
+    entry: EntrySummary,
+    /// Whether others may leave a faster tier for it.
+    makes_room: bool,
+}
+
+/// A segment of a path, to be kept.
+#[derive(Debug, Clone, Copy)]
+struct Fresh {
+    key: KvKey,
+    parent: Option<KvKey>,
+    tokens: u32,
+    /// Tokens before it.
+    before: u32,
+}
+
+impl<'a> Service<'a> {
+    fn new(run: &'a ServiceReplay<'a>) -> Self {
+        let mut costs = run.costs.clone();
+        costs.prefill.is_measured = true;
+        costs.reads.iter_mut().for_each(|(_, was_seen)| *was_seen = true);
+        let options = PlanOptions { declines: run.admission == AdmissionRule::Cost, ..run.options };
+        Self { run, costs, options, tiers: Tiers::new(run.tiers, run.policy), tenant: "".into(), background_us: 0.0 }
+    }
+
+    /// What happens to a request, from its look-up to what is kept of it: its plan, and what computing all of it takes, in milliseconds.
+    fn answer(&mut self, request: &Request) -> Result<(LoadPlan, f64)> {
+        let residency = self.look_up(request);
+        let plan = plan(&residency, &self.options, Some(&self.costs))?;
+        let held = self.tiers.hold(&residency);
+        for load in self.loads(&residency, &plan) {
+            self.tiers.load(&load);
+        }
+        self.tiers.record(&uses_of(&plan, &self.costs.prefill));
+        self.tiers.let_go(held);
+        self.tiers.keep_on_device(&plan, &self.costs);
+        for segment in &plan.segments {
+            if let Some(key) = segment.file_under {
+                let tokens = segment.range.len() as u32;
+                self.keep(Fresh { key, parent: segment.parent, tokens, before: segment.position });
+            }
+        }
+        self.precompute(&residency, &plan);
+        let full_ms = self.full_ms(&residency)?;
+        Ok((plan, full_ms))
+    }
+
+    /// What computing all of the prompt takes, in milliseconds.
+    fn full_ms(&self, residency: &Residency) -> Result<f64> {
+        let nothing = |at: &SegmentResidency| SegmentResidency { candidates: Vec::new(), ..at.clone() };
+        let nothing = Residency { segments: residency.segments.iter().map(nothing).collect(), ..Residency::default() };
+        let options = PlanOptions::fixed(0.0, ReuseMode::Off);
+        Ok(plan(&nothing, &options, Some(&self.costs))?.prediction.unwrap_or_default().total_ms)
+    }
+
+    /// As [`crate::residency::look_up_prompt`] does it.
+    fn look_up(&self, request: &Request) -> Residency {
+        let workload = self.run.workload;
+        let keys: Vec<KvKey> = request.path.iter().map(|node| key_of(*node)).collect();
+        let on_device = self.tiers.on_device(&keys);
+        let mut segments = Vec::with_capacity(keys.len() + 1);
+        for (index, (key, node)) in keys.iter().zip(&request.path).enumerate() {
+            let is_root = index == 0 && workload.has_system_prompt;
+            let kind = if is_root { SegmentKind::Root } else { workload.kind };
+            let tokens = workload.tokens(*node);
+            let standalone = (kind == SegmentKind::Passage).then(|| workload.standalone_key(&request.path, *node));
+            let (candidates, behind_root) =
+                self.tiers.candidates(*key, standalone, index < on_device, self.bytes(tokens));
+            segments.push(SegmentResidency {
+                kind,
+                tokens,
+                parent: index.checked_sub(1).map(|before| keys[before]),
+                chain_key: Some(*key),
+                behind_root_key: standalone,
+                behind_root,
+                candidates,
+            });
+        }
+        segments.push(SegmentResidency {
+            kind: SegmentKind::Question,
+            tokens: request.question_tokens,
+            parent: keys.last().copied(),
+            chain_key: None,
+            behind_root_key: None,
+            behind_root: None,
+            candidates: Vec::new(),
+        });
+        Residency { segments, ..Residency::default() }
+    }
+
+    /// What the plan reads.
+    fn loads(&self, residency: &Residency, plan: &LoadPlan) -> Vec<Load> {
+        let load = |segment: &SegmentPlan| {
+            let (key, tier, is_exact) = match segment.source {
+                Source::Load { key, tier } => (key, tier, true),
+                Source::Blend { key, tier } => (key, tier, false),
+                Source::Compute => return None,
+            };
+            if tier == Tier::Device {
+                return None;
+            }
+            let (parent, before) =
+                if is_exact { (segment.parent, segment.position) } else { (plan.root_key, root_tokens(residency)) };
+            let entry = self.summary(Fresh { key, parent, tokens: segment.range.len() as u32, before });
+            Some(Load { tier, bytes: segment.bytes, entry, makes_room: !plan.is_well_kept_in(tier) })
+        };
+        plan.segments.iter().filter_map(load).collect()
+    }
+
+    /// Standalone entries of passages that could have been blended with them.
+    fn precompute(&mut self, residency: &Residency, plan: &LoadPlan) {
+        let root_tokens = root_tokens(residency);
+        for at in plan.missing_behind_root.iter().map(|index| &residency.segments[*index]) {
+            let Some(key) = at.behind_root_key.filter(|key| !self.tiers.has(key)) else { continue };
+            let (before, tokens) = (f64::from(root_tokens), f64::from(at.tokens));
+            self.background_us += self.costs.prefill.prefill_us(before, tokens);
+            self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before: root_tokens });
+        }
+    }
+
+    fn keep(&mut self, fresh: Fresh) {
+        let entry = self.summary(fresh);
+        self.tiers.keep(&entry, self.run.admission, &self.costs);
+    }
+
+    /// An entry as the tiers' trees see it.
+    fn summary(&self, fresh: Fresh) -> EntrySummary {
+        let compute_us = self.costs.prefill.prefill_us(f64::from(fresh.before), f64::from(fresh.tokens));
+        EntrySummary {
+            key: fresh.key,
+            parent: fresh.parent,
+            segment: SegmentDigest([0; 16]),
+            fingerprint: Fingerprint([0; 32]),
+            tenant: self.tenant.clone(),
+            tokens: fresh.tokens,
+            layers: self.costs.prefill.layers,
+            bytes: self.bytes(fresh.tokens),
+            // Of one prefill.
+            compute_us: compute_us as u64,
+            created_unix_ms: 0,
+        }
+    }
+
+    fn bytes(&self, tokens: u32) -> u64 {
+        u64::from(tokens) * self.costs.prefill.grid.kv_bytes_per_token()
+    }
+
+    fn outcome(&self, planned: &[Planned]) -> ServiceOutcome {
+        let sum = |of: fn(&Planned) -> f64| planned.iter().map(of).sum::<f64>();
+        let prompts = self.run.workload.requests.iter().map(|request| self.run.workload.prompt_tokens(request));
+        let tokens: f64 = prompts.map(f64::from).sum();
+        let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
+        let mut times: Vec<f64> = planned.iter().map(|at| at.total_ms).collect();
+        times.sort_by(f64::total_cmp);
+        let percentile = |of: usize| times.get((times.len() * of).div_ceil(100).saturating_sub(1)).copied();
+        let spent = sum(|at| at.total_ms);
+        ServiceOutcome {
+            saved: 1.0 - share(spent, sum(|at| at.full_ms)),
+            ttft_ms_p50: percentile(50).unwrap_or(0.0),
+            ttft_ms_p95: percentile(95).unwrap_or(0.0),
+            waited: share(sum(|at| at.wait_ms), spent),
+            exact_tokens: share(sum(|at| at.exact_tokens), tokens),
+            blended_tokens: share(sum(|at| at.blended_tokens), tokens),
+            computed_tokens: share(sum(|at| at.computed_tokens), tokens),
+            declined: planned.iter().map(|at| at.declined).sum(),
+            read_bytes: self.tiers.read,
+            written_bytes: self.tiers.written,
+            background: share(self.background_us / 1e3, spent),
+        }
+    }
+}
+
+/// How prompts are planned where nothing is blended, and where `ratio` of it is recomputed at least, the first `layer` layers as a whole.
+pub fn reuse_options(blend: Option<(f32, u32)>) -> PlanOptions {
+    let (ratio, layer) = blend.unwrap_or((0.0, 0));
+    let reuse = if blend.is_some() { ReuseMode::Auto } else { ReuseMode::ExactOnly };
+    let mut options = PlanOptions::fixed(ratio, reuse);
+    options.ratio = Ratio::AtLeast(ratio);
+    options.choosing.layer = layer;
+    options
+}
+
+fn root_tokens(residency: &Residency) -> u32 {
+    residency.segments.first().filter(|at| at.kind == SegmentKind::Root).map_or(0, |at| at.tokens)
+}
+
+#[cfg(test)]
+mod tests;

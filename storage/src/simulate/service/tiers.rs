@@ -1,0 +1,203 @@
+//! The tiers of the simulated node: what each holds, without bytes.
+
+use std::collections::HashSet;
+
+use super::{BytesIn, Load, ServiceTiers};
+use crate::cost::CostModel;
+use crate::key::KvKey;
+use crate::plan::LoadPlan;
+use crate::policy::PolicyKind;
+use crate::residency::{Candidate, CandidateKind, Residency};
+use crate::store::{AdmissionRule, loads_faster};
+use crate::tier::resident::Residents;
+use crate::tier::{EntrySummary, Tier, Use};
+use crate::tree::{Admission, KnowledgeTree, TierOptions, TreeOptions};
+
+/// The only tier of the device's tree.
+const DEVICE: usize = 0;
+
+/// Nodes that the device's policy remembers: its pool has some ten thousand blocks.
+const DEVICE_NODES: usize = 1 << 16;
+
+pub(super) struct Tiers {
+    device: Option<KnowledgeTree<KvKey>>,
+    host: Residents,
+    disk: Residents,
+    object: Option<HashSet<KvKey>>,
+    pub read: BytesIn,
+    pub written: BytesIn,
+}
+
+/// What a prompt keeps in its tiers while it runs.
+pub(super) struct Held(Vec<(Tier, KvKey)>);
+
+impl BytesIn {
+    fn add(&mut self, tier: Tier, bytes: u64) {
+        match tier {
+            Tier::Device => {}
+            Tier::Host => self.host += bytes,
+            Tier::Disk => self.disk += bytes,
+            Tier::Object => self.object += bytes,
+        }
+    }
+}
+
+impl Tiers {
+    pub fn new(sizes: ServiceTiers, policy: PolicyKind) -> Self {
+        let options = |capacity_bytes| TierOptions { capacity_bytes, policy };
+        let device =
+            TreeOptions { tiers: vec![options(sizes.device_bytes)], max_nodes: DEVICE_NODES, allow_orphans: false };
+        Self {
+            device: (sizes.device_bytes > 0).then(|| KnowledgeTree::new(&device)),
+            host: Residents::new(options(sizes.host_bytes)),
+            disk: Residents::new(options(sizes.disk_bytes)),
+            object: sizes.has_bucket.then(HashSet::new),
+            read: BytesIn::default(),
+            written: BytesIn::default(),
+        }
+    }
+
+    /// How many nodes of a path, from its start on, are on the device.
+    pub fn on_device(&self, keys: &[KvKey]) -> usize {
+        self.device.as_ref().map_or(0, |tree| tree.match_path(keys).cached)
+    }
+
+    /// Whether some tier but the device has it.
+    pub fn has(&self, key: &KvKey) -> bool {
+        self.find(key).is_some()
+    }
+
+    fn find(&self, key: &KvKey) -> Option<Tier> {
+        [Tier::Host, Tier::Disk, Tier::Object].into_iter().find(|tier| self.is_in(*tier, key))
+    }
+
+    fn is_in(&self, tier: Tier, key: &KvKey) -> bool {
+        match tier {
+            Tier::Device => false,
+            Tier::Host => self.host.has(key),
+            Tier::Disk => self.disk.has(key),
+            Tier::Object => self.object.as_ref().is_some_and(|object| object.contains(key)),
+        }
+    }
+
+    /// What can be loaded for a segment, and where its standalone entry is.
+    pub fn candidates(
+        &self,
+        key: KvKey,
+        standalone: Option<KvKey>,
+        on_device: bool,
+        bytes: u64,
+    ) -> (Vec<Candidate>, Option<Tier>) {
+        let candidate = |kind, key: KvKey, tier: Tier, bytes| {
+            // Object storage is not asked where a faster tier has the entry.
+            let also = [Tier::Host, Tier::Disk].into_iter().filter(|other| *other != tier && self.is_in(*other, &key));
+            let mut tiers: Vec<Tier> = [tier].into_iter().chain(also).collect();
+            tiers.sort_unstable();
+            Candidate { kind, key, tier, tiers, bytes }
+        };
+        let behind_root = standalone.and_then(|key| self.find(&key));
+        if on_device {
+            return (vec![candidate(CandidateKind::Exact, key, Tier::Device, 0)], behind_root);
+        }
+        let exact = self.find(&key).map(|tier| candidate(CandidateKind::Exact, key, tier, bytes));
+        let is_near = exact.as_ref().is_some_and(|exact| exact.tier <= Tier::Host);
+        let other = standalone.filter(|standalone| *standalone != key && !is_near).zip(behind_root);
+        let other = other.map(|(key, tier)| candidate(CandidateKind::BehindRoot, key, tier, bytes));
+        (exact.into_iter().chain(other).collect(), behind_root)
+    }
+
+    /// Keeps what was found where it is.
+    pub fn hold(&mut self, residency: &Residency) -> Held {
+        let found = residency.segments.iter().flat_map(|at| &at.candidates).map(|found| (found.tier, found.key));
+        let held: Vec<(Tier, KvKey)> = found.collect();
+        for (tier, key) in &held {
+            if let Some(residents) = self.residents(*tier) {
+                residents.hold(key);
+            }
+        }
+        Held(held)
+    }
+
+    pub fn let_go(&mut self, held: Held) {
+        for (tier, key) in &held.0 {
+            if let Some(residents) = self.residents(*tier) {
+                residents.let_go(key);
+            }
+        }
+    }
+
+    fn residents(&mut self, tier: Tier) -> Option<&mut Residents> {
+        match tier {
+            Tier::Host => Some(&mut self.host),
+            Tier::Disk => Some(&mut self.disk),
+            Tier::Device | Tier::Object => None,
+        }
+    }
+
+    /// Reads an entry, which goes to the faster tiers then; where it does as well as it is, only into free room.
+    pub fn load(&mut self, load: &Load) {
+        self.read.add(load.tier, load.bytes);
+        let into: &[Tier] = match load.tier {
+            Tier::Object => &[Tier::Host, Tier::Disk],
+            Tier::Disk => &[Tier::Host],
+            Tier::Host | Tier::Device => &[],
+        };
+        into.iter().for_each(|into| self.promote(*into, &load.entry, load.makes_room));
+    }
+
+    fn promote(&mut self, into: Tier, entry: &EntrySummary, makes_room: bool) {
+        if self.is_in(into, &entry.key) {
+            return;
+        }
+        let Some(residents) = self.residents(into) else { return };
+        let is_there =
+            if makes_room { residents.admit(entry).is_some() } else { residents.admit_into_free_room(entry) };
+        if is_there {
+            self.written.add(into, entry.bytes);
+        }
+    }
+
+    /// Tells the policies of host and disk what a prompt used.
+    pub fn record(&mut self, uses: &[Use]) {
+        self.host.record(uses);
+        self.disk.record(uses);
+    }
+
+    /// The exact path of a prompt stays on the device; the prompt had room for all of itself.
+    pub fn keep_on_device(&mut self, plan: &LoadPlan, costs: &CostModel) {
+        let bytes = |tokens: u32| u64::from(tokens) * costs.prefill.grid.kv_bytes_per_token();
+        let Some(tree) = &mut self.device else { return };
+        let mut path = Vec::new();
+        for (segment, key) in plan.exact_path() {
+            path.push(tree.enter(path.last().copied(), key, bytes(segment.range.len() as u32)));
+        }
+        let cached = path.iter().take_while(|node| tree.is_in(**node, DEVICE)).count();
+        path.iter().for_each(|node| tree.pin(*node));
+        let room = bytes(plan.total_tokens - plan.device_tokens());
+        // A prompt that is longer than the pool would be refused; here it leaves nothing.
+        let fits = tree.make_room(DEVICE, room).is_some();
+        let new = f64::from(plan.computed_tokens);
+        let us = costs.prefill.prefill_us(f64::from(plan.total_tokens - plan.computed_tokens), new);
+        tree.access(&path, cached, us / new.max(1.0));
+        if fits {
+            // Each after what stands before it, or it would be an orphan.
+            let enters = |node| !matches!(tree.admit(node, DEVICE), Admission::NoRoom | Admission::Orphan);
+            path.iter().copied().all(enters);
+        }
+        path.iter().for_each(|node| tree.unpin(*node));
+    }
+
+    /// Files a fresh entry in host memory, and through it in the slower tiers.
+    pub fn keep(&mut self, entry: &EntrySummary, rule: AdmissionRule, costs: &CostModel) {
+        let takes = |tier| rule == AdmissionRule::Always || loads_faster(costs, tier, entry);
+        if !self.host.has(&entry.key) && self.host.admit(entry).is_some() {
+            self.written.host += entry.bytes;
+        }
+        if takes(Tier::Object) && self.object.as_mut().is_some_and(|object| object.insert(entry.key)) {
+            self.written.object += entry.bytes;
+        }
+        if takes(Tier::Disk) && !self.disk.has(&entry.key) && self.disk.admit(entry).is_some() {
+            self.written.disk += entry.bytes;
+        }
+    }
+}
