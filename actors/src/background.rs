@@ -50,6 +50,16 @@ pub(crate) struct Precompute {
     pub found_in: u64,
 }
 
+/// The beginning of a prompt, to compute after exactly what stands before each of its segments.
+pub(crate) struct Chain {
+    pub tenant: Arc<str>,
+    pub segments: Arc<[Segment]>,
+    /// The key of the last one.
+    pub key: KvKey,
+    /// As a [`Precompute`]'s.
+    pub found_in: u64,
+}
+
 /// What became of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Precomputed {
@@ -78,6 +88,7 @@ impl Precompute {
 /// One piece of work for the engine.
 enum Work {
     BehindRoot(Precompute),
+    Chain(Chain),
     /// And the store's epoch when it was lost.
     Restore(LostPath, u64),
 }
@@ -115,6 +126,7 @@ impl Background {
                 let done = async {
                     match wanted {
                         Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
+                        Work::Chain(wanted) => make_exact(&theirs, wanted).await,
                         Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
                     }
                 };
@@ -136,6 +148,11 @@ impl Background {
     /// Queues a passage; drops it where the queue is full.
     pub(crate) fn precompute(&self, wanted: Precompute) {
         self.queue(Work::BehindRoot(wanted));
+    }
+
+    /// Queues the beginning of a prompt; drops it where the queue is full.
+    pub(crate) fn chain(&self, wanted: Chain) {
+        self.queue(Work::Chain(wanted));
     }
 
     /// Queues a path that the device lost; drops it where the queue is full.
@@ -205,6 +222,15 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
     let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
     let filed = compute(workers, wanted.tenant, segments, wanted.found_in).await?;
     Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
+}
+
+/// Computes what no tier has of a chain, and files it.
+async fn make_exact(workers: &Workers, wanted: Chain) -> Result<()> {
+    let last = wanted.segments.last().map(|last| last.tokens.clone()).unwrap_or_default();
+    if is_there(&workers.runner.store, wanted.key, last).await? {
+        return Ok(());
+    }
+    compute(workers, wanted.tenant, wanted.segments, wanted.found_in).await.map(drop)
 }
 
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.

@@ -1,12 +1,12 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode};
+use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use crate::assembler::Assembler;
-use crate::background::{Background, Precompute};
+use crate::background::{Background, Chain, Precompute};
 use crate::calibration::{Blend, Blending, Known};
 use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
@@ -48,6 +48,8 @@ pub(crate) struct Pipeline {
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
+    /// Prompts that were blended.
+    pub recurring: Mutex<Recurring>,
     pub plans: Plans,
     pub runtime: Handle,
     /// Itself, for what the engine holds.
@@ -304,6 +306,24 @@ impl Pipeline {
             let passage = segments[*index].clone();
             self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
         }
+        // Whoever asks for a ratio wants what is blended to stay so.
+        if question.reuse == Reuse::Auto && question.selection.is_none() {
+            self.make_exact(&tenant, segments, &sequence.prefill.plan, found_in);
+        }
+    }
+
+    /// Has the background compute what recurs of a blended prompt, so that it is loaded as it is the next time.
+    fn make_exact(&self, tenant: &Arc<str>, segments: &[Segment], plan: &LoadPlan, found_in: u64) {
+        if plan.blended_tokens == 0 {
+            return;
+        }
+        // It was looked up, so that its segments are in order.
+        let Ok(prompt) = prompt_keys(self.store.fingerprint(), tenant, segments) else { return };
+        let wanted = self.recurring.lock().unwrap_or_else(PoisonError::into_inner).note(&prompt, plan);
+        if let Some(key) = prompt[..wanted].last().and_then(|last| last.chain_key) {
+            let segments = segments[..wanted].into();
+            self.background.chain(Chain { tenant: tenant.clone(), segments, key, found_in });
+        }
     }
 }
 
@@ -381,5 +401,7 @@ fn record(report: &ReuseReport) {
 
 #[cfg(test)]
 mod hijack_tests;
+#[cfg(test)]
+mod recurring_tests;
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 mod cheapest;
 mod decide;
 mod predict;
+mod recurring;
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -15,6 +16,7 @@ pub use self::decide::Why;
 use self::decide::{Decision, decide, parts};
 pub use self::predict::{BEGUN_TOGETHER, Prediction, lanes};
 use self::predict::{Share, alone};
+pub use self::recurring::Recurring;
 use crate::cost::CostModel;
 use crate::key::KvKey;
 use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind, SegmentResidency};

@@ -35,7 +35,7 @@ const OTHER: (&str, &str) = ("Market letter", "Jona Wanfell owns 3 boats.");
 const QUESTION: &str = "How many boats are owned by Jona Wanfell?";
 
 /// The demo model with the calibration that it comes with.
-async fn open(folder: &TempDir, env: &Env) -> Ragstone {
+pub(super) async fn open(folder: &TempDir, env: &Env) -> Ragstone {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let kv_admission = AdmissionRule::Always;
     let settings = Settings { disk_bytes: 64 << 20, host_bytes: 64 << 20, kv_admission, ..Settings::default() };
@@ -56,14 +56,14 @@ fn question(passages: &[(&str, &str)], reuse: Reuse) -> Question {
     Question { sampling, ..super::tests::question(input, reuse, 4) }
 }
 
-async fn ask(ragstone: &Ragstone, passages: &[(&str, &str)], reuse: Reuse) -> Answer {
+pub(super) async fn ask(ragstone: &Ragstone, passages: &[(&str, &str)], reuse: Reuse) -> Answer {
     let answer = ragstone.answer(question(passages, reuse)).await.unwrap().collect().await.unwrap();
     ragstone.settle().await;
     answer
 }
 
 /// Its tokens with their log-probabilities, bit for bit, and the source of the last passage.
-fn seen(answer: &Answer) -> (String, Vec<(u32, u32)>, &'static str) {
+pub(super) fn seen(answer: &Answer) -> (String, Vec<(u32, u32)>, &'static str) {
     let tokens = answer.tokens.iter().map(|token| (token.id, token.logprob.to_bits())).collect();
     let segments = &answer.finish.report.segments;
     let last = segments.iter().rfind(|segment| segment.kind == SegmentKind::Passage).unwrap();

@@ -98,6 +98,7 @@ impl Parts {
             runner,
             evictor,
             background,
+            recurring: std::sync::Mutex::default(),
             plans: Plans::default(),
             runtime: runtime.clone(),
             me: me.clone(),

@@ -10,7 +10,7 @@ use ragstone_storage::tier::Tier;
 
 use super::percent;
 use crate::cli::output;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::progress::mebibytes;
 
 /// The node that is simulated.

@@ -19,7 +19,7 @@ use super::{Request, Workload};
 use crate::Result;
 use crate::cost::CostModel;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, SegmentPlan, Source, Why, plan};
+use crate::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, SegmentPlan, Source, Why, plan};
 use crate::policy::PolicyKind;
 use crate::residency::{Residency, SegmentKind, SegmentResidency};
 use crate::store::{AdmissionRule, uses_of};
@@ -148,6 +148,7 @@ struct Service<'a> {
     options: PlanOptions,
     tiers: Tiers,
     tenant: Arc<str>,
+    recurring: Recurring,
     background_us: f64,
 }
 
@@ -176,7 +177,15 @@ impl<'a> Service<'a> {
         costs.prefill.is_measured = true;
         costs.reads.iter_mut().for_each(|(_, was_seen)| *was_seen = true);
         let options = PlanOptions { declines: run.admission == AdmissionRule::Cost, ..run.options };
-        Self { run, costs, options, tiers: Tiers::new(run.tiers, run.policy), tenant: "".into(), background_us: 0.0 }
+        Self {
+            run,
+            costs,
+            options,
+            tiers: Tiers::new(run.tiers, run.policy),
+            tenant: "".into(),
+            recurring: Recurring::default(),
+            background_us: 0.0,
+        }
     }
 
     /// What happens to a request, from its look-up to what is kept of it: its plan, and what computing all of it takes, in milliseconds.
@@ -197,6 +206,7 @@ impl<'a> Service<'a> {
             }
         }
         self.precompute(&residency, &plan);
+        self.make_exact(&residency, &plan);
         let full_ms = self.full_ms(&residency)?;
         Ok((plan, full_ms))
     }
@@ -271,6 +281,18 @@ impl<'a> Service<'a> {
             let (before, tokens) = (f64::from(root_tokens), f64::from(at.tokens));
             self.background_us += self.costs.prefill.prefill_us(before, tokens);
             self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before: root_tokens });
+        }
+    }
+
+    /// The exact chain of a prompt that was blended before.
+    fn make_exact(&mut self, residency: &Residency, plan: &LoadPlan) {
+        let wanted = self.recurring.note(&residency.segments, plan);
+        let chain = residency.segments[..wanted].iter().zip(&plan.segments);
+        for (at, planned) in chain {
+            let Some(key) = at.chain_key.filter(|key| !self.tiers.has(key)) else { continue };
+            let (before, tokens) = (planned.position, at.tokens);
+            self.background_us += self.costs.prefill.prefill_us(f64::from(before), f64::from(tokens));
+            self.keep(Fresh { key, parent: at.parent, tokens, before });
         }
     }
 
