@@ -34,6 +34,22 @@ pub struct Options {
     pub speeds: Vec<f64>,
 }
 
+/// What came of it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    pub speeds: Vec<SpeedResult>,
+    /// How wrong predictions were, of all prompts at all speeds.
+    pub predictions: Predictions,
+}
+
+/// Errors of predicted times to first token, as shares of what was measured.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Predictions {
+    pub prompts: usize,
+    pub error_p50: f64,
+    pub error_p95: f64,
+}
+
 /// One speed.
 #[derive(Debug, Clone, Serialize)]
 pub struct SpeedResult {
@@ -76,13 +92,13 @@ struct Samples {
 }
 
 /// Measures every speed.
-pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec<SpeedResult>> {
+pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Report> {
     let handle = Handle::current();
     let measured = tokio::task::spawn_blocking(move || run(&options, load, handle)).await;
     measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
 }
 
-fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<SpeedResult>> {
+fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Report> {
     let mut bench = Bench::new(options.prompt, load, AdmissionRule::Cost, runtime)?;
     bench.fill()?;
     let progress = Progress::new("measuring this machine", Unit::Items);
@@ -93,7 +109,8 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
     let ways = ways(options.prompt.ratio, choosing);
     let progress = Progress::new("measuring", Unit::Items);
     let total = (options.speeds.len() * options.prompt.runs * ways.len()) as u64;
-    let mut results = Vec::with_capacity(options.speeds.len());
+    let mut speeds = Vec::with_capacity(options.speeds.len());
+    let mut errors = Vec::new();
     for (index, speed) in options.speeds.iter().enumerate() {
         slow_down(bench.disk.env(), &bench, *speed);
         for _ in 0..LESSONS {
@@ -108,10 +125,23 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Vec<
                 sample(&mut bench, &ways[way].1, &mut samples[way])?;
             }
         }
-        results.push(result(*speed, &ways, samples));
+        errors.extend(samples.iter().flat_map(|samples| samples.errors.iter().copied()));
+        speeds.push(result(*speed, &ways, samples));
     }
     bench.disk.env().set_fail_point("disk.read_frame", FailMode::Off, 1);
-    Ok(results)
+    Ok(Report { speeds, predictions: Predictions::of(errors) })
+}
+
+impl Predictions {
+    /// By the nearest rank.
+    fn of(mut errors: Vec<f64>) -> Self {
+        errors.sort_by(f64::total_cmp);
+        let at = |percent: usize| {
+            let rank = (errors.len() * percent).div_ceil(100);
+            errors.get(rank.wrapping_sub(1)).copied().unwrap_or(f64::NAN)
+        };
+        Self { prompts: errors.len(), error_p50: at(50), error_p95: at(95) }
+    }
 }
 
 /// The controller, computing everything, and fixed ratios.

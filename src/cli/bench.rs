@@ -203,14 +203,14 @@ fn print_ttft(results: &[ttft::ModeResult], json: bool) -> Result<()> {
     Ok(())
 }
 
-fn print_controller(results: &[controller::SpeedResult], json: bool) -> Result<()> {
+fn print_controller(report: &controller::Report, json: bool) -> Result<()> {
     if json {
-        return output::json(&results);
+        return output::json(report);
     }
     output::line(
         "GB/s    way            TTFT ms (min .. max)         ratio  declined  predicted wrong by  computing  loading  efficiency",
     )?;
-    for result in results {
+    for result in &report.speeds {
         for way in &result.ways {
             let times = way.ttft_ms;
             output::line(&format!(
@@ -230,7 +230,13 @@ fn print_controller(results: &[controller::SpeedResult], json: bool) -> Result<(
         }
         output::line(&format!("{:<7} the controller takes {:.3} of the best of the others\n", "", result.of_best))?;
     }
-    Ok(())
+    let errors = report.predictions;
+    output::line(&format!(
+        "predictions were wrong by {:.1} % in the median, {:.1} % at the 95th percentile, of {} prompts",
+        100.0 * errors.error_p50,
+        100.0 * errors.error_p95,
+        errors.prompts
+    ))
 }
 
 fn print_kernels(report: &kernels::Report, json: bool) -> Result<()> {
