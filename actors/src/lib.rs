@@ -16,11 +16,15 @@ pub mod engine;
 pub mod error;
 pub mod eviction;
 pub mod fusion;
+#[cfg(test)]
+#[path = "../../tests/fuzz/driver.rs"]
+mod fuzz;
 pub mod jobs;
 pub mod library;
 mod loaded_model;
 mod pipeline;
 mod plans;
+pub mod pml;
 pub mod prefill;
 pub mod prompt;
 pub mod question;

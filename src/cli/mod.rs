@@ -11,6 +11,7 @@ mod fetch;
 mod ingest;
 mod migrate;
 mod output;
+mod pml;
 mod report;
 mod serve;
 mod simulate;
@@ -123,6 +124,9 @@ enum Command {
     Bench(bench::Command),
     /// Measure retrieval or answers on a data set of questions
     Eval(eval::Args),
+    /// Check and lay out prompts made of modules (Prompt Markup Language)
+    #[command(subcommand)]
+    Pml(pml::Command),
     /// Compare replacement policies on a request trace or a generated workload, without a model
     Simulate(simulate::Args),
     /// Fetch the models that the other commands need, and print their folders
@@ -186,6 +190,7 @@ impl Cli {
             Command::Migrate(command) => migrate::run(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
+            Command::Pml(command) => pml::run(&config, command).await,
             Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Completions { .. } => Ok(()),

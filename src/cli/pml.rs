@@ -1,0 +1,241 @@
+//! `ragstone pml`
+
+use std::path::{Path, PathBuf};
+
+use ragstone_actors::pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
+use ragstone_kernels::chat::ChatTemplate;
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::tokenizer::Tokenizer;
+use serde::Serialize;
+
+use crate::cli::output;
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::model_source;
+
+/// The longest file that a schema may name, in bytes.
+const MOST_SOURCE_BYTES: u64 = 1 << 20;
+
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Check a schema, and a prompt of it, for the model
+    Check(Args),
+    /// Show where everything of a schema stands, and what of it a prompt takes
+    Layout(Args),
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A schema: <schema name="…">…
+    #[arg(value_name = "SCHEMA")]
+    schema: PathBuf,
+    /// A prompt of it: <prompt schema="…">…
+    #[arg(value_name = "PROMPT")]
+    prompt: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is known of a schema.
+#[derive(Debug, Serialize)]
+struct Report {
+    schema: String,
+    /// Positions of the schema, and those that the model has.
+    positions: u32,
+    most_positions: u32,
+    layout: Vec<Row>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<PromptReport>,
+}
+
+/// One part of a schema.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(skip)]
+    depth: usize,
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    start: u32,
+    length: u32,
+    #[serde(skip_serializing_if = "is_true")]
+    cache: bool,
+}
+
+/// What a prompt takes.
+#[derive(Debug, Serialize)]
+struct PromptReport {
+    /// Tokens of modules whose KV is kept, and those that are computed with every prompt.
+    kept_tokens: usize,
+    computed_tokens: usize,
+    placed: Vec<PlacedRow>,
+}
+
+#[derive(Debug, Serialize)]
+struct PlacedRow {
+    start: u32,
+    tokens: usize,
+    from: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_true(cache: &bool) -> bool {
+    *cache
+}
+
+/// Files that a schema names, beside it.
+struct Beside<'a>(&'a Path);
+
+impl Sources for Beside<'_> {
+    fn text(&self, name: &str) -> Result<String, String> {
+        let folder = self.0.parent().unwrap_or(Path::new("")).join(".");
+        let outside = || "it is not in the schema's folder".to_owned();
+        let folder = folder.canonicalize().map_err(|error| error.to_string())?;
+        let path = folder.join(name).canonicalize().map_err(|error| error.to_string())?;
+        if !path.starts_with(&folder) {
+            return Err(outside());
+        }
+        read_bounded(&path, MOST_SOURCE_BYTES)
+    }
+}
+
+fn read_bounded(path: &Path, most: u64) -> Result<String, String> {
+    let length = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    if length > most {
+        return Err(format!("it has {length} bytes, and at most {most} are read"));
+    }
+    std::fs::read_to_string(path).map_err(|error| error.to_string())
+}
+
+/// Checks or shows a schema.
+pub async fn run(config: &Config, command: Command) -> Result<()> {
+    let surface = &config.surface;
+    let folder = config.data()?;
+    let model = model_source::find(surface.model.as_deref(), surface.offline, &folder.join("models")).await?;
+    let (Command::Check(args) | Command::Layout(args)) = &command;
+    let report = report(args, &model.path)?;
+    match (&command, args.json) {
+        (_, true) => output::json(&report),
+        (Command::Check(_), false) => check(&report),
+        (Command::Layout(_), false) => table(&report),
+    }
+}
+
+fn report(args: &Args, model: &Path) -> Result<Report> {
+    let tokenizer = Tokenizer::from_folder(model)?;
+    let most = ModelConfig::from_folder(model)?.max_positions as u32;
+    let roles = ChatTemplate::from_folder(model)?.map(|template| Roles::of(&template)).transpose();
+    let text = document(&args.schema)?;
+    let named = |path: &Path, error: &dyn std::fmt::Display| Error::invalid(format!("{}: {error}", path.display()));
+    let schema = Schema::parse(&text, &Beside(&args.schema)).map_err(|error| named(&args.schema, &error))?;
+    // A template without roles is no matter for a schema without them.
+    let roles = roles.unwrap_or(None);
+    let layout = Layout::of(&schema, roles.as_ref(), &tokenizer, most).map_err(|error| named(&args.schema, &error))?;
+    let prompt = match &args.prompt {
+        None => None,
+        Some(path) => {
+            let prompt = Prompt::parse(&document(path)?).map_err(|error| named(path, &error))?;
+            let selected = select(&layout, &prompt, roles.as_ref(), &tokenizer, most);
+            Some(PromptReport::of(&selected.map_err(|error| named(path, &error))?))
+        }
+    };
+    let mut rows = Vec::new();
+    rows_of(&layout.top, 0, &mut rows);
+    Ok(Report { positions: layout.length(), schema: layout.name, most_positions: most, layout: rows, prompt })
+}
+
+fn document(path: &Path) -> Result<String> {
+    let most = ragstone_actors::pml::MAX_DOCUMENT_BYTES as u64;
+    read_bounded(path, most).map_err(|why| Error::invalid(format!("{} cannot be read: {why}", path.display())))
+}
+
+fn rows_of(block: &Block, depth: usize, rows: &mut Vec<Row>) {
+    for part in &block.parts {
+        let row = |kind, name: Option<&str>, start, length, cache| {
+            let name = name.map(str::to_owned);
+            Row { depth, kind, name, start, length, cache }
+        };
+        match part {
+            Part::Text { start, tokens } => rows.push(row("text", None, *start, tokens.len() as u32, block.cache)),
+            Part::Parameter { start, length, name, .. } => {
+                rows.push(row("parameter", Some(name), *start, *length, block.cache));
+            }
+            Part::Module(inner) => {
+                rows.push(row("module", Some(&inner.name), inner.start, inner.length, inner.cache));
+                rows_of(inner, depth + 1, rows);
+            }
+            Part::Union { start, length, members, .. } => {
+                rows.push(row("union", None, *start, *length, block.cache));
+                for member in members {
+                    let (kind, name) = ("module", Some(member.name.clone()));
+                    let (start, length, cache) = (member.start, member.length, member.cache);
+                    rows.push(Row { depth: depth + 1, kind, name, start, length, cache });
+                    rows_of(member, depth + 2, rows);
+                }
+            }
+        }
+    }
+}
+
+impl PromptReport {
+    fn of(selected: &Selected) -> Self {
+        let is_kept = |from: &PlacedFrom| matches!(from, PlacedFrom::Module { cache: true, .. });
+        let tokens =
+            |kept: bool| selected.placed.iter().filter(|at| is_kept(&at.from) == kept).map(|at| at.tokens.len()).sum();
+        let from = |from: &PlacedFrom| match from {
+            PlacedFrom::Module { path, cache: true } => path.clone(),
+            PlacedFrom::Module { path, cache: false } => format!("{path} (computed every time)"),
+            PlacedFrom::Argument { path, parameter } => format!("{path} {parameter}="),
+            PlacedFrom::Text => "the prompt's text".to_owned(),
+        };
+        let row = |at: &ragstone_actors::pml::Placed| PlacedRow {
+            start: at.start,
+            tokens: at.tokens.len(),
+            from: from(&at.from),
+        };
+        Self {
+            kept_tokens: tokens(true),
+            computed_tokens: tokens(false),
+            placed: selected.placed.iter().map(row).collect(),
+        }
+    }
+}
+
+fn check(report: &Report) -> Result<()> {
+    let modules = report.layout.iter().filter(|row| row.kind == "module").count();
+    output::line(&format!(
+        "schema `{}`: {}, {} of the model's {} positions",
+        report.schema,
+        output::count(modules as u64, "module", "modules"),
+        report.positions,
+        report.most_positions
+    ))?;
+    match &report.prompt {
+        None => Ok(()),
+        Some(prompt) => output::line(&format!(
+            "prompt: {} tokens of modules, {} to compute",
+            prompt.kept_tokens, prompt.computed_tokens
+        )),
+    }
+}
+
+fn table(report: &Report) -> Result<()> {
+    check(report)?;
+    output::line("")?;
+    output::line("positions           tokens  what")?;
+    for row in &report.layout {
+        let name = row.name.as_deref().unwrap_or_default();
+        let kept = if row.cache { "" } else { "  (computed every time)" };
+        let range = format!("{} .. {}", row.start, row.start + row.length);
+        output::line(&format!("{range:<18} {:>7}  {}{} {name}{kept}", row.length, "  ".repeat(row.depth), row.kind))?;
+    }
+    let Some(prompt) = &report.prompt else { return Ok(()) };
+    output::line("")?;
+    output::line("the prompt          tokens  from")?;
+    for row in &prompt.placed {
+        let range = format!("{} .. {}", row.start, row.start as usize + row.tokens);
+        output::line(&format!("{range:<18} {:>7}  {}", row.tokens, row.from))?;
+    }
+    Ok(())
+}
