@@ -1,7 +1,5 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
-mod rounds;
-
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ragstone_kernels::chat::Date;
@@ -15,7 +13,6 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use self::rounds::Gathered;
 use crate::assembler::Assembler;
 use crate::background::{Background, Chain, Precompute};
 use crate::calibration::{Blend, Blending, Known};
@@ -27,10 +24,10 @@ use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
-use crate::retrieval::Retriever;
+use crate::retrieval::{Retriever, Search};
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
-use crate::stream::{AnswerStream, Opened, deadline_after};
+use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
@@ -78,9 +75,8 @@ impl Pipeline {
 
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = self.store.epoch();
-        let gathering = self.gather(&question, found_in, deadline).instrument(tracing::info_span!("retrieve"));
-        let Gathered { passages, rounds, search_ms } = gathering.await?;
-        let retrieve_ms = if rounds.is_empty() { arrived.elapsed_ms() } else { search_ms };
+        let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
+        let retrieve_ms = arrived.elapsed_ms();
 
         let assembling = Stopwatch::start();
         let assemble = tracing::info_span!("assemble");
@@ -97,11 +93,9 @@ impl Pipeline {
 
         self.keep(&question, &segments, &mut sequence, found_in);
         let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
-        let mut report = report(&sequence, blend.blending, ttft);
+        let report = report(&sequence, blend.blending, ttft);
         record(&report);
         self.plans.remember(self.env.now_unix_ms(), &question.tenant, &report);
-        // They say what was asked, which plans do not.
-        report.rounds = rounds;
         let opened = |tokens| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
@@ -155,6 +149,31 @@ impl Pipeline {
     /// Whether a question of `caller` would be admitted now.
     pub(crate) fn check_room(&self, caller: Caller) -> Result<()> {
         self.admission.check_room(caller)
+    }
+
+    /// Passages in prompt order: inline documents first, then what the search found, best first.
+    async fn retrieve(&self, question: &Arc<Question>, deadline: Instant) -> Result<Vec<Passage>> {
+        let Input::Chat { messages, context: Some(context) } = &question.input else { return Ok(Vec::new()) };
+        let mut passages = inline(context, self.assembler.passages(question, deadline).await?);
+        let Some(collection) = &context.collection else { return Ok(passages) };
+        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
+        let top_k = context.top_k.unwrap_or(self.settings.top_k);
+        if top_k > 1000 {
+            return Err(Error::new(ErrorKind::InvalidInput, format!("top_k {top_k} must be at most 1000")));
+        }
+        let search = Search { collection: collection.clone(), query, top_k, caller: question.caller };
+        for hit in self.retriever.ask(search, remaining(deadline)?).await? {
+            let citation = Citation {
+                number: passages.len() + 1,
+                document_id: hit.passage.document_id,
+                title: hit.passage.title,
+                source: hit.passage.source,
+                text: hit.passage.text,
+                score: Some(hit.score),
+            };
+            passages.push(Passage { citation, tokens: hit.passage.token_ids });
+        }
+        Ok(passages)
     }
 
     async fn assemble(
@@ -341,7 +360,6 @@ fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
         tokens: prefill.account,
         loads: prefill.loads.clone(),
         late_misses: sequence.late_misses,
-        rounds: Vec::new(),
         blending,
         ratio: sequence.prefill.plan.ratio,
         selection_layer: (sequence.prefill.plan.blended_tokens > 0).then_some(sequence.prefill.plan.choosing.layer),

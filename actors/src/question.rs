@@ -14,8 +14,6 @@ use crate::prefill::Selection;
 const MAX_TENANT_BYTES: usize = 64;
 /// Answers to one request.
 pub const MAX_ANSWERS: usize = 16;
-/// Searches for one question.
-pub const MAX_ROUNDS: usize = 8;
 /// Tenants of one warm-up.
 const MAX_TENANTS: usize = 1024;
 
@@ -80,16 +78,6 @@ pub struct Context {
     pub top_k: Option<usize>,
     /// Documents given in the request; each is one passage.
     pub documents: Vec<InlineDocument>,
-    /// How many times to search, at most [`MAX_ROUNDS`]: from the second time on with the question and the beginning of an answer from what was
-    /// found so far. Ends where nothing new is found. `None`: once.
-    pub rounds: Option<usize>,
-    /// How long such a beginning is, in tokens; `None`: [`Context::ROUND_TOKENS`].
-    pub round_tokens: Option<usize>,
-}
-
-impl Context {
-    /// Tokens of a round's beginning of an answer, where nobody says: about a sentence.
-    pub const ROUND_TOKENS: usize = 32;
 }
 
 /// A document given in the request.

@@ -128,35 +128,10 @@ pub struct ReuseReport {
     /// known, the fastest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub in_tiers: Vec<InTier>,
-    /// Searches of a question that wanted several, in order.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub rounds: Vec<RoundReport>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
     /// Where the time to the first token went.
     pub ttft: Ttft,
-}
-
-/// One search of a question that wanted several.
-#[derive(Debug, Clone, Serialize)]
-pub struct RoundReport {
-    /// What was searched for.
-    pub query: String,
-    /// Passages that were found and were not in the prompt yet.
-    pub passages: usize,
-    /// What the search took, in milliseconds.
-    pub search_ms: f64,
-    /// What the beginning of an answer took that it searched with; `None` for the first.
-    pub partial: Option<PartialAnswer>,
-}
-
-/// The beginning of an answer, to search with.
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct PartialAnswer {
-    /// Where its prompt's KV came from.
-    pub tokens: TokenAccount,
-    /// From its prompt to its last token, in milliseconds.
-    pub ms: f64,
 }
 
 /// Where each prompt token's KV came from.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_kernels::sampling::{Sampled, SamplingParams};
+use ragstone_kernels::sampling::Sampled;
 use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -173,26 +173,18 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Text of an answer's tokens, up to a stop string.
-pub(crate) struct TextBuilder {
+struct TextBuilder {
     decoder: StreamDecoder,
     stop: StopFilter,
 }
 
 impl TextBuilder {
-    pub fn new(tokenizer: &Tokenizer, sampling: &SamplingParams) -> Self {
-        let decoder = tokenizer.stream(sampling.show_control);
-        Self { decoder, stop: StopFilter::new(sampling.stop.clone()) }
-    }
-
-    /// The text that is certain now, and whether a stop string ended it.
-    pub fn push(&mut self, id: u32) -> Result<(String, bool)> {
+    fn push(&mut self, id: u32) -> Result<(String, bool)> {
         let text = self.decoder.push(id)?;
         Ok(self.stop.push(&text))
     }
 
-    /// What was held back.
-    pub fn finish(&mut self) -> Result<(String, bool)> {
+    fn finish(&mut self) -> Result<(String, bool)> {
         let rest = self.decoder.finish()?;
         let (mut text, stopped) = self.stop.push(&rest);
         if !stopped {

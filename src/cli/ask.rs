@@ -20,9 +20,6 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
-    /// How many times to search: from the second time on with the question and the beginning of an answer
-    #[arg(long, value_name = "N")]
-    rounds: Option<usize>,
     /// Which stored KV may be used
     #[arg(long, value_enum, default_value_t = Reuse::Auto)]
     reuse: Reuse,
@@ -63,7 +60,7 @@ impl Args {
             "temperature": self.temperature,
             "stream": true,
             "stream_options": { "include_usage": true },
-            "ragstone": { "collection": self.collection, "reuse": reuse, "top_k": self.top_k, "rounds": self.rounds },
+            "ragstone": { "collection": self.collection, "reuse": reuse, "top_k": self.top_k },
         });
         if let Some(count) = self.max_tokens {
             request["max_tokens"] = json!(count);

@@ -51,11 +51,6 @@ pub fn reuse(report: &Value) -> String {
     if let Some(misses) = report["late_misses"].as_u64().filter(|misses| *misses > 0) {
         let _ = writeln!(out, "  late misses  {misses} (damaged or gone entries, computed again)");
     }
-    for (number, round) in (1..).zip(report["rounds"].as_array().into_iter().flatten()) {
-        let query = crate::cli::output::one_line(round["query"].as_str().unwrap_or_default(), 100);
-        let found = round["passages"].as_u64().unwrap_or(0);
-        let _ = writeln!(out, "  round {number}      {found} new for \"{query}\"");
-    }
     let _ = writeln!(out, "  first token  {}", ttft(&report["ttft"]));
     out
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, Reuse, check_tenant};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Env;
 use serde::Deserialize;
@@ -106,10 +106,6 @@ pub struct Extension {
     pub top_k: Option<usize>,
     /// Passages given in the request.
     pub documents: Vec<InlineDocument>,
-    /// Searches, each but the first with the beginning of an answer.
-    pub rounds: Option<usize>,
-    /// Tokens of such a beginning.
-    pub round_tokens: Option<usize>,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
     /// Whether the report says what would have happened without each tier.
@@ -127,8 +123,6 @@ impl Extension {
             collection: self.collection.take(),
             top_k: self.top_k,
             documents: std::mem::take(&mut self.documents),
-            rounds: self.rounds,
-            round_tokens: self.round_tokens,
         })
     }
 
@@ -141,15 +135,6 @@ impl Extension {
         }
         if self.top_k == Some(0) {
             return Err(Error::param("ragstone.top_k", "`top_k` must be at least 1"));
-        }
-        if self.rounds.is_some_and(|rounds| !(1..=MAX_ROUNDS).contains(&rounds)) {
-            return Err(Error::param("ragstone.rounds", format!("`rounds` must lie between 1 and {MAX_ROUNDS}")));
-        }
-        if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
-            return Err(Error::param("ragstone.rounds", "`rounds` search a `collection`; name one"));
-        }
-        if self.round_tokens == Some(0) {
-            return Err(Error::param("ragstone.round_tokens", "`round_tokens` must be at least 1"));
         }
         if self.deadline_s == Some(0) {
             return Err(Error::param("ragstone.deadline_s", "`deadline_s` must be at least 1"));
