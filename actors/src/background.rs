@@ -1,8 +1,9 @@
 //! Work behind the answers: filing fresh KV, computing the entries that later questions will want, and bringing back to the
 //! device what it lost.
 
+use std::collections::HashSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -26,6 +27,8 @@ use crate::worker::{Supervised, panic_text};
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.
 const MAX_WAITING: usize = 256;
+/// Chains among them: each is up to a prompt's length of work.
+const MAX_CHAINS: usize = 8;
 
 /// Nobody waits for background work; this bounds what a hung disk can hold up.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -35,8 +38,33 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(crate) struct Background {
     queue: mpsc::Sender<(Work, Pending)>,
     pending: Arc<watch::Sender<usize>>,
+    chains: Chains,
     runtime: Handle,
     workers: Arc<Workers>,
+}
+
+/// The chains that wait or are computed, by their last keys.
+#[derive(Clone, Default)]
+struct Chains(Arc<Mutex<HashSet<KvKey>>>);
+
+/// A chain's place among them.
+struct ChainPlace {
+    key: KvKey,
+    chains: Chains,
+}
+
+impl Chains {
+    /// Whether there is a place for it.
+    fn begin(&self, key: KvKey) -> bool {
+        let mut chains = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        chains.len() < MAX_CHAINS && chains.insert(key)
+    }
+}
+
+impl Drop for ChainPlace {
+    fn drop(&mut self) {
+        self.chains.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.key);
+    }
 }
 
 /// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
@@ -53,9 +81,8 @@ pub(crate) struct Precompute {
 /// The beginning of a prompt, to compute after exactly what stands before each of its segments.
 pub(crate) struct Chain {
     pub tenant: Arc<str>,
-    pub segments: Arc<[Segment]>,
-    /// The key of the last one.
-    pub key: KvKey,
+    /// Each with its key behind those before it.
+    pub segments: Vec<(KvKey, Segment)>,
     /// As a [`Precompute`]'s.
     pub found_in: u64,
 }
@@ -88,7 +115,7 @@ impl Precompute {
 /// One piece of work for the engine.
 enum Work {
     BehindRoot(Precompute),
-    Chain(Chain),
+    Chain(Chain, ChainPlace),
     /// And the store's epoch when it was lost.
     Restore(LostPath, u64),
 }
@@ -126,7 +153,7 @@ impl Background {
                 let done = async {
                     match wanted {
                         Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
-                        Work::Chain(wanted) => make_exact(&theirs, wanted).await,
+                        Work::Chain(wanted, _place) => make_exact(&theirs, wanted).await,
                         Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
                     }
                 };
@@ -142,7 +169,7 @@ impl Background {
                 }
             }
         });
-        Self { queue, pending: Arc::new(watch::Sender::new(0)), runtime, workers }
+        Self { queue, pending: Arc::new(watch::Sender::new(0)), chains: Chains::default(), runtime, workers }
     }
 
     /// Queues a passage; drops it where the queue is full.
@@ -150,9 +177,13 @@ impl Background {
         self.queue(Work::BehindRoot(wanted));
     }
 
-    /// Queues the beginning of a prompt; drops it where the queue is full.
+    /// Queues the beginning of a prompt; drops it where it is queued already, or enough others are: passages' own entries, which serve any
+    /// order, must not wait for hours.
     pub(crate) fn chain(&self, wanted: Chain) {
-        self.queue(Work::Chain(wanted));
+        let Some(key) = wanted.segments.last().map(|(key, _)| *key) else { return };
+        if self.chains.begin(key) {
+            self.queue(Work::Chain(wanted, ChainPlace { key, chains: self.chains.clone() }));
+        }
     }
 
     /// Queues a path that the device lost; drops it where the queue is full.
@@ -224,13 +255,23 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
     Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
 }
 
-/// Computes what no tier has of a chain, and files it.
+/// Computes what no tier has of a chain, and files it: segment by segment, each of which finds those before it, so that what is done stays
+/// done, and an answer that comes meanwhile waits for one of them at the most.
 async fn make_exact(workers: &Workers, wanted: Chain) -> Result<()> {
-    let last = wanted.segments.last().map(|last| last.tokens.clone()).unwrap_or_default();
-    if is_there(&workers.runner.store, wanted.key, last).await? {
-        return Ok(());
+    let store = &workers.runner.store;
+    let mut path = Vec::with_capacity(wanted.segments.len());
+    for (key, segment) in wanted.segments {
+        let tokens = segment.tokens.clone();
+        path.push(segment);
+        if store.epoch() != wanted.found_in {
+            // A passage of it may be gone.
+            return Ok(());
+        }
+        if !is_there(store, key, tokens).await? {
+            compute(workers, wanted.tenant.clone(), path.clone().into(), wanted.found_in).await?;
+        }
     }
-    compute(workers, wanted.tenant, wanted.segments, wanted.found_in).await.map(drop)
+    Ok(())
 }
 
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.

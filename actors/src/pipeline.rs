@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
 use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
@@ -232,7 +232,8 @@ impl Pipeline {
     fn learn(&self, ran: &Sequence) {
         let (prefill, prediction) = (&ran.prefill, ran.prefill.plan.prediction);
         let was_alone = prefill.compute_ms <= prefill.computing_ms * ALONE;
-        let as_planned = ran.late_misses == 0;
+        let lost = prefill.plan.segments.iter().any(|segment| segment.why == Why::LateMiss);
+        let as_planned = ran.late_misses == 0 && !lost;
         if let Some(prediction) = prediction.filter(|_| was_alone && as_planned) {
             self.store.costs().observe_prefill(&prediction, prefill.computing_ms);
         }
@@ -320,9 +321,11 @@ impl Pipeline {
         // It was looked up, so that its segments are in order.
         let Ok(prompt) = prompt_keys(self.store.fingerprint(), tenant, segments) else { return };
         let wanted = self.recurring.lock().unwrap_or_else(PoisonError::into_inner).note(&prompt, plan);
-        if let Some(key) = prompt[..wanted].last().and_then(|last| last.chain_key) {
-            let segments = segments[..wanted].into();
-            self.background.chain(Chain { tenant: tenant.clone(), segments, key, found_in });
+        let chain =
+            segments[..wanted].iter().zip(&prompt).filter_map(|(segment, at)| Some((at.chain_key?, segment.clone())));
+        let segments: Vec<_> = chain.collect();
+        if !segments.is_empty() {
+            self.background.chain(Chain { tenant: tenant.clone(), segments, found_in });
         }
     }
 }

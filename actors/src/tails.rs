@@ -58,7 +58,7 @@ impl Pipeline {
     /// other, and the next token comes to where the last one did.
     pub(crate) fn resume(&self, run: &Run, plan: &LoadPlan) -> Resume {
         let mut run = run.clone();
-        if plan.files_answer && run.options.reuse == ReuseMode::Auto {
+        if plan.blended_tokens == 0 && run.options.reuse == ReuseMode::Auto {
             // What was exact stays exact, though a passage's entry behind the root may have come since.
             run.options.reuse = ReuseMode::ExactOnly;
         }

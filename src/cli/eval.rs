@@ -81,7 +81,8 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
         encoder.map_err(|error| Error::internal(format!("loading the embedding model broke off: {error}")))??;
     // Another embedding model is another corpus, not an error: measuring is what this is for.
     let path = held.path().join(encoder.identity());
-    let corpus = Corpus::open(&path, Arc::new(RetrievalEncoder(encoder)), CorpusOptions::default()).await?;
+    let options = CorpusOptions { chunk_tokens: config.settings.chunk_tokens, ..CorpusOptions::default() };
+    let corpus = Corpus::open(&path, Arc::new(RetrievalEncoder(encoder)), options).await?;
     let bytes = std::fs::read(&args.dataset).map_err(|error| Error::io("cannot read", &args.dataset, &error))?;
     let collection = format!("set-{}", &hex(&Sha256::digest(&bytes))[..16]);
     let (ingesting, asking) = (Progress::new("ingesting passages", Unit::Items), Progress::new("asking", Unit::Items));

@@ -67,6 +67,9 @@ pub struct Journal {
     file: Option<(PathBuf, File)>,
 }
 
+/// What every journal begins with.
+const BEGINNING: &[u8] = b"{\"ragstone\":\"";
+
 impl Journal {
     /// Goes on with the journal at `path`, or begins it.
     ///
@@ -98,6 +101,12 @@ impl Journal {
     /// Takes what `bytes` hold, and says how many of them are whole lines.
     fn read(&mut self, bytes: &[u8], bound: &Bound, path: &Path) -> Result<usize> {
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        // A first line that was cut short begins as all do; anything else is somebody's file.
+        let begins = &bytes[..bytes.len().min(BEGINNING.len())];
+        if whole == 0 && !BEGINNING.starts_with(begins) {
+            let why = "not the journal of an evaluation; name another file, or remove it";
+            return Err(Error::invalid(format!("{}: {why}", path.display())));
+        }
         let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate();
         for (at, line) in lines {
             let wrong = |why: &str| Error::invalid(format!("{} line {}: {why}", path.display(), at + 1));

@@ -354,7 +354,9 @@ impl Kept {
         Some(OpenText { parent: *parent, tokens, layers })
     }
 
-    fn finish(self, plan: &LoadPlan, tokens: &[u32], compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {
+    fn finish(mut self, plan: &LoadPlan, tokens: &[u32], compute_ms: f64, rows_mean: usize) -> Vec<FreshSegment> {
+        // Parents first: what was added on the way stands before others.
+        self.segments.sort_by_key(|(index, _)| *index);
         if !self.is_finite {
             tracing::warn!("the model computed keys or values that are not finite: they are not kept");
             return Vec::new();

@@ -152,12 +152,18 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
         answer_after: asked.answer_after.clone(),
         map_prompt: asked.map_prompt.clone(),
     };
-    let mut lines = asked.answers.as_deref().map(Lines::create).transpose()?;
+    let outputs = [&asked.answers, &asked.resume, &args.plot].into_iter().flatten().chain([&args.dataset]);
+    let outputs: Vec<_> = outputs.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect();
+    if let Some(path) = outputs.iter().enumerate().find_map(|(at, path)| outputs[..at].contains(path).then_some(path)) {
+        return Err(Error::invalid(format!("{} is named twice; each file has a name of its own", path.display())));
+    }
     let (ragstone, _folder) = open(config).await?;
     let mut journal = match &asked.resume {
         Some(path) => Journal::open(path, &bound(&args.dataset, &ragstone, &options)?)?,
         None => Journal::default(),
     };
+    // Not before the journal was found to be of this run: a refusal loses nothing.
+    let mut lines = asked.answers.as_deref().map(Lines::create).transpose()?;
     let progress = Progress::new("answering", Unit::Items);
     let mut each = |step: Step<'_>| match step {
         Step::Asked { done, total } => {
@@ -167,14 +173,15 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
         Step::Answered(answered) => lines.as_mut().map_or(Ok(()), |lines| lines.write(answered)),
     };
     let report = answers(&ragstone, &items, &options, &mut journal, &mut each).await?;
-    ragstone.close().await?;
+    // The report first: what fails behind it costs no figures.
+    match args.json {
+        true => output::json(&report)?,
+        false => report.table().iter().try_for_each(|line| output::line(line))?,
+    }
     if let Some(path) = &args.plot {
         plot(path, &[quality(&report, asked.quality)])?;
     }
-    match args.json {
-        true => output::json(&report),
-        false => report.table().iter().try_for_each(|line| output::line(line)),
-    }
+    Ok(ragstone.close().await?)
 }
 
 /// What answers depend on beside question and variant.

@@ -13,6 +13,9 @@ use crate::cli::output;
 use crate::error::Result;
 use crate::progress::mebibytes;
 
+/// Tokens that go through a layer together.
+const CHUNK_TOKENS: u32 = 512;
+
 /// The node that is simulated.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Node {
@@ -71,7 +74,8 @@ impl Node {
     /// If the profile that was compiled in is malformed.
     pub fn costs(&self, grid: &CostGrid) -> Result<CostModel> {
         let mut costs = Costs::new(CostProfile::assumed()?).model();
-        costs.prefill.grid = grid.clone().into();
+        // As the engine computes them.
+        costs.prefill.grid = grid.in_chunks_of(CHUNK_TOKENS).into();
         for read in &self.read {
             costs.reads
                 [[Tier::Host, Tier::Disk, Tier::Object].iter().position(|tier| *tier == read.tier).unwrap_or(0)] =
@@ -123,7 +127,7 @@ pub fn table(report: &ServiceReport) -> Result<()> {
 
 fn line(at: &ServiceAtCapacity, row: &ServiceRow) -> String {
     let outcome = &row.outcome;
-    let blend = row.blend.map_or_else(|| "exact".to_owned(), |ratio| format!("{:.0}%", 100.0 * ratio));
+    let blend = row.blend.map_or_else(|| "exact".to_owned(), |ratio| super::percents(f64::from(ratio)));
     let bytes = |of: ragstone_storage::simulate::BytesIn| {
         let tier = |bytes| format!("{:.0}", mebibytes(bytes));
         format!("{}, {}, {}", tier(of.host), tier(of.disk), tier(of.object))

@@ -93,6 +93,16 @@ impl CostGrid {
         self.written.kv_bytes_per_token
     }
 
+    /// The same times, of prefills that go through a layer in chunks of at most so many tokens: longer ones are put together of those.
+    #[must_use]
+    pub fn in_chunks_of(&self, tokens: u32) -> Self {
+        let mut written = self.written.clone();
+        let kept = written.new_tokens.iter().filter(|new| **new <= tokens).count().max(1);
+        written.new_tokens.truncate(kept);
+        written.time_us.iter_mut().for_each(|row| row.truncate(kept));
+        Self { written }
+    }
+
     /// The longest prefill that was measured, in tokens.
     pub fn most_new_tokens(&self) -> u32 {
         self.written.new_tokens.last().copied().unwrap_or(1)

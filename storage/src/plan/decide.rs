@@ -98,7 +98,8 @@ pub(super) fn decide<'a>(
     }
     decision.prediction = Some(now);
     if is_known {
-        decision.in_tiers = by_tier(&parts(found, &decision.chosen), Share { ratio: decision.ratio, choosing }, costs);
+        // By r*: with the ratio that was raised because a tier is slow, that tier would always hide (CacheBlend, section 5.1).
+        decision.in_tiers = by_tier(&parts(found, &decision.chosen), Share { ratio, choosing }, costs);
     }
     decision
 }

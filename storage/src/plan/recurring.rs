@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use super::{LoadPlan, Source};
 use crate::key::KvKey;
-use crate::residency::SegmentResidency;
+use crate::residency::{SegmentKind, SegmentResidency};
 
 /// Chains that are remembered: between so many and twice as many.
 const REMEMBERED: usize = 1 << 14;
@@ -29,7 +29,8 @@ impl Recurring {
         };
         let mut wanted = 0;
         for (index, at) in prompt.iter().enumerate().skip(first) {
-            let Some(key) = at.chain_key else { continue };
+            // Text behind the passages is another with every prompt.
+            let Some(key) = at.chain_key.filter(|_| at.kind == SegmentKind::Passage) else { continue };
             let is_known = self.recent.remove(&key) | self.older.remove(&key);
             if is_known {
                 wanted = index + 1;
@@ -52,7 +53,7 @@ impl Recurring {
 mod tests {
     use super::*;
     use crate::plan::{PlanOptions, ReuseMode, plan};
-    use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind};
+    use crate::residency::{Candidate, CandidateKind, Residency};
     use crate::tier::Tier;
 
     /// A passage after those before it, with its standalone entry where it is to be blended.

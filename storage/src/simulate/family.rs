@@ -10,6 +10,7 @@ use super::Workload;
 use super::habit::{Bursts, Fresh, Habit, InTurns, Loop, Loops, Popular, Rotation, Sessions, Shuffled, Together};
 use super::random::Random;
 use crate::env::Env;
+use crate::residency::SegmentKind;
 use crate::{Error, Result};
 
 /// Requests of a family where nobody says how many.
@@ -97,9 +98,12 @@ impl Family {
         }
         let mut random = Random(Env::seeded(seed, 0));
         let mut habit = self.habit(requests, &mut random);
-        // The turns of one conversation are said nowhere else.
-        let mut workload =
-            if self == Self::Sessions { Workload::of_text() } else { Workload::new(self == Self::Tenants) };
+        // The turns of one conversation are said nowhere else: where there are conversations, nothing counts as a passage.
+        let has_turns = matches!(self, Self::Sessions | Self::Tenants | Self::Mix);
+        let mut workload = Workload::new(self == Self::Tenants);
+        if has_turns {
+            workload.kind = SegmentKind::Text;
+        }
         for request in 0..requests {
             let path = habit.path(request, &mut random);
             let segments: Vec<(u64, u32)> = path.into_iter().map(|label| (label, self.tokens(seed, label))).collect();

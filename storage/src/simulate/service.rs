@@ -265,10 +265,20 @@ impl<'a> Service<'a> {
             if tier == Tier::Device {
                 return None;
             }
+            // A blend does not read the layers that it computes anyway, unless the entry is to move to a faster tier.
+            let layers = self.costs.prefill.layers.max(1);
+            let from = if is_exact { 0 } else { plan.choosing.reads_from(plan.ratio, layers) };
+            if from >= layers {
+                return None;
+            }
+            let read = match tier {
+                Tier::Host => segment.bytes * u64::from(layers - from) / u64::from(layers),
+                _ => segment.bytes,
+            };
             let (parent, before) =
                 if is_exact { (segment.parent, segment.position) } else { (plan.root_key, root_tokens(residency)) };
             let entry = self.summary(Fresh { key, parent, tokens: segment.range.len() as u32, before });
-            Some(Load { tier, bytes: segment.bytes, entry, makes_room: !plan.is_well_kept_in(tier) })
+            Some(Load { tier, bytes: read, entry, makes_room: !plan.is_well_kept_in(tier) })
         };
         plan.segments.iter().filter_map(load).collect()
     }

@@ -69,6 +69,11 @@ fn what_hides_where_it_is_cheap_is_well_kept_there() {
     };
     assert_eq!(kept(1e6), [true, true, false]);
     assert_eq!(kept(1e3), [true, false, false], "100 ms of loads beside 50 of computation");
+    // Where the ratio rises until the loads hide, that is not the tier's merit.
+    let rising = PlanOptions { declines: false, ..options(Ratio::AtLeast(0.15)) };
+    let planned = plan(&found, &rising, Some(&costs(1e6, 1e3, 1.0))).unwrap();
+    assert!(planned.ratio > 0.3, "{}", planned.ratio);
+    assert!(!planned.is_well_kept_in(Tier::Disk), "{:?}", planned.in_tiers);
 }
 
 /// L(oad), B(lend) and C(ompute) of the passages, with the first letter of the tier.
