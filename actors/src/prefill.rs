@@ -93,6 +93,7 @@ pub struct Prefilled {
 pub type LayerBytes = (Vec<u8>, Vec<u8>);
 
 /// The KV of one segment as it was computed, in the store's form.
+#[derive(Clone)]
 pub struct FreshSegment {
     /// Its entry's key.
     pub key: KvKey,

@@ -39,10 +39,10 @@ class Unusable(Exception):
 
 
 class Environment:
-    """Folder `folder`, held by one run at a time."""
+    """Folder `folder`, held by one run at a time, with what `requirements` pins."""
 
-    def __init__(self, folder: Path):
-        self.folder = folder
+    def __init__(self, folder: Path, requirements: Path = REQUIREMENTS):
+        self.folder, self.requirements = folder, requirements
         self.python = folder / "venv" / "bin" / "python"
         self.log = folder / "log"
 
@@ -74,7 +74,7 @@ class Environment:
     def install(self) -> None:
         """Installs the engines, unless they are there for the same pins and the same processor."""
         wanted = {
-            "requirements": hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest(),
+            "requirements": hashlib.sha256(self.requirements.read_bytes()).hexdigest(),
             "cmake": CMAKE_ARGUMENTS,
             "python": sys.version.split()[0],
             "cpu_flags": cpu_flags(),
@@ -90,13 +90,14 @@ class Environment:
         if not any(shutil.which(compiler) for compiler in ("c++", "g++", "clang++")):
             raise Unusable("llama.cpp needs a C++ compiler: run ops/setup, then this again")
         stated.write_text(json.dumps(wanted, indent=2))
-        say(f"installing the engines into {self.folder} (once; several GB; compiling llama.cpp takes minutes)")
+        compiled = "; compiling llama.cpp takes minutes" if "llama-cpp-python" in self.requirements.read_text() else ""
+        say(f"installing the engines into {self.folder} (once; several GB{compiled})")
         venv = subprocess.run([sys.executable, "-m", "venv", self.folder / "venv"], capture_output=True, text=True)
         if venv.returncode != 0:
             raise Unusable("python3 cannot make a virtual environment: run ops/setup (python3-venv), then this again")
         pip = [self.python, "-m", "pip", "install", "--verbose", "--disable-pip-version-check", "--no-input"]
         # pip's cache may hold a llama.cpp that was compiled for another processor.
-        command = [*pip, "--no-cache-dir", "--requirement", REQUIREMENTS]
+        command = [*pip, "--no-cache-dir", "--requirement", self.requirements]
         settings = {
             "CMAKE_ARGS": CMAKE_ARGUMENTS,
             "CMAKE_BUILD_PARALLEL_LEVEL": os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(os.cpu_count() or 1)),
@@ -133,7 +134,7 @@ class Environment:
     def versions(self) -> dict[str, str]:
         """Installed versions of what the pins name."""
         script = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-        names = [line.split("==")[0] for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
+        names = [line.split("==")[0] for line in self.requirements.read_text().splitlines() if "==" in line]
         return json.loads(subprocess.run([self.python, "-c", script, *names], capture_output=True, check=True).stdout)
 
 

@@ -2,16 +2,18 @@
 
     python peers_models.py NAME FOLDER
 
-    FOLDER/hf/                    config.json and model.safetensors (bf16): transformers and ragstone
+    FOLDER/hf/                    config.json, model.safetensors (bf16) and a tokenizer: transformers, vLLM and ragstone
     FOLDER/bf16.gguf, q8_0.gguf   the same weights: llama.cpp
     FOLDER/reference.safetensors  tokens, and transformers' logits in f32 at a few positions, to check engines by
 
 The time does not depend on what the weights are, but the check does: they are large enough that every part of the
-forward pass shows in the logits, so that a wrong permutation or a missing bias is seen.
+forward pass shows in the logits, so that a wrong permutation or a missing bias is seen. Each token is a word
+(`peers_shapes.word`), so that a text has as many tokens as words in whatever engine.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from pathlib import Path
@@ -19,12 +21,13 @@ from pathlib import Path
 import gguf
 import torch
 import transformers
-from peers_shapes import MODELS, ModelShape
+from peers_shapes import MODELS, ModelShape, word
 from safetensors.torch import save_file
 
 SEED = 20260703
 CHECK_TOKENS = 64
 CHECK_POSITIONS = list(range(7, CHECK_TOKENS, 8))
+BOS, EOS = 1, 2
 
 # Names of one layer's tensors: Hugging Face's, llama.cpp's.
 LAYER_NAMES = {
@@ -55,8 +58,8 @@ def hf_config(shape: ModelShape) -> transformers.PretrainedConfig:
         rms_norm_eps=shape.rms_norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
         tie_word_embeddings=shape.tied,
-        bos_token_id=1,
-        eos_token_id=2,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
     )
 
 
@@ -115,7 +118,15 @@ def write_gguf(path: Path, shape: ModelShape, weights: dict[str, torch.Tensor], 
     writer.add_rope_dimension_count(shape.head_dim)
     writer.add_rope_freq_base(shape.rope_theta)
     writer.add_layer_norm_rms_eps(shape.rms_norm_eps)
-    writer.add_tokenizer_model("none")  # Ids go in, logits come out.
+    # What llama.cpp's server wants to write tokens as text. Ids go in: its own tokenizing is never asked for.
+    writer.add_tokenizer_model("llama")
+    writer.add_tokenizer_pre("default")
+    writer.add_token_list([f"▁{word(id)}" for id in range(shape.vocab)])
+    writer.add_token_scores([0.0] * shape.vocab)
+    writer.add_token_types([gguf.TokenType.NORMAL] * shape.vocab)
+    writer.add_bos_token_id(BOS)
+    writer.add_eos_token_id(EOS)
+    writer.add_add_bos_token(False)
     for name, weight in gguf_tensors(shape, weights):
         dtype = matrix if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(weight.numpy(), dtype), raw_dtype=dtype)
@@ -123,6 +134,19 @@ def write_gguf(path: Path, shape: ModelShape, weights: dict[str, torch.Tensor], 
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def write_tokenizer(folder: Path, shape: ModelShape) -> None:
+    """Writes a tokenizer of words between white space, with nothing around a text."""
+    vocabulary = {word(id): id for id in range(shape.vocab)}
+    tokenizer = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
+        "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": vocabulary, "unk_token": word(0)},
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    stated = {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": word(0), "model_max_length": shape.positions}
+    (folder / "tokenizer_config.json").write_text(json.dumps(stated))
 
 
 @torch.inference_mode()
@@ -148,6 +172,7 @@ def make(shape: ModelShape, folder: Path) -> None:
     say("writing safetensors")
     model.save_pretrained(folder / "hf", max_shard_size="100GB")
     (folder / "hf" / "generation_config.json").unlink(missing_ok=True)
+    write_tokenizer(folder / "hf", shape)
     weights = dict(model.named_parameters())  # A tied head is in it once.
     weights = {name: weight.detach() for name, weight in weights.items()}
     for kind in ("bf16", "q8_0"):

@@ -51,6 +51,11 @@ TINYLLAMA = ModelShape(
     layers=22, heads=32, kv_heads=4, head_dim=64, rms_norm_eps=1e-5, rope_theta=1e4, positions=32768, tied=False,
     qkv_bias=False,
 )  # fmt: skip
+def word(token: int) -> str:
+    """The text of a token of these models; words stand between spaces."""
+    return f"w{token}"
+
+
 MODELS = {shape.name: shape for shape in (QWEN, TINYLLAMA)}
 
 # Bytes a weight takes in memory, by the format an engine keeps it in; Q8_0 has a 2-byte scale for 32 weights,

@@ -5,7 +5,6 @@
 
 use std::time::Duration;
 
-use ragstone_actors::costs;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
@@ -19,8 +18,6 @@ use super::ttft::{self, Bench};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
-/// Prompts at a new speed that only teach.
-const LESSONS: usize = 3;
 /// Fixed ratios beside the floor.
 const RATIOS: [f32; 4] = [0.25, 0.4, 0.6, 0.8];
 /// Ways are measured in strides, so that none has the same one before it each round; prime, unlike the number of ways.
@@ -101,10 +98,7 @@ pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Rep
 fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Report> {
     let mut bench = Bench::new(options.prompt, load, AdmissionRule::Cost, runtime)?;
     bench.fill()?;
-    let progress = Progress::new("measuring this machine", Unit::Items);
-    let prefill = costs::measure(&bench.model, bench.disk.env(), &|done, total| progress.set(done, total))?;
-    bench.disk.costs().set_prefill(prefill);
-    drop(progress);
+    bench.disk.costs().set_prefill(bench.measure_costs()?);
     let choosing = options.prompt.selection.choosing(bench.model.config().layers);
     let ways = ways(options.prompt.ratio, choosing);
     let progress = Progress::new("measuring", Unit::Items);
@@ -113,7 +107,7 @@ fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Repo
     let mut errors = Vec::new();
     for (index, speed) in options.speeds.iter().enumerate() {
         slow_down(bench.disk.env(), &bench, *speed);
-        for _ in 0..LESSONS {
+        for _ in 0..ttft::LESSONS {
             sample(&mut bench, &PlanOptions::fixed(options.prompt.ratio, ReuseMode::Auto), &mut Samples::default())?;
         }
         let mut samples: Vec<Samples> = ways.iter().map(|_| Samples::default()).collect();
@@ -165,7 +159,7 @@ fn slow_down(env: &Env, bench: &Bench, gb_per_s: f64) {
 fn sample(bench: &mut Bench, options: &PlanOptions, samples: &mut Samples) -> Result<()> {
     let (store, segments) = (bench.disk.clone(), bench.prompt(true));
     let started = Stopwatch::start();
-    let (done, plan) = bench.prefill(&store, &segments, *options, false)?;
+    let ttft::Answered { done, plan, .. } = bench.prefill(&store, &segments, *options, false)?;
     argmax(&done.logits).ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
     let ttft_ms = started.elapsed_ms();
     // Tiers are read at the same time.

@@ -1,5 +1,6 @@
 //! Benchmarks that users can run: each measures its modes in one run, interleaved, and prints medians with their spread.
 
+mod bucket;
 pub mod controller;
 pub mod kernels;
 pub mod model;

@@ -1,32 +1,37 @@
 //! Time to first token of one prompt, by where its passages' KV comes from.
 //!
 //! The clock runs from the fused prompt's look-up to its first token, over the production fusor, store, device tier and prefill;
-//! no retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them.
+//! no retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them. Buckets are
+//! on loopback, in this process: one as fast as it goes, and one as slow as another region's.
 
-use std::path::Path;
+mod stores;
+
 use std::sync::Arc;
+use std::time::Duration;
 
+use ragstone_actors::costs;
 use ragstone_actors::eviction::{Evictor, Keep};
 use ragstone_actors::fusion::{Fuse, Fusor, ReadAhead};
-use ragstone_actors::prefill::{PrefillError, Prefilled, Prompt, Selection, prefill};
+use ragstone_actors::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
-use ragstone_storage::catalog::Catalog;
-use ragstone_storage::cost::{CostProfile, Costs};
-use ragstone_storage::entry::EntryShape;
+use ragstone_storage::cost::PrefillCost;
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::residency::{Segment, SegmentKind};
-use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
+use ragstone_storage::store::{AdmissionRule, KvStore};
+use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier, KeptSegment};
+use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
 use serde::Serialize;
 use tokio::runtime::Handle;
 
+use self::stores::Tiers;
+use super::bucket::{Bucket, Pace};
 use super::{QWEN_05B, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
@@ -36,6 +41,10 @@ const QUESTION_TOKENS: usize = 64;
 const TENANT: &str = "bench";
 /// As the engine cuts a prompt that is alone.
 const CHUNK_ROWS: usize = 512;
+/// Prompts that only teach what reads take.
+pub(super) const LESSONS: usize = 3;
+/// The slow bucket: 200 ms before each answer, 100 MB/s for all together.
+const SLOW: Pace = Pace { latency: Duration::from_millis(200), bytes_per_s: 100e6 };
 
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
@@ -70,6 +79,16 @@ pub struct ModeResult {
     pub loaded_bytes: u64,
     /// Tokens of the prompt that the last layer computed.
     pub computed_tokens: u32,
+    /// Median time of the look-up and the plan, which come before everything else.
+    pub look_up_ms_median: f64,
+    /// Median time that loads took, beside the computation.
+    pub load_ms_median: f64,
+    /// Median time that the computation took.
+    pub compute_ms_median: f64,
+    /// Median of what the plan predicted from the first load to the first token; NaN (null) where it predicts nothing.
+    pub predicted_ms_median: f64,
+    /// The time to the first token by what was predicted for that very prompt, the median of the runs.
+    pub of_predicted: f64,
 }
 
 /// Where a mode's KV lies, and how it is used.
@@ -83,7 +102,7 @@ enum Use {
 }
 
 /// `full` comes first: the others are divided by it.
-const MODES: [(&str, Use, Tier); 7] = [
+const MODES: [(&str, Use, Tier); 9] = [
     ("full", Use::Nothing, Tier::Host),
     ("exact_device", Use::Exact, Tier::Device),
     ("exact_host", Use::Exact, Tier::Host),
@@ -91,6 +110,8 @@ const MODES: [(&str, Use, Tier); 7] = [
     ("reuse_host", Use::Reuse, Tier::Host),
     ("blend_host", Use::Blend, Tier::Host),
     ("blend_disk", Use::Blend, Tier::Disk),
+    ("blend_bucket", Use::Blend, Tier::Bucket),
+    ("blend_slow_bucket", Use::Blend, Tier::SlowBucket),
 ];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,6 +120,9 @@ enum Tier {
     Device,
     Host,
     Disk,
+    /// [`Bench::buckets`], in this order.
+    Bucket,
+    SlowBucket,
 }
 
 /// One measured run.
@@ -107,13 +131,34 @@ struct Run {
     load_wait_ms: f64,
     loaded_bytes: u64,
     computed_tokens: u32,
+    look_up_ms: f64,
+    load_ms: f64,
+    compute_ms: f64,
+    predicted_ms: f64,
 }
 
-/// Measures every mode. Needs about 3 GiB of memory and 300 MiB in the system's temporary folder.
+/// A prompt that was computed.
+pub(super) struct Answered {
+    pub done: Prefilled,
+    /// As it was made, before anything was loaded.
+    pub plan: LoadPlan,
+    /// Time that finding and planning it took, in milliseconds.
+    pub look_up_ms: f64,
+}
+
+/// Measures every mode. Needs about 3.5 GiB of memory and 300 MiB in the system's temporary folder.
 pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
+    let (fast, slow) = (Bucket::start(None)?, Bucket::start(Some(SLOW))?);
+    let buckets = [fast.options(), slow.options()];
     let handle = Handle::current();
-    let measured =
-        tokio::task::spawn_blocking(move || Bench::new(options, load, AdmissionRule::Always, handle)?.run()).await;
+    let work = move || {
+        let mut bench = Bench::new(options, load, AdmissionRule::Always, handle)?;
+        bench.open_buckets(&buckets)?;
+        bench.run()
+    };
+    let measured = tokio::task::spawn_blocking(work).await;
+    fast.stop().await;
+    slow.stop().await;
     measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
 }
 
@@ -126,11 +171,13 @@ pub(super) struct Bench {
     host: KvStore,
     /// A host tier without room: every run reads the disk.
     pub disk: KvStore,
+    /// Object storage alone, a store each.
+    buckets: Vec<KvStore>,
     root: Segment,
     passages: Vec<Segment>,
     question: Segment,
     runtime: Handle,
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
 }
 
 impl Bench {
@@ -158,10 +205,10 @@ impl Bench {
         let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
         let env = Env::system_with_seed(options.seed);
-        let open = |name: &str, host_bytes, admission| {
-            open_store(&folder.path().join(name), (host_bytes, admission), &model, options.seed, &env)
-        };
-        let (host, disk) = (open("host", 4 << 30, AdmissionRule::Always)?, open("disk", 0, admission)?);
+        let open = |name: &str, tiers| stores::open(&folder.path().join(name), tiers, &model, options.seed, &env);
+        let host = Tiers { host_bytes: 4 << 30, disk_bytes: 4 << 30, object: None, admission: AdmissionRule::Always };
+        let disk = Tiers { host_bytes: 0, admission, ..host.clone() };
+        let (host, disk) = (open("host", host)?, open("disk", disk)?);
         let segment = |kind, length: usize| {
             let tokens: Vec<u32> = (0..length).map(|_| (env.random_u64() % u64::from(vocabulary)) as u32).collect();
             Segment { kind, tokens: tokens.into() }
@@ -169,11 +216,41 @@ impl Bench {
         let root = segment(SegmentKind::Root, ROOT_TOKENS);
         let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();
         let question = segment(SegmentKind::Question, question_tokens);
-        Ok(Self { options, model, pool, device, host, disk, root, passages, question, runtime, _folder: folder })
+        let buckets = Vec::new();
+        Ok(Self { options, model, pool, device, host, disk, buckets, root, passages, question, runtime, folder })
+    }
+
+    /// Adds stores that have nothing but a bucket.
+    fn open_buckets(&mut self, buckets: &[ObjectOptions]) -> Result<()> {
+        for (index, bucket) in buckets.iter().enumerate() {
+            let object: Arc<dyn SharedTier> =
+                Arc::new(ObjectTier::open(bucket, *self.host.fingerprint(), self.host.env().clone())?);
+            let tiers = Tiers { host_bytes: 0, disk_bytes: 0, object: Some(object), admission: AdmissionRule::Always };
+            let folder = self.folder.path().join(format!("bucket-{index}"));
+            self.buckets.push(stores::open(&folder, tiers, &self.model, self.options.seed, self.host.env())?);
+        }
+        Ok(())
+    }
+
+    /// What this machine takes for prefills.
+    pub fn measure_costs(&self) -> Result<PrefillCost> {
+        let progress = Progress::new("measuring this machine", Unit::Items);
+        Ok(costs::measure(&self.model, self.host.env(), &|done, total| progress.set(done, total))?)
     }
 
     fn run(mut self) -> Result<Vec<ModeResult>> {
         self.fill()?;
+        let prefill = self.measure_costs()?;
+        for store in [&self.host, &self.disk].into_iter().chain(&self.buckets) {
+            store.costs().set_prefill(prefill.clone());
+        }
+        let progress = Progress::new("learning what reads take", Unit::Nothing);
+        progress.tick();
+        for tier in [Tier::Disk, Tier::Bucket, Tier::SlowBucket] {
+            for _ in 0..LESSONS {
+                self.measure_one(Use::Blend, tier)?;
+            }
+        }
         let progress = Progress::new("measuring", Unit::Items);
         let mut runs: Vec<Vec<Run>> = MODES.iter().map(|_| Vec::new()).collect();
         let total = (self.options.runs * MODES.len()) as u64;
@@ -204,16 +281,26 @@ impl Bench {
     }
 
     fn keep(&mut self, segments: &[Segment]) -> Result<()> {
-        for store in [self.host.clone(), self.disk.clone()] {
-            let options = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
-            let (done, _) = self.prefill(&store, segments, options, false)?;
-            let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
-            let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
-            let keep = Keep { tenant: TENANT.into(), segments: done.fresh, planned_in: store.epoch() };
-            self.runtime.block_on(evictor.handle(keep))?;
-            store.drain(std::time::Duration::from_secs(60));
+        let exact = PlanOptions::fixed(0.0, ReuseMode::ExactOnly);
+        let (host, disk) = (self.host.clone(), self.disk.clone());
+        let fresh = self.prefill(&host, segments, exact, false)?.done.fresh;
+        // Buckets are filled with what the host tier is: computing it for each would take minutes.
+        self.buckets.iter().try_for_each(|bucket| self.file(bucket, fresh.clone()))?;
+        self.file(&host, fresh)?;
+        let fresh = self.prefill(&disk, segments, exact, false)?.done.fresh;
+        self.file(&disk, fresh)
+    }
+
+    fn file(&self, store: &KvStore, segments: Vec<FreshSegment>) -> Result<()> {
+        let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
+        let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
+        let keep = Keep { tenant: TENANT.into(), segments, planned_in: store.epoch() };
+        self.runtime.block_on(evictor.handle(keep))?;
+        if store.drain(Duration::from_secs(60)) {
+            Ok(())
+        } else {
+            Err(Error::internal("the entries were not written within a minute"))
         }
-        Ok(())
     }
 
     /// The prompt, its passages in the order they were computed in or in the reverse one.
@@ -234,21 +321,32 @@ impl Bench {
         };
         let segments = self.prompt(matches!(using, Use::Reuse | Use::Blend));
         let store = match tier {
-            Tier::Disk => self.disk.clone(),
-            Tier::Host | Tier::Device => self.host.clone(),
+            Tier::Host | Tier::Device => &self.host,
+            Tier::Disk => &self.disk,
+            Tier::Bucket => &self.buckets[0],
+            Tier::SlowBucket => &self.buckets[1],
         };
+        let store = store.clone();
         let started = Stopwatch::start();
         let choosing = self.options.selection.choosing(self.model.config().layers);
         let options = PlanOptions { choosing, ..PlanOptions::fixed(ratio, reuse) };
-        let (done, _) = self.prefill(&store, &segments, options, tier == Tier::Device)?;
+        let Answered { done, plan, look_up_ms } = self.prefill(&store, &segments, options, tier == Tier::Device)?;
         let first = argmax(&done.logits);
         let ttft_ms = started.elapsed_ms();
         first.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
+        if let Some(prediction) = plan.prediction.filter(|_| using == Use::Blend) {
+            store.costs().observe_prefill(&prediction, done.computing_ms);
+        }
         Ok(Run {
             ttft_ms,
             load_wait_ms: done.load_wait_ms,
             loaded_bytes: done.loads.iter().map(|load| load.bytes).sum(),
             computed_tokens: done.account.computed + done.account.recomputed,
+            look_up_ms,
+            // Tiers are read at the same time.
+            load_ms: done.loads.iter().map(|load| load.ms).fold(0.0, f64::max),
+            compute_ms: done.computing_ms,
+            predicted_ms: plan.prediction.map_or(f64::NAN, |prediction| prediction.total_ms),
         })
     }
 
@@ -259,13 +357,15 @@ impl Bench {
         segments: &[Segment],
         options: PlanOptions,
         on_device: bool,
-    ) -> Result<(Prefilled, LoadPlan)> {
+    ) -> Result<Answered> {
+        let started = Stopwatch::start();
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor::new(store, device, runtime, ReadAhead::default()));
         let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
+        let look_up_ms = started.elapsed_ms();
         let prefix = fused.plan.device_tokens() as usize;
         let begun = self.device.begin(fused.device.as_ref(), prefix, tokens.len(), true);
         let (mut table, copy) = begun.map_err(|why| Error::internal(format!("the pool is too small: {why:?}")))?;
@@ -296,7 +396,7 @@ impl Bench {
             let path = KeptSegment::path_of(&fused.plan, &tokens);
             drop(self.device.keep(seen, &path, &mut table, 1.0));
         }
-        Ok((done, fused.plan))
+        Ok(Answered { done, plan: fused.plan, look_up_ms })
     }
 
     /// Bytes of one layer of a passage.
@@ -308,6 +408,7 @@ impl Bench {
 
     fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {
         let times = Spread::of(runs.iter().map(|run| run.ttft_ms));
+        let median = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of)).median;
         ModeResult {
             mode,
             prompt_tokens: self.options.prompt_tokens,
@@ -316,38 +417,14 @@ impl Bench {
             runs: runs.len(),
             ttft_ms_min: times.least,
             ttft_ms_max: times.greatest,
-            load_wait_ms_median: Spread::of(runs.iter().map(|run| run.load_wait_ms)).median,
+            load_wait_ms_median: median(|run| run.load_wait_ms),
             loaded_bytes: runs.last().map_or(0, |run| run.loaded_bytes),
             computed_tokens: runs.last().map_or(0, |run| run.computed_tokens),
+            look_up_ms_median: median(|run| run.look_up_ms),
+            load_ms_median: median(|run| run.load_ms),
+            compute_ms_median: median(|run| run.compute_ms),
+            predicted_ms_median: median(|run| run.predicted_ms),
+            of_predicted: median(|run| run.ttft_ms / run.predicted_ms),
         }
     }
-}
-
-fn open_store(
-    folder: &Path,
-    (host_bytes, admission): (u64, AdmissionRule),
-    model: &Model,
-    seed: u64,
-    env: &Env,
-) -> Result<KvStore> {
-    let catalog = Arc::new(Catalog::open(&folder.join("catalog"), env)?);
-    let identity = ModelIdentity {
-        config: QWEN_05B.as_bytes(),
-        tokenizer: b"none",
-        weights: Weights::Seed(seed),
-        arithmetic: &model.arithmetic().to_string(),
-        kv_dtype: model.kv_layout().dtype,
-        positional: "rope",
-    };
-    let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: PolicyKind::Lru };
-    let options = StoreOptions {
-        host: tier(host_bytes),
-        disk: tier(4 << 30),
-        object: None,
-        shape: EntryShape::of(&model.kv_layout()),
-        admission,
-        costs: Costs::new(CostProfile::assumed()?),
-    };
-    let fingerprint = fingerprint(&identity, None, None)?;
-    Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
 }

@@ -186,15 +186,22 @@ fn print_ttft(results: &[ttft::ModeResult], json: bool) -> Result<()> {
     if json {
         return output::json(&results);
     }
-    output::line("mode            TTFT ms (min .. max)            of full   waited ms   computed   loaded MiB")?;
+    output::line(
+        "mode                   TTFT ms (min .. max)          of full   of predicted   look-up ms   load ms   compute ms   \
+         waited ms   computed   loaded MiB",
+    )?;
     for result in results {
         output::line(&format!(
-            "{:<13} {:>9.1} ({:>8.1} .. {:>8.1}) {:>9.3} {:>11.1} {:>10} {:>12.1}",
+            "{:<18} {:>10.1} ({:>8.1} .. {:>8.1}) {:>9.3} {:>14} {:>12.1} {:>9.1} {:>12.1} {:>11.1} {:>10} {:>12.1}",
             result.mode,
             result.ttft_ms_median,
             result.ttft_ms_min,
             result.ttft_ms_max,
             result.ratio_to_full,
+            if result.of_predicted.is_nan() { "-".into() } else { format!("{:.3}", result.of_predicted) },
+            result.look_up_ms_median,
+            result.load_ms_median,
+            result.compute_ms_median,
             result.load_wait_ms_median,
             result.computed_tokens,
             result.loaded_bytes as f64 / f64::from(1 << 20),
