@@ -53,6 +53,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         answers: generation.answers,
         reuse: generation.extension.reuse,
         explain: generation.extension.explain,
+        drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,
         tenant: std::mem::take(&mut generation.extension.tenant),

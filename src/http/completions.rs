@@ -84,6 +84,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             answers: generation.answers,
             reuse: extension.reuse,
             explain: extension.explain,
+            drafts: generation.drafts,
             selection: None,
             root: RootCut::Whole,
             tenant: extension.tenant,

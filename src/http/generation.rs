@@ -35,6 +35,7 @@ const TAKEN: &[&str] = &[
     "frequency_penalty",
     "presence_penalty",
     "logit_bias",
+    "speculative.n_max",
     "n",
     "best_of",
     "tool_choice",
@@ -89,6 +90,8 @@ pub struct Generation {
     pub sampling: SamplingParams,
     /// Choices in the answer.
     pub answers: usize,
+    /// Most tokens of a draft, where the request says.
+    pub drafts: Option<usize>,
     pub stream: bool,
     /// Send the token counts in a chunk of their own.
     pub include_usage: bool,
@@ -190,6 +193,8 @@ impl Generation {
             return Err(Error::param("max_tokens", "`max_tokens` must be at least 1"));
         }
         let answers = choices(fields)?;
+        // As llama.cpp names it; what the answer is does not depend on it.
+        let drafts = fields.take("speculative.n_max")?;
         let sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
@@ -199,6 +204,7 @@ impl Generation {
         Ok(Self {
             sampling,
             answers,
+            drafts,
             stream,
             include_usage: stream && options.include_usage == Some(true),
             extension,

@@ -88,6 +88,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
         answers: 1,
         reuse,
+        drafts: None,
         explain: false,
         selection: None,
         root: RootCut::Whole,
