@@ -1,6 +1,7 @@
 //! Benchmarks that users can run: each measures its modes in one run, interleaved, and prints medians with their spread.
 
 pub mod controller;
+pub mod drafts;
 pub mod kernels;
 pub mod model;
 pub mod serve;
