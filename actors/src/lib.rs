@@ -48,7 +48,7 @@ pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
 pub use ragstone::{Folders, Progress, Ragstone};
-pub use report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+pub use report::{Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
 pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;
 pub use status::Status;

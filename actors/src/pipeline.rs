@@ -17,7 +17,7 @@ use crate::assembler::Assembler;
 use crate::background::{Background, Chain, Precompute};
 use crate::calibration::{Blend, Blending, Known};
 use crate::caller::Caller;
-use crate::engine::{DecodeSpec, Decoded, Engine, Urgency};
+use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::{Evictor, Keep};
 use crate::plans::Plans;
@@ -63,7 +63,10 @@ struct Passage {
 }
 
 /// A prefilled sequence that decodes now.
-type Sequence = Ran<Vec<mpsc::Receiver<Decoded>>>;
+type Sequence = Ran<Vec<Output>>;
+
+/// Where an answer comes out, and what came of its drafts.
+type Output = (mpsc::Receiver<Decoded>, Arc<DraftCounts>);
 
 impl Pipeline {
     /// Answers `question`, as often as it wants. Returns when its first token is there.
@@ -96,18 +99,19 @@ impl Pipeline {
         let report = report(&sequence, blend.blending, ttft);
         record(&report);
         self.plans.remember(self.env.now_unix_ms(), &question.tenant, &report);
-        let opened = |tokens| Opened {
+        let opened = |(tokens, drafts): Output| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
             prompt_tokens: prompt_tokens as u32,
             report: report.clone(),
             tokens,
+            drafts,
             stop: question.sampling.stop.clone(),
             show_control: question.sampling.show_control,
             deadline,
             admission: admission.clone(),
         };
-        let stream = |tokens| AnswerStream::new(opened(tokens), self.assembler.tokenizer().clone());
+        let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
         Ok(sequence.outputs.into_iter().map(stream).collect())
     }
 
@@ -282,7 +286,7 @@ impl Pipeline {
         index: usize,
         prompt: &[u32],
         max_tokens: usize,
-    ) -> (DecodeSpec, mpsc::Receiver<Decoded>) {
+    ) -> (DecodeSpec, Output) {
         let sampling = &question.sampling;
         let max_tokens = max_tokens.max(1);
         let (output, tokens) = mpsc::channel(max_tokens.saturating_add(1));
@@ -291,7 +295,10 @@ impl Pipeline {
         // Answers to one question must differ where chance decides.
         let sampling = SamplingParams { seed: sampling.seed.wrapping_add(index as u64), ..sampling.clone() };
         let sampler = Sampler::answering(sampling, prompt, &end_tokens);
-        (DecodeSpec { sampler, max_tokens, end_tokens, file: None, resume: None, is_begun: false, output }, tokens)
+        let lookup = self.settings.lookup(question.drafts);
+        let counts = lookup.counts.clone();
+        let (file, resume, is_begun) = (None, None, false);
+        (DecodeSpec { sampler, max_tokens, end_tokens, lookup, file, resume, is_begun, output }, (tokens, counts))
     }
 
     /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
@@ -369,6 +376,7 @@ fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
         predicted: sequence.prefill.plan.prediction,
         without: sequence.without.clone(),
         in_tiers: sequence.prefill.plan.in_tiers.clone(),
+        drafts: None,
         segments: SegmentReport::all(&sequence.prefill.plan),
         ttft: Ttft {
             look_up_ms: sequence.look_up_ms,

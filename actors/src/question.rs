@@ -28,6 +28,9 @@ pub struct Question {
     pub answers: usize,
     /// Which stored KV may serve this request.
     pub reuse: Reuse,
+    /// Most tokens of a draft, at most as many as the settings have; 0: none, `None`: as the settings have it. What the answers are does not
+    /// depend on it.
+    pub drafts: Option<usize>,
     /// Which tokens of blended passages are recomputed; `None`, as the settings have it, but where the choice is measured.
     pub selection: Option<Selection>,
     /// Whether the report says what would have happened without each tier.

@@ -6,6 +6,7 @@ use ragstone_storage::tier::Tier;
 use serde::Serialize;
 
 use crate::calibration::Blending;
+use crate::engine::DraftCounts;
 
 /// One item of an answer's stream.
 #[derive(Debug, Clone)]
@@ -128,6 +129,9 @@ pub struct ReuseReport {
     /// known, the fastest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub in_tiers: Vec<InTier>,
+    /// Tokens of the answer that were drafted by look-up; `None` before it ended, and where none were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drafts: Option<Drafts>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
     /// Where the time to the first token went.
@@ -145,6 +149,25 @@ pub struct TokenAccount {
     pub recomputed: u32,
     /// Not stored anywhere: computed in full. The question always is.
     pub computed: u32,
+}
+
+/// What came of drafting an answer's tokens (see [`Settings::num_speculative_tokens`](crate::Settings::num_speculative_tokens)).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Drafts {
+    /// Tokens that were verified beside those that were drawn.
+    pub drafted: u32,
+    /// Those that were right: so many steps of the engine were saved.
+    pub accepted: u32,
+    /// Their share.
+    pub accepted_share: f32,
+}
+
+impl Drafts {
+    /// `None` where nothing was drafted.
+    pub(crate) fn of(counts: &DraftCounts) -> Option<Self> {
+        let (drafted, accepted) = counts.get();
+        (drafted > 0).then(|| Self { drafted, accepted, accepted_share: accepted as f32 / drafted as f32 })
+    }
 }
 
 /// What was loaded from one tier.

@@ -1,5 +1,6 @@
 //! What an operator can set, with defaults that work on a laptop.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
@@ -10,11 +11,14 @@ use ragstone_storage::store::AdmissionRule;
 use ragstone_storage::tier::object::{Codec, ConnectionOptions, ObjectOptions};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::EngineOptions;
+use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
+
+/// The longest draft, and the longest end that is looked up, in tokens.
+const MOST_DRAFTED: usize = 64;
 
 /// Capacities, limits and defaults of the running service. Sizes are in bytes, and may be given with a unit ([`size`]).
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -83,6 +87,13 @@ pub struct Settings {
     /// What a step of the engine may take while answers run, in milliseconds: the most that is to pass between two of their tokens
     /// while other prompts are prefilled. 0: about twice what it takes without those.
     pub inter_token_ms: u64,
+    /// Most tokens of an answer that are drafted and verified in one step, found by looking up where the answer's end stood before in prompt
+    /// and answer; 0: none. Answers stay the same, token for token.
+    pub num_speculative_tokens: usize,
+    /// Fewest tokens at the answer's end that must have stood before.
+    pub prompt_lookup_min: usize,
+    /// Tokens at the answer's end that are compared: the place where most of them stood is drafted from.
+    pub prompt_lookup_max: usize,
     /// How often a waiting prompt may be overtaken by others of its tenant that have more of their tokens cached. 0: first come,
     /// first served.
     pub reorder_window: u32,
@@ -136,6 +147,9 @@ impl Default for Settings {
             max_queued: 128,
             max_batch: 80,
             inter_token_ms: 0,
+            num_speculative_tokens: 7,
+            prompt_lookup_min: 2,
+            prompt_lookup_max: 5,
             reorder_window: 32,
             load_timeout_ms: 5000,
             deadline_s: 120,
@@ -168,6 +182,15 @@ impl Settings {
         }
         if self.threads.is_some_and(|threads| threads > 1024) {
             return bad("threads", "must be at most 1024; more than there are cores only costs time");
+        }
+        if self.num_speculative_tokens > MOST_DRAFTED {
+            return bad("num_speculative_tokens", &format!("must be at most {MOST_DRAFTED}"));
+        }
+        if self.prompt_lookup_min == 0 || self.prompt_lookup_min > self.prompt_lookup_max {
+            return bad("prompt_lookup_min", "must be at least 1, and at most `prompt_lookup_max`");
+        }
+        if self.prompt_lookup_max > MOST_DRAFTED {
+            return bad("prompt_lookup_max", &format!("must be at most {MOST_DRAFTED}"));
         }
         if self.top_k > 1000 {
             return bad("top_k", "must be at most 1000");
@@ -217,6 +240,13 @@ impl Settings {
             reorder_window: self.reorder_window,
             load_deadline: Duration::from_millis(self.load_timeout_ms),
         }
+    }
+
+    /// How drafts of an answer are made, of `most` tokens at most where the question says.
+    pub fn lookup(&self, most: Option<usize>) -> Lookup {
+        let most = self.num_speculative_tokens.min(most.unwrap_or(usize::MAX));
+        let (least_match, most_match) = (self.prompt_lookup_min, self.prompt_lookup_max);
+        Lookup { most, least_match, most_match, counts: Arc::default() }
     }
 
     /// The age at which entries leave the bucket; `None`: none leaves for its age.

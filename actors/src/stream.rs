@@ -8,9 +8,11 @@ use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use crate::engine::Decoded;
+use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
-use crate::report::{Alternative, Answer, Citation, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+use crate::report::{
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage,
+};
 use crate::turns::Place;
 
 /// An answer whose prompt is prefilled. Dropping it cancels the request.
@@ -21,6 +23,7 @@ pub struct AnswerStream {
     pub prompt_tokens: u32,
     report: ReuseReport,
     tokens: mpsc::Receiver<Decoded>,
+    drafts: Arc<DraftCounts>,
     text: TextBuilder,
     tokenizer: Arc<Tokenizer>,
     completion_tokens: u32,
@@ -38,6 +41,7 @@ pub(crate) struct Opened {
     pub prompt_tokens: u32,
     pub report: ReuseReport,
     pub tokens: mpsc::Receiver<Decoded>,
+    pub drafts: Arc<DraftCounts>,
     pub stop: Vec<String>,
     /// Whether control tokens show in the text.
     pub show_control: bool,
@@ -52,6 +56,7 @@ impl AnswerStream {
             prompt_tokens: opened.prompt_tokens,
             report: opened.report,
             tokens: opened.tokens,
+            drafts: opened.drafts,
             text: TextBuilder { decoder: tokenizer.stream(opened.show_control), stop: StopFilter::new(opened.stop) },
             tokenizer,
             completion_tokens: 0,
@@ -142,6 +147,7 @@ impl AnswerStream {
         self.tokens.close();
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
+        self.report.drafts = Drafts::of(&self.drafts);
         self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report: self.report.clone() })));
     }
 

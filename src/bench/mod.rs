@@ -2,6 +2,7 @@
 
 mod bucket;
 pub mod controller;
+pub mod drafts;
 pub mod kernels;
 pub mod model;
 pub mod serve;

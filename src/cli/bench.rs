@@ -1,5 +1,6 @@
 //! `ragstone bench`
 
+mod drafts;
 mod serve;
 
 use ragstone_actors::calibration::Blend;
@@ -101,6 +102,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Tokens a second of answers that quote their prompt, and of others, with drafts by look-up and without; random weights of
+    /// Qwen2.5-0.5B's shape, and answers that are prescribed
+    Drafts(drafts::Args),
     /// What clients of the whole service meet, through HTTP; random weights of Qwen2.5-0.5B's shape. Takes minutes, and 1 GB of
     /// the temporary folder
     Serve(Box<serve::Args>),
@@ -162,6 +166,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let report = blocking(move || model::measure(folder.as_deref(), load, &options)).await?;
             print_model(&report, json)
         }
+        Command::Drafts(args) => drafts::run(config, args).await,
         Command::Serve(args) => serve::run(config, *args).await,
     }
 }

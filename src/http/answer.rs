@@ -11,13 +11,13 @@ use bytes::Bytes;
 use futures::future::try_join_all;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
-use ragstone_actors::{AnswerStream, Citation, Event, Finish, Question, TokenEvent};
+use ragstone_actors::{Answer, AnswerStream, Citation, Event, Finish, Question, TokenEvent};
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
 
 use super::error::body;
-use super::shape::Shape;
+use super::shape::{Shape, usage};
 use crate::error::Result;
 use crate::service::{InFlight, State};
 
@@ -25,6 +25,8 @@ use crate::service::{InFlight, State};
 pub struct Asked {
     pub question: Question,
     pub shape: Shape,
+    /// Answers that are returned, where they are whole.
+    pub choices: usize,
     pub stream: bool,
     pub include_usage: bool,
 }
@@ -37,7 +39,9 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
     let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
     if !asked.stream {
         let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
-        return Ok(HttpResponse::Ok().json(shape.answers(&whole)));
+        let mut json = shape.answers(&best(&whole, asked.choices));
+        json["usage"] = usage(whole.iter().map(|answer| &answer.finish));
+        return Ok(HttpResponse::Ok().json(json));
     }
     let events = Events::new(answers, shape, asked.include_usage);
     let (sender, received) = mpsc::channel(SENT_AHEAD);
@@ -48,6 +52,21 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
         .insert_header((CACHE_CONTROL, "no-cache"))
         .insert_header(("x-accel-buffering", "no"))
         .streaming(sent(received, finished, InFlight::of(request))))
+}
+
+/// The `count` answers whose tokens are the likeliest in the mean, best first: OpenAI's `best_of`. All of them as they are where no more
+/// are there. An answer without a token says nothing, and is the last.
+fn best(answers: &[Answer], count: usize) -> Vec<Answer> {
+    if answers.len() <= count {
+        return answers.to_vec();
+    }
+    let likelihood = |answer: &Answer| {
+        let sum: f64 = answer.tokens.iter().map(|token| f64::from(token.logprob)).sum();
+        if answer.tokens.is_empty() { f64::NEG_INFINITY } else { sum / answer.tokens.len() as f64 }
+    };
+    let mut ranked: Vec<&Answer> = answers.iter().collect();
+    ranked.sort_by(|a, b| likelihood(b).total_cmp(&likelihood(a)));
+    ranked.into_iter().take(count).cloned().collect()
 }
 
 /// Events that wait for a client that reads slower than the model writes.
@@ -171,4 +190,27 @@ impl Events {
 fn events(index: usize, answer: AnswerStream) -> BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)> {
     let next = move |mut answer: AnswerStream| async move { answer.next().await.map(|event| ((index, event), answer)) };
     futures::stream::unfold(answer, next).boxed()
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_actors::{FinishReason, ReuseReport, Usage};
+
+    use super::*;
+
+    fn answer(text: &str, logprobs: &[f32]) -> Answer {
+        let token = |logprob: &f32| TokenEvent { id: 0, text: String::new(), logprob: *logprob, top: Vec::new() };
+        let finish = Finish { reason: FinishReason::Length, usage: Usage::default(), report: ReuseReport::default() };
+        Answer { text: text.into(), citations: Vec::new(), tokens: logprobs.iter().map(token).collect(), finish }
+    }
+
+    #[test]
+    fn the_best_are_those_whose_tokens_are_likeliest_in_the_mean() {
+        let all =
+            [answer("long", &[-0.5; 9]), answer("", &[]), answer("short", &[-1.0]), answer("mixed", &[-0.1, -0.7])];
+        let texts = |count| best(&all, count).into_iter().map(|answer| answer.text).collect::<Vec<_>>();
+        assert_eq!(texts(1), ["mixed"]);
+        assert_eq!(texts(3), ["mixed", "long", "short"]);
+        assert_eq!(texts(4), ["long", "", "short", "mixed"], "as they came");
+    }
 }

@@ -53,13 +53,18 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         answers: generation.answers,
         reuse: generation.extension.reuse,
         explain: generation.extension.explain,
+        drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,
         tenant: std::mem::take(&mut generation.extension.tenant),
         caller: caller(request),
         deadline: generation.deadline,
     };
+    if generation.choices < generation.answers {
+        return Err(Error::param("best_of", "`best_of` is a field of /v1/completions; here all answers are returned"));
+    }
     let asked = Asked {
+        choices: generation.choices,
         shape: Shape::chat(&state.env, &opened.model_id, question.sampling.logprobs),
         question,
         stream: generation.stream,

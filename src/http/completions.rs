@@ -76,7 +76,11 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     if extension.collection.is_some() || !extension.documents.is_empty() {
         return Err(Error::param("ragstone.collection", "passages need a conversation; use /v1/chat/completions"));
     }
+    if generation.stream && generation.choices < generation.answers {
+        return Err(Error::param("best_of", "`best_of` cannot be streamed: which are the best is known at their ends"));
+    }
     let asked = Asked {
+        choices: generation.choices,
         shape: Shape::completion(&state.env, &opened.model_id, sampling.logprobs),
         question: Question {
             input: prompt.input()?,
@@ -84,6 +88,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             answers: generation.answers,
             reuse: extension.reuse,
             explain: extension.explain,
+            drafts: generation.drafts,
             selection: None,
             root: RootCut::Whole,
             tenant: extension.tenant,

@@ -35,6 +35,7 @@ const TAKEN: &[&str] = &[
     "frequency_penalty",
     "presence_penalty",
     "logit_bias",
+    "speculative.n_max",
     "n",
     "best_of",
     "tool_choice",
@@ -87,8 +88,12 @@ pub fn is_known(name: &str, own: &[&str]) -> bool {
 #[derive(Debug)]
 pub struct Generation {
     pub sampling: SamplingParams,
-    /// Choices in the answer.
+    /// Answers that are generated.
     pub answers: usize,
+    /// The best of them that are returned: fewer only where `best_of` asks for it.
+    pub choices: usize,
+    /// Most tokens of a draft, where the request says.
+    pub drafts: Option<usize>,
     pub stream: bool,
     /// Send the token counts in a chunk of their own.
     pub include_usage: bool,
@@ -189,7 +194,9 @@ impl Generation {
         if max_tokens == Some(0) {
             return Err(Error::param("max_tokens", "`max_tokens` must be at least 1"));
         }
-        let answers = choices(fields)?;
+        let (choices, answers) = choices(fields)?;
+        // As llama.cpp names it; what the answer is does not depend on it.
+        let drafts = fields.take("speculative.n_max")?;
         let sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
@@ -199,6 +206,8 @@ impl Generation {
         Ok(Self {
             sampling,
             answers,
+            choices,
+            drafts,
             stream,
             include_usage: stream && options.include_usage == Some(true),
             extension,
@@ -223,14 +232,18 @@ impl Generation {
     }
 }
 
-/// `n`. `best_of` would generate more and drop the worse: only as many as are returned will do.
-fn choices(fields: &mut Fields) -> Result<usize> {
+/// `n`, the choices that are returned, and `best_of`, the answers that they are chosen from.
+fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
     let count = fields.take::<usize>("n")?.unwrap_or(1);
     if !(1..=MAX_ANSWERS).contains(&count) {
         return Err(Error::param("n", format!("`n` is {count}; use 1 to {MAX_ANSWERS}")));
     }
-    fields.refuse_unless("best_of", |value| *value == count)?;
-    Ok(count)
+    let best_of = fields.take::<usize>("best_of")?.unwrap_or(count);
+    if !(count..=MAX_ANSWERS).contains(&best_of) {
+        let message = format!("`best_of` is {best_of}; use at least `n` ({count}), {MAX_ANSWERS} at most");
+        return Err(Error::param("best_of", message));
+    }
+    Ok((count, best_of))
 }
 
 /// How tokens are chosen, and when the answer ends. `random` gives the seed where the request has none.

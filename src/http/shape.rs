@@ -142,7 +142,8 @@ fn reason(reason: FinishReason) -> &'static str {
 }
 
 /// Of all choices: they have one prompt. Loaded tokens are what OpenAI calls cached.
-fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
+/// Token counts of all answers to a question.
+pub fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
     let (mut prompt, mut cached, mut completion) = (0, 0, 0);
     for Finish { usage, report, .. } in finishes {
         (prompt, cached) = (usage.prompt_tokens, report.tokens.exact + report.tokens.blended);

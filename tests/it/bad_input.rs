@@ -65,7 +65,7 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "prompt": ["a", "b"] }), "prompt"),
         (json!({ "prompt": { "a": 1 } }), "prompt"),
         (json!({ "prompt": "a", "echo": true }), "echo"),
-        (json!({ "prompt": "a", "best_of": 3 }), "best_of"),
+        (json!({ "prompt": "a", "best_of": 3, "stream": true }), "best_of"),
         (json!({ "prompt": "a", "logprobs": 6 }), "logprobs"),
         (json!({ "prompt": "a", "ragstone": { "collection": "x" } }), "ragstone.collection"),
         (json!({ "prompt": [4_000_000_000_u32] }), ""),

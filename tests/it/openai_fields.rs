@@ -96,7 +96,7 @@ async fn what_would_change_the_answer_is_refused_by_name() {
     let service = folder.serve(&[]).await;
     for (field, value) in [
         ("n", json!(17)),
-        ("best_of", json!(2)),
+        ("best_of", json!(17)),
         ("tools", json!([{ "type": "function" }])),
         ("tool_choice", json!("required")),
         ("response_format", json!({ "type": "json_object" })),

@@ -129,6 +129,36 @@ async fn several_choices_have_one_prompt() {
     let (prompt, completion) = (&greedy["usage"]["prompt_tokens"], &greedy["usage"]["completion_tokens"]);
     assert_eq!((prompt, completion), (&one["usage"]["prompt_tokens"], &json!(24)));
 
+    // The likeliest of all that were generated, which are all paid for.
+    let all = json!({ "prompt": "The", "n": 5, "temperature": 1.5, "seed": 7, "max_tokens": 8, "ignore_eos": true,
+        "logprobs": 0 });
+    let mut best = all.clone();
+    (best["n"], best["best_of"]) = (json!(2), json!(5));
+    let mean = |choice: &Value| -> f64 {
+        let logprobs = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        logprobs.iter().map(|logprob| logprob.as_f64().unwrap()).sum::<f64>() / logprobs.len() as f64
+    };
+    let all = service.ask(TEXT, &all).await;
+    let mut means: Vec<f64> = all["choices"].as_array().unwrap().iter().map(mean).collect();
+    means.sort_by(|a, b| b.total_cmp(a));
+    let best = service.ask(TEXT, &best).await;
+    assert_eq!(best["choices"].as_array().unwrap().iter().map(mean).collect::<Vec<_>>(), means[..2]);
+    assert_eq!(best["usage"], all["usage"]);
+    let chat = service.post(CHAT, &json!({ "messages": question("Hello")["messages"], "best_of": 2 })).await;
+    assert_eq!((chat.0, &chat.1["error"]["param"]), (400, &json!("best_of")));
+
+    // Drafts change when tokens come, never which.
+    let long = |most: Value| {
+        json!({ "prompt": "The lamp is red. The lamp is red. The", "temperature": 0, "max_tokens": 48, "ignore_eos": true,
+            "speculative.n_max": most })
+    };
+    let (with, without) = (service.ask(TEXT, &long(json!(7))).await, service.ask(TEXT, &long(json!(0))).await);
+    assert_eq!(texts(&with), texts(&without));
+    assert!(with["ragstone"]["report"]["drafts"]["drafted"].as_u64() > Some(0), "{with}");
+    assert_eq!(without["ragstone"]["report"]["drafts"], Value::Null);
+    let wrong = service.post(TEXT, &long(json!(-1))).await;
+    assert_eq!((wrong.0, &wrong.1["error"]["param"]), (400, &json!("speculative.n_max")));
+
     // By chance they differ; the first is that of the seed alone.
     let chance = |n: usize| json!({ "prompt": "The", "n": n, "temperature": 1.5, "seed": 7, "max_tokens": 12 });
     let several = texts(&service.ask(TEXT, &chance(3)).await);

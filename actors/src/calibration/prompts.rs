@@ -113,6 +113,7 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         sampling: SamplingParams::default(),
         answers: 1,
         reuse: Reuse::Off,
+        drafts: None,
         selection: None,
         explain: false,
         root: RootCut::Whole,

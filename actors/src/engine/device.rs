@@ -1,5 +1,6 @@
 //! The engine's thread: looks at what there is, decides a step, makes it. It never waits for a disk, a network or a client.
 
+mod drafting;
 mod pass;
 mod swap;
 mod views;
@@ -18,7 +19,7 @@ use self::views::{view, view_of_waiting};
 use super::inbox::{Inbox, Waiting};
 use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
-use super::sequence::{Prefilling, Reply, Sequence, State};
+use super::sequence::{Prefilling, Reply, Sequence, State, Tail};
 use super::shares::{Party, Present, Shares};
 use super::{EngineOptions, Interruption, Job, Urgency, engine_panicked};
 use crate::caller::Caller;
@@ -139,6 +140,8 @@ impl<B: Backend> Device<B> {
             shed_hopeless(waiting, pace, is_busy);
             waiting.iter().map(|it| view_of_waiting(it, present.number(&Party::of(&it.job)))).collect()
         })?;
+        let is_prefill = |sequence: &Sequence<B>| matches!(sequence.state, State::Prefilling(_));
+        self.draft(!views.is_empty() || self.sequences.iter().any(is_prefill));
         let callers = self.decoding_by_caller();
         let decoding_rows = self.pace.decoding_rows(&callers);
         if decoding_rows < usize::MAX {
@@ -365,14 +368,21 @@ impl<B: Backend> Device<B> {
                     let slots = prefilling.prefill.slots_needed(*rows);
                     grow(&mut prefilling.table, slots).map(|()| vec![(Part::Prefill(index), *rows)])
                 }
-                State::Decoding(tails) if sequence.swapped.is_none() => tails
-                    .iter_mut()
-                    .enumerate()
-                    .map(|(at, tail)| {
-                        let slots = tail.slot() + 1;
-                        grow(&mut tail.table, slots).map(|()| (Part::Tail(index, at), 1))
-                    })
-                    .collect(),
+                State::Decoding(tails) if sequence.swapped.is_none() => {
+                    if *rows == tails.len() {
+                        tails.iter_mut().for_each(Tail::drop_draft);
+                    }
+                    let mut grow_for = |(at, tail): (usize, &mut Tail)| {
+                        let (slots, drafts) = (tail.slot() + 1, tail.draft.len());
+                        // No answer fails for a draft.
+                        if drafts == 0 || grow(&mut tail.table, slots + drafts).is_err() {
+                            tail.drop_draft();
+                            grow(&mut tail.table, slots)?;
+                        }
+                        Ok((Part::Tail(index, at), 1 + tail.draft.len()))
+                    };
+                    tails.iter_mut().enumerate().map(&mut grow_for).collect()
+                }
                 _ => continue,
             };
             match grown {

@@ -143,6 +143,7 @@ impl Bench {
             end_tokens: [].into(),
             file: None,
             resume: None,
+            lookup: Lookup::default(),
             is_begun: false,
             output,
         });

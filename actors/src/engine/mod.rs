@@ -1,11 +1,12 @@
 //! The engine: one OS thread that owns the model and the device's KV pool, and never waits for a disk, a network or a client.
 //!
 //! Each step is one pass over the weights for everybody: chunks of prefills, rows of blends, one token of each running answer
-//! ([`schedule`]); the kernels' row invariance makes the company invisible in the bits of each row. Blocks are allocated as
+//! and the draft behind it ([`schedule`], [`lookup`]); the kernels' row invariance makes the company invisible in the bits of each row. Blocks are allocated as
 //! sequences grow; where they run out, the sequence that came last is swapped to host memory, and comes back bit for bit.
 
 mod device;
 mod inbox;
+mod lookup;
 mod pace;
 mod prefiller;
 mod schedule;
@@ -13,6 +14,7 @@ mod sequence;
 mod shares;
 mod text;
 
+pub use lookup::{DraftCounts, Lookup};
 pub use prefiller::{PrefillRequest, Prefiller};
 pub use text::{FileText, FullText};
 
@@ -133,6 +135,8 @@ pub struct DecodeSpec {
     pub max_tokens: usize,
     /// Tokens that end the answer.
     pub end_tokens: Arc<[u32]>,
+    /// How drafts of it are made. They change when tokens come, and never which.
+    pub lookup: Lookup,
     /// Files the answer's K and V as it grows; `None`: they are not kept.
     pub file: Option<FileText>,
     /// Who goes on where the device is lost or the engine breaks; `None`: the answer fails.
@@ -342,6 +346,8 @@ fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
 
 #[cfg(test)]
 mod device_tests;
+#[cfg(test)]
+mod draft_tests;
 #[cfg(test)]
 mod lost_tests;
 #[cfg(test)]

@@ -74,7 +74,21 @@ impl Pace {
 
     /// A step was kept to `most` rows of each caller: the longer one is not seen, so that what is thought of it fades until it is tried again.
     pub(super) fn doubt(&mut self, callers: &[usize], most: usize) {
-        if let Some(longer) = &mut self.decode_ms[bucket(capped(callers, most.saturating_mul(2)))] {
+        self.doubt_rows(capped(callers, most.saturating_mul(2)));
+    }
+
+    /// What a step of `decoding` rows is predicted to take with `drafts` more, which are a decode's rows too; beside prefills, where the
+    /// pass over the weights is paid for, each costs what a prefill's does. `None`: nothing is known.
+    pub(super) fn drafting_ms(&self, decoding: usize, drafts: usize, beside_prefills: bool) -> Option<f64> {
+        let longer = self.decoding_ms(decoding + drafts)?;
+        let (true, Some(row)) = (beside_prefills, self.row_ms) else { return Some(longer) };
+        let alone = self.decoding_ms(decoding)?;
+        Some(LEAST_STRETCH * alone + (row * drafts as f64).max(longer - alone))
+    }
+
+    /// Steps of so many rows are thought to take too long to be made: what is thought of them fades until one is tried again.
+    pub(super) fn doubt_rows(&mut self, rows: usize) {
+        if let Some(longer) = &mut self.decode_ms[bucket(rows)] {
             *longer *= FORGETTING;
         }
     }

@@ -4,6 +4,7 @@
 //!
 //! - Every decoding sequence advances; where a caller has more answers than the others can wait for, those of its answers that were
 //!   left out longest. Where a next block is not there, the sequence that came last is swapped out, whole.
+//! - A decoding sequence has its draft verified where there are rows and blocks for it that nobody else has a use for.
 //! - What was swapped out comes back before anybody new comes in, and nothing goes in and out in one step.
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
 //!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than
@@ -54,8 +55,9 @@ pub(super) enum Phase {
     Prefilling { chunk: Option<usize>, more_blocks: usize },
     /// It waits for a load.
     Loading,
-    /// So many tails advance by a token, and need so many blocks more.
-    Decoding { rows: usize, more_blocks: usize },
+    /// So many tails advance by a token, and need so many blocks more. Drafts of so many tokens could be verified with them, which
+    /// need so many more blocks.
+    Decoding { rows: usize, more_blocks: usize, drafts: usize, draft_blocks: usize },
     /// It is in host memory, and needs so many blocks to come back.
     Swapped { blocks: usize },
 }
@@ -82,7 +84,8 @@ pub(super) struct Limits {
 /// What a step runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Sequences that advance; prefills have so many rows at most, and waiting ones begin.
+    /// Sequences that advance; prefills have so many rows at most, and waiting ones begin. One that decodes has all its tails, and its
+    /// drafts or none of them.
     pub rows: Vec<(u64, usize)>,
     /// Sequences that leave the device, the last first.
     pub swap_out: Vec<u64>,
@@ -137,7 +140,10 @@ pub(super) fn schedule(views: &[View], served: &Served, limits: Limits) -> Step 
     let mut plan = Planning { views, free: limits.free_blocks, out: BTreeSet::new(), step: Step::default() };
     plan.decode(served, limits.decoding_rows);
     plan.swap_in(limits);
-    plan.prefill(served.clone(), limits);
+    let drafts = plan.drafts(served, limits);
+    // However much is drafted, prefills go on.
+    let rows = limits.rows - drafts.min(limits.rows / 2);
+    plan.prefill(served.clone(), Limits { rows, ..limits });
     plan.unblock();
     plan.step.swap_out = plan.out.iter().rev().copied().collect();
     plan.step
@@ -171,7 +177,7 @@ impl Planning<'_> {
     fn decode(&mut self, served: &Served, most: usize) {
         let mut decoding: Vec<(&View, usize, usize)> = Vec::new();
         for view in self.views {
-            if let Phase::Decoding { rows, more_blocks } = view.phase {
+            if let Phase::Decoding { rows, more_blocks, .. } = view.phase {
                 decoding.push((view, rows, more_blocks));
             }
         }
@@ -221,6 +227,36 @@ impl Planning<'_> {
             self.step.swap_in.push(id);
             is_alone = false;
         }
+    }
+
+    /// Adds drafts to those who decode, where that takes nothing from anybody: no block that somebody waits for, no row of a caller that
+    /// has as many as others can wait for. How many rows they have.
+    fn drafts(&mut self, served: &Served, limits: Limits) -> usize {
+        let is_swapped = |view: &View| matches!(view.phase, Phase::Swapped { .. });
+        if !self.out.is_empty() || self.views.iter().filter(|view| is_swapped(view)).count() > self.step.swap_in.len() {
+            return 0;
+        }
+        let promised = self.running().map(|view| view.promised).sum::<usize>();
+        let spared = limits.watermark_blocks + promised;
+        let owner = |id: u64| self.views.iter().find(|view| view.id == id).map(|view| view.owner.caller);
+        let mut given = vec![0; served.callers.len()];
+        for (id, rows) in &self.step.rows {
+            owner(*id).into_iter().for_each(|caller| given[caller] += rows);
+        }
+        let mut all = 0;
+        for (id, rows) in &mut self.step.rows {
+            let Some(view) = self.views.iter().find(|view| view.id == *id) else { continue };
+            let Phase::Decoding { drafts, draft_blocks, .. } = view.phase else { continue };
+            let own = &mut given[view.owner.caller];
+            let has_room = draft_blocks == 0 || draft_blocks + spared <= self.free;
+            if drafts > 0 && has_room && *own + drafts <= limits.decoding_rows {
+                self.free -= draft_blocks;
+                *own += drafts;
+                *rows += drafts;
+                all += drafts;
+            }
+        }
+        all
     }
 
     fn prefill(&mut self, mut served: Served, limits: Limits) {

@@ -1,15 +1,18 @@
 //! A sequence group: one prompt, and the answers that go on from it. It is scheduled, swapped and freed as one ("Efficient Memory
 //! Management for Large Language Model Serving with PagedAttention", section 4.4).
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_kernels::backend::Backend;
+use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
 use ragstone_storage::block::{BLOCK_TOKENS, BlockTable, PackedTables};
 use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, KeptSegment};
 use tokio::sync::oneshot;
 
+use super::lookup::Drafter;
 use super::shares::Party;
 use super::text::GrowingText;
 use super::{DecodeSpec, Decoded, Interruption, PrefillReport, Urgency};
@@ -62,8 +65,13 @@ pub(super) struct Tail {
     pub table: BlockTable,
     /// The token generated last: its K and V are not in the blocks yet.
     pub token: u32,
-    /// The position of each slot that is filled, and of `token`'s, which is the last.
+    /// The position of each slot that is filled, of `token`'s, and of each of `draft`'s.
     pub key_positions: Vec<u32>,
+    /// How the answer may go on behind `token`: verified in the next pass, and cut to what is right. Its K and V are in no block before,
+    /// and those of what is wrong are hidden, then overwritten.
+    pub draft: Vec<u32>,
+    /// `None`: no drafts are wanted.
+    drafter: Option<Drafter>,
     /// Its text, where that is filed.
     pub text: Option<GrowingText>,
     generated: Vec<u32>,
@@ -210,22 +218,31 @@ impl<B: Backend> Sequence<B> {
 }
 
 impl Tail {
-    /// Draws the first token. `None`: the answer is complete already, or nobody wants it.
+    /// Draws the first token of an answer to `prompt`. `None`: the answer is complete already, or nobody wants it.
     pub(super) fn begin(
         spec: DecodeSpec,
+        prompt: &[u32],
         table: BlockTable,
         mut key_positions: Vec<u32>,
         text: Option<GrowingText>,
         logits: &[f32],
     ) -> Option<Self> {
         key_positions.push(key_positions.last().map_or(0, |last| last + 1));
-        let mut tail = Self { spec, table, token: 0, key_positions, text, generated: Vec::new() };
-        tail.take(logits).then_some(tail)
+        let (draft, generated) = (Vec::new(), Vec::new());
+        let mut tail = Self { spec, table, token: 0, key_positions, draft, drafter: None, text, generated };
+        if !tail.take(logits) {
+            return None;
+        }
+        // One token needs none.
+        tail.drafter = Drafter::new(&tail.spec.lookup, prompt);
+        let token = tail.token;
+        tail.drafter.iter_mut().for_each(|drafter| drafter.push(token));
+        Some(tail)
     }
 
     /// The slot of its last token.
     pub(super) fn slot(&self) -> usize {
-        self.key_positions.len() - 1
+        self.key_positions.len() - 1 - self.draft.len()
     }
 
     /// Whether its table has to grow before its token is written.
@@ -235,13 +252,68 @@ impl Tail {
         usize::from(grows || (self.slot() < self.table.capacity_tokens() && !self.table.is_writable(self.slot())))
     }
 
-    /// `logits` stand behind its token, whose K and V are in place now; whether the answer goes on.
-    pub(super) fn advance(&mut self, logits: &[f32]) -> bool {
-        self.key_positions.push(self.key_positions.last().map_or(0, |last| last + 1));
-        if let Some(text) = &mut self.text {
-            text.push(self.token);
+    /// Blocks that its draft needs beside those.
+    pub(super) fn draft_blocks(&self) -> usize {
+        let blocks = |slots| more_blocks(&self.table, slots);
+        blocks(self.slot() + 1 + self.draft.len()) - blocks(self.slot() + 1)
+    }
+
+    /// Proposes a draft: how many tokens, and how likely each is right.
+    pub(super) fn propose(&mut self) -> (usize, f64) {
+        self.drop_draft();
+        // The last token of all is nobody's draft: what is drawn behind a draft is one more.
+        let left = self.spec.max_tokens.saturating_sub(self.generated.len() + 1);
+        let Some(drafter) = &mut self.drafter else { return (0, 0.0) };
+        let (draft, share) = drafter.propose(left);
+        self.draft.extend(draft);
+        let next = self.key_positions.last().map_or(0, |last| last + 1);
+        self.key_positions.extend((next..).take(draft.len()));
+        (self.draft.len(), share)
+    }
+
+    /// Keeps so many tokens of its draft.
+    pub(super) fn keep_draft(&mut self, tokens: usize) {
+        let dropped = self.draft.len().saturating_sub(tokens);
+        self.draft.truncate(tokens);
+        self.key_positions.truncate(self.key_positions.len() - dropped);
+    }
+
+    pub(super) fn drop_draft(&mut self) {
+        self.keep_draft(0);
+    }
+
+    /// The rows `rows` of `logits` stand behind its token and each of its draft's, whose K and V are in place now. Draws a token from each
+    /// in turn, as without a draft, for as long as the draft has the same; whether the answer goes on.
+    pub(super) fn advance(&mut self, logits: &Matrix, rows: Range<usize>) -> bool {
+        let draft = std::mem::take(&mut self.draft);
+        self.key_positions.truncate(self.key_positions.len() - draft.len());
+        let guess = self.drafter.as_ref().and_then(Drafter::guess);
+        let (mut right, mut goes_on) = (0, true);
+        for row in rows {
+            self.key_positions.push(self.key_positions.last().map_or(0, |last| last + 1));
+            if let Some(text) = &mut self.text {
+                text.push(self.token);
+            }
+            goes_on = self.take(logits.row(row));
+            // An end token was right where it was drafted, but is not part of the answer.
+            if !goes_on || draft.get(right) != Some(&self.token) {
+                break;
+            }
+            right += 1;
         }
-        self.take(logits)
+        if let Some(drafter) = &mut self.drafter {
+            match draft.len() {
+                // The first token of what could have been verified shows what it would have been worth.
+                0 => drafter.learn(usize::from(guess == Some(self.token)), guess != Some(self.token)),
+                all => {
+                    drafter.learn(right, right < all);
+                    drafter.counts().add(all, right);
+                }
+            }
+            let new = self.generated.len().saturating_sub(right + 1);
+            self.generated[new..].iter().for_each(|token| drafter.push(*token));
+        }
+        goes_on
     }
 
     /// Draws a token from `logits` and sends it; whether the answer goes on.

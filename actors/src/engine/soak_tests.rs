@@ -77,12 +77,14 @@ fn ask(engine: &Engine, random: &mut fastrand::Rng, seen: &mut Seen) -> Option<A
         job.within = Duration::from_nanos(1);
     }
     let mut answers = vec![first];
+    let lookup = if random.bool() { super::draft_tests::lookup() } else { Lookup::default() };
     // A group, where all of it fits.
     if random.u8(..4) == 0 && key.1 as usize + 2 * (more + 16) <= BLOCKS * 8 {
         let (other, _, second) = super::tests::job(key.0, key.1, more);
         job.decode.extend(other.decode);
         answers.push(second);
     }
+    job.decode.iter_mut().for_each(|decode| decode.lookup = lookup.clone());
     match engine.submit(job, Urgency::Answer) {
         Ok(()) => Some(Asked { manner, key, reply, answers }),
         Err(error) if manner == Manner::IsLate && error.kind() == ErrorKind::Overloaded => {

@@ -24,7 +24,7 @@ pub(super) fn model() -> Arc<Model> {
     Arc::new(Model::random(ModelConfig::from_json(config).expect("a valid config"), 3, LoadOptions::default()))
 }
 
-fn start(blocks: usize, env: &Env) -> Engine {
+pub(super) fn start(blocks: usize, env: &Env) -> Engine {
     let model = model();
     let block_bytes = model.kv_layout().block_bytes();
     let device = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
@@ -91,6 +91,7 @@ pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mps
         end_tokens: [].into(),
         file: None,
         resume: None,
+        lookup: Lookup::default(),
         is_begun: false,
         output,
     };
@@ -324,7 +325,7 @@ fn answers_are_the_same_in_a_pool_so_small_that_all_are_preempted() {
 }
 
 /// Every block comes back, a moment after the last token.
-fn wait_for_blocks(engine: &Engine, blocks: usize) {
+pub(super) fn wait_for_blocks(engine: &Engine, blocks: usize) {
     let begun = Stopwatch::start();
     while engine.status().free_blocks < blocks {
         assert!(

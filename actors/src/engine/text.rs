@@ -26,7 +26,8 @@ pub struct FullText {
     pub compute_us: u64,
 }
 
-/// The text of one answer, from the question's tokens on. As a [`Selector`] it takes the K and V of one token a pass.
+/// The text of one answer, from the question's tokens on. As a [`Selector`] it takes the K and V of a pass's token and of the draft behind
+/// it; what of that is not [pushed](Self::push) is overwritten by the next pass.
 pub(super) struct GrowingText {
     open: OpenText,
     file: FileText,
@@ -34,6 +35,8 @@ pub(super) struct GrowingText {
     kept: Vec<KeptSegment>,
     /// Where the open text begins, in tokens from the start of the prompt.
     begin: usize,
+    /// Bytes of a token's K, and of its V, in one layer; 0 before the first pass.
+    token_bytes: (usize, usize),
     us_per_token: f64,
     /// Until a value is not finite, or a text could not be kept: then nothing behind it is filed, either.
     is_filed: bool,
@@ -43,18 +46,24 @@ impl GrowingText {
     /// `open` ends the prompt, which has `prompt_tokens` tokens, each of which took so long.
     pub(super) fn new(open: OpenText, file: FileText, prompt_tokens: usize, us_per_token: f64) -> Self {
         let begin = prompt_tokens - open.tokens.len();
-        Self { open, file, kept: Vec::new(), begin, us_per_token, is_filed: true }
+        Self { open, file, kept: Vec::new(), begin, token_bytes: (0, 0), us_per_token, is_filed: true }
     }
 
-    /// `token`, whose K and V were taken in the pass, is part of it now.
+    /// `token`, whose K and V were taken in the pass, is part of it now; of a pass's tokens in their order.
     pub(super) fn push(&mut self, token: u32) {
         self.open.tokens.push(token);
         if self.open.tokens.len() < TEXT_TOKENS || !self.is_filed {
             return;
         }
         let tokens: Arc<[u32]> = std::mem::take(&mut self.open.tokens).into();
-        let empty = vec![LayerBytes::default(); self.open.layers.len()];
-        let layers = std::mem::replace(&mut self.open.layers, empty);
+        // What was taken of a draft behind it stays: it may be right, too.
+        let (k_bytes, v_bytes) = self.token_bytes;
+        let rest = |(k, v): &mut LayerBytes| {
+            let at = |bytes: usize, all: &[u8]| (tokens.len() * bytes).min(all.len());
+            (k.split_off(at(k_bytes, k)), v.split_off(at(v_bytes, v)))
+        };
+        let rest = self.open.layers.iter_mut().map(rest).collect();
+        let layers = std::mem::replace(&mut self.open.layers, rest);
         let compute_us = (self.us_per_token * tokens.len() as f64) as u64;
         let full = FullText { parent: self.open.parent, tokens: tokens.clone(), layers, compute_us };
         let Some(key) = (self.file)(full) else {
@@ -85,12 +94,14 @@ impl GrowingText {
 impl<B: Backend> Selector<B> for GrowingText {
     fn take(&mut self, seen: &Seen<'_, B>, _: &mut B::Pool) -> Next {
         if self.is_filed {
-            let KvBytes { k, v, is_finite } = seen.export(0..seen.places.len());
+            let rows = seen.places.len();
+            let KvBytes { k, v, is_finite } = seen.export(0..rows);
             let (all_k, all_v) = &mut self.open.layers[seen.layer];
-            // A pass that broke is repeated: what it left of its token goes first.
+            self.token_bytes = (k.len() / rows, v.len() / rows);
+            // A pass that broke is repeated, and drafts can be wrong: what was taken of them goes first.
             let before = self.open.tokens.len();
-            all_k.truncate(before * k.len());
-            all_v.truncate(before * v.len());
+            all_k.truncate(before * self.token_bytes.0);
+            all_v.truncate(before * self.token_bytes.1);
             all_k.extend(k);
             all_v.extend(v);
             self.is_filed = is_finite;

@@ -88,6 +88,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
         sampling: SamplingParams { max_tokens, temperature: 0.0, ignore_eos: true, ..SamplingParams::default() },
         answers: 1,
         reuse,
+        drafts: None,
         explain: false,
         selection: None,
         root: RootCut::Whole,
@@ -233,14 +234,21 @@ async fn what_an_answer_leaves_has_the_bits_of_a_prompt_of_the_same_tokens() {
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let answered = open(&folders[0], "qwen_2_5", PromptDate::Pinned, &env).await;
     let prompt = tokens(100);
-    let (_, answer) = complete(&answered, &prompt, Reuse::Auto, 200).await;
-    let whole = [prompt, answer].concat();
+    let (_, said) = complete(&answered, &prompt, Reuse::Auto, 200).await;
+    let whole = [prompt, said].concat();
     let prefilled = open(&folders[1], "qwen_2_5", PromptDate::Pinned, &env).await;
     complete(&prefilled, &whole, Reuse::Auto, 1).await;
     // The answer's last token was never computed.
     let whole = &whole[..whole.len() - 1];
     assert_eq!(whole.len() / TEXT_TOKENS, 4);
     assert!(entries(&answered, whole) == entries(&prefilled, whole));
+    // The answer came by drafts, and without them it is the same.
+    let ask = |drafts| Question { drafts, ..question(Input::Tokens(whole[..100].to_vec()), Reuse::Off, 200) };
+    let (with, without) = (answer(&answered, ask(None)).await, answer(&answered, ask(Some(0))).await);
+    let ids = |answer: &Answer| answer.tokens.iter().map(|token| (token.id, token.logprob)).collect::<Vec<_>>();
+    assert_eq!(ids(&with), ids(&without));
+    let drafts = with.finish.report.drafts.expect("some were verified");
+    assert!(drafts.accepted <= drafts.drafted && without.finish.report.drafts.is_none(), "{drafts:?}");
     close(answered, &folders[0]).await;
     close(prefilled, &folders[1]).await;
 }
@@ -248,7 +256,9 @@ async fn what_an_answer_leaves_has_the_bits_of_a_prompt_of_the_same_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_goes_on_where_the_device_was_lost() {
     let (folder, env) = (tempfile::tempdir().unwrap(), Env::seeded(7, EVENING_UNIX_MS));
-    let ragstone = open(&folder, "qwen_2_5", PromptDate::Pinned, &env).await;
+    // A token a pass, so that it is known which pass is which; the other tests have drafts.
+    let settings = Settings { num_speculative_tokens: 0, kv_admission: AdmissionRule::Always, ..Settings::default() };
+    let ragstone = open_with(&folder, "qwen_2_5", settings, &env).await;
     let prompt = tokens(100);
     let (_, expected) = complete(&ragstone, &prompt, Reuse::Auto, 150).await;
     let lost = Arc::new(AtomicUsize::new(0));

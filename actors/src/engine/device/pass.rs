@@ -1,4 +1,6 @@
-//! One pass over the weights, and what it made of each that took part.
+//! One pass over the weights, and what it made of each that took part. A draft rides as rows behind its answer's token, at the positions
+//! that follow: what a row's logits are depends on the rows before it alone, so that those behind right tokens are what they would be
+//! one at a time, bit for bit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -66,10 +68,10 @@ impl<B: Backend> Device<B> {
                     self.prefilled(index, outcome, &logits, share);
                 }
                 Part::Tail(index, at) => {
-                    decoding += 1;
                     let State::Decoding(tails) = &mut self.sequences[index].state else { continue };
+                    decoding += 1 + tails[at].draft.len();
                     let goes_on = match outcome {
-                        Outcome::Done(rows) => tails[at].advance(logits.row(rows.start)),
+                        Outcome::Done(rows) => tails[at].advance(&logits, rows),
                         Outcome::Failed(error) => {
                             tails[at].send(Decoded::Failed(error.into()));
                             false
@@ -152,9 +154,12 @@ impl<B: Backend> Device<B> {
                         if !rides {
                             continue;
                         }
-                        debug_assert!(tail.table.is_writable(tail.slot()), "nobody else reads what is written");
-                        let places = Places::of([tail.slot() as u32], &tail.key_positions);
-                        match Chunk::embed(backend, &[tail.token], places, Wanted::Last) {
+                        let slots = tail.slot()..tail.slot() + 1 + tail.draft.len();
+                        let is_own = |slot| tail.table.is_writable(slot);
+                        debug_assert!(slots.clone().all(is_own), "nobody else reads what is written");
+                        let places = Places::of(slots.map(|slot| slot as u32), &tail.key_positions);
+                        let tokens = [&[tail.token], &tail.draft[..]].concat();
+                        match Chunk::embed(backend, &tokens, places, Wanted::All) {
                             Ok(chunk) => {
                                 let (blocks, key_positions) = (tail.table.blocks(), &tail.key_positions[..]);
                                 let selector = tail.text.as_mut().map(|text| text as &mut dyn Selector<B>);
@@ -224,7 +229,7 @@ impl<B: Backend> Device<B> {
             };
             let text = spec.file.clone().zip(done.question.clone());
             let text = text.map(|(file, open)| GrowingText::new(open, file, tokens.len(), us_per_token));
-            tails.extend(Tail::begin(spec, own, key_positions.clone(), text, &done.logits));
+            tails.extend(Tail::begin(spec, &tokens, own, key_positions.clone(), text, &done.logits));
         }
         let compute_ms = begun.elapsed_ms() - done.load_wait_ms;
         let report = PrefillReport {

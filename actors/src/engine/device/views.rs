@@ -63,7 +63,9 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
             }
         }
         State::Decoding(tails) => {
-            Phase::Decoding { rows: tails.len(), more_blocks: tails.iter().map(Tail::more_blocks).sum() }
+            let sum = |of: fn(&Tail) -> usize| tails.iter().map(of).sum();
+            let (more_blocks, draft_blocks) = (sum(Tail::more_blocks), sum(Tail::draft_blocks));
+            Phase::Decoding { rows: tails.len(), more_blocks, drafts: sum(|tail| tail.draft.len()), draft_blocks }
         }
         State::Ended => Phase::Loading,
     };

@@ -37,7 +37,11 @@ fn waiting(id: u64) -> View {
 }
 
 fn decoding(id: u64, more_blocks: usize) -> View {
-    at(id, Phase::Decoding { rows: 1, more_blocks })
+    drafting(id, more_blocks, 0, 0)
+}
+
+fn drafting(id: u64, more_blocks: usize, drafts: usize, draft_blocks: usize) -> View {
+    at(id, Phase::Decoding { rows: 1, more_blocks, drafts, draft_blocks })
 }
 
 fn rows(step: &Step) -> Vec<(u64, usize)> {
@@ -124,11 +128,30 @@ fn answers_of_one_that_has_many_take_turns() {
     }
     assert_eq!(seen, [[0, 1, 5], [2, 3, 5], [0, 4, 5]]);
     // A group advances whole, where it is its turn.
-    let group = of(at(6, Phase::Decoding { rows: 4, more_blocks: 0 }), 1);
+    let group = of(at(6, Phase::Decoding { rows: 4, more_blocks: 0, drafts: 0, draft_blocks: 0 }), 1);
     let step = schedule(&[views[5].clone(), group.clone()], &served, shared);
     assert_eq!(step.rows, [(5, 1)]);
     let step = schedule(&[views[5].clone(), View { left_out: 1, ..group }], &served, shared);
     assert_eq!(step.rows, [(6, 4)]);
+}
+
+#[test]
+fn a_draft_has_what_nobody_else_needs() {
+    let full = |free_blocks| Limits { free_blocks, ..LIMITS };
+    let views = [drafting(0, 0, 5, 1), drafting(1, 1, 3, 0)];
+    assert_eq!(rows(&schedule(&views, &nobody(), LIMITS)), [(0, 6), (1, 4)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), full(2))), [(0, 1), (1, 4)], "the watermark stays free");
+    // Prefills have so many rows less.
+    let long = View { to_compute: 4000, ..at(2, Phase::Prefilling { chunk: None, more_blocks: 7 }) };
+    let beside = [views[0].clone(), long];
+    assert_eq!(rows(&schedule(&beside, &nobody(), LIMITS)), [(0, 6), (2, 95)]);
+    // Who is in host memory has the blocks first.
+    let swapped = [views[0].clone(), at(3, Phase::Swapped { blocks: 50 })];
+    assert_eq!(rows(&schedule(&swapped, &nobody(), full(20))), [(0, 1)]);
+    // Where one that has many takes turns, its drafts count.
+    let shared = Limits { decoding_rows: 4, ..LIMITS };
+    assert_eq!(rows(&schedule(&views, &nobody(), shared)), [(0, 1), (1, 1)]);
+    assert_eq!(rows(&schedule(&views, &nobody(), Limits { decoding_rows: 5, ..LIMITS })), [(0, 1), (1, 4)]);
 }
 
 #[test]
@@ -245,7 +268,11 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         0 => Phase::Waiting { prompt_blocks: random.usize(1..30) },
         1 => Phase::Prefilling { chunk: random.bool().then(|| random.usize(1..600)), more_blocks: random.usize(0..10) },
         2 => Phase::Loading,
-        3 => Phase::Decoding { rows: random.usize(1..4), more_blocks: random.usize(0..3) },
+        3 => {
+            let (rows, more_blocks) = (random.usize(1..4), random.usize(0..3));
+            let (drafts, draft_blocks) = if random.bool() { (random.usize(1..9), random.usize(0..3)) } else { (0, 0) };
+            Phase::Decoding { rows, more_blocks, drafts, draft_blocks }
+        }
         _ => Phase::Swapped { blocks },
     };
     let background = random.u8(0..4) == 0 && !matches!(phase, Phase::Decoding { .. });
@@ -278,9 +305,10 @@ fn check(views: &[View], limits: Limits, step: &Step, round: usize) {
             Phase::Prefilling { more_blocks, .. } => {
                 (prefill_rows, wanted) = (prefill_rows + rows, wanted + more_blocks)
             }
-            Phase::Decoding { rows: all, more_blocks } => {
-                assert_eq!(*rows, all, "a group advances as one");
-                wanted += more_blocks;
+            Phase::Decoding { rows: all, more_blocks, drafts, draft_blocks } => {
+                assert!([all, all + drafts].contains(rows), "a group advances as one");
+                wanted += more_blocks + if *rows > all { draft_blocks } else { 0 };
+                assert!(*rows == all || step.swap_out.is_empty(), "round {round}: nobody leaves for a draft");
             }
             other => panic!("round {round}: {other:?} cannot run"),
         }
