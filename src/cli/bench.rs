@@ -1,5 +1,6 @@
 //! `ragstone bench`
 
+mod overlap;
 mod serve;
 
 use ragstone_actors::calibration::Blend;
@@ -104,6 +105,9 @@ pub enum Command {
     /// What clients of the whole service meet, through HTTP; random weights of Qwen2.5-0.5B's shape. Takes minutes, and 1 GB of
     /// the temporary folder
     Serve(Box<serve::Args>),
+    /// How much of a slow search hides behind the prefill of what it finds, and what that costs others; random weights of Qwen2.5-0.5B's
+    /// shape, random documents, and 1 GB of the temporary folder
+    Overlap(Box<overlap::Args>),
 }
 
 /// Runs a benchmark.
@@ -163,6 +167,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             print_model(&report, json)
         }
         Command::Serve(args) => serve::run(config, *args).await,
+        Command::Overlap(args) => overlap::run(config, *args).await,
     }
 }
 

@@ -487,8 +487,8 @@ async fn a_large_collection_is_searched_through_its_index() {
 async fn a_search_in_stages_ends_where_the_search_does() {
     let folder = tempfile::tempdir().unwrap();
     let env = Env::seeded(1, 0);
-    // The stages end in their order.
-    env.set_fail_point("corpus.probe", FailMode::Delay(std::time::Duration::from_millis(2)), 1);
+    // So long that the words are found before the last stage ends, on a busy machine, too.
+    env.set_fail_point("corpus.probe", FailMode::Delay(std::time::Duration::from_millis(20)), 1);
     let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000, env };
     let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
     let search = async |query: &str, top_k: usize, staged: bool| {
@@ -512,10 +512,10 @@ async fn a_search_in_stages_ends_where_the_search_does() {
         upsert(&corpus, some).await;
     }
     let mut early = 0;
-    for n in (0..10_000).step_by(999) {
-        let (hits, stages) = search(&words(n), 3, true).await;
+    for n in (0..10_000).step_by(3999) {
+        let (hits, stages) = search(&words(n), 1, true).await;
         assert!((1..=2).contains(&stages.len()), "{}", stages.len());
-        assert!(stages.iter().all(|stage| stage.len() == 3));
+        assert!(stages.iter().all(|stage| stage.len() == 1));
         early += usize::from(stages[0] == hits);
         assert!(search(&words(n), 3, false).await.1.is_empty(), "nobody asked for stages");
     }
