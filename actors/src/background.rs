@@ -295,6 +295,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         urgency: Urgency::Background,
         deadline: deadline_after(DEADLINE),
         explain: false,
+        hold: None,
     };
     let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
     let planned_in = ran.prefill.plan.epoch.min(found_in);

@@ -41,6 +41,8 @@ pub struct Fuse {
     pub on_device: bool,
     /// Whether to say what would happen without each tier.
     pub explain: bool,
+    /// Whether the request may turn out not to have this prompt: nothing that it reads moves to a faster tier.
+    pub speculative: bool,
 }
 
 /// A planned prompt whose loads are under way.
@@ -95,7 +97,7 @@ impl Fusor {
         let plan_ms = started.elapsed_ms();
         let without = if fuse.explain { without(&residency, &plan, &options, &costs)? } else { Vec::new() };
         let device = residency.device.take();
-        let loads = self.start_loads(&plan, &residency)?;
+        let loads = self.start_loads(&plan, &residency, fuse.speculative)?;
         Ok(Fused { plan, loads, device, look_up_ms, plan_ms, without })
     }
 
@@ -111,7 +113,7 @@ impl Fusor {
 
     /// Reads what the plan reuses on blocking threads; the readers pin it until then. What is on the device is not read, nor layers that a
     /// blend computes as a whole.
-    fn start_loads(&self, plan: &LoadPlan, residency: &Residency) -> Result<LayerLoads> {
+    fn start_loads(&self, plan: &LoadPlan, residency: &Residency, speculative: bool) -> Result<LayerLoads> {
         let (mut wanted, mut layers) = (Vec::new(), 0);
         for planned in &plan.segments {
             let key = match planned.source {
@@ -132,6 +134,7 @@ impl Fusor {
             };
             if from < layers {
                 let reader = match plan.is_well_kept_in(found.tier) {
+                    _ if speculative => self.store.open_in_place(found),
                     true => self.store.open_sparing(found),
                     false => self.store.open_found(found),
                 };

@@ -34,6 +34,7 @@ pub mod retrieval;
 mod runner;
 pub mod settings;
 pub mod size;
+pub mod speculation;
 pub mod status;
 pub mod stream;
 mod tails;
@@ -46,9 +47,13 @@ pub use embedding::Embedded;
 pub use error::{Error, ErrorKind, Result};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
-pub use question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
+pub use question::{
+    Context, InlineDocument, Input, MAX_ANSWERS, MAX_ROUND_TOKENS, MAX_ROUNDS, Question, Reuse, RootCut, check_tenant,
+};
 pub use ragstone::{Folders, Progress, Ragstone};
-pub use report::{Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, TokenEvent, Usage};
+pub use report::{
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, RoundReport, TokenEvent, Usage,
+};
 pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;
 pub use status::Status;

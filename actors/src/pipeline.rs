@@ -1,5 +1,9 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
+mod account;
+mod rounds;
+mod search;
+
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ragstone_kernels::chat::Date;
@@ -13,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use self::account::{record, record_speculation, report};
 use crate::assembler::Assembler;
 use crate::background::{Background, Chain, Precompute};
 use crate::calibration::{Blend, Blending, Known};
@@ -23,11 +28,12 @@ use crate::eviction::{Evictor, Keep};
 use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
-use crate::report::{Citation, ReuseReport, SegmentReport, Ttft};
-use crate::retrieval::{Retriever, Search};
+use crate::report::{Citation, ReuseReport, RoundReport, Ttft};
+use crate::retrieval::Retriever;
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
-use crate::stream::{AnswerStream, Opened, deadline_after, remaining};
+use crate::speculation::{Hold, Speculation, Times};
+use crate::stream::{AnswerStream, Opened, deadline_after};
 use crate::turns::{Place, Places};
 use crate::worker::Supervised;
 
@@ -51,15 +57,47 @@ pub(crate) struct Pipeline {
     /// Prompts that were blended.
     pub recurring: Mutex<Recurring>,
     pub plans: Plans,
+    /// What searches and prefills take.
+    pub times: Times,
     pub runtime: Handle,
     /// Itself, for what the engine holds.
     pub me: Weak<Pipeline>,
 }
 
 /// A passage of the prompt.
+#[derive(Clone)]
 struct Passage {
+    /// Names its title and text; empty for a document given inline.
+    id: String,
     citation: Citation,
     tokens: Arc<[u32]>,
+}
+
+/// A question under way.
+#[derive(Clone)]
+struct Asking {
+    question: Arc<Question>,
+    /// The store's epoch before anything was searched.
+    found_in: u64,
+    deadline: Instant,
+}
+
+/// A prompt that was prefilled.
+struct Prefilled {
+    segments: Arc<[Segment]>,
+    prompt_tokens: usize,
+    assemble_ms: f64,
+    blending: Blending,
+    sequence: Sequence,
+}
+
+/// A question's prompt, and how it was found.
+struct Found {
+    passages: Vec<Passage>,
+    prefilled: Prefilled,
+    retrieve_ms: f64,
+    speculation: Option<Speculation>,
+    rounds: Vec<RoundReport>,
 }
 
 /// A prefilled sequence that decodes now.
@@ -74,35 +112,29 @@ impl Pipeline {
         let arrived = Stopwatch::start();
         let deadline = deadline_after(question.deadline);
         let admission = Arc::new(self.admit(&question)?);
-        let question = Arc::new(question);
-
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
-        let found_in = self.store.epoch();
-        let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
-        let retrieve_ms = arrived.elapsed_ms();
+        let asking = Asking { question: Arc::new(question), found_in: self.store.epoch(), deadline };
 
-        let assembling = Stopwatch::start();
-        let assemble = tracing::info_span!("assemble");
-        let segments = self.assemble(&question, &passages, deadline).instrument(assemble).await?;
-        let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
-        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens, question.answers)?);
-        let assemble_ms = assembling.elapsed_ms();
-
-        let fuse = tracing::info_span!("fuse", prompt_tokens);
-        let blend = self.blend(&question);
-        let fused = self.fuse(&question, &segments, &blend, max_tokens, found_in, deadline);
-        let mut sequence = fused.instrument(fuse).await?;
+        let before = self.search_rounds(&asking, &admission).await?;
+        let found = match before {
+            Some(before) => self.answer_rounds(&asking, before).await?,
+            None => self.find_and_prefill(&asking).await?,
+        };
+        let Found { passages, mut prefilled, retrieve_ms, speculation, rounds } = found;
         let total_ms = arrived.elapsed_ms();
 
-        self.keep(&question, &segments, &mut sequence, found_in);
-        let ttft = Ttft { total_ms, retrieve_ms, assemble_ms, ..Ttft::default() };
-        let report = report(&sequence, blend.blending, ttft);
-        record(&report);
-        self.plans.remember(self.env.now_unix_ms(), &question.tenant, &report);
+        let ttft = Ttft { total_ms, retrieve_ms, ..Ttft::default() };
+        let report = ReuseReport { speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
+        metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
+        report.speculation.iter().for_each(record_speculation);
+        let question = &asking.question;
+        // Rounds say what was asked, which plans do not.
+        let plan = ReuseReport { rounds: Vec::new(), ..report.clone() };
+        self.plans.remember(self.env.now_unix_ms(), &question.tenant, &plan);
         let opened = |(tokens, drafts): Output| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.
-            prompt_tokens: prompt_tokens as u32,
+            prompt_tokens: prefilled.prompt_tokens as u32,
             report: report.clone(),
             tokens,
             drafts,
@@ -112,7 +144,34 @@ impl Pipeline {
             admission: admission.clone(),
         };
         let stream = |output| AnswerStream::new(opened(output), self.assembler.tokenizer().clone());
-        Ok(sequence.outputs.into_iter().map(stream).collect())
+        Ok(prefilled.sequence.outputs.into_iter().map(stream).collect())
+    }
+
+    /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released.
+    async fn prefill(&self, asking: &Asking, passages: &[Passage], hold: Option<Hold>) -> Result<Prefilled> {
+        let Asking { question, deadline, .. } = asking;
+        let assembling = Stopwatch::start();
+        let assemble = tracing::info_span!("assemble");
+        let segments = self.assemble(question, passages, *deadline).instrument(assemble).await?;
+        let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
+        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens, question.answers)?);
+        let assemble_ms = assembling.elapsed_ms();
+
+        let fuse = tracing::info_span!("fuse", prompt_tokens);
+        let blend = self.blend(question);
+        let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
+        Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, sequence })
+    }
+
+    /// Files what is fresh of a prompt that is the request's own, counts it, and reports.
+    fn account(&self, asking: &Asking, prefilled: &mut Prefilled, ttft: Ttft) -> ReuseReport {
+        self.store.record_use(&prefilled.sequence.prefill.plan);
+        self.learn(&prefilled.sequence);
+        self.keep(&asking.question, &prefilled.segments, &mut prefilled.sequence, asking.found_in);
+        let ttft = Ttft { assemble_ms: prefilled.assemble_ms, ..ttft };
+        let report = report(&prefilled.sequence, prefilled.blending, ttft);
+        record(&report);
+        report
     }
 
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
@@ -146,6 +205,9 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
+        if let Input::Chat { context: Some(context), .. } = &question.input {
+            context.check()?;
+        }
         self.assembler.check_size(&question.input)?;
         self.admission.take_many(question.caller, question.answers)
     }
@@ -155,29 +217,15 @@ impl Pipeline {
         self.admission.check_room(caller)
     }
 
-    /// Passages in prompt order: inline documents first, then what the search found, best first.
-    async fn retrieve(&self, question: &Arc<Question>, deadline: Instant) -> Result<Vec<Passage>> {
-        let Input::Chat { messages, context: Some(context) } = &question.input else { return Ok(Vec::new()) };
-        let mut passages = inline(context, self.assembler.passages(question, deadline).await?);
-        let Some(collection) = &context.collection else { return Ok(passages) };
-        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
-        let top_k = context.top_k.unwrap_or(self.settings.top_k);
-        if top_k > 1000 {
-            return Err(Error::new(ErrorKind::InvalidInput, format!("top_k {top_k} must be at most 1000")));
+    /// The documents that came with the question, as passages.
+    async fn given(&self, asking: &Asking) -> Result<Vec<Passage>> {
+        let Asking { question, deadline, .. } = asking;
+        match &question.input {
+            Input::Chat { context: Some(context), .. } => {
+                Ok(inline(context, self.assembler.passages(question, *deadline).await?))
+            }
+            _ => Ok(Vec::new()),
         }
-        let search = Search { collection: collection.clone(), query, top_k, caller: question.caller };
-        for hit in self.retriever.ask(search, remaining(deadline)?).await? {
-            let citation = Citation {
-                number: passages.len() + 1,
-                document_id: hit.passage.document_id,
-                title: hit.passage.title,
-                source: hit.passage.source,
-                text: hit.passage.text,
-                score: Some(hit.score),
-            };
-            passages.push(Passage { citation, tokens: hit.passage.token_ids });
-        }
-        Ok(passages)
     }
 
     async fn assemble(
@@ -197,26 +245,27 @@ impl Pipeline {
         Ok(segments.into())
     }
 
-    /// Looks up, plans, loads and prefills. What is invalidated after the epoch `found_in` is not left on the device.
+    /// Looks up, plans, loads and prefills. What is invalidated since the search began is not left on the device.
     async fn fuse(
         &self,
-        question: &Question,
+        asking: &Asking,
         segments: &Arc<[Segment]>,
         blend: &Blend,
         max_tokens: usize,
-        found_in: u64,
-        deadline: Instant,
+        hold: Option<Hold>,
     ) -> Result<Sequence> {
+        let Asking { question, found_in, deadline } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
             options: self.plan_options(question, blend),
             selection: blend.selection,
-            found_in,
+            found_in: *found_in,
             urgency: Urgency::Answer,
-            deadline,
+            deadline: *deadline,
             explain: question.explain,
+            hold,
         };
         let decode = |plan: &LoadPlan, tokens: &[u32]| {
             // One for each answer: where one cannot be kept, others can.
@@ -226,10 +275,7 @@ impl Pipeline {
             };
             (0..question.answers).map(spec).unzip()
         };
-        let ran = self.runner.run(&run, decode).await?;
-        self.store.record_use(&ran.prefill.plan);
-        self.learn(&ran);
-        Ok(ran)
+        self.runner.run(&run, decode).await
     }
 
     /// What the prompt took corrects what the next one is predicted to. Passes that were shared say nothing of one alone, nor what was not done as planned.
@@ -348,7 +394,7 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
             text: document.text.clone(),
             score: None,
         };
-        Passage { citation, tokens }
+        Passage { id: String::new(), citation, tokens }
     };
     context.documents.iter().zip(tokens).enumerate().map(passage).collect()
 }
@@ -361,52 +407,6 @@ fn cut_root(segments: &mut Vec<Segment>) {
         let rest = root.tokens[1..].into();
         root.tokens = root.tokens[..1].into();
         segments.insert(1, Segment { kind: SegmentKind::Passage, tokens: rest });
-    }
-}
-
-fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> ReuseReport {
-    let prefill = &sequence.prefill;
-    ReuseReport {
-        tokens: prefill.account,
-        loads: prefill.loads.clone(),
-        late_misses: sequence.late_misses,
-        blending,
-        ratio: sequence.prefill.plan.ratio,
-        selection_layer: (sequence.prefill.plan.blended_tokens > 0).then_some(sequence.prefill.plan.choosing.layer),
-        predicted: sequence.prefill.plan.prediction,
-        without: sequence.without.clone(),
-        in_tiers: sequence.prefill.plan.in_tiers.clone(),
-        drafts: None,
-        segments: SegmentReport::all(&sequence.prefill.plan),
-        ttft: Ttft {
-            look_up_ms: sequence.look_up_ms,
-            plan_ms: sequence.plan_ms,
-            queue_ms: prefill.queue_ms,
-            compute_ms: prefill.compute_ms,
-            load_wait_ms: prefill.load_wait_ms,
-            ..times
-        },
-    }
-}
-
-fn record(report: &ReuseReport) {
-    let tokens = report.tokens;
-    for (kind, count) in [
-        ("exact", tokens.exact),
-        ("blended", tokens.blended),
-        ("recomputed", tokens.recomputed),
-        ("computed", tokens.computed),
-    ] {
-        metrics::counter!("ragstone_prompt_tokens_total", "source" => kind).increment(u64::from(count));
-    }
-    for (segment, tier) in report.segments.iter().filter_map(|segment| Some((segment, segment.tier?))) {
-        let count = u64::from(segment.tokens);
-        metrics::counter!("ragstone_reused_tokens_total", "tier" => tier.name()).increment(count);
-    }
-    metrics::histogram!("ragstone_ttft_seconds").record(report.ttft.total_ms / 1e3);
-    metrics::counter!("ragstone_late_misses_total").increment(u64::from(report.late_misses));
-    for load in &report.loads {
-        metrics::counter!("ragstone_loaded_bytes_total", "tier" => load.tier.name()).increment(load.bytes);
     }
 }
 

@@ -14,6 +14,10 @@ use crate::prefill::Selection;
 const MAX_TENANT_BYTES: usize = 64;
 /// Answers to one request.
 pub const MAX_ANSWERS: usize = 16;
+/// Searches of one question.
+pub const MAX_ROUNDS: usize = 8;
+/// Tokens between two of them.
+pub const MAX_ROUND_TOKENS: usize = 256;
 /// Tenants of one warm-up.
 const MAX_TENANTS: usize = 1024;
 
@@ -79,8 +83,41 @@ pub struct Context {
     pub collection: Option<String>,
     /// How many passages to retrieve; `None` takes the configured number.
     pub top_k: Option<usize>,
+    /// Searches at the most, 1 to [`MAX_ROUNDS`]: behind each but the last the model begins to answer, and what it says is searched for
+    /// next. `None`: one.
+    pub rounds: Option<usize>,
+    /// Tokens that it says at the most, 1 to [`MAX_ROUND_TOKENS`]; a sentence ends it. `None`: 32.
+    pub round_tokens: Option<usize>,
+    /// Whether the prefill may begin before the search has ended; `None`, as the settings have it.
+    pub speculate: Option<bool>,
     /// Documents given in the request; each is one passage.
     pub documents: Vec<InlineDocument>,
+}
+
+impl Context {
+    /// Checks its numbers.
+    ///
+    /// # Errors
+    /// `InvalidInput`; the message names the field.
+    pub fn check(&self) -> Result<()> {
+        let bad = |message: String| Err(Error::new(ErrorKind::InvalidInput, message));
+        if let Some(top_k) = self.top_k.filter(|top_k| *top_k > 1000) {
+            return bad(format!("top_k {top_k} must be at most 1000"));
+        }
+        let rounds = self.rounds.unwrap_or(1);
+        if !(1..=MAX_ROUNDS).contains(&rounds) {
+            return bad(format!("`rounds` is {rounds}; use 1 to {MAX_ROUNDS}"));
+        }
+        if rounds > 1 && self.collection.is_none() {
+            return bad("`rounds` searches a collection again; name one".to_owned());
+        }
+        match self.round_tokens {
+            Some(tokens) if !(1..=MAX_ROUND_TOKENS).contains(&tokens) => {
+                bad(format!("`round_tokens` is {tokens}; use 1 to {MAX_ROUND_TOKENS}"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A document given in the request.

@@ -148,7 +148,11 @@ impl Ragstone {
             &loaded.tokenizer_digest,
             settings.prompt.clone(),
         );
-        let options = CorpusOptions { chunk_tokens: settings.chunk_tokens, ..CorpusOptions::default() };
+        let options = CorpusOptions {
+            chunk_tokens: settings.chunk_tokens,
+            vector_index_rows: settings.vector_index_rows,
+            env: env.clone(),
+        };
         let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
         let parts = Parts {
             settings,

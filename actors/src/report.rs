@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::calibration::Blending;
 use crate::engine::DraftCounts;
+use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
 #[derive(Debug, Clone)]
@@ -134,8 +135,29 @@ pub struct ReuseReport {
     pub drafts: Option<Drafts>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
-    /// Where the time to the first token went.
+    /// How the search and the prefill overlapped, where the search was cut into stages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
+    /// Every search and what came of it, where more than one was asked for; the last one is the answer's.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rounds: Vec<RoundReport>,
+    /// Where the time to the first token went; of several rounds, all of them.
     pub ttft: Ttft,
+}
+
+/// One search of several, and the prompt over what it and those before it found.
+#[derive(Debug, Clone, Serialize)]
+pub struct RoundReport {
+    /// What was searched for: the question, then what the model began to answer.
+    pub query: String,
+    /// The passages that were new, by their numbers among the citations.
+    pub passages: Vec<usize>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: u32,
+    /// Of those, what was stored bit for bit or on the device already.
+    pub cached_tokens: u32,
+    /// From the search to the end of what the model said to it; of the last round, to the first token.
+    pub ms: f64,
 }
 
 /// Where each prompt token's KV came from.

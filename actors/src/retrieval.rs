@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
+use tokio::sync::mpsc;
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
@@ -35,6 +36,17 @@ pub struct Search {
     pub top_k: usize,
     /// Who asks.
     pub caller: Caller,
+    /// Who is told what is best so far, at the end of each stage; `None` searches without stages.
+    pub stages: Option<mpsc::UnboundedSender<Vec<Hit>>>,
+}
+
+/// What a search found.
+#[derive(Debug)]
+pub struct Retrieved {
+    /// Best first.
+    pub hits: Vec<Hit>,
+    /// What it took without embedding the query, in milliseconds.
+    pub search_ms: f64,
 }
 
 impl Service for Retriever {
@@ -42,15 +54,21 @@ impl Service for Retriever {
     // While it waits for its turn; see `in_turn`.
     const ENDS_WITH_CALLER: bool = true;
     type Request = Search;
-    type Reply = Vec<Hit>;
+    type Reply = Retrieved;
 
-    async fn handle(self: Arc<Self>, search: Search) -> Result<Vec<Hit>> {
+    async fn handle(self: Arc<Self>, search: Search) -> Result<Retrieved> {
         let corpus = self.corpus.clone();
         let found = in_turn((&self.processors, search.caller), &self.runtime, async move {
             let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
-            corpus.search(&search.collection, beginning(&search.query), &options).await
+            let (query, is_staged) = (beginning(&search.query), search.stages.is_some());
+            let mut stage = |hits: Vec<Hit>| {
+                // Whoever has left waits for the result, or for nothing.
+                drop(search.stages.as_ref().map(|stages| stages.send(hits)));
+            };
+            corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await
         });
-        Ok(found.await??)
+        let (hits, search_ms) = found.await??;
+        Ok(Retrieved { hits, search_ms })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
 use crate::prefill::{PrefillError, Selection};
 use crate::report::Without;
+use crate::speculation::Hold;
 use crate::stream::remaining;
 use crate::worker::Supervised;
 
@@ -45,6 +46,15 @@ pub(crate) struct Run {
     pub deadline: Instant,
     /// Whether to say what would happen without each tier.
     pub explain: bool,
+    /// Of a speculative prompt: what lets it go on. One that is not released ends at whatever would have it begin again.
+    pub hold: Option<Hold>,
+}
+
+impl Run {
+    /// Whether the request may still turn out not to have this prompt.
+    fn is_speculative(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| !hold.is_released())
+    }
 }
 
 /// A prefilled prompt.
@@ -75,7 +85,9 @@ impl Runner {
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {
             let (tenant_name, explain) = (tenant.to_string(), run.explain);
-            let fuse = Fuse { segments: segments.clone(), tenant: tenant_name, options, on_device, explain };
+            let speculative = run.is_speculative();
+            let fuse =
+                Fuse { segments: segments.clone(), tenant: tenant_name, options, on_device, explain, speculative };
             let Fused { plan, loads, device, look_up_ms, plan_ms, without } =
                 self.fusor.ask(fuse, remaining(*deadline)?).await?;
             if device.is_some() && self.store.epoch() != run.found_in {
@@ -93,8 +105,9 @@ impl Runner {
                 decode,
                 caller: *caller,
                 tenant: tenant.clone(),
-                urgency: *urgency,
+                urgency: if run.is_speculative() { Urgency::Speculative } else { *urgency },
                 within: remaining(*deadline)?,
+                hold: run.hold.clone(),
             };
             match self.prefiller.ask(request, remaining(*deadline)?).await? {
                 Ok(mut prefill) => {
@@ -105,6 +118,9 @@ impl Runner {
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
                 Err(PrefillError::DeviceMiss) => on_device = false,
+                Err(PrefillError::Interrupted(_)) if run.is_speculative() => {
+                    return Err(Error::new(ErrorKind::Cancelled, "others needed the blocks of a speculative prefill"));
+                }
                 // Others needed its blocks: until its time is up it is tried again.
                 Err(PrefillError::Interrupted(Interruption::Preempted)) => {}
                 Err(PrefillError::Interrupted(Interruption::Broken)) if disturbances < MOST_DISTURBANCES => {

@@ -76,6 +76,12 @@ pub struct Settings {
     /// The layer, the first is 0, that chooses them, or of `critical-layer` the one that is looked at. None given: the
     /// calibration's, or the rule's own.
     pub selection_layer: Option<usize>,
+    /// From how many passages a collection's vectors are indexed; below, every search compares all of them. Looked at whenever documents
+    /// are added.
+    pub vector_index_rows: usize,
+    /// Whether a prompt's prefill may begin with what its search has found so far, when the engine has nothing else to do
+    /// and searching takes a while beside it.
+    pub speculate: bool,
     /// Passages retrieved for a question.
     pub top_k: usize,
     /// Greatest length of a passage, in tokens of the language model.
@@ -142,6 +148,8 @@ impl Default for Settings {
             recompute_ratio: None,
             selector: None,
             selection_layer: None,
+            vector_index_rows: 50_000,
+            speculate: true,
             top_k: 5,
             chunk_tokens: 256,
             max_queued: 128,
@@ -172,6 +180,7 @@ impl Settings {
         }
         for (key, value) in [
             ("top_k", self.top_k),
+            ("vector_index_rows", self.vector_index_rows),
             ("max_queued", self.max_queued),
             ("max_batch", self.max_batch),
             ("threads", self.threads.unwrap_or(1)),

@@ -5,6 +5,7 @@ pub mod controller;
 pub mod drafts;
 pub mod kernels;
 pub mod model;
+pub mod overlap;
 pub mod serve;
 pub mod tiers;
 pub mod ttft;

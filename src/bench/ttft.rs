@@ -363,7 +363,7 @@ impl Bench {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (store, device, runtime) = (store.clone(), self.device.clone(), self.runtime.clone());
         let fusor = Arc::new(Fusor::new(store, device, runtime, ReadAhead::default()));
-        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false };
+        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device, explain: false, speculative: false };
         let fused = self.runtime.block_on(fusor.handle(fuse))?;
         let look_up_ms = started.elapsed_ms();
         let prefix = fused.plan.device_tokens() as usize;

@@ -20,6 +20,15 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
+    /// How often to search at the most: what the model begins to answer is searched for next
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: usize,
+    /// Tokens that it says between two searches, at the most [default: 32]
+    #[arg(long, value_name = "N")]
+    round_tokens: Option<usize>,
+    /// Begin to compute only when the search has ended
+    #[arg(long)]
+    no_speculation: bool,
     /// Which stored KV may be used
     #[arg(long, value_enum, default_value_t = Reuse::Auto)]
     reuse: Reuse,
@@ -60,8 +69,14 @@ impl Args {
             "temperature": self.temperature,
             "stream": true,
             "stream_options": { "include_usage": true },
-            "ragstone": { "collection": self.collection, "reuse": reuse, "top_k": self.top_k },
+            "ragstone": {
+                "collection": self.collection, "reuse": reuse, "top_k": self.top_k, "rounds": self.rounds,
+                "round_tokens": self.round_tokens,
+            },
         });
+        if self.no_speculation {
+            request["ragstone"]["speculate"] = json!(false);
+        }
         if let Some(count) = self.max_tokens {
             request["max_tokens"] = json!(count);
         }

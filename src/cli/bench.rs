@@ -1,6 +1,7 @@
 //! `ragstone bench`
 
 mod drafts;
+mod overlap;
 mod serve;
 
 use ragstone_actors::calibration::Blend;
@@ -108,6 +109,9 @@ pub enum Command {
     /// What clients of the whole service meet, through HTTP; random weights of Qwen2.5-0.5B's shape. Takes minutes, and 1 GB of
     /// the temporary folder
     Serve(Box<serve::Args>),
+    /// How much of a slow search hides behind the prefill of what it finds, and what that costs others; random weights of Qwen2.5-0.5B's
+    /// shape, random documents, and 1 GB of the temporary folder
+    Overlap(Box<overlap::Args>),
 }
 
 /// Runs a benchmark.
@@ -168,6 +172,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         }
         Command::Drafts(args) => drafts::run(config, args).await,
         Command::Serve(args) => serve::run(config, *args).await,
+        Command::Overlap(args) => overlap::run(config, *args).await,
     }
 }
 

@@ -52,7 +52,40 @@ pub fn reuse(report: &Value) -> String {
         let _ = writeln!(out, "  late misses  {misses} (damaged or gone entries, computed again)");
     }
     let _ = writeln!(out, "  first token  {}", ttft(&report["ttft"]));
+    speculation(&mut out, &report["speculation"]);
+    rounds(&mut out, &report["rounds"]);
     out
+}
+
+/// How the search and the prefill overlapped.
+fn speculation(out: &mut String, speculation: &Value) {
+    let (started, hidden_ms) = (&speculation["started"], speculation["hidden_ms"].as_f64().unwrap_or(0.0));
+    let _ = match speculation["outcome"].as_str() {
+        Some("confirmed") => {
+            writeln!(out, "  speculation  confirmed, {started} begun: {hidden_ms:.1} ms of the search hidden")
+        }
+        Some("cancelled") => writeln!(out, "  speculation  cancelled, {started} begun"),
+        Some("not_started") => writeln!(out, "  speculation  not started"),
+        _ => Ok(()),
+    };
+}
+
+/// What each round searched for and found.
+fn rounds(out: &mut String, rounds: &Value) {
+    for (index, round) in rounds.as_array().into_iter().flatten().enumerate() {
+        let numbers = round["passages"].as_array().into_iter().flatten().map(Value::to_string);
+        let passages = numbers.collect::<Vec<_>>().join(", ");
+        let found = if passages.is_empty() { "nothing new".to_owned() } else { format!("passages {passages}") };
+        let query = one_line(round["query"].as_str().unwrap_or_default(), 50);
+        let _ = writeln!(
+            out,
+            "  round {}      {found}; {} of {} tokens cached; {:.1} ms: {query}",
+            index + 1,
+            round["cached_tokens"],
+            round["prompt_tokens"],
+            round["ms"].as_f64().unwrap_or(0.0),
+        );
+    }
 }
 
 fn ttft(ttft: &Value) -> String {
@@ -89,6 +122,21 @@ mod tests {
         assert!(text.contains("from device  40 tokens, in place already"), "{text}");
         assert!(text.contains("late misses  1"), "{text}");
         assert!(text.contains("12.5 ms: retrieve 0.0") && text.contains("compute 10.0"), "{text}");
+    }
+
+    #[test]
+    fn speculation_and_rounds_are_told_where_there_were_some() {
+        let text = reuse(&json!({
+            "speculation": { "outcome": "confirmed", "stages": 2, "started": 1, "hidden_ms": 12.34 },
+            "rounds": [
+                { "query": "who", "passages": [1, 2], "prompt_tokens": 30, "cached_tokens": 4, "ms": 2.0 },
+                { "query": "he did", "passages": [], "prompt_tokens": 30, "cached_tokens": 25, "ms": 1.0 },
+            ],
+        }));
+        assert!(text.contains("confirmed, 1 begun: 12.3 ms of the search hidden"), "{text}");
+        assert!(text.contains("round 1      passages 1, 2; 4 of 30 tokens cached; 2.0 ms: who"), "{text}");
+        assert!(text.contains("round 2      nothing new; 25 of 30"), "{text}");
+        assert!(!reuse(&json!({})).contains("round") && !reuse(&json!({})).contains("speculation"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, Reuse, check_tenant};
+use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Env;
 use serde::Deserialize;
@@ -109,6 +109,12 @@ pub struct Extension {
     pub collection: Option<String>,
     /// Passages to retrieve.
     pub top_k: Option<usize>,
+    /// Searches at the most: what the model begins to answer is searched for next.
+    pub rounds: Option<usize>,
+    /// Tokens that it says between two searches, at the most.
+    pub round_tokens: Option<usize>,
+    /// Whether the prefill may begin before the search has ended.
+    pub speculate: Option<bool>,
     /// Passages given in the request.
     pub documents: Vec<InlineDocument>,
     /// Which stored KV may serve this request.
@@ -127,6 +133,9 @@ impl Extension {
         (self.collection.is_some() || !self.documents.is_empty()).then(|| Context {
             collection: self.collection.take(),
             top_k: self.top_k,
+            rounds: self.rounds,
+            round_tokens: self.round_tokens,
+            speculate: self.speculate,
             documents: std::mem::take(&mut self.documents),
         })
     }
@@ -140,6 +149,16 @@ impl Extension {
         }
         if self.top_k == Some(0) {
             return Err(Error::param("ragstone.top_k", "`top_k` must be at least 1"));
+        }
+        for (name, value, most) in
+            [("rounds", self.rounds, MAX_ROUNDS), ("round_tokens", self.round_tokens, MAX_ROUND_TOKENS)]
+        {
+            if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
+                return Err(Error::param(format!("ragstone.{name}"), format!("`{name}` is {value}; use 1 to {most}")));
+            }
+        }
+        if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
+            return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));
         }
         if self.deadline_s == Some(0) {
             return Err(Error::param("ragstone.deadline_s", "`deadline_s` must be at least 1"));

@@ -224,6 +224,17 @@ impl Env {
         self.fail_points().get(name).map_or(0, |point| point.hits)
     }
 
+    /// How long an armed failpoint delays, for a step that waits without holding a thread; zero where it does anything else.
+    pub fn delay_at(&self, name: &str) -> Duration {
+        if !self.0.armed.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        match self.fail_points().get(name).map(|point| point.mode) {
+            Some(FailMode::Delay(time)) => time,
+            _ => Duration::ZERO,
+        }
+    }
+
     /// A named place where a test can make the step fail. Free unless a failpoint was armed.
     ///
     /// # Errors

@@ -89,3 +89,25 @@ fn what_cannot_be_measured_is_refused() {
         assert!(refused.code == Some(2) && refused.stderr.contains("1 to 1000000"), "{refused:?}");
     }
 }
+
+#[test]
+fn overlap_is_measured_with_speculation_and_without() {
+    let folder = Folder::new();
+    let small = "--shape tiny --questions 3 --clients 2 --documents 600 --document-tokens 24 --topics 4 --passages 2 \
+                 --answer-tokens 2 --search 20 --json";
+    let arguments: Vec<&str> = ["bench", "overlap"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    assert!(is_positive(&report["prefill_ms"]) && is_positive(&report["probe_ms"]), "{report}");
+    for sides in ["alone", "busy"] {
+        let [off, on] = &report[sides].as_array().unwrap()[..] else { panic!("{report}") };
+        assert_eq!((&off["speculates"], &on["speculates"]), (&false.into(), &true.into()));
+        for side in [off, on] {
+            check_percentiles(&side["ttft_ms"]);
+            assert!(is_positive(&side["questions_per_s"]) && is_positive(&side["search_ms"]["median"]), "{report}");
+        }
+        assert_eq!(off["started"], 0, "{report}");
+    }
+    let alone = &report["alone"][1];
+    assert!(alone["started"].as_u64() >= Some(1), "{report}");
+    assert!(alone["confirmed"].as_u64() >= Some(1), "one cell is all there is: {report}");
+}

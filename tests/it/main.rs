@@ -29,6 +29,7 @@ mod openai_shape;
 mod outside;
 mod request_bounds;
 mod restart;
+mod rounds;
 mod s3;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;

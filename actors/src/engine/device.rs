@@ -2,6 +2,7 @@
 
 mod drafting;
 mod pass;
+mod speculative;
 mod swap;
 mod views;
 
@@ -71,6 +72,7 @@ impl<B: Backend> Device<B> {
         loop {
             self.inbox.heed();
             self.sequences.iter_mut().for_each(Sequence::drop_unwanted);
+            self.take_on_released();
             self.sequences.retain(|sequence| !matches!(sequence.state, State::Ended));
             self.give_up_loads();
             let Some(step) = self.decide() else { return };
@@ -123,6 +125,7 @@ impl<B: Backend> Device<B> {
         let patience = self.options.load_deadline;
         for sequence in &mut self.sequences {
             if let State::Prefilling(prefilling) = &mut sequence.state
+                && prefilling.held.is_none()
                 && !prefilling.prefill.is_ready()
                 && prefilling.prefill.waits().is_some_and(|waits| waits > patience)
             {
@@ -168,7 +171,7 @@ impl<B: Backend> Device<B> {
             let advances = step.rows.iter().any(|(id, _)| *id == sequence.id);
             sequence.left_out = if advances { 0 } else { sequence.left_out + 1 };
         }
-        self.inbox.note_pace(self.pace.least_row_ms(), under_way);
+        self.inbox.note_pace(self.pace.least_row_ms(), under_way, self.speculative_and_decoding());
         self.background_waits = views.iter().any(|view| view.background);
         Some(step)
     }
@@ -179,7 +182,7 @@ impl<B: Backend> Device<B> {
         for sequence in self.sequences.iter_mut().filter(|sequence| sequence.swapped.is_none()) {
             let decoding = match &mut sequence.state {
                 State::Decoding(tails) => tails.len(),
-                State::Prefilling(prefilling) => match prefilling.prefill.is_ready() {
+                State::Prefilling(prefilling) => match prefilling.is_ready() {
                     true => 0,
                     false => continue,
                 },
@@ -222,6 +225,7 @@ impl<B: Backend> Device<B> {
     }
 
     fn make(&mut self, step: &Step) {
+        self.let_go(|sequence| step.let_go.contains(&sequence.id));
         for id in &step.swap_out {
             self.preempt(*id);
             if std::mem::take(&mut self.is_lost) {
@@ -257,6 +261,7 @@ impl<B: Backend> Device<B> {
         if parts.is_empty() && lacks_blocks {
             // Blocks that were counted as free were not: what waiting prompts found is in the way of everybody.
             self.tier.clear();
+            self.let_go(|_| true);
         }
         if self.careful > 0 {
             self.careful -= 1;
@@ -281,7 +286,8 @@ impl<B: Backend> Device<B> {
 
     /// Lets a waiting prompt begin with what it has on the device; given back where there is no room after all.
     fn begin(&mut self, waiting: Waiting) -> Option<Waiting> {
-        let is_alone = self.sequences.is_empty();
+        let is_speculative = waiting.urgency == Urgency::Speculative;
+        let is_alone = self.sequences.is_empty() && !is_speculative;
         let (job, prefix) = (&waiting.job, waiting.job.plan.device_tokens() as usize);
         let begun = catch_unwind(AssertUnwindSafe(|| {
             self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
@@ -297,6 +303,8 @@ impl<B: Backend> Device<B> {
         }));
         let table = match begun {
             Ok(Ok(Some(table))) => Ok(table),
+            // What it would take is not idle.
+            Ok(Ok(None)) if is_speculative => Err(PrefillError::Interrupted(Interruption::Preempted)),
             Ok(Ok(None)) => return Some(waiting),
             Ok(Err(PrefillError::Failed(error))) if self.is_loss(&error) => {
                 Err(PrefillError::Interrupted(Interruption::Broken))
@@ -313,7 +321,7 @@ impl<B: Backend> Device<B> {
                 return None;
             }
         };
-        let Job { tokens, plan, loads, device, selection, decode, queued, .. } = job;
+        let Job { tokens, plan, loads, device, selection, decode, queued, hold, .. } = job;
         let (waits, outputs) = (reply.clone(), decode.iter().map(|spec| spec.output.clone()).collect::<Vec<_>>());
         let is_wanted = move || waits.is_wanted() && (outputs.is_empty() || outputs.iter().any(|to| !to.is_closed()));
         let env = self.env.clone();
@@ -324,13 +332,14 @@ impl<B: Backend> Device<B> {
         let inbox = self.inbox.clone();
         prefill.wake(Arc::new(move || inbox.stir()));
         let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
-        let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun };
+        let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun, held: None };
         let state = State::Prefilling(Box::new(prefilling));
         let sequence = Sequence {
             id,
             party,
             urgency,
             overtaken,
+            hold,
             left_out: 0,
             state,
             paths: Vec::new(),
@@ -348,12 +357,13 @@ impl<B: Backend> Device<B> {
         let is_only = self.sequences.iter().filter(|sequence| sequence.swapped.is_none()).count() == 1;
         for (index, sequence) in self.sequences.iter_mut().enumerate() {
             let Some((_, rows)) = step.rows.iter().find(|(id, _)| *id == sequence.id) else { continue };
+            let is_speculative = sequence.is_speculative();
             let Sequence { state, paths, .. } = sequence;
             let kept = paths.last();
             let mut grow = |table: &mut BlockTable, slots: usize| -> Result<()> {
                 let tokens = slots.saturating_sub(table.tokens());
                 let mut grown = self.tier.grow(kept, table, tokens);
-                if grown.is_err() && is_only {
+                if grown.is_err() && is_only && !is_speculative {
                     // Only what waiting prompts found can be in the way: it is not worth more than a prompt that runs.
                     self.tier.clear();
                     grown = self.tier.grow(None, table, tokens);
@@ -362,7 +372,7 @@ impl<B: Backend> Device<B> {
             };
             let grown: Result<Vec<(Part, usize)>> = match state {
                 State::Prefilling(prefilling) => {
-                    if !prefilling.prefill.is_ready() {
+                    if !prefilling.is_ready() {
                         continue;
                     }
                     let slots = prefilling.prefill.slots_needed(*rows);
@@ -388,6 +398,10 @@ impl<B: Backend> Device<B> {
             match grown {
                 Ok(grown) => parts.extend(grown),
                 Err(error) if error.kind() == ErrorKind::DeviceLost => self.is_lost = true,
+                // What it would take is not idle.
+                Err(_) if sequence.is_speculative() => {
+                    sequence.interrupt(Interruption::Preempted, || Error::new(ErrorKind::Cancelled, "let go"));
+                }
                 // Nobody else will free a block.
                 Err(error) if is_only => sequence.fail(|| Error::new(error.kind(), error.to_string())),
                 Err(error) => {

@@ -26,6 +26,8 @@ use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
 use crate::runner::Runner;
 use crate::worker::{Service, Supervised};
 
+mod speculation;
+
 const TENANT: &str = "tests";
 const MODEL: Fingerprint = Fingerprint([3; 32]);
 
@@ -127,12 +129,31 @@ impl Bench {
         let (store, device) = (self.store.clone(), self.tier.clone());
         let fusor = Arc::new(Fusor::new(store, device, self.runtime.handle().clone(), ReadAhead::default()));
         let options = PlanOptions::fixed(0.15, reuse);
-        let fuse = Fuse { segments: segments.into(), tenant: TENANT.into(), options, on_device: true, explain: false };
+        let fuse = Fuse {
+            segments: segments.into(),
+            tenant: TENANT.into(),
+            options,
+            on_device: true,
+            explain: false,
+            speculative: false,
+        };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
     }
 
     /// Queues a planned prompt; `more` tokens are generated, or with 0 its KV is computed only.
     pub(super) fn submit(&self, segments: &[Segment], fused: Fused, more: usize) -> (Reply, mpsc::Receiver<Decoded>) {
+        self.submit_held(segments, fused, more, None)
+    }
+
+    /// As [`submit`](Self::submit); with a hold, speculatively.
+    pub(super) fn submit_held(
+        &self,
+        segments: &[Segment],
+        fused: Fused,
+        more: usize,
+        hold: Option<Hold>,
+    ) -> (Reply, mpsc::Receiver<Decoded>) {
+        let urgency = if hold.is_some() { Urgency::Speculative } else { Urgency::Answer };
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (output, decoded) = mpsc::channel(more + 1);
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
@@ -163,8 +184,9 @@ impl Bench {
             reply,
             queued,
             within: Duration::from_secs(600),
+            hold,
         };
-        self.engine.submit(job, Urgency::Answer).expect("queued");
+        self.engine.submit(job, urgency).expect("queued");
         (prefilled, decoded)
     }
 

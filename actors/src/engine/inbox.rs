@@ -10,6 +10,7 @@ use ragstone_storage::tier::device::LostPath;
 use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::speculation::Load;
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
 pub(super) struct Inbox {
@@ -29,6 +30,10 @@ struct State {
     row_ms: f64,
     /// Rows of answers' prompts that are under way, by caller.
     under_way: HashMap<Caller, usize>,
+    /// Rows of speculative prompts that are under way.
+    speculative: usize,
+    /// Whether answers decode.
+    is_decoding: bool,
     /// Something happened since the engine heeded it.
     is_stirred: bool,
     is_closed: bool,
@@ -110,6 +115,11 @@ impl Inbox {
             return None;
         }
         state.waiting.retain(|waiting| waiting.job.is_wanted());
+        for waiting in &mut state.waiting {
+            if waiting.job.hold.take_if(|hold| hold.is_released()).is_some() {
+                waiting.urgency = Urgency::Answer;
+            }
+        }
         Some(show(&mut state.waiting))
     }
 
@@ -151,9 +161,23 @@ impl Inbox {
     }
 
     /// What a row of a prefill takes, in milliseconds, and the rows that are under way.
-    pub(super) fn note_pace(&self, row_ms: f64, under_way: HashMap<Caller, usize>) {
+    pub(super) fn note_pace(
+        &self,
+        row_ms: f64,
+        under_way: HashMap<Caller, usize>,
+        (speculative, is_decoding): (usize, bool),
+    ) {
         let mut state = self.lock();
         (state.row_ms, state.under_way) = (row_ms, under_way);
+        (state.speculative, state.is_decoding) = (speculative, is_decoding);
+    }
+
+    /// What there is to do for others than the background, where `most` rows fill a step. Beside answers that decode there is no room.
+    pub(super) fn load(&self, most: usize) -> Load {
+        let state = self.lock();
+        let waiting = state.waiting.iter().filter(|waiting| waiting.urgency != Urgency::Background);
+        let rows = waiting.map(|waiting| waiting.job.rows()).chain(state.under_way.values().copied()).sum::<usize>();
+        Load { pending: rows + state.speculative, most: if state.is_decoding { 0 } else { most } }
     }
 
     pub(super) fn when_lost(&self, when_lost: WhenLost) {

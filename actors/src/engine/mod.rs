@@ -39,6 +39,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, LayerLoads};
 use crate::prefill::{FreshSegment, PrefillError, Selection};
 use crate::report::{FinishReason, TierLoad, TokenAccount};
+use crate::speculation::{Hold, Load};
 use crate::status::DeviceStatus;
 use crate::worker::panic_text;
 
@@ -79,6 +80,8 @@ pub struct Job {
     pub queued: Stopwatch,
     /// How long from then on somebody waits for the prefill.
     pub within: Duration,
+    /// Until it is released, the prompt is one that the request may turn out not to have: see [`Urgency::Speculative`].
+    pub hold: Option<Hold>,
 }
 
 impl Job {
@@ -186,6 +189,10 @@ pub struct PrefillReport {
 pub enum Urgency {
     /// Somebody waits.
     Answer,
+    /// Somebody may wait for it: the request's search goes on. It has the steps that nobody else has a use for, keeps its blocks as long
+    /// as nobody needs them, leaves nothing on the device, and waits behind its last token until it is released; then it is an
+    /// [`Urgency::Answer`] (RAGCache, section 5.3).
+    Speculative,
     /// Useful later.
     Background,
 }
@@ -236,6 +243,17 @@ impl Engine {
         let answers: Vec<usize> = job.decode.iter().map(|decode| decode.max_tokens).collect();
         self.check_fits(job.tokens.len(), &answers)?;
         self.shared.inbox.push(job, urgency)
+    }
+
+    /// Lets a speculative prefill go on to its answer, from the next step on.
+    pub fn release(&self, hold: &Hold) {
+        hold.release();
+        self.shared.inbox.stir();
+    }
+
+    /// What there is to do, as of the last step.
+    pub fn load(&self) -> Load {
+        self.shared.inbox.load(pace::MOST_ROWS)
     }
 
     /// Whether its thread runs.

@@ -1,7 +1,7 @@
 //! How many rows of prefills a step may have, so that running answers keep their pace.
 
 /// Rows of a step while nobody decodes: what goes through a layer together, so longer chunks gain nothing.
-const MOST_ROWS: usize = 512;
+pub(super) const MOST_ROWS: usize = 512;
 /// However slow steps are, prefills go on.
 const LEAST_ROWS: usize = 16;
 /// What a step may take beside its target, as a multiple of decoding alone: less would cost more in repeated passes over the

@@ -10,6 +10,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::LayerLoads;
 use crate::prefill::{PrefillError, Selection};
+use crate::speculation::Hold;
 use crate::worker::Service;
 use ragstone_storage::env::Stopwatch;
 use ragstone_storage::plan::LoadPlan;
@@ -43,6 +44,8 @@ pub struct PrefillRequest {
     pub urgency: Urgency,
     /// How long somebody waits for it.
     pub within: Duration,
+    /// Of a speculative prefill: what lets it go on.
+    pub hold: Option<Hold>,
 }
 
 impl Service for Prefiller {
@@ -53,11 +56,11 @@ impl Service for Prefiller {
 
     async fn handle(self: Arc<Self>, request: PrefillRequest) -> Result<Self::Reply> {
         let (reply, prefilled) = oneshot::channel();
-        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency, within } =
+        let PrefillRequest { tokens, plan, loads, device, selection, decode, tenant, caller, urgency, within, hold } =
             request;
         let queued = Stopwatch::start();
         self.engine.submit(
-            Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued, within },
+            Job { tokens, plan, loads, device, selection, decode, tenant, caller, reply, queued, within, hold },
             urgency,
         )?;
         prefilled.await.map_err(|_| Error::new(ErrorKind::Cancelled, "the service stopped while it was answering"))

@@ -9,6 +9,8 @@
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
 //!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than
 //!   [`window`](Limits::window) times; whoever was and finds no room keeps its own caller, and those that have more, from beginning.
+//! - Speculative prompts have the rows of steps that no answer has a use for, and blocks that nobody needs: whoever does takes them
+//!   away at once (RAGCache, section 5.3).
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
 use std::cmp::Reverse;
@@ -29,6 +31,8 @@ pub(super) struct View {
     pub owner: Owner,
     /// Whether nobody waits for it.
     pub background: bool,
+    /// Whether its request may turn out not to have this prompt.
+    pub speculative: bool,
     /// Answers that it has or will have: so many rows of every pass.
     pub tails: usize,
     /// Prompt tokens whose KV was there or is computed.
@@ -91,6 +95,8 @@ pub(super) struct Step {
     pub swap_out: Vec<u64>,
     /// Sequences that come back, the first first.
     pub swap_in: Vec<u64>,
+    /// Speculative ones that end, the last first: others need their blocks.
+    pub let_go: Vec<u64>,
 }
 
 /// What a step still has for prefills.
@@ -137,15 +143,41 @@ impl Room<'_> {
 
 /// Decides. `served` is what callers and tenants were given so far, in rows.
 pub(super) fn schedule(views: &[View], served: &Served, limits: Limits) -> Step {
-    let mut plan = Planning { views, free: limits.free_blocks, out: BTreeSet::new(), step: Step::default() };
-    plan.decode(served, limits.decoding_rows);
-    plan.swap_in(limits);
-    let drafts = plan.drafts(served, limits);
-    // However much is drafted, prefills go on.
-    let rows = limits.rows - drafts.min(limits.rows / 2);
-    plan.prefill(served.clone(), Limits { rows, ..limits });
-    plan.unblock();
-    plan.step.swap_out = plan.out.iter().rev().copied().collect();
+    if !views.iter().any(|view| view.speculative) {
+        return Planning::new(views, limits.free_blocks).run(served, limits).step;
+    }
+    let (mut speculative, others): (Vec<View>, Vec<View>) = views.iter().cloned().partition(|view| view.speculative);
+    speculative.sort_unstable_by_key(|view| view.id);
+    let has_use = |view: &View| !view.background && view.phase != Phase::Loading;
+    let may_speculate = !others.iter().any(has_use);
+    if may_speculate && speculative.iter().any(|view| view.phase != Phase::Loading) {
+        let step = beside(&others, speculative.clone(), served, limits, true);
+        if step.rows.iter().any(|(id, _)| speculative.iter().any(|view| view.id == *id)) {
+            return step;
+        }
+    }
+    beside(&others, speculative, served, limits, false)
+}
+
+/// A step of `others` as if `speculative` ones, in the order they came, held nothing: then the last of these end until it is so, as far as it
+/// has to be. With `speculates` they have what rows are left, before background work has more than it is owed.
+fn beside(others: &[View], mut speculative: Vec<View>, served: &Served, limits: Limits, speculates: bool) -> Step {
+    let mut held: usize = speculative.iter().map(|view| view.blocks).sum();
+    let mut plan = Planning::new(others, limits.free_blocks + held);
+    plan.spares_rows = speculates;
+    let mut plan = plan.run(served, limits);
+    while held > plan.free
+        && let Some(last) = speculative.pop()
+    {
+        held -= last.blocks;
+        if last.blocks > 0 {
+            plan.step.let_go.push(last.id);
+        }
+    }
+    plan.free -= held;
+    if speculates {
+        plan.speculate(&speculative, limits);
+    }
     plan.step
 }
 
@@ -154,9 +186,56 @@ struct Planning<'a> {
     free: usize,
     out: BTreeSet<u64>,
     step: Step,
+    /// Rows that nobody has a use for are wanted by speculative prompts, before background work has more than it is owed.
+    spares_rows: bool,
 }
 
-impl Planning<'_> {
+impl<'a> Planning<'a> {
+    fn new(views: &'a [View], free: usize) -> Self {
+        Self { views, free, out: BTreeSet::new(), step: Step::default(), spares_rows: false }
+    }
+
+    fn run(mut self, served: &Served, limits: Limits) -> Self {
+        self.decode(served, limits.decoding_rows);
+        self.swap_in(limits);
+        let drafts = self.drafts(served, limits);
+        // However much is drafted, prefills go on.
+        let rows = limits.rows - drafts.min(limits.rows / 2);
+        self.prefill(served.clone(), Limits { rows, ..limits });
+        if !self.spares_rows {
+            self.unblock();
+        }
+        self.step.swap_out = self.out.iter().rev().copied().collect();
+        self
+    }
+
+    /// Gives what rows and blocks are left to speculative prompts, in the order they came.
+    fn speculate(&mut self, speculative: &[View], limits: Limits) {
+        let taken: usize = self.step.rows.iter().map(|(_, rows)| rows).sum();
+        let mut left = limits.rows.saturating_sub(taken);
+        let mut is_first = true;
+        let promised: usize = self.running().chain(speculative).map(|view| view.promised).sum();
+        for view in speculative {
+            let (rows, blocks, spared) = match view.phase {
+                Phase::Waiting { prompt_blocks } => {
+                    (view.to_compute.min(left), prompt_blocks, limits.watermark_blocks + promised)
+                }
+                Phase::Prefilling { chunk, more_blocks } => {
+                    (chunk.unwrap_or_else(|| view.to_compute.min(left)), more_blocks, 0)
+                }
+                _ => continue,
+            };
+            // A chunk under way is as long as it is.
+            let fits = rows > 0 && (rows <= left || (is_first && left > 0));
+            if fits && blocks + spared <= self.free {
+                left = left.saturating_sub(rows);
+                self.free -= blocks;
+                is_first = false;
+                self.step.rows.push((view.id, rows));
+            }
+        }
+    }
+
     /// Those that have blocks and stay.
     fn running(&self) -> impl Iterator<Item = &View> {
         let has_blocks = |view: &&View| !matches!(view.phase, Phase::Waiting { .. } | Phase::Swapped { .. });
@@ -284,7 +363,11 @@ impl Planning<'_> {
         taken += self.fill(&answers, limits.rows.saturating_sub(taken), &mut room);
         // Where answers decode, each of their tokens would come later for it.
         let decodes = self.views.iter().any(|view| matches!(view.phase, Phase::Decoding { .. }));
-        let most = if decodes { limits.rows / BACKGROUND_PART } else { limits.rows };
+        let most = match decodes {
+            true => limits.rows / BACKGROUND_PART,
+            false if self.spares_rows => 0,
+            false => limits.rows,
+        };
         self.fill(&background, limits.rows.saturating_sub(taken).min(most), &mut room);
     }
 

@@ -19,6 +19,7 @@ use super::{DecodeSpec, Decoded, Interruption, PrefillReport, Urgency};
 use crate::error::Error;
 use crate::prefill::{Prefill, PrefillError};
 use crate::report::FinishReason;
+use crate::speculation::Hold;
 
 /// One prompt and its answers.
 pub(super) struct Sequence<B: Backend> {
@@ -27,6 +28,8 @@ pub(super) struct Sequence<B: Backend> {
     pub party: Party,
     pub urgency: Urgency,
     pub overtaken: u32,
+    /// Of a speculative prefill: what lets it go on.
+    pub hold: Option<Hold>,
     /// Passes since it advanced last, of one that decodes.
     pub left_out: u32,
     pub state: State<B>,
@@ -57,6 +60,16 @@ pub(super) struct Prefilling<B: Backend> {
     pub tokens: Arc<[u32]>,
     pub queue_ms: f64,
     pub begun: Stopwatch,
+    /// It is done, and is not released.
+    pub held: Option<Held>,
+}
+
+/// A prefill that is done.
+pub(super) struct Held {
+    /// Behind its last token.
+    pub logits: Vec<f32>,
+    /// From its beginning on.
+    pub took_ms: f64,
 }
 
 /// One answer behind its prompt.
@@ -110,7 +123,19 @@ impl Reply {
     }
 }
 
+impl<B: Backend> Prefilling<B> {
+    /// Whether a pass can take it along now.
+    pub(super) fn is_ready(&mut self) -> bool {
+        self.held.is_none() && self.prefill.is_ready()
+    }
+}
+
 impl<B: Backend> Sequence<B> {
+    /// Whether its request may turn out not to have its prompt.
+    pub(super) fn is_speculative(&self) -> bool {
+        self.urgency == Urgency::Speculative
+    }
+
     /// Lets go of what nobody waits for: answers whose readers left, and prompts with nobody left.
     pub(super) fn drop_unwanted(&mut self) {
         let is_over = match &mut self.state {

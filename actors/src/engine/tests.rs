@@ -112,6 +112,7 @@ pub(super) fn job(seed: u32, length: u32, max_tokens: usize) -> (Job, Reply, mps
         reply,
         queued,
         within,
+        hold: None,
     };
     (job, prefilled, decoded)
 }
@@ -236,7 +237,7 @@ fn what_the_queue_cannot_serve_in_time_is_refused_at_once_and_callers_wait_for_t
     let refused = |caller, within| inbox.push(four_seconds(caller, within), Urgency::Answer).err();
     assert!(refused(hog, 1).is_none(), "nothing is known of the pace");
     inbox.look(Vec::clear);
-    inbox.note_pace(100.0, HashMap::new());
+    inbox.note_pace(100.0, HashMap::new(), (0, false));
     assert!(refused(hog, 1).is_none(), "it has nothing to do");
     inbox.look(Vec::clear);
     assert!(refused(hog, 60).is_none() && refused(hog, 60).is_none() && refused(hog, 60).is_none());
@@ -247,11 +248,26 @@ fn what_the_queue_cannot_serve_in_time_is_refused_at_once_and_callers_wait_for_t
     assert!(inbox.push(four_seconds(hog, 1), Urgency::Background).is_ok());
     // What has begun counts; of blended tokens, those that are chosen.
     inbox.look(Vec::clear);
-    inbox.note_pace(100.0, HashMap::from([(hog, 500)]));
+    inbox.note_pace(100.0, HashMap::from([(hog, 500)]), (7, false));
     assert!(refused(hog, 50).is_some() && refused(hog, 60).is_none());
     let mut blended = four_seconds(other, 5);
     (blended.plan.computed_tokens, blended.plan.blended_tokens, blended.plan.ratio) = (10, 1000, 0.01);
     assert!(inbox.push(blended, Urgency::Answer).is_ok(), "twenty rows, and as many of the hog's");
+}
+
+#[test]
+fn the_load_counts_all_but_background_work_and_answers_that_decode_leave_no_room() {
+    let (inbox, caller) = (Inbox::new(8), Caller::default());
+    assert_eq!(inbox.load(512), Load { pending: 0, most: 512 });
+    inbox.note_pace(1.0, HashMap::from([(caller, 100)]), (20, false));
+    for (urgency, hold) in
+        [(Urgency::Answer, None), (Urgency::Speculative, Some(Hold::default())), (Urgency::Background, None)]
+    {
+        inbox.push(Job { hold, ..four_seconds(caller, 60) }, urgency).expect("queued");
+    }
+    assert_eq!(inbox.load(512), Load { pending: 200, most: 512 });
+    inbox.note_pace(1.0, HashMap::new(), (0, true));
+    assert!(!inbox.load(512).has_room());
 }
 
 #[test]

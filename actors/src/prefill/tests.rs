@@ -72,7 +72,8 @@ impl Bench {
         let options = PlanOptions { choosing: selection.choosing(self.model.config().layers), ..options };
         let segments: Arc<[Segment]> = segments.into();
         let tokens: Vec<u32> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };
+        let fuse =
+            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
         let handle: Handle = self.runtime.handle().clone();
         let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle.clone(), ReadAhead::default()));
         let Fused { plan, loads, .. } = self.runtime.block_on(fusor.handle(fuse)).expect("planned");

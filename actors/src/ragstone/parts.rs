@@ -32,6 +32,7 @@ use crate::plans::Plans;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::settings::Settings;
+use crate::speculation::Times;
 use crate::status::ModelStatus;
 use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
@@ -100,6 +101,7 @@ impl Parts {
             background,
             recurring: std::sync::Mutex::default(),
             plans: Plans::default(),
+            times: Times::default(),
             runtime: runtime.clone(),
             me: me.clone(),
         });

@@ -8,7 +8,7 @@ pub mod engine;
 mod load;
 pub mod overload;
 pub mod rag;
-mod random_model;
+pub(super) mod random_model;
 pub mod reorder;
 
 use std::net::{Ipv4Addr, TcpListener};
@@ -85,7 +85,7 @@ async fn prepare(config: &Config, setup: Setup, folder: &Path) -> Result<Config>
         }
     };
     if surface.embedder.is_none() {
-        surface.embedder = Some(text(random_model::write_embedder(folder, setup.seed)?)?);
+        surface.embedder = Some(text(random_model::write_embedder(folder, setup.seed, 0)?)?);
     }
     surface.model = Some(text(model)?);
     surface.data = Some(data);

@@ -16,8 +16,8 @@ const TINY: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwe
     "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32768, "tie_word_embeddings": true,
     "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
 
-/// The smallest embedding model that can be loaded. No workload here searches.
-const EMBEDDER: &str = r#"{"model_type": "bert", "vocab_size": 3, "hidden_size": 64, "num_hidden_layers": 1,
+/// The smallest embedding model that can be loaded, but for its vocabulary.
+const EMBEDDER: &str = r#"{"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 128, "hidden_act": "gelu", "max_position_embeddings": 256,
     "type_vocab_size": 2, "layer_norm_eps": 1e-12}"#;
 
@@ -59,11 +59,13 @@ pub fn write_model(parent: &Path, shape: Shape, seed: u64) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Writes an embedding model into a new folder in `parent`.
-pub fn write_embedder(parent: &Path, seed: u64) -> Result<PathBuf> {
+/// Writes an embedding model into a new folder in `parent`. It tells the first `words` words apart; any other is unknown to it.
+pub fn write_embedder(parent: &Path, seed: u64, words: usize) -> Result<PathBuf> {
     let folder = create(parent, "random-embedder")?;
-    let vocabulary = ["[UNK]", "[CLS]", "[SEP]"].iter().enumerate();
-    let vocabulary = vocabulary.map(|(id, token)| ((*token).to_owned(), json!(id))).collect();
+    let special = ["[UNK]", "[CLS]", "[SEP]"].map(str::to_owned).into_iter();
+    let vocabulary: Map<String, Value> =
+        special.chain((0..words as u32).map(word)).enumerate().map(|(id, token)| (token, json!(id))).collect();
+    let size = vocabulary.len();
     let special = |token: &str| json!({ "SpecialToken": { "id": token, "type_id": 0 } });
     let text = |name: &str| json!({ "Sequence": { "id": name, "type_id": 0 } });
     let around = json!({
@@ -75,9 +77,11 @@ pub fn write_embedder(parent: &Path, seed: u64) -> Result<PathBuf> {
             "[SEP]": { "id": "[SEP]", "ids": [2], "tokens": ["[SEP]"] },
         },
     });
-    write(&folder.join("config.json"), EMBEDDER.as_bytes())?;
+    let mut config: Value = serde_json::from_str(EMBEDDER).map_err(|error| Error::internal(error.to_string()))?;
+    config["vocab_size"] = json!(size);
+    write(&folder.join("config.json"), config.to_string().as_bytes())?;
     write(&folder.join("tokenizer.json"), tokenizer(vocabulary, "[UNK]", around).to_string().as_bytes())?;
-    write_tensors(&folder.join("model.safetensors"), &embedding_model(), seed)?;
+    write_tensors(&folder.join("model.safetensors"), &embedding_model(size), seed)?;
     Ok(folder)
 }
 
@@ -157,9 +161,9 @@ fn language_model(config: &ModelConfig) -> Vec<Tensor> {
 }
 
 /// The tensors of [`EMBEDDER`].
-fn embedding_model() -> Vec<Tensor> {
+fn embedding_model(words: usize) -> Vec<Tensor> {
     let (hidden, inner) = (64, 128);
-    let mut tensors: Vec<Tensor> = [("word", 3), ("position", 256), ("token_type", 2)]
+    let mut tensors: Vec<Tensor> = [("word", words), ("position", 256), ("token_type", 2)]
         .map(|(table, rows)| Tensor::matrix(format!("embeddings.{table}_embeddings.weight"), rows, hidden))
         .into();
     let linear = |name: &str, outputs: usize, inputs: usize| {
@@ -238,7 +242,7 @@ mod tests {
         assert_eq!(tokenizer.encode_text("w7 w511 what").unwrap(), [7, 511, 0]);
         let mut stream = tokenizer.stream(false);
         assert_eq!([7, 7, 3].map(|id| stream.push(id).unwrap()), ["w7", " w7", " w3"]);
-        let encoder = SentenceEncoder::load(&write_embedder(dir.path(), 1).unwrap()).unwrap();
+        let encoder = SentenceEncoder::load(&write_embedder(dir.path(), 1, 9).unwrap()).unwrap();
         assert!(encoder.encode(&["any text"]).unwrap()[0].iter().all(|value| value.is_finite()));
     }
 }

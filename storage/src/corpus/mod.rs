@@ -42,6 +42,7 @@ pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
+use crate::env::{Env, Stopwatch};
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -59,11 +60,13 @@ pub struct CorpusOptions {
     /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
     /// exact and takes a few milliseconds.
     pub vector_index_rows: usize,
+    /// Failpoints: `corpus.probe` delays a search for each cell of the vector index that it looks into.
+    pub env: Env,
 }
 
 impl Default for CorpusOptions {
     fn default() -> Self {
-        Self { chunk_tokens: 256, vector_index_rows: 50_000 }
+        Self { chunk_tokens: 256, vector_index_rows: 50_000, env: Env::system() }
     }
 }
 
@@ -271,7 +274,51 @@ impl Corpus {
             SearchMode::FullText => None,
             _ => self.embed(vec![query.to_owned()]).await?.pop(),
         };
-        let found = search::search(&table, query, vector, options).await?;
+        let found = search::search(&table, query, vector, options, &self.inner.options.env).await?;
+        self.hits(found).await
+    }
+
+    /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
+    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3); and the time that
+    /// the search took without embedding the query, in milliseconds.
+    ///
+    /// # Errors
+    /// As [`search`](Self::search)'s.
+    pub async fn search_in_stages(
+        &self,
+        collection: &str,
+        query: &str,
+        options: &SearchOptions,
+        staged: bool,
+        provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
+    ) -> Result<(Vec<Hit>, f64)> {
+        let table = self.find(collection).await?;
+        if query.trim().is_empty() || options.top_k == 0 {
+            return Ok((Vec::new(), 0.0));
+        }
+        let vector = match options.mode {
+            SearchMode::FullText => None,
+            _ => self.embed(vec![query.to_owned()]).await?.pop(),
+        };
+        let (env, own) = (&self.inner.options.env, self.encoder().tokenizer_identity());
+        let started = Stopwatch::start();
+        let found = match vector {
+            Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
+                let mut stage = |found: Vec<search::StoredHit>| {
+                    // Whoever changed the tokenizer waits for the end.
+                    if found.iter().all(|hit| hit.stored.tokenizer == own) {
+                        provisional(found.into_iter().map(search::StoredHit::into_hit).collect());
+                    }
+                };
+                search::in_stages(&table, query, vector, options.top_k, env, &mut stage).await?
+            }
+            vector => search::search(&table, query, vector, options, env).await?,
+        };
+        let search_ms = started.elapsed_ms();
+        Ok((self.hits(found).await?, search_ms))
+    }
+
+    async fn hits(&self, found: Vec<search::StoredHit>) -> Result<Vec<Hit>> {
         let (stored, scores): (Vec<_>, Vec<_>) = found.into_iter().map(|hit| (hit.stored, hit.score)).unzip();
         let passages = self.with_own_tokens(stored).await?;
         Ok(passages.into_iter().zip(scores).map(|(passage, score)| Hit { passage, score }).collect())

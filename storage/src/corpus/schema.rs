@@ -47,6 +47,7 @@ pub(super) struct Row {
 }
 
 /// One passage read, and the tokenizer whose ids it has.
+#[derive(Clone)]
 pub(super) struct StoredPassage {
     pub passage: Passage,
     pub tokenizer: String,

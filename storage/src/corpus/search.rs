@@ -1,7 +1,10 @@
 //! Finds passages: by meaning, by words, and by both.
 
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::pin::Pin;
 
+use futures::stream::{FuturesUnordered, StreamExt};
 use lancedb::DistanceType;
 use lancedb::index::scalar::FullTextSearchQuery;
 use lancedb::query::{QueryBase, Select};
@@ -13,6 +16,7 @@ use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
 use super::table::{Collection, Snapshot};
 use crate::Result;
+use crate::env::Env;
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
 /// ranking can still come out on top when the other has it first, and equal contents are given once. A constant number for
@@ -21,6 +25,9 @@ const CANDIDATES_PER_HIT: usize = 2;
 const MIN_CANDIDATES: usize = 100;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 const PROBES: usize = 32;
+/// Cells of a search in stages: the last stage is the search without stages. All begin at once, so that the last ends no later for the
+/// others but for what they compute, a third of what it does.
+const STAGES: [usize; 3] = [2, 8, PROBES];
 
 /// Which of the two searches to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -62,6 +69,16 @@ pub(super) struct StoredHit {
     pub score: f32,
 }
 
+impl StoredHit {
+    /// For whom its token ids are right.
+    pub fn into_hit(self) -> Hit {
+        Hit { passage: self.stored.passage, score: self.score }
+    }
+}
+
+/// One search's passages and their scores.
+type Scored = Vec<(StoredPassage, f32)>;
+
 /// What the two searches found, each passage once, and each search's ranking of it.
 #[derive(Default)]
 struct Candidates {
@@ -75,12 +92,15 @@ pub(super) async fn search(
     query: &str,
     vector: Option<Vec<f32>>,
     options: &SearchOptions,
+    env: &Env,
 ) -> Result<Vec<StoredHit>> {
-    let depth = options.top_k.saturating_mul(CANDIDATES_PER_HIT).max(MIN_CANDIDATES);
+    let depth = depth(options.top_k);
     let snapshot = collection.snapshot().await?;
     let by_vector = async {
         match vector {
-            Some(vector) if options.mode != SearchMode::FullText => nearest(collection, &snapshot, vector, depth).await,
+            Some(vector) if options.mode != SearchMode::FullText => {
+                nearest(collection, &snapshot, vector, (depth, PROBES), env).await
+            }
             _ => Ok(Vec::new()),
         }
     };
@@ -91,6 +111,60 @@ pub(super) async fn search(
         }
     };
     let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
+    Ok(best(by_vector, by_text, options))
+}
+
+/// As [`search`] in mode [`SearchMode::Fused`], with the same result. `provisional` is told what is best so far, from the words and a
+/// part of the vectors: words are searched once, and without them nearly all that is told would be wrong.
+pub(super) async fn in_stages(
+    collection: &Collection,
+    query: &str,
+    vector: Vec<f32>,
+    top_k: usize,
+    env: &Env,
+    provisional: &mut (dyn FnMut(Vec<StoredHit>) + Send),
+) -> Result<Vec<StoredHit>> {
+    let (depth, options) = (depth(top_k), SearchOptions { top_k, mode: SearchMode::Fused });
+    let snapshot = collection.snapshot().await?;
+    type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Option<usize>, Scored)>> + Send + 'a>>;
+    let words = async { Ok((None, matching(collection, &snapshot, query, depth).await?)) };
+    let running = FuturesUnordered::from_iter([Box::pin(words) as Searching<'_>]);
+    for (stage, probes) in STAGES.into_iter().enumerate() {
+        let (vector, snapshot) = (vector.clone(), &snapshot);
+        running.push(Box::pin(async move {
+            Ok((Some(stage), nearest(collection, snapshot, vector, (depth, probes), env).await?))
+        }));
+    }
+    let mut running = running;
+    let (mut by_vector, mut by_text): (Option<(usize, Scored)>, Option<Scored>) = (None, None);
+    while let Some(found) = running.next().await {
+        match found? {
+            (None, found) => by_text = Some(found),
+            // One that looked into more cells may have ended first.
+            (Some(stage), found) if by_vector.as_ref().is_none_or(|(seen, _)| *seen < stage) => {
+                by_vector = Some((stage, found));
+            }
+            (Some(_), _) => continue,
+        }
+        if let (Some((stage, near)), Some(words)) = (&by_vector, &by_text) {
+            if stage + 1 == STAGES.len() {
+                break;
+            }
+            provisional(best(near.clone(), words.clone(), &options));
+        }
+    }
+    let near = by_vector.map(|(_, found)| found).unwrap_or_default();
+    Ok(best(near, by_text.unwrap_or_default(), &options))
+}
+
+/// Candidates of each search.
+fn depth(top_k: usize) -> usize {
+    top_k.saturating_mul(CANDIDATES_PER_HIT).max(MIN_CANDIDATES)
+}
+
+/// The best of what both searches found.
+fn best(by_vector: Scored, by_text: Scored, options: &SearchOptions) -> Vec<StoredHit> {
+    let depth = depth(options.top_k);
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
     let by_text = candidates.rank(by_text, depth);
@@ -99,19 +173,24 @@ pub(super) async fn search(
         SearchMode::FullText => alone(&by_text),
         SearchMode::Fused => fuse(&by_vector, &by_text, candidates.passages.len()),
     };
-    Ok(candidates.best(&scores, options.top_k))
+    candidates.best(&scores, options.top_k)
 }
 
-/// Passages by cosine similarity.
+/// Passages by cosine similarity, of so many cells of the vector index.
 async fn nearest(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
     vector: Vec<f32>,
-    depth: usize,
-) -> Result<Vec<(StoredPassage, f32)>> {
+    (depth, probes): (usize, usize),
+    env: &Env,
+) -> Result<Scored> {
+    let delay = env.delay_at("corpus.probe");
+    if !delay.is_zero() {
+        tokio::time::sleep(delay * probes as u32).await;
+    }
     let failed = || failed(format!("search the vectors of collection `{}`", collection.name));
     let query = snapshot.table.query().nearest_to(vector).map_err(failed())?;
-    let query = query.column("vector").distance_type(DistanceType::Cosine).nprobes(PROBES).map_err(failed())?;
+    let query = query.column("vector").distance_type(DistanceType::Cosine).nprobes(probes).map_err(failed())?;
     let query = query.limit(depth).select(columns("_distance"));
     let mut found = Vec::new();
     for batch in collection.run(query).await? {
@@ -122,12 +201,7 @@ async fn nearest(
 }
 
 /// Passages by BM25. The query is a bag of words: it is not parsed, so that no character in it has a meaning.
-async fn matching(
-    collection: &Collection,
-    snapshot: &Snapshot<'_>,
-    query: &str,
-    depth: usize,
-) -> Result<Vec<(StoredPassage, f32)>> {
+async fn matching(collection: &Collection, snapshot: &Snapshot<'_>, query: &str, depth: usize) -> Result<Scored> {
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
@@ -155,7 +229,7 @@ fn alone(ranking: &Ranking) -> Vec<f32> {
 
 impl Candidates {
     /// Adds what a search found; its ranking, ties by document and place so that it is the same every time.
-    fn rank(&mut self, mut found: Vec<(StoredPassage, f32)>, depth: usize) -> Ranking {
+    fn rank(&mut self, mut found: Scored, depth: usize) -> Ranking {
         found.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });

@@ -56,6 +56,8 @@ pub(super) struct Collection {
     files: RwLock<Files>,
     /// Files that are known to be on the disk, not only in its cache.
     synced: Mutex<HashSet<PathBuf>>,
+    /// Whether the vectors are indexed, once that was looked up.
+    vectors_indexed: Mutex<Option<bool>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq)]
@@ -118,6 +120,7 @@ impl Collection {
             writer: tokio::sync::Mutex::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
+            vectors_indexed: Mutex::default(),
         }
     }
 
@@ -146,6 +149,17 @@ impl Collection {
     /// How many passages there are.
     pub async fn rows(&self) -> Result<usize> {
         self.table.count_rows(None).await.map_err(self.failed("count the passages of"))
+    }
+
+    /// Whether its vectors are indexed: only then does a search look at some of them before others.
+    pub async fn has_vector_index(&self) -> Result<bool> {
+        if let Some(known) = *lock(&self.vectors_indexed) {
+            return Ok(known);
+        }
+        let indexes = self.table.list_indices().await.map_err(self.failed("look at the indexes of"))?;
+        let is_indexed = indexes.iter().any(|index| index.columns == ["vector"]);
+        // Whoever made one meanwhile knows better.
+        Ok(*lock(&self.vectors_indexed).get_or_insert(is_indexed))
     }
 
     /// How many documents there are.
@@ -265,6 +279,7 @@ impl Writer<'_> {
         }
         if !has("vector") && rows >= vector_index_rows {
             self.collection.create_vector_index().await?;
+            *lock(&self.collection.vectors_indexed) = Some(true);
             rewritten = true;
         }
         let behind = indexes.iter().filter_map(|index| index.num_unindexed_rows).max().unwrap_or(0);

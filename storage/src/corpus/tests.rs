@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::ingest::GROUP_PASSAGES;
 use super::*;
+use crate::env::FailMode;
 
 const DIMENSION: usize = 64;
 
@@ -464,7 +465,7 @@ async fn readers_and_writers_do_not_disturb_each_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_collection_is_searched_through_its_index() {
     let folder = tempfile::tempdir().unwrap();
-    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000 };
+    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000, ..CorpusOptions::default() };
     let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
     let words = |n: usize| format!("Animal{} eats plant{} near place{}.", n % 37, n % 61, n);
     let documents: Vec<_> = (0..1500).map(|n| document(&format!("d{n:04}"), &words(n))).collect();
@@ -479,6 +480,47 @@ async fn a_large_collection_is_searched_through_its_index() {
     }
     assert_eq!(corpus.delete("c", "d0777", &()).await.unwrap(), 1);
     assert_ne!(find(&corpus, "about d0777 animal0 eats plant45 near place777", SearchMode::Vector, 1).await, ["d0777"]);
+}
+
+/// In stages and without, over an index: what is told in the end is the same, and what is told before comes from fewer cells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_in_stages_ends_where_the_search_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let env = Env::seeded(1, 0);
+    // So long that the words are found before the last stage ends, on a busy machine, too.
+    env.set_fail_point("corpus.probe", FailMode::Delay(std::time::Duration::from_millis(20)), 1);
+    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000, env };
+    let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
+    let search = async |query: &str, top_k: usize, staged: bool| {
+        let (options, mut stages) = (SearchOptions { top_k, ..SearchOptions::default() }, Vec::new());
+        let mut stage = |hits: Vec<Hit>| stages.push(hits);
+        let (hits, ms) = corpus.search_in_stages("c", query, &options, staged, &mut stage).await.unwrap();
+        assert_eq!(hits, corpus.search("c", query, &options).await.unwrap(), "{query}");
+        assert!(ms > 0.0 || query.is_empty());
+        (hits, stages)
+    };
+    let words = |n: usize| format!("Animal{} eats plant{} near place{}.", n % 37, n % 61, n);
+    let documents: Vec<_> = (0..500).map(|n| document(&format!("d{n:04}"), &words(n))).collect();
+    upsert(&corpus, &documents).await;
+    assert!(
+        search("animal3 eats plant5", 5, true).await.1.is_empty(),
+        "without an index all vectors are compared at once"
+    );
+    // Enough for more cells than the first stages look into.
+    let documents: Vec<_> = (500..10_000).map(|n| document(&format!("d{n:05}"), &words(n))).collect();
+    for some in documents.chunks(5000) {
+        upsert(&corpus, some).await;
+    }
+    let mut early = 0;
+    for n in (0..10_000).step_by(3999) {
+        let (hits, stages) = search(&words(n), 1, true).await;
+        assert!((1..=2).contains(&stages.len()), "{}", stages.len());
+        assert!(stages.iter().all(|stage| stage.len() == 1));
+        early += usize::from(stages[0] == hits);
+        assert!(search(&words(n), 3, false).await.1.is_empty(), "nobody asked for stages");
+    }
+    assert!(early > 0, "the best are often found early");
+    assert!(search("", 3, true).await.0.is_empty());
 }
 
 /// Notes who was said to leave.

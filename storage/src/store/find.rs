@@ -120,6 +120,11 @@ impl KvStore {
         EntryReader::new(self.clone(), found, false)
     }
 
+    /// As [`open_found`](Self::open_found); it does not move to a faster tier.
+    pub fn open_in_place(&self, found: &Found) -> EntryReader {
+        EntryReader::alone(self.clone(), found)
+    }
+
     /// Asks object storage for the entries that no faster tier has, all at once. Empty where there is none. BLOCKS.
     pub fn find_objects<'a>(&self, wanted: impl IntoIterator<Item = (&'a KvKey, &'a [u32])>) -> ObjectsFound {
         let exact = |(key, tokens)| Wanted { key, tokens, precision: Precision::Exact };

@@ -73,6 +73,12 @@ impl EntryReader {
         Self { store, flight }
     }
 
+    /// For a reader whose use of the entry may come to nothing: it stays in the tiers that it is in.
+    pub(super) fn alone(store: KvStore, found: &Found) -> Self {
+        let flight = Arc::new(Flight::new(found, store.epoch(), false));
+        Self { store, flight }
+    }
+
     /// What the entry is.
     pub fn header(&self) -> &Arc<EntryHeader> {
         &self.flight.header
@@ -183,6 +189,21 @@ impl EntryReader {
     }
 }
 
+impl Flight {
+    fn new(found: &Found, planned_in: u64, is_collected: bool) -> Self {
+        let layers = found.header.layers;
+        Self {
+            header: Arc::clone(&found.header),
+            tier: found.tier,
+            entry: Arc::clone(&found.entry),
+            planned_in,
+            layers: if is_collected { (0..layers).map(|_| Mutex::default()).collect() } else { Vec::new() },
+            missing: AtomicU32::new(layers),
+            makes_room: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Flights {
     /// The flight of an entry, begun if there is none.
     fn join(&self, found: &Found, planned_in: u64, host_bytes: u64) -> Arc<Flight> {
@@ -195,16 +216,7 @@ impl Flights {
         if let Some(flight) = flights.get(&name).filter(|_| is_collected).and_then(Weak::upgrade) {
             return flight;
         }
-        let layers = found.header.layers;
-        let flight = Arc::new(Flight {
-            header: Arc::clone(&found.header),
-            tier: found.tier,
-            entry: Arc::clone(&found.entry),
-            planned_in,
-            layers: if is_collected { (0..layers).map(|_| Mutex::default()).collect() } else { Vec::new() },
-            missing: AtomicU32::new(layers),
-            makes_room: AtomicBool::new(false),
-        });
+        let flight = Arc::new(Flight::new(found, planned_in, is_collected));
         if is_collected {
             flights.retain(|_, flight| flight.strong_count() > 0);
             flights.insert(name, Arc::downgrade(&flight));

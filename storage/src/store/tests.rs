@@ -115,6 +115,22 @@ fn an_entry_that_spares_others_is_promoted_into_free_room_only() {
     }
 }
 
+/// Read for a prompt that may come to nothing, also beside one that comes to something.
+#[test]
+fn an_entry_that_is_read_in_place_stays_there() {
+    let folder = Folder::new();
+    on_disk(&folder.open(PLENTY, PLENTY), 1);
+    let store = folder.open(PLENTY, PLENTY);
+    let found = store.look_up(&key_of(1), &tokens_of(1)).unwrap();
+    let in_place = store.open_in_place(&found);
+    assert!(!in_place.is_promoted());
+    assert_right(&in_place);
+    assert_eq!((store.contains(&key_of(1)), store.status().promoted), (Some(Tier::Disk), 0));
+    assert_right(&store.open_found(&found));
+    assert_right(&in_place);
+    assert_eq!((store.contains(&key_of(1)), store.status().promoted), (Some(Tier::Host), 1));
+}
+
 #[test]
 fn a_disk_entry_is_promoted_once_every_layer_was_verified() {
     let folder = Folder::new();

@@ -13,7 +13,7 @@ use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};
-use crate::engine::sequence::{Prefilling, State, Tail};
+use crate::engine::sequence::{Held, Prefilling, State, Tail};
 use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
 use crate::prefill::{PrefillError, Prefilled};
@@ -59,7 +59,9 @@ impl<B: Backend> Device<B> {
             let (Part::Prefill(index) | Part::Tail(index, _)) = *part;
             // As if each row had passed all layers.
             let whole_rows = rows.div_ceil(layers);
-            self.shares.add(&self.sequences[index].party, whole_rows as u64);
+            if !self.sequences[index].is_speculative() {
+                self.shares.add(&self.sequences[index].party, whole_rows as u64);
+            }
             match *part {
                 Part::Prefill(index) => {
                     let share = ms * rows as f64 / all_rows as f64;
@@ -190,7 +192,13 @@ impl<B: Backend> Device<B> {
         prefilling.prefill.spend_ms(ms);
         match prefilling.prefill.passed(&*self.backend, outcome, logits) {
             Ok(None) => {}
-            Ok(Some(logits)) => self.answer(index, logits),
+            Ok(Some(logits)) => {
+                let done = Held { logits, took_ms: prefilling.begun.elapsed_ms() };
+                match sequence.urgency {
+                    Urgency::Speculative => prefilling.held = Some(done),
+                    Urgency::Answer | Urgency::Background => self.answer(index, done),
+                }
+            }
             Err(error) => {
                 prefilling.reply.send(Err(error));
                 sequence.state = State::Ended;
@@ -199,11 +207,11 @@ impl<B: Backend> Device<B> {
     }
 
     /// The prompt is prefilled: keeps its exact path on the device, draws first tokens, and replies.
-    fn answer(&mut self, index: usize, logits: Vec<f32>) {
+    pub(super) fn answer(&mut self, index: usize, Held { logits, took_ms }: Held) {
         let State::Prefilling(prefilling) = std::mem::replace(&mut self.sequences[index].state, State::Ended) else {
             return;
         };
-        let Prefilling { prefill, mut table, device, decode, reply, tokens, queue_ms, begun } = *prefilling;
+        let Prefilling { prefill, mut table, device, decode, reply, tokens, queue_ms, .. } = *prefilling;
         let done: Prefilled = prefill.finish(logits);
         let (key_positions, plan) = (done.plan.key_positions(), &done.plan);
         let new_tokens = plan.total_tokens.saturating_sub(plan.device_tokens()).max(1);
@@ -231,7 +239,7 @@ impl<B: Backend> Device<B> {
             let text = text.map(|(file, open)| GrowingText::new(open, file, tokens.len(), us_per_token));
             tails.extend(Tail::begin(spec, &tokens, own, key_positions.clone(), text, &done.logits));
         }
-        let compute_ms = begun.elapsed_ms() - done.load_wait_ms;
+        let compute_ms = took_ms - done.load_wait_ms;
         let report = PrefillReport {
             fresh: done.fresh,
             account: done.account,

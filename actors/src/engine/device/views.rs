@@ -18,6 +18,7 @@ pub(super) fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {
         id: waiting.id,
         owner,
         background: waiting.urgency == Urgency::Background,
+        speculative: waiting.urgency == Urgency::Speculative,
         tails: waiting.job.decode.len().max(1),
         cached: plan.exact_tokens as usize,
         to_compute: waiting.job.rows(),
@@ -36,6 +37,7 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
         id: sequence.id,
         owner,
         background: sequence.urgency == Urgency::Background,
+        speculative: sequence.is_speculative(),
         tails: sequence.tails(),
         cached: 0,
         to_compute: 0,
@@ -49,6 +51,7 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
         _ if sequence.swapped.is_some() => {
             Phase::Swapped { blocks: sequence.swapped.as_ref().map_or(0, |swapped| swapped.shape.blocks()) }
         }
+        State::Prefilling(prefilling) if prefilling.held.is_some() => Phase::Loading,
         State::Prefilling(prefilling) => {
             let Prefilling { prefill, table, .. } = &mut **prefilling;
             view.to_compute = prefill.rows_left();

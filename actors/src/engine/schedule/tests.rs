@@ -17,6 +17,7 @@ fn at(id: u64, phase: Phase) -> View {
         id,
         owner: Owner::default(),
         background: false,
+        speculative: false,
         tails: 1,
         cached: 0,
         to_compute: 40,
@@ -282,6 +283,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         owner: Owner { caller, tenant: caller },
         tails: 1,
         background,
+        speculative: false,
         cached: random.usize(0..500),
         to_compute: random.usize(1..3000),
         overtaken,
@@ -337,4 +339,101 @@ fn check(views: &[View], limits: Limits, step: &Step, round: usize) {
     let could = views.iter().any(|view| matches!(view.phase, Phase::Decoding { .. } | Phase::Prefilling { .. }))
         || (swapped > 0 && held == swapped);
     assert!(!could || *step != Step::default(), "round {round}: nothing happens: {views:?} {limits:?}");
+}
+
+fn speculative(id: u64, phase: Phase) -> View {
+    View { speculative: true, ..at(id, phase) }
+}
+
+#[test]
+fn speculation_has_the_steps_that_no_answer_has_a_use_for() {
+    let begins = speculative(5, Phase::Waiting { prompt_blocks: 3 });
+    let goes_on = speculative(4, Phase::Prefilling { chunk: None, more_blocks: 3 });
+    let loading = at(1, Phase::Loading);
+    let alone = schedule(&[begins.clone(), goes_on.clone(), loading.clone()], &nobody(), LIMITS);
+    assert_eq!(rows(&alone), [(4, 40), (5, 40)], "whoever waits for a load has no use for it");
+    for busy in [decoding(0, 0), waiting(0), at(0, Phase::Prefilling { chunk: None, more_blocks: 1 })] {
+        let step = schedule(&[begins.clone(), goes_on.clone(), busy], &nobody(), LIMITS);
+        assert_eq!(rows(&step).iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0]);
+        assert!(step.let_go.is_empty(), "there are blocks for both");
+    }
+    let background = View { background: true, to_compute: 500, ..waiting(2) };
+    let owed = Limits { background_rows: 10, ..LIMITS };
+    let step = schedule(&[begins.clone(), goes_on, background.clone()], &nobody(), owed);
+    assert_eq!(rows(&step), [(2, 10), (4, 40), (5, 40)], "the background has what it is owed");
+    let held = speculative(4, Phase::Loading);
+    assert_eq!(rows(&schedule(&[held, background], &nobody(), LIMITS)), [(2, 100)], "one that waits wants nothing");
+    let large = speculative(6, Phase::Waiting { prompt_blocks: 100 });
+    assert_eq!(
+        rows(&schedule(&[large, begins], &nobody(), LIMITS)),
+        [(5, 40)],
+        "what is kept for those that run is kept"
+    );
+}
+
+#[test]
+fn whoever_needs_blocks_has_those_of_speculation_the_last_first() {
+    let held = |id, blocks| View { blocks, ..speculative(id, Phase::Loading) };
+    let none = Limits { free_blocks: 2, ..LIMITS };
+    let wants = View { phase: Phase::Waiting { prompt_blocks: 6 }, ..waiting(9) };
+    let step = schedule(&[held(3, 4), held(4, 3), held(5, 3), wants.clone()], &nobody(), none);
+    assert_eq!((rows(&step), &step.let_go[..]), (vec![(9, 40)], &[5, 4][..]), "and nothing is swapped out for it");
+    let step = schedule(&[held(3, 4), decoding(4, 3), wants], &nobody(), none);
+    assert_eq!((rows(&step), &step.let_go[..]), (vec![(4, 1)], &[3][..]));
+    assert!(step.swap_out.is_empty());
+}
+
+/// Whoever is confirmed gets what it would if speculative prompts were not there and had no blocks.
+#[test]
+fn speculation_takes_nothing_from_others() {
+    let mut random = fastrand::Rng::with_seed(11);
+    for round in 0..20_000 {
+        let mut views: Vec<View> = (0..random.u64(1..12)).map(|id| any(&mut random, id)).collect();
+        for view in &mut views {
+            let can = !matches!(view.phase, Phase::Decoding { .. } | Phase::Swapped { .. });
+            view.speculative = can && random.bool();
+            view.background &= !view.speculative;
+            if matches!(view.phase, Phase::Waiting { .. }) {
+                view.blocks = 0;
+            }
+        }
+        let limits = Limits {
+            rows: random.usize(16..512),
+            background_rows: if random.bool() { 16 } else { 0 },
+            free_blocks: random.usize(0..40),
+            sequences: random.usize(1..8),
+            ..LIMITS
+        };
+        let served = Served { callers: vec![random.u64(0..9), random.u64(0..9)], tenants: vec![1, 2] };
+        let step = schedule(&views, &served, limits);
+        let (speculative, others): (Vec<View>, Vec<View>) = views.iter().cloned().partition(|view| view.speculative);
+        let held: usize = speculative.iter().map(|view| view.blocks).sum();
+        let free = limits.free_blocks + held;
+        let without = schedule(&others, &served, Limits { free_blocks: free, ..limits });
+        let of = |step: &Step, wanted: &dyn Fn(&View) -> bool| {
+            let is_wanted = |id: u64| views.iter().any(|view| view.id == id && wanted(view));
+            step.rows.iter().copied().filter(|(id, _)| is_wanted(*id)).collect::<Vec<_>>()
+        };
+        let is_answer = |view: &View| !view.speculative && !view.background;
+        assert_eq!(of(&step, &is_answer), of(&without, &is_answer), "round {round}");
+        let speculates = of(&step, &|view| view.speculative);
+        // Background work that keeps itself from going on is parted when nobody speculates.
+        if speculates.is_empty() {
+            assert_eq!(of(&step, &|_| true), of(&without, &|_| true), "round {round}");
+            assert_eq!((&step.swap_out, &step.swap_in), (&without.swap_out, &without.swap_in), "round {round}");
+        }
+        let has_use = others.iter().any(|view| is_answer(view) && view.phase != Phase::Loading);
+        assert!(speculates.is_empty() || !has_use, "round {round}: {views:?}");
+        assert!(speculates.iter().all(|(id, rows)| *rows > 0 && !step.let_go.contains(id)), "round {round}");
+        let gone = |view: &&View| step.let_go.contains(&view.id);
+        let freed: usize = speculative.iter().filter(gone).map(|view| view.blocks).sum();
+        let wanted = |view: &View| match view.phase {
+            Phase::Waiting { prompt_blocks } => prompt_blocks,
+            Phase::Prefilling { more_blocks, .. } => more_blocks,
+            _ => 0,
+        };
+        let begun: usize =
+            views.iter().filter(|view| speculates.iter().any(|(id, _)| *id == view.id)).map(wanted).sum();
+        assert!(begun <= limits.free_blocks + freed, "round {round}: what is not idle is not taken");
+    }
 }

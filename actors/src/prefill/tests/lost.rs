@@ -61,7 +61,8 @@ impl Bench {
         let handle = self.runtime.handle().clone();
         let fusor = Arc::new(Fusor::new(self.store.clone(), no_device(), handle, ReadAhead::default()));
         let segments = segments.to_vec().into();
-        let fuse = Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false };
+        let fuse =
+            Fuse { segments, tenant: TENANT.into(), options, on_device: false, explain: false, speculative: false };
         self.runtime.block_on(fusor.handle(fuse)).expect("planned")
     }
 

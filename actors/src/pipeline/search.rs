@@ -1,0 +1,185 @@
+//! A search and the prefill of what it finds, one beside the other where that gains something: dynamic speculative pipelining
+//! (RAGCache, section 5.3).
+
+use std::future::{Future, pending};
+use std::pin::{Pin, pin};
+
+use ragstone_storage::corpus::Hit;
+use ragstone_storage::env::Stopwatch;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tracing::Instrument;
+
+use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use crate::error::Result;
+use crate::question::{Context, Input};
+use crate::report::Citation;
+use crate::retrieval::{Retrieved, Search};
+use crate::speculation::{Hold, Outcome, Speculation, decide};
+use crate::stream::remaining;
+
+/// The prefill of what a search has found so far.
+struct Running<'a> {
+    ids: Vec<String>,
+    hold: Hold,
+    started: Stopwatch,
+    work: Pin<Box<dyn Future<Output = Result<Prefilled>> + Send + 'a>>,
+}
+
+/// The speculation of one search.
+struct Speculating<'a> {
+    pipeline: &'a Pipeline,
+    asking: &'a Asking,
+    /// What stands before the search's passages.
+    given: &'a [Passage],
+    running: Option<Running<'a>>,
+    stages: u32,
+    started: u32,
+}
+
+impl Pipeline {
+    /// Passages in prompt order, inline documents first, then what the search found, best first; and the prompt over them, prefilled.
+    pub(super) async fn find_and_prefill(&self, asking: &Asking) -> Result<Found> {
+        let arrived = Stopwatch::start();
+        let retrieve = tracing::info_span!("retrieve");
+        let mut passages = self.given(asking).instrument(retrieve.clone()).await?;
+        let Input::Chat { messages, context: Some(context @ Context { collection: Some(collection), .. }) } =
+            &asking.question.input
+        else {
+            let retrieve_ms = arrived.elapsed_ms();
+            let prefilled = self.prefill(asking, &passages, None).await?;
+            return Ok(Found { passages, prefilled, retrieve_ms, speculation: None, rounds: Vec::new() });
+        };
+        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
+        let speculates = context.speculate.unwrap_or(self.settings.speculate);
+        let is_staged = speculates && self.times.are_worth_stages(collection);
+        let (stages, told) = if is_staged { Some(unbounded_channel()) } else { None }.unzip();
+        let given = passages.clone();
+        let mut speculating =
+            Speculating { pipeline: self, asking, given: &given, running: None, stages: 0, started: 0 };
+        let search = Search { stages, ..self.search_of(asking, context, query) };
+        let found = speculating.beside(search, told).instrument(retrieve).await?;
+        let retrieve_ms = arrived.elapsed_ms();
+        self.times.observe_search(collection, found.search_ms);
+        let ids = ids(&found.hits);
+        add(&mut passages, found.hits);
+
+        let (prefilled, speculation) = speculating.conclude(&ids, &passages).await?;
+        let prefill = &prefilled.sequence.prefill;
+        self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
+        let speculation = (speculation.stages > 0).then_some(speculation);
+        Ok(Found { passages, prefilled, retrieve_ms, speculation, rounds: Vec::new() })
+    }
+
+    /// A search without stages.
+    pub(super) fn search_of(&self, asking: &Asking, context: &Context, query: String) -> Search {
+        Search {
+            collection: context.collection.clone().unwrap_or_default(),
+            query,
+            top_k: context.top_k.unwrap_or(self.settings.top_k),
+            caller: asking.question.caller,
+            stages: None,
+        }
+    }
+}
+
+impl<'a> Speculating<'a> {
+    /// Waits for the search, and prefills what it has found so far meanwhile.
+    async fn beside(&mut self, search: Search, mut told: Option<UnboundedReceiver<Vec<Hit>>>) -> Result<Retrieved> {
+        let limit = remaining(self.asking.deadline)?;
+        let mut searching = pin!(self.pipeline.retriever.ask(search, limit));
+        loop {
+            let stage = async {
+                match &mut told {
+                    Some(told) => told.recv().await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                found = &mut searching => return found,
+                Some(hits) = stage => self.stage(hits),
+                () = advance(&mut self.running) => {}
+            }
+        }
+    }
+
+    /// The end of a stage but the last.
+    fn stage(&mut self, hits: Vec<Hit>) {
+        self.stages += 1;
+        let ids = ids(&hits);
+        let running = self.running.as_ref().map(|running| &running.ids[..]);
+        let decision = decide(running, &ids, self.pipeline.engine.load());
+        if decision.cancels {
+            self.running = None;
+        }
+        if decision.starts {
+            let mut passages = self.given.to_vec();
+            add(&mut passages, hits);
+            let (pipeline, asking, hold) = (self.pipeline, self.asking, Hold::default());
+            let held = hold.clone();
+            let work = Box::pin(async move { pipeline.prefill(asking, &passages, Some(held)).await });
+            self.running = Some(Running { ids, hold, started: Stopwatch::start(), work });
+            self.started += 1;
+        }
+    }
+
+    /// The search has ended with `passages`, whose ids are `ids`: what runs goes on, or begins anew.
+    async fn conclude(self, ids: &[String], passages: &[Passage]) -> Result<(Prefilled, Speculation)> {
+        let Self { pipeline, asking, running, stages, started, .. } = self;
+        let told = |outcome, hidden_ms| Speculation { outcome, stages, started, hidden_ms };
+        // What is dropped here ends after the step that the engine makes.
+        let Some(running) = running.filter(|running| running.ids == ids) else {
+            let outcome = if started > 0 { Outcome::Cancelled } else { Outcome::NotStarted };
+            return Ok((pipeline.prefill(asking, passages, None).await?, told(outcome, 0.0)));
+        };
+        let ran_ms = running.started.elapsed_ms();
+        pipeline.engine.release(&running.hold);
+        let prefilled = running.work.await?;
+        let hidden_ms = hidden_ms(ran_ms, &prefilled);
+        Ok((prefilled, told(Outcome::Confirmed, hidden_ms)))
+    }
+}
+
+/// How long a prefill ran beside its search that it began `ran_ms` before the search's end: not in the queue, nor when it was done.
+fn hidden_ms(ran_ms: f64, prefilled: &Prefilled) -> f64 {
+    let (sequence, prefill) = (&prefilled.sequence, &prefilled.sequence.prefill);
+    let working_ms =
+        prefilled.assemble_ms + sequence.look_up_ms + sequence.plan_ms + prefill.compute_ms + prefill.load_wait_ms;
+    (ran_ms - prefill.queue_ms).clamp(0.0, working_ms)
+}
+
+/// Takes a prefill on until it fails: it does not end otherwise before it is released. What failed is tried again in the open.
+async fn advance(running: &mut Option<Running<'_>>) {
+    match running {
+        Some(speculative) => {
+            if let Err(error) = (&mut speculative.work).await {
+                tracing::debug!(%error, "a speculative prefill ended");
+            }
+            *running = None;
+        }
+        None => pending().await,
+    }
+}
+
+/// What tells passages apart: names of their titles and texts, in the order of the prompt.
+fn ids(hits: &[Hit]) -> Vec<String> {
+    hits.iter().map(|hit| hit.passage.id.clone()).collect()
+}
+
+/// Puts what a search found behind the passages that there are.
+pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>) {
+    for hit in hits {
+        let citation = Citation {
+            number: passages.len() + 1,
+            document_id: hit.passage.document_id,
+            title: hit.passage.title,
+            source: hit.passage.source,
+            text: hit.passage.text,
+            score: Some(hit.score),
+        };
+        passages.push(Passage { id: hit.passage.id, citation, tokens: hit.passage.token_ids });
+    }
+}
+
+#[cfg(test)]
+mod tests;
