@@ -212,6 +212,7 @@ fn rate(engine: &Engine, prompt: &[u32], answer: &[u32], streams: usize, lookup:
         reply,
         queued: Stopwatch::start(),
         within: Duration::from_secs(3600),
+        hold: None,
     };
     engine.submit(job, Urgency::Answer)?;
     prefilled.blocking_recv().map_err(|_| broke())?.map_err(|_| broke())?;

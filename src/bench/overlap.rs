@@ -223,6 +223,7 @@ impl Bench {
             sampling: SamplingParams { temperature: 0.0, max_tokens, ignore_eos: true, ..SamplingParams::default() },
             answers: 1,
             reuse: Reuse::Off,
+            drafts: None,
             selection: None,
             explain: false,
             root: RootCut::Whole,
