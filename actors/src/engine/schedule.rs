@@ -13,6 +13,8 @@
 //!   away at once (RAGCache, section 5.3).
 //! - Background work has the rows that nobody else wants, and a small share of its own.
 
+mod drafts;
+
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -306,36 +308,6 @@ impl<'a> Planning<'a> {
             self.step.swap_in.push(id);
             is_alone = false;
         }
-    }
-
-    /// Adds drafts to those who decode, where that takes nothing from anybody: no block that somebody waits for, no row of a caller that
-    /// has as many as others can wait for. How many rows they have.
-    fn drafts(&mut self, served: &Served, limits: Limits) -> usize {
-        let is_swapped = |view: &View| matches!(view.phase, Phase::Swapped { .. });
-        if !self.out.is_empty() || self.views.iter().filter(|view| is_swapped(view)).count() > self.step.swap_in.len() {
-            return 0;
-        }
-        let promised = self.running().map(|view| view.promised).sum::<usize>();
-        let spared = limits.watermark_blocks + promised;
-        let owner = |id: u64| self.views.iter().find(|view| view.id == id).map(|view| view.owner.caller);
-        let mut given = vec![0; served.callers.len()];
-        for (id, rows) in &self.step.rows {
-            owner(*id).into_iter().for_each(|caller| given[caller] += rows);
-        }
-        let mut all = 0;
-        for (id, rows) in &mut self.step.rows {
-            let Some(view) = self.views.iter().find(|view| view.id == *id) else { continue };
-            let Phase::Decoding { drafts, draft_blocks, .. } = view.phase else { continue };
-            let own = &mut given[view.owner.caller];
-            let has_room = draft_blocks == 0 || draft_blocks + spared <= self.free;
-            if drafts > 0 && has_room && *own + drafts <= limits.decoding_rows {
-                self.free -= draft_blocks;
-                *own += drafts;
-                *rows += drafts;
-                all += drafts;
-            }
-        }
-        all
     }
 
     fn prefill(&mut self, mut served: Served, limits: Limits) {
