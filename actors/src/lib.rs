@@ -16,6 +16,7 @@ pub mod engine;
 pub mod error;
 pub mod eviction;
 pub mod fusion;
+mod grammars;
 pub mod jobs;
 pub mod library;
 mod loaded_model;

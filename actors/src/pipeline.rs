@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use ragstone_kernels::chat::Date;
+use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
@@ -60,6 +61,16 @@ struct Passage {
     tokens: Arc<[u32]>,
 }
 
+/// What bounds an answer.
+struct Limits {
+    max_tokens: usize,
+    /// The store's epoch when its passages were looked for.
+    found_in: u64,
+    deadline: Instant,
+    /// What its tokens must conform to.
+    constraint: Option<Constraint>,
+}
+
 /// A prefilled sequence that decodes now.
 type Sequence = Ran<Vec<mpsc::Receiver<Decoded>>>;
 
@@ -71,6 +82,10 @@ impl Pipeline {
         let admission = Arc::new(self.admit(&question)?);
         let question = Arc::new(question);
 
+        let constraint = match &question.sampling.grammar {
+            Some(spec) => Some(self.assembler.constraint(spec, question.caller, deadline).await?),
+            None => None,
+        };
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
         let found_in = self.store.epoch();
         let passages = self.retrieve(&question, deadline).instrument(tracing::info_span!("retrieve")).await?;
@@ -85,7 +100,8 @@ impl Pipeline {
 
         let fuse = tracing::info_span!("fuse", prompt_tokens);
         let blend = self.blend(&question);
-        let fused = self.fuse(&question, &segments, &blend, max_tokens, found_in, deadline);
+        let limits = Limits { max_tokens, found_in, deadline, constraint };
+        let fused = self.fuse(&question, &segments, &blend, limits);
         let mut sequence = fused.instrument(fuse).await?;
         let total_ms = arrived.elapsed_ms();
 
@@ -135,8 +151,8 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, format!("ratio {ratio} must lie between 0.0 and 1.0")));
         }
-        if let Input::Chat { messages, context: Some(_) } = &question.input
-            && messages.last().is_some_and(|message| message.content.trim().is_empty())
+        if let Input::Chat { messages, context: Some(_), .. } = &question.input
+            && messages.last().is_some_and(|message| message.role == "user" && message.content.trim().is_empty())
         {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
@@ -151,10 +167,11 @@ impl Pipeline {
 
     /// Passages in prompt order: inline documents first, then what the search found, best first.
     async fn retrieve(&self, question: &Arc<Question>, deadline: Instant) -> Result<Vec<Passage>> {
-        let Input::Chat { messages, context: Some(context) } = &question.input else { return Ok(Vec::new()) };
+        let Input::Chat { messages, context: Some(context), .. } = &question.input else { return Ok(Vec::new()) };
         let mut passages = inline(context, self.assembler.passages(question, deadline).await?);
         let Some(collection) = &context.collection else { return Ok(passages) };
-        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
+        let asked = messages.iter().rev().find(|message| message.role == "user");
+        let query = asked.map(|message| message.content.clone()).unwrap_or_default();
         let top_k = context.top_k.unwrap_or(self.settings.top_k);
         if top_k > 1000 {
             return Err(Error::new(ErrorKind::InvalidInput, format!("top_k {top_k} must be at most 1000")));
@@ -197,10 +214,9 @@ impl Pipeline {
         question: &Question,
         segments: &Arc<[Segment]>,
         blend: &Blend,
-        max_tokens: usize,
-        found_in: u64,
-        deadline: Instant,
+        limits: Limits,
     ) -> Result<Sequence> {
+        let Limits { max_tokens, found_in, deadline, constraint } = limits;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
@@ -216,6 +232,8 @@ impl Pipeline {
             // One for each answer: where one cannot be kept, others can.
             let spec = |index| {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
+                let sampler = spec.sampler.constrained(constraint.clone());
+                let spec = DecodeSpec { sampler, ..spec };
                 (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run, plan)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()
