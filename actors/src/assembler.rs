@@ -4,7 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::grammar::{Constraint, GrammarSpec};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
 use ragstone_storage::residency::{Segment, SegmentKind};
@@ -14,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::grammars::Grammars;
 use crate::prompt::{ChatLayout, PromptFormat, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
@@ -32,6 +35,7 @@ pub(crate) struct Assembler {
 }
 
 struct Inner {
+    grammars: Grammars,
     tokenizer: Arc<Tokenizer>,
     chat: Option<ChatLayout>,
     format: PromptFormat,
@@ -45,6 +49,7 @@ impl Assembler {
         chat: Option<ChatTemplate>,
         format: PromptFormat,
         context: usize,
+        vocabulary: usize,
         env: Env,
     ) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -58,7 +63,13 @@ impl Assembler {
             })?;
         let chat = chat.map(ChatLayout::new);
         Ok(Self {
-            inner: Arc::new(Inner { tokenizer, chat, format, context }),
+            inner: Arc::new(Inner {
+                grammars: Grammars::new(tokenizer.clone(), vocabulary),
+                tokenizer,
+                chat,
+                format,
+                context,
+            }),
             threads,
             turns: Turns::new(at_once, env),
         })
@@ -105,11 +116,34 @@ impl Assembler {
         self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
     }
 
+    /// Compiles what an answer must conform to.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a grammar that is wrong or too large.
+    pub(crate) async fn constraint(
+        &self,
+        spec: &Arc<GrammarSpec>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<Constraint> {
+        if let Some(known) = self.inner.grammars.known(spec) {
+            return Ok(known);
+        }
+        let spec = spec.clone();
+        self.run(caller, deadline, move |inner| inner.grammars.compile(&spec)).await
+    }
+
+    /// How the model writes calls of tools; `None` where it calls none.
+    pub(crate) fn call_form(&self) -> Option<CallForm> {
+        self.inner.chat.as_ref().and_then(ChatLayout::call_form)
+    }
+
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
     pub(crate) fn root(&self, today: Date) -> Result<Option<Segment>> {
         let context = Some(Context::default());
-        let message = ChatMessage { role: "user".into(), content: "?".into() };
-        let segments = self.inner.assemble(&Input::Chat { messages: vec![message], context }, &[], today)?;
+        let message = ChatMessage::new("user", "?");
+        let segments =
+            self.inner.assemble(&Input::Chat { messages: vec![message], tools: Vec::new(), context }, &[], today)?;
         Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
     }
 
@@ -157,10 +191,10 @@ impl Inner {
         Ok(match input {
             Input::Tokens(tokens) => Segment::of_text(tokens),
             Input::Text(text) => Segment::of_text(&budget.tokens(text, |text| self.tokenizer.encode(text, true))?),
-            Input::Chat { messages, context } => {
+            Input::Chat { messages, tools, context } => {
                 let layout = self.chat.as_ref().map(|layout| (layout, today));
                 let passages = context.as_ref().map(|_| passages);
-                assemble_chat(messages, passages, &self.format, layout, &self.tokenizer, &mut budget)?
+                assemble_chat(messages, tools, passages, &self.format, layout, &self.tokenizer, &mut budget)?
             }
         })
     }
@@ -176,7 +210,7 @@ fn check_size(input: &Input, context: usize, bytes_per_token: usize) -> Result<(
         Input::Tokens(tokens) if tokens.len() > context => return too_many("tokens", tokens.len()),
         Input::Tokens(_) => 0,
         Input::Text(text) => text.len(),
-        Input::Chat { messages, context: passages } => {
+        Input::Chat { messages, tools, context: passages } => {
             let documents = passages.as_ref().map_or(&[][..], |passages| &passages.documents);
             if messages.len() > context {
                 return too_many("messages", messages.len());
@@ -185,7 +219,11 @@ fn check_size(input: &Input, context: usize, bytes_per_token: usize) -> Result<(
                 return too_many("documents", documents.len());
             }
             let lengths = documents.iter().flat_map(|document| [document.title.len(), document.text.len()]);
-            lengths.chain(messages.iter().map(|message| message.content.len())).fold(0, usize::saturating_add)
+            let tools = tools.iter().map(|tool| tool.to_string().len());
+            lengths
+                .chain(messages.iter().map(|message| message.content.len()))
+                .chain(tools)
+                .fold(0, usize::saturating_add)
         }
     };
     let most = context.saturating_mul(bytes_per_token);
@@ -214,7 +252,8 @@ mod tests {
         let message = |content: &&str| ChatMessage::new("user", *content);
         let document = |text: &&str| InlineDocument { title: String::new(), text: (*text).to_owned() };
         let context = Context { documents: documents.iter().map(document).collect(), ..Context::default() };
-        Input::Chat { messages: messages.iter().map(message).collect(), context: Some(context) }
+        let messages = messages.iter().map(message).collect();
+        Input::Chat { messages, tools: Vec::new(), context: Some(context) }
     }
 
     #[test]

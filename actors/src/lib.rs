@@ -19,6 +19,7 @@ pub mod fusion;
 #[cfg(test)]
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
+mod grammars;
 pub mod jobs;
 pub mod library;
 mod loaded_model;

@@ -7,6 +7,7 @@ mod search;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ragstone_kernels::chat::Date;
+use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
@@ -80,6 +81,8 @@ struct Asking {
     /// The store's epoch before anything was searched.
     found_in: u64,
     deadline: Instant,
+    /// What the answers' tokens must conform to.
+    constraint: Option<Constraint>,
 }
 
 /// A prompt that was prefilled.
@@ -112,8 +115,12 @@ impl Pipeline {
         let arrived = Stopwatch::start();
         let deadline = deadline_after(question.deadline);
         let admission = Arc::new(self.admit(&question)?);
+        let constraint = match &question.sampling.grammar {
+            Some(spec) => Some(self.assembler.constraint(spec, question.caller, deadline).await?),
+            None => None,
+        };
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
-        let asking = Asking { question: Arc::new(question), found_in: self.store.epoch(), deadline };
+        let asking = Asking { question: Arc::new(question), found_in: self.store.epoch(), deadline, constraint };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let found = match before {
@@ -200,8 +207,8 @@ impl Pipeline {
         {
             return Err(Error::new(ErrorKind::InvalidInput, format!("ratio {ratio} must lie between 0.0 and 1.0")));
         }
-        if let Input::Chat { messages, context: Some(_) } = &question.input
-            && messages.last().is_some_and(|message| message.content.trim().is_empty())
+        if let Input::Chat { messages, context: Some(_), .. } = &question.input
+            && messages.last().is_some_and(|message| message.role == "user" && message.content.trim().is_empty())
         {
             return Err(Error::new(ErrorKind::InvalidInput, "the question is empty; ask something"));
         }
@@ -254,7 +261,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline } = asking;
+        let Asking { question, found_in, deadline, constraint } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
@@ -271,6 +278,8 @@ impl Pipeline {
             // One for each answer: where one cannot be kept, others can.
             let spec = |index| {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
+                let sampler = spec.sampler.constrained(constraint.clone());
+                let spec = DecodeSpec { sampler, ..spec };
                 (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run, plan)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()

@@ -117,6 +117,7 @@ impl Piece {
 /// `passages` are token ids made at ingest with [`PromptFormat::render_passage`].
 pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
+    tools: &[serde_json::Value],
     passages: Option<&[Arc<[u32]>]>,
     format: &PromptFormat,
     layout: Option<(&ChatLayout, Date)>,
@@ -124,8 +125,12 @@ pub(crate) fn assemble_chat(
     budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
     let frame = match layout {
-        Some((layout, today)) => layout.frame(messages, passages.is_some(), format, today, tokenizer)?,
-        None => frame_plain(messages, format)?,
+        Some((layout, today)) => layout.frame(messages, tools, passages.is_some(), format, today, tokenizer)?,
+        None if tools.is_empty() => frame_plain(messages, format)?,
+        None => {
+            let message = "the model has no chat template, so it cannot call tools; leave out `tools`";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
     };
     let mut root = Piece::encode(&frame.root, tokenizer, budget)?;
     if !frame.has_bos {

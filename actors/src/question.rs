@@ -68,8 +68,10 @@ pub enum Input {
     Text(String),
     /// A conversation; with a [`Context`], the last user message is answered from passages.
     Chat {
-        /// Oldest first; the last one is the user's.
+        /// Oldest first; the last one is the user's, or a tool's.
         messages: Vec<ChatMessage>,
+        /// Tools that the model may call, as its chat template takes them; mostly none.
+        tools: Vec<serde_json::Value>,
         /// Where passages come from; `None` for plain chat.
         context: Option<Context>,
     },

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::embedding::SentenceEncoder;
+use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
@@ -33,7 +35,7 @@ use crate::plans::PlanRecord;
 use crate::question::Question;
 use crate::settings::Settings;
 use crate::status::{ModelStatus, Status};
-use crate::stream::AnswerStream;
+use crate::stream::{AnswerStream, deadline_after};
 use crate::turns::Turns;
 use crate::warm::Warmer;
 
@@ -203,6 +205,19 @@ impl Ragstone {
     /// `Overloaded`.
     pub fn check_room(&self, caller: Caller) -> Result<()> {
         self.inner.pipeline.check_room(caller)
+    }
+
+    /// Compiles a grammar, so that one that is wrong is refused before anything is asked; the question then finds it compiled.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that is wrong or too large.
+    pub async fn check_grammar(&self, spec: &Arc<GrammarSpec>, caller: Caller, deadline: Duration) -> Result<()> {
+        self.inner.pipeline.assembler.constraint(spec, caller, deadline_after(deadline)).await.map(drop)
+    }
+
+    /// How the model writes calls of tools; `None` where its chat template knows none.
+    pub fn call_form(&self) -> Option<CallForm> {
+        self.inner.pipeline.assembler.call_form()
     }
 
     /// Answers a question, once. Returns when its first token is there.

@@ -1,5 +1,6 @@
 //! Chat messages to one prompt text, by the Jinja template that a model folder brings.
 
+pub mod calls;
 mod date;
 mod json;
 #[cfg(test)]
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
+use calls::CallForm;
 pub use date::Date;
 
 const TEMPLATE: &str = "chat template";
@@ -30,15 +32,31 @@ const TEXT_BYTES_PER_MESSAGE: usize = 4096;
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatMessage {
-    /// `system`, `user` or `assistant`, and what else the model's template knows.
+    /// `system`, `user`, `assistant` or `tool`, and what else the model's template knows.
     pub role: String,
     pub content: String,
+    /// An assistant's calls: objects with `id`, `type` and `function`, whose `arguments` are an object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<serde_json::Value>,
+    /// Which call a tool answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+    /// The tool that answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
 }
 
 impl ChatMessage {
     /// A message of `role`.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
-        Self { role: role.into(), content: content.into() }
+        let (role, content) = (role.into(), content.into());
+        Self { role, content, tool_calls: Vec::new(), tool_call_id: None, name: None }
+    }
+
+    /// Bytes of its text.
+    pub fn bytes(&self) -> usize {
+        let calls = self.tool_calls.iter().map(|call| call.to_string().len()).sum::<usize>();
+        self.role.len() + self.content.len() + calls
     }
 }
 
@@ -89,7 +107,7 @@ impl ChatTemplate {
         let says = |roles: &[&str]| roles.iter().map(|role| ChatMessage::new(*role, "Hello")).collect::<Vec<_>>();
         for messages in [says(&["user"]), says(&["system", "user", "assistant", "user"])] {
             // A template may refuse a conversation, one with a system prompt say; that it does not end is the template's fault.
-            if let Err(Failure::Endless(message)) = template.try_render(&messages, true, Date::from_unix_ms(0)) {
+            if let Err(Failure::Endless(message)) = template.try_render(&messages, &[], true, Date::from_unix_ms(0)) {
                 return Err(Error::unsupported(message));
             }
         }
@@ -124,7 +142,21 @@ impl ChatTemplate {
     /// # Errors
     /// `InvalidInput` when the template refuses the messages, with its reason, or does not come to an end with them.
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool, today: Date) -> Result<String> {
-        self.try_render(messages, add_generation_prompt, today).map_err(|failure| match failure {
+        self.render_with_tools(messages, &[], add_generation_prompt, today)
+    }
+
+    /// As [`render`](Self::render), with the tools that the model may call, in OpenAI's form.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_with_tools(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[serde_json::Value],
+        add_generation_prompt: bool,
+        today: Date,
+    ) -> Result<String> {
+        self.try_render(messages, tools, add_generation_prompt, today).map_err(|failure| match failure {
             Failure::Endless(message) => Error::invalid_input(message),
             Failure::Refused(error) => {
                 let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
@@ -132,6 +164,11 @@ impl ChatTemplate {
                     .with_source(error)
             }
         })
+    }
+
+    /// How the model writes calls of tools; `None` where its template knows no tools, or the form is not known.
+    pub fn call_form(&self) -> Option<CallForm> {
+        self.environment.get_template(TEMPLATE).ok().and_then(|template| CallForm::of(template.source()))
     }
 
     /// Whether what the template writes may depend on the date. Where it cannot, the text is the same every day.
@@ -142,6 +179,7 @@ impl ChatTemplate {
     fn try_render(
         &self,
         messages: &[ChatMessage],
+        tools: &[serde_json::Value],
         add_generation_prompt: bool,
         today: Date,
     ) -> Result<String, Failure> {
@@ -153,7 +191,7 @@ impl ChatTemplate {
         let values = context! {
             messages => messages,
             add_generation_prompt => add_generation_prompt,
-            tools => Value::from(()),
+            tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => Value::from(()),
             bos_token => token(&self.tokens.bos),
             eos_token => token(&self.tokens.eos),
@@ -161,7 +199,8 @@ impl ChatTemplate {
             pad_token => token(&self.tokens.pad),
             strftime_now => strftime,
         };
-        let said: usize = messages.iter().map(|message| message.content.len() + message.role.len()).sum();
+        let said: usize = messages.iter().map(ChatMessage::bytes).sum();
+        let said = said + tools.iter().map(|tool| tool.to_string().len()).sum::<usize>();
         let most_bytes = TEXT_BYTES
             .saturating_add(said.saturating_mul(TEXT_BYTES_PER_BYTE))
             .saturating_add(messages.len().saturating_mul(TEXT_BYTES_PER_MESSAGE));

@@ -14,6 +14,7 @@ pub mod embedding;
 pub mod error;
 mod folder;
 pub mod forward;
+pub mod grammar;
 pub mod matrix;
 pub mod sampling;
 pub mod tokenizer;

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::grammar::Constraint;
 use history::History;
 pub use params::{MAX_LOGPROBS, SamplingParams};
 
@@ -23,18 +24,23 @@ pub struct Sampled {
 }
 
 /// The random stream and the rules of one answer, and what was chosen so far.
+///
+/// Each call of [`sample`](Self::sample) chooses one token and notes it. Whoever has logits behind drafted tokens calls it row by
+/// row, as long as it chooses what was drafted: the tokens, and for a seed the values, are those of one token a step. A clone
+/// goes on independently from where the original stands.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     params: SamplingParams,
     random: fastrand::Rng,
     history: History,
+    constraint: Option<Constraint>,
 }
 
 impl Sampler {
     /// The same parameters give the same choices over the same logits.
     pub fn new(params: SamplingParams) -> Self {
         let random = fastrand::Rng::with_seed(params.seed);
-        Self { params, random, history: History::default() }
+        Self { params, random, history: History::default(), constraint: None }
     }
 
     /// The sampler of an answer to `prompt`, whose tokens a repetition penalty counts, too; `end_tokens` end it, but not
@@ -42,6 +48,18 @@ impl Sampler {
     pub fn answering(params: SamplingParams, prompt: &[u32], end_tokens: &[u32]) -> Self {
         let history = History::new(&params, prompt, end_tokens);
         Self { history, ..Self::new(params) }
+    }
+
+    /// Only what `constraint` allows is chosen.
+    #[must_use]
+    pub fn constrained(mut self, constraint: Option<Constraint>) -> Self {
+        self.constraint = constraint;
+        self
+    }
+
+    /// Whether a constraint allows nothing more: the answer ends without an end token.
+    pub fn is_complete(&self) -> bool {
+        self.constraint.as_ref().is_some_and(Constraint::is_complete)
     }
 
     /// The rules this sampler follows.
@@ -52,11 +70,12 @@ impl Sampler {
     /// Chooses from one row of logits, `[vocab]`. NaN counts as impossible.
     ///
     /// # Errors
-    /// `Internal` when no logit is a finite number, which no input should cause.
+    /// `Internal` when no logit is a finite number, which no input should cause; `InvalidInput` when a grammar takes too much to
+    /// follow.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
         let likeliest = finite_argmax(logits)?;
         let normalizer = log_sum_exp(logits, logits[likeliest]);
-        let adjusted = self.history.adjust(&self.params, logits);
+        let adjusted = adjust(&self.history, self.constraint.as_ref(), &self.params, logits)?;
         let best = match &adjusted {
             Cow::Borrowed(_) => likeliest,
             Cow::Owned(adjusted) => finite_argmax(adjusted)?,
@@ -65,6 +84,9 @@ impl Sampler {
         let id = if is_greedy { best } else { draw(&self.params, &mut self.random, &adjusted, adjusted[best]) };
         drop(adjusted);
         self.history.note(id as u32);
+        if let Some(constraint) = &mut self.constraint {
+            constraint.note(id as u32)?;
+        }
         let top = match self.params.logprobs {
             None | Some(0) => Vec::new(),
             Some(count) => most_likely(logits, usize::from(count))
@@ -74,6 +96,37 @@ impl Sampler {
         };
         Ok(Sampled { id: id as u32, logprob: log_probability(logits[id], normalizer), top })
     }
+
+    /// What the next token is drawn from: the tokens that all rules leave, and their probabilities, which add up to 1. Chooses
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub fn distribution(&self, logits: &[f32]) -> Result<Vec<(u32, f64)>> {
+        let adjusted = adjust(&self.history, self.constraint.as_ref(), &self.params, logits)?;
+        let best = finite_argmax(&adjusted)?;
+        if self.params.temperature <= 0.0 {
+            return Ok(vec![(best as u32, 1.0)]);
+        }
+        let candidates = candidates(&self.params, &adjusted, adjusted[best]);
+        let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
+        let left = candidates.into_iter().filter(|(_, weight)| *weight > 0.0);
+        Ok(left.map(|(id, weight)| (id as u32, weight / total)).collect())
+    }
+}
+
+/// Bias, penalties, the end that may not come yet, then what a grammar allows. Nothing is copied where nothing is asked for.
+fn adjust<'l>(
+    history: &History,
+    constraint: Option<&Constraint>,
+    params: &SamplingParams,
+    logits: &'l [f32],
+) -> Result<Cow<'l, [f32]>> {
+    let mut adjusted = history.adjust(params, logits);
+    if let Some(constraint) = constraint {
+        constraint.mask(adjusted.to_mut())?;
+    }
+    Ok(adjusted)
 }
 
 fn finite_argmax(logits: &[f32]) -> Result<usize> {
@@ -82,8 +135,9 @@ fn finite_argmax(logits: &[f32]) -> Result<usize> {
         .ok_or_else(|| Error::new(ErrorKind::Internal, "the model's logits are not finite; report this"))
 }
 
-/// Temperature, top-k, top-p, then min-p, as in transformers; then one draw.
-fn draw(params: &SamplingParams, random: &mut fastrand::Rng, logits: &[f32], max: f32) -> usize {
+/// What temperature, top-k, top-p, then min-p leave, as in transformers, and how much each weighs: the likeliest 1. Of tokens as
+/// likely as the last of the top k, those with the lower ids are among them (transformers keeps all of them).
+fn candidates(params: &SamplingParams, logits: &[f32], max: f32) -> Vec<(usize, f64)> {
     let weight = |logit: f32| match logit.is_nan() {
         true => 0.0,
         false => f64::from((logit - max) / params.temperature).exp(),
@@ -99,6 +153,12 @@ fn draw(params: &SamplingParams, random: &mut fastrand::Rng, logits: &[f32], max
         // The likeliest token weighs 1.
         candidates.retain(|(_, weight)| *weight >= f64::from(params.min_p));
     }
+    candidates
+}
+
+/// One draw from what the rules leave.
+fn draw(params: &SamplingParams, random: &mut fastrand::Rng, logits: &[f32], max: f32) -> usize {
+    let candidates = candidates(params, logits, max);
     let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
     let mut left = random.f64() * total;
     for (id, weight) in &candidates {

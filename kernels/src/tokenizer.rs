@@ -155,6 +155,12 @@ impl Tokenizer {
         self.inner.tokenizer.id_to_token(id)
     }
 
+    /// The ids of control tokens.
+    pub fn control_ids(&self) -> Vec<u32> {
+        let added = self.inner.tokenizer.get_added_tokens_decoder().into_iter();
+        added.filter(|(_, token)| token.special).map(|(id, _)| id).collect()
+    }
+
     /// The id of a token as the vocabulary spells it.
     pub fn token_id(&self, token: &str) -> Option<u32> {
         self.inner.tokenizer.token_to_id(token)

@@ -219,7 +219,11 @@ impl Bench {
             Context { collection: Some(COLLECTION.into()), speculate: Some(speculates), ..Context::default() };
         let max_tokens = self.options.answer_tokens;
         let question = Question {
-            input: Input::Chat { messages: vec![ChatMessage::new("user", words.join(" "))], context: Some(context) },
+            input: Input::Chat {
+                messages: vec![ChatMessage::new("user", words.join(" "))],
+                context: Some(context),
+                tools: Vec::new(),
+            },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ignore_eos: true, ..SamplingParams::default() },
             answers: 1,
             reuse: Reuse::Off,

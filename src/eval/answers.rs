@@ -317,10 +317,10 @@ impl Asker<'_> {
     }
 
     async fn ask(&self, question: &str, documents: &[InlineDocument], way: &Way, max_tokens: usize) -> Result<Answer> {
-        let message = ChatMessage { role: "user".into(), content: question.to_owned() };
+        let message = ChatMessage::new("user", question);
         let context = Context { documents: documents.to_vec(), ..Context::default() };
         let question = Question {
-            input: Input::Chat { messages: vec![message], context: Some(context) },
+            input: Input::Chat { messages: vec![message], tools: Vec::new(), context: Some(context) },
             sampling: SamplingParams { temperature: 0.0, max_tokens, ..SamplingParams::default() },
             answers: 1,
             reuse: way.reuse,

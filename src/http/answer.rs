@@ -17,7 +17,9 @@ use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
 
 use super::error::body;
+use super::responses::stream::ResponseStream;
 use super::shape::{Shape, usage};
+use super::tools::{CallReader, Said, Tools};
 use crate::error::Result;
 use crate::service::{InFlight, State};
 
@@ -29,6 +31,10 @@ pub struct Asked {
     pub choices: usize,
     pub stream: bool,
     pub include_usage: bool,
+    /// What it may call.
+    pub tools: Option<Tools>,
+    /// Where the answer is to be a response and not a chat's.
+    pub response: Option<ResponseStream>,
 }
 
 /// Asks, and answers when the first token is there: what fails before it has its own status.
@@ -37,13 +43,23 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Resu
     let (question, shape) = (asked.question, asked.shape);
     tracing::debug!(id = shape.id(), "question");
     let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
+    let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
     if !asked.stream {
         let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
-        let mut json = shape.answers(&best(&whole, asked.choices));
-        json["usage"] = usage(whole.iter().map(|answer| &answer.finish));
+        let best = best(&whole, asked.choices);
+        let said: Vec<Option<Vec<Said>>> = best.iter().map(|answer| Some(read_whole(reader()?, answer))).collect();
+        let json = match asked.response {
+            Some(response) => whole_response(response, &best, &said),
+            None => {
+                let mut json = shape.answers(&best, &said);
+                json["usage"] = usage(whole.iter().map(|answer| &answer.finish));
+                json
+            }
+        };
         return Ok(HttpResponse::Ok().json(json));
     }
-    let events = Events::new(answers, shape, asked.include_usage);
+    let readers = answers.iter().map(|_| reader()).collect();
+    let events = Events::new(answers, shape, asked.include_usage, readers, asked.response);
     let (sender, received) = mpsc::channel(SENT_AHEAD);
     let finished = Arc::new(AtomicBool::new(false));
     state.spawn(events.pump(sender, finished.clone(), state.write_timeout));
@@ -67,6 +83,26 @@ fn best(answers: &[Answer], count: usize) -> Vec<Answer> {
     let mut ranked: Vec<&Answer> = answers.iter().collect();
     ranked.sort_by(|a, b| likelihood(b).total_cmp(&likelihood(a)));
     ranked.into_iter().take(count).cloned().collect()
+}
+
+/// What a whole answer says.
+fn read_whole(mut reader: CallReader, answer: &Answer) -> Vec<Said> {
+    let mut said = reader.read(Some(&answer.text));
+    said.extend(reader.read(None));
+    said
+}
+
+/// A response has one answer.
+fn whole_response(mut response: ResponseStream, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
+    for (answer, said) in answers.iter().zip(said) {
+        match said {
+            Some(said) => said.iter().for_each(|said| drop(response.say(said))),
+            None if answer.text.is_empty() => {}
+            None => drop(response.say(&Said::Text(answer.text.clone()))),
+        }
+        response.end(&answer.citations, &answer.finish);
+    }
+    response.response().clone()
 }
 
 /// Events that wait for a client that reads slower than the model writes.
@@ -93,28 +129,49 @@ pub fn event(data: &Value) -> Bytes {
     Bytes::from(format!("data: {data}\n\n"))
 }
 
+/// One server-sent event that says its type twice, as responses have it.
+fn named_event(data: &Value) -> Bytes {
+    let kind = data["type"].as_str().unwrap_or_default();
+    Bytes::from(format!("event: {kind}\ndata: {data}\n\n"))
+}
+
 /// The events of all answers to a question, as they come. Dropping it drops the answers, which cancels the request.
 struct Events {
     answers: SelectAll<BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)>>,
     citations: Vec<Citation>,
     shape: Shape,
+    /// Where the answer is a response and not a chat's.
+    response: Option<ResponseStream>,
     include_usage: bool,
     /// Characters of each choice that were sent so far.
     characters: Vec<usize>,
+    /// Of each choice, where it may call tools.
+    readers: Vec<Option<CallReader>>,
     /// Choices that have ended.
     finished: Vec<Finish>,
     ready: VecDeque<Bytes>,
 }
 
 impl Events {
-    fn new(answers: Vec<AnswerStream>, shape: Shape, include_usage: bool) -> Self {
-        let openings = (0..answers.len()).filter_map(|index| shape.opening(index));
+    fn new(
+        answers: Vec<AnswerStream>,
+        shape: Shape,
+        include_usage: bool,
+        readers: Vec<Option<CallReader>>,
+        mut response: Option<ResponseStream>,
+    ) -> Self {
+        let openings = match &mut response {
+            Some(response) => response.begin().iter().map(named_event).collect(),
+            None => (0..answers.len()).filter_map(|index| Some(event(&shape.opening(index)?))).collect(),
+        };
         Self {
-            ready: openings.map(|opening| event(&opening)).collect(),
+            ready: openings,
+            response,
             citations: answers.first().map(|answer| answer.citations.clone()).unwrap_or_default(),
             shape,
             include_usage,
             characters: vec![0; answers.len()],
+            readers,
             finished: Vec::new(),
             answers: answers.into_iter().enumerate().map(|(index, answer)| events(index, answer)).collect(),
         }
@@ -147,24 +204,49 @@ impl Events {
         let (index, next) = self.answers.next().await?;
         match next {
             Ok(Event::Token(token)) => {
-                if !token.text.is_empty() || self.shape.wants_logprobs() {
-                    self.piece(index, &token.text, Some(&token));
-                }
-                self.characters[index] += token.text.chars().count();
+                self.say(index, Some(&token.text), Some(&token));
             }
-            Ok(Event::Tail(text)) => {
-                self.piece(index, &text, None);
-                self.characters[index] += text.chars().count();
-            }
+            Ok(Event::Tail(text)) => self.say(index, Some(&text), None),
             Ok(Event::Finished(finish)) => self.end(index, *finish),
             Err(error) => {
                 let error = crate::error::Error::from(error);
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
                 self.answers.clear();
-                self.ready.push_back(event(&body(&error)));
+                let last = match &mut self.response {
+                    Some(response) => named_event(&response.fail(&error)),
+                    None => event(&body(&error)),
+                };
+                self.ready.push_back(last);
             }
         }
         Some(())
+    }
+
+    /// Sends what is certain with a piece of text, or, without one, at the end.
+    fn say(&mut self, index: usize, piece: Option<&str>, token: Option<&TokenEvent>) {
+        let said = match &mut self.readers[index] {
+            Some(reader) => reader.read(piece),
+            None => piece.map(|text| Said::Text(text.to_owned())).into_iter().collect(),
+        };
+        if let Some(response) = &mut self.response {
+            let said = said.iter().filter(|said| !matches!(said, Said::Text(text) if text.is_empty()));
+            self.ready.extend(said.flat_map(|said| response.say(said)).map(|event| named_event(&event)));
+            return;
+        }
+        let (mut text, mut calls) = (String::new(), Vec::new());
+        for part in said {
+            match part {
+                Said::Text(more) => text.push_str(&more),
+                Said::Call { index: at, id, name, arguments } => {
+                    calls.extend(self.shape.call(index, at, &id, &name, &arguments));
+                }
+            }
+        }
+        if !text.is_empty() || (token.is_some() && self.shape.wants_logprobs()) {
+            self.piece(index, &text, token);
+        }
+        self.characters[index] += text.chars().count();
+        self.ready.extend(calls.iter().map(event));
     }
 
     fn piece(&mut self, index: usize, text: &str, token: Option<&TokenEvent>) {
@@ -172,7 +254,15 @@ impl Events {
     }
 
     fn end(&mut self, index: usize, finish: Finish) {
-        self.ready.push_back(event(&self.shape.ending(index, &self.citations, &finish)));
+        self.say(index, None, None);
+        if let Some(response) = &mut self.response {
+            let events = response.end(&self.citations, &finish);
+            self.ready.extend(events.iter().map(named_event));
+            self.answers.clear();
+            return;
+        }
+        let has_called = self.readers[index].as_ref().is_some_and(CallReader::has_called);
+        self.ready.push_back(event(&self.shape.ending(index, &self.citations, &finish, has_called)));
         self.finished.push(finish);
         if self.finished.len() < self.characters.len() {
             return;

@@ -10,8 +10,12 @@ use serde_json::Value;
 use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::Fields;
+use super::format;
 use super::generation::{Generation, alternatives, check_model, is_known, text_of};
+use super::responses::Requested;
+use super::responses::stream::ResponseStream;
 use super::shape::Shape;
+use super::tools::{SentCall, Tools, name_tools, sent_calls};
 use crate::error::{Error, Result};
 use crate::service::{Opened, State, caller};
 
@@ -24,7 +28,11 @@ struct Message {
     #[serde(default)]
     content: Value,
     #[serde(default)]
-    tool_calls: Option<Vec<Value>>,
+    tool_calls: Option<Vec<SentCall>>,
+    #[serde(default)]
+    tool_call_id: Option<String>,
+    #[serde(default)]
+    name: Option<String>,
 }
 
 /// Answers a conversation, from passages where the extension names some.
@@ -33,22 +41,33 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| is_known(name, FIELDS));
-    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+    Ok(ignored.note(answer(&state, &request, opened, fields, None).await))
 }
 
-async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+/// Answers what the fields ask; as a response where they were `requested` as one.
+pub async fn answer(
+    state: &State,
+    request: &HttpRequest,
+    opened: &Opened,
+    mut fields: Fields,
+    requested: Option<Requested>,
+) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
-    let messages = fields
+    let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
+    let mut messages = fields
         .need::<Vec<Message>>("messages")?
         .into_iter()
         .enumerate()
         .map(|(index, message)| plain(index, message))
         .collect::<Result<Vec<_>>>()?;
     fields.finish()?;
+    name_tools(&mut messages);
+    format::check(state, &opened.ragstone, &generation, caller(request)).await?;
+    let list = tools.as_ref().map(|tools| tools.list.clone()).unwrap_or_default();
     let question = Question {
-        input: Input::Chat { messages, context: generation.extension.context() },
+        input: Input::Chat { messages, tools: list, context: generation.extension.context() },
         sampling: generation.sampling,
         answers: generation.answers,
         reuse: generation.extension.reuse,
@@ -69,6 +88,8 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         question,
         stream: generation.stream,
         include_usage: generation.include_usage,
+        tools,
+        response: requested.map(|requested| ResponseStream::new(&state.env, &opened.model_id, requested)),
     };
     answer::respond(state, request, asked).await
 }
@@ -93,18 +114,29 @@ fn plain(index: usize, message: Message) -> Result<ChatMessage> {
         "system" | "developer" => "system",
         "user" => "user",
         "assistant" => "assistant",
+        "tool" => "tool",
         other => {
-            let message = format!("role `{other}` is not supported; use system, user or assistant");
+            let message = format!("role `{other}` is not supported; use system, user, assistant or tool");
             return Err(Error::param(format!("messages[{index}].role"), message));
         }
     };
-    if message.tool_calls.is_some_and(|calls| !calls.is_empty()) {
-        return Err(Error::param(format!("messages[{index}].tool_calls"), "tool calls are not supported"));
+    let calls = message.tool_calls.unwrap_or_default();
+    let at = |field: &str| format!("messages[{index}].{field}");
+    if role != "assistant" && !calls.is_empty() {
+        return Err(Error::param(at("tool_calls"), "only an assistant calls tools"));
+    }
+    if role == "tool" && message.tool_call_id.is_none() {
+        return Err(Error::param(at("tool_call_id"), format!("`{}` is missing", at("tool_call_id"))));
     }
     if message.content.is_null() && role != "assistant" {
         return Err(Error::param(&*param, format!("`{param}` is missing")));
     }
-    Ok(ChatMessage { role: role.to_owned(), content: text_of(message.content, &param)? })
+    Ok(ChatMessage {
+        tool_calls: sent_calls(&at("tool_calls"), calls)?,
+        tool_call_id: message.tool_call_id.filter(|_| role == "tool"),
+        name: message.name.filter(|_| role == "tool"),
+        ..ChatMessage::new(role, text_of(message.content, &param)?)
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::{Fields, is_nothing};
+use super::format;
 use super::generation::{Generation, alternatives, check_model, is_known};
 use super::shape::Shape;
 use crate::error::{Error, Result};
@@ -59,7 +60,11 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
 
 async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
+    fields.refuse_unless("tools", is_nothing)?;
+    fields.refuse_unless("tool_choice", |value| matches!(value.as_str(), Some("none" | "auto")))?;
+    fields.ignore(&["parallel_tool_calls"]);
     let generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
+    format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let mut sampling = generation.sampling;
     if let Some(count) = fields.take::<u64>("logprobs")? {
         sampling.logprobs = Some(alternatives("logprobs", count, MAX_ALTERNATIVES)?);
@@ -97,6 +102,8 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
         },
         stream: generation.stream,
         include_usage: generation.include_usage,
+        tools: None,
+        response: None,
     };
     answer::respond(state, request, asked).await
 }

@@ -39,6 +39,11 @@ impl Fields {
         }
     }
 
+    /// Fields that another request was turned into.
+    pub fn of(map: Map<String, Value>) -> Self {
+        Self(map)
+    }
+
     /// Takes a field; `None` where it is missing or null.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>> {
         match self.0.remove(name) {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Fields, is_nothing};
+use super::format::Format;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
 
@@ -42,6 +43,13 @@ const TAKEN: &[&str] = &[
     "function_call",
     "modalities",
     "response_format",
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "tools",
+    "parallel_tool_calls",
     "web_search_options",
     "moderation",
     "add_generation_prompt",
@@ -56,13 +64,11 @@ const HINTS: &[&str] = &[
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "parallel_tool_calls",
     "prediction",
 ];
 
 /// With them the answer would be another one: refused unless they ask for nothing.
 const REFUSED: &[&str] = &[
-    "tools",
     "functions",
     "audio",
     "use_beam_search",
@@ -70,11 +76,6 @@ const REFUSED: &[&str] = &[
     "allowed_token_ids",
     "continue_final_message",
     "chat_template",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
     "grammar",
     "json_schema",
 ];
@@ -99,6 +100,8 @@ pub struct Generation {
     pub include_usage: bool,
     pub extension: Extension,
     pub deadline: Duration,
+    /// What the answer must conform to, and the field that says so.
+    pub format: Option<Format>,
 }
 
 /// `"ragstone": {…}` of a request.
@@ -216,7 +219,9 @@ impl Generation {
         let (choices, answers) = choices(fields)?;
         // As llama.cpp names it; what the answer is does not depend on it.
         let drafts = fields.take("speculative.n_max")?;
-        let sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
+        let format = Format::take(fields)?;
+        let mut sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
+        sampling.grammar = format.as_ref().map(|format| format.spec.clone());
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
@@ -231,7 +236,14 @@ impl Generation {
             include_usage: stream && options.include_usage == Some(true),
             extension,
             deadline,
+            format,
         })
+    }
+
+    /// Makes the answer conform to `format`.
+    pub fn set_format(&mut self, format: Format) {
+        self.sampling.grammar = Some(format.spec.clone());
+        self.format = Some(format);
     }
 
     fn refuse_unsupported(fields: &mut Fields) -> Result<()> {
@@ -242,11 +254,8 @@ impl Generation {
         for name in ["web_search_options", "moderation"] {
             fields.refuse_unless(name, |_| false)?;
         }
-        for name in ["tool_choice", "function_call"] {
-            fields.refuse_unless(name, |value| matches!(value.as_str(), Some("none" | "auto")))?;
-        }
+        fields.refuse_unless("function_call", |value| matches!(value.as_str(), Some("none" | "auto")))?;
         fields.refuse_unless("add_generation_prompt", |value| *value == true)?;
-        fields.refuse_unless("response_format", |value| value["type"] == "text")?;
         fields.refuse_unless("modalities", |value| *value == serde_json::json!(["text"]))
     }
 }
@@ -301,6 +310,7 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         stop_token_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
         show_control: !fields.take("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
+        grammar: None,
     };
     sampling.validate_stop().map_err(|error| Error::param("stop", error.to_string()))?;
     sampling.validate()?;

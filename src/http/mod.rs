@@ -9,9 +9,12 @@ mod completions;
 mod embeddings;
 pub mod error;
 mod fields;
+mod format;
 mod generation;
 mod operations;
+mod responses;
 mod shape;
+mod tools;
 pub mod visitor;
 
 use actix_web::body::MessageBody;
@@ -43,6 +46,7 @@ pub fn app(
         .wrap(from_fn(account))
         .service(resource("/v1/chat/completions", "POST", vec![web::post().to(chat::complete)]))
         .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
+        .service(resource("/v1/responses", "POST", vec![web::post().to(responses::create)]))
         .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
         .service(resource("/v1/models", "GET", vec![web::get().to(operations::models)]))
         .service(resource("/v1/models/{model:.+}", "GET", vec![web::get().to(operations::model)]))

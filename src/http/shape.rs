@@ -4,6 +4,8 @@ use ragstone_actors::{Answer, Citation, Finish, FinishReason, TokenEvent};
 use ragstone_storage::env::Env;
 use serde_json::{Map, Value, json};
 
+use super::tools::Said;
+
 /// Which endpoint's JSON, and what its every object repeats.
 #[derive(Debug, Clone)]
 pub struct Shape {
@@ -59,9 +61,11 @@ impl Shape {
         })
     }
 
-    /// All answers to a question, whole.
-    pub fn answers(&self, answers: &[Answer]) -> Value {
-        let choices = answers.iter().enumerate().map(|(index, answer)| self.choice(index, answer)).collect();
+    /// All answers to a question, whole. Each has what it said where that was read for calls.
+    pub fn answers(&self, answers: &[Answer], said: &[Option<Vec<Said>>]) -> Value {
+        let said = said.iter().map(Option::as_deref).chain(std::iter::repeat(None));
+        let choices = answers.iter().zip(said).enumerate();
+        let choices = choices.map(|(index, (answer, said))| self.choice(index, answer, said)).collect();
         let mut whole = self.object(false, choices);
         if let Some(first) = answers.first() {
             whole["usage"] = usage(answers.iter().map(|answer| &answer.finish));
@@ -70,10 +74,14 @@ impl Shape {
         whole
     }
 
-    fn choice(&self, index: usize, answer: &Answer) -> Value {
+    fn choice(&self, index: usize, answer: &Answer, said: Option<&[Said]>) -> Value {
         let logprobs = self.logprobs(&answer.tokens, 0);
         let reason = reason(answer.finish.reason);
         match self.kind {
+            Kind::Chat if said.is_some_and(|said| said.iter().any(Said::is_call)) => json!({
+                "index": index, "finish_reason": called(reason), "logprobs": logprobs,
+                "message": called_message(said.unwrap_or_default()),
+            }),
             Kind::Chat => json!({
                 "index": index, "finish_reason": reason, "logprobs": logprobs,
                 "message": { "role": "assistant", "content": answer.text, "refusal": null },
@@ -99,9 +107,19 @@ impl Shape {
         self.chunk(index, json!({ "content": text }), text, logprobs, None)
     }
 
+    /// The chunks of a call: its name, then its arguments.
+    pub fn call(&self, index: usize, at: usize, id: &str, name: &str, arguments: &str) -> [Value; 2] {
+        let begin = json!({ "index": at, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
+        let goes_on = json!({ "index": at, "function": { "arguments": arguments } });
+        [begin, goes_on].map(|call| self.chunk(index, json!({ "tool_calls": [call] }), "", Value::Null, None))
+    }
+
     /// The chunk that ends a choice, with citations and the reuse report.
-    pub fn ending(&self, index: usize, citations: &[Citation], finish: &Finish) -> Value {
+    pub fn ending(&self, index: usize, citations: &[Citation], finish: &Finish, has_called: bool) -> Value {
         let mut chunk = self.chunk(index, json!({}), "", Value::Null, Some(finish.reason));
+        if has_called {
+            chunk["choices"][0]["finish_reason"] = called(reason(finish.reason)).into();
+        }
         chunk["ragstone"] = extension(citations, finish);
         chunk
     }
@@ -141,17 +159,36 @@ fn reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// Of all choices: they have one prompt. Loaded tokens are what OpenAI calls cached.
-/// Token counts of all answers to a question.
+/// The reason of an answer that calls tools: one that was cut short says that.
+fn called(reason: &'static str) -> &'static str {
+    if reason == "stop" { "tool_calls" } else { reason }
+}
+
+fn called_message(said: &[Said]) -> Value {
+    let (mut content, mut calls) = (String::new(), Vec::new());
+    for part in said {
+        match part {
+            Said::Text(text) => content.push_str(text),
+            Said::Call { id, name, arguments, .. } => calls.push(json!({
+                "id": id, "type": "function", "function": { "name": name, "arguments": arguments },
+            })),
+        }
+    }
+    let content = if content.is_empty() { Value::Null } else { content.into() };
+    json!({ "role": "assistant", "content": content, "refusal": null, "tool_calls": calls })
+}
+
+/// Token counts of all answers to a question, which have one prompt. What OpenAI calls cached is exact; what was blended stands beside it.
 pub fn usage<'a>(finishes: impl IntoIterator<Item = &'a Finish>) -> Value {
-    let (mut prompt, mut cached, mut completion) = (0, 0, 0);
+    let (mut prompt, mut exact, mut blended, mut completion) = (0, 0, 0, 0);
     for Finish { usage, report, .. } in finishes {
-        (prompt, cached) = (usage.prompt_tokens, report.tokens.exact + report.tokens.blended);
+        prompt = usage.prompt_tokens;
+        (exact, blended) = (report.tokens.exact, report.tokens.blended);
         completion += usage.completion_tokens;
     }
     json!({
         "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion,
-        "prompt_tokens_details": { "cached_tokens": cached },
+        "prompt_tokens_details": { "cached_tokens": exact, "blended_tokens": blended },
     })
 }
 
@@ -233,7 +270,7 @@ mod tests {
     fn finish() -> Finish {
         let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
         let mut report = ReuseReport::default();
-        (report.tokens.exact, report.tokens.computed) = (2, 1);
+        (report.tokens.exact, report.tokens.blended, report.tokens.computed) = (2, 3, 1);
         Finish { reason: FinishReason::Length, usage, report }
     }
 
@@ -244,7 +281,7 @@ mod tests {
             Answer {
                 text: "aé".into(), citations: Vec::new(), tokens: vec![token("a"), token("é")], finish: finish()
             };
-        let json = shape.answers(&[answer.clone(), answer]);
+        let json = shape.answers(&[answer.clone(), answer], &[]);
         assert_eq!((&json["object"], &json["created"]), (&json!("chat.completion"), &json!(5)));
         let choice = &json["choices"][0];
         assert_eq!(choice["message"]["content"], "aé");
@@ -254,6 +291,7 @@ mod tests {
         assert_eq!(json["choices"][1]["index"], 1);
         assert_eq!(json["usage"]["total_tokens"], 7, "one prompt, two answers");
         assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
+        assert_eq!(json["usage"]["prompt_tokens_details"]["blended_tokens"], 3);
         assert_eq!(json["ragstone"]["report"]["tokens"]["exact"], 2);
     }
 
@@ -266,7 +304,7 @@ mod tests {
         assert_eq!(chunk["choices"][0]["index"], 1);
         assert_eq!(chunk["choices"][0]["logprobs"]["text_offset"], json!([4]));
         assert_eq!(chunk["choices"][0]["logprobs"]["top_logprobs"][0]["b"], json!(-1.5));
-        assert_eq!(shape.ending(0, &[], &finish())["choices"][0]["finish_reason"], "length");
+        assert_eq!(shape.ending(0, &[], &finish(), false)["choices"][0]["finish_reason"], "length");
         assert_eq!(shape.usage_chunk(&[finish()])["choices"], json!([]));
     }
 }

@@ -25,6 +25,7 @@ mod models;
 mod openai_client;
 mod openai_fields;
 mod openai_shape;
+mod openai_tools;
 #[path = "../outside/mod.rs"]
 mod outside;
 mod request_bounds;

@@ -360,6 +360,10 @@ impl Tail {
         if !self.send(Decoded::Token(sampled)) {
             return false;
         }
+        if self.spec.sampler.is_complete() {
+            self.send(Decoded::End(FinishReason::Stop));
+            return false;
+        }
         if self.generated.len() >= self.spec.max_tokens {
             self.send(Decoded::End(FinishReason::Length));
             return false;

@@ -10,7 +10,7 @@ use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
-use super::search::add;
+use super::search::{add, asked_last};
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Context, Input, Question};
@@ -37,7 +37,7 @@ impl Pipeline {
     /// Searches round by round, and answers each but the last one's question as far as it takes to search again. `None` where one round is
     /// asked for. A round that finds nothing new is the last, and so is one to which the model has nothing to say.
     pub(super) async fn search_rounds(&self, asking: &Asking, admission: &Arc<Place>) -> Result<Option<Searched>> {
-        let Input::Chat { messages, context: Some(context) } = &asking.question.input else { return Ok(None) };
+        let Input::Chat { messages, context: Some(context), .. } = &asking.question.input else { return Ok(None) };
         let wanted = context.rounds.unwrap_or(1);
         if wanted < 2 {
             return Ok(None);
@@ -45,7 +45,7 @@ impl Pipeline {
         let mut searched = Searched {
             passages: self.given(asking).await?,
             rounds: Vec::new(),
-            query: messages.last().map(|message| message.content.clone()).unwrap_or_default(),
+            query: asked_last(messages),
             new: Vec::new(),
             started: Stopwatch::start(),
             retrieve_ms: 0.0,
@@ -114,13 +114,14 @@ impl Pipeline {
 }
 
 impl Asking {
-    /// The same question, to be answered as far as it takes to search again.
+    /// The same question, to be answered as far as it takes to search again: in words, whatever form the answer is to have.
     fn in_round(&self, context: &Context) -> Self {
         let max_tokens = context.round_tokens.unwrap_or(ROUND_TOKENS);
         let sampling = self.question.sampling.clone();
-        let sampling = SamplingParams { max_tokens, min_tokens: 0, ignore_eos: false, logprobs: None, ..sampling };
+        let sampling =
+            SamplingParams { max_tokens, min_tokens: 0, ignore_eos: false, logprobs: None, grammar: None, ..sampling };
         let question = Question { sampling, answers: 1, explain: false, ..(*self.question).clone() };
-        Self { question: Arc::new(question), ..self.clone() }
+        Self { question: Arc::new(question), constraint: None, ..self.clone() }
     }
 }
 

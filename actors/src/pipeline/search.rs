@@ -4,6 +4,7 @@
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 
+use ragstone_kernels::chat::ChatMessage;
 use ragstone_storage::corpus::Hit;
 use ragstone_storage::env::Stopwatch;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -42,14 +43,14 @@ impl Pipeline {
         let arrived = Stopwatch::start();
         let retrieve = tracing::info_span!("retrieve");
         let mut passages = self.given(asking).instrument(retrieve.clone()).await?;
-        let Input::Chat { messages, context: Some(context @ Context { collection: Some(collection), .. }) } =
+        let Input::Chat { messages, context: Some(context @ Context { collection: Some(collection), .. }), .. } =
             &asking.question.input
         else {
             let retrieve_ms = arrived.elapsed_ms();
             let prefilled = self.prefill(asking, &passages, None).await?;
             return Ok(Found { passages, prefilled, retrieve_ms, speculation: None, rounds: Vec::new() });
         };
-        let query = messages.last().map(|message| message.content.clone()).unwrap_or_default();
+        let query = asked_last(messages);
         let speculates = context.speculate.unwrap_or(self.settings.speculate);
         let is_staged = speculates && self.times.are_worth_stages(collection);
         let (stages, told) = if is_staged { Some(unbounded_channel()) } else { None }.unzip();
@@ -164,6 +165,12 @@ async fn advance(running: &mut Option<Running<'_>>) {
 /// What tells passages apart: names of their titles and texts, in the order of the prompt.
 fn ids(hits: &[Hit]) -> Vec<String> {
     hits.iter().map(|hit| hit.passage.id.clone()).collect()
+}
+
+/// What a conversation searches for: what its user said last, behind which the results of tools may stand.
+pub(super) fn asked_last(messages: &[ChatMessage]) -> String {
+    let asked = messages.iter().rev().find(|message| message.role == "user");
+    asked.map(|message| message.content.clone()).unwrap_or_default()
 }
 
 /// Puts what a search found behind the passages that there are.

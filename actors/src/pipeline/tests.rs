@@ -112,6 +112,7 @@ async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool)
         vec![document("Callux Motors", "Callux Motors makes lamps."), document("Tarn", "Nine boats lay in Tarn.")];
     let input = Input::Chat {
         messages: messages.to_vec(),
+        tools: Vec::new(),
         context: with_passages.then(|| Context { documents, ..Context::default() }),
     };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;

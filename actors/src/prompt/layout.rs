@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::tokenizer::Tokenizer;
+use serde_json::Value;
 
 use super::{Frame, Piece, PromptFormat, check_last, fill, leading_system};
 use crate::error::{Error, ErrorKind, Result};
@@ -51,18 +53,20 @@ impl ChatLayout {
     pub(super) fn frame(
         &self,
         messages: &[ChatMessage],
+        tools: &[Value],
         with_passages: bool,
         format: &PromptFormat,
         today: Date,
         tokenizer: &Tokenizer,
     ) -> Result<Frame> {
-        check_last(messages)?;
+        check_turn(messages)?;
         if messages.iter().any(|message| message.content.contains(MARK)) {
             let message = "a message contains the control character U+0002; remove it";
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
+        check_calls(messages, tools, tokenizer)?;
         let mut messages = messages.to_vec();
-        let words = set_words_apart(&mut messages, tokenizer);
+        let mut words = set_words_apart(&mut messages, tokenizer);
         let mut system = None;
         if with_passages {
             system = self.place_system(&mut messages, format);
@@ -78,13 +82,19 @@ impl ChatLayout {
             first.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
         }
         place(&mut messages, with_passages, system);
-        let rendered = self.template.render(&messages, true, told)?;
+        let rendered = self.template.render_with_tools(&messages, tools, true, told)?;
+        let rendered = unescape_words(rendered, &messages, &mut words);
         let (true, Some(cut)) = (rendered.contains(LAST), rendered.find(PLACE)) else {
             let message = "the model's chat template drops the user's first or last message; take another model";
             return Err(Error::new(ErrorKind::Incompatible, message));
         };
         let (root, question) = rendered.split_at(cut);
         Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
+    }
+
+    /// How the model writes calls of tools.
+    pub(crate) fn call_form(&self) -> Option<CallForm> {
+        self.template.call_form()
     }
 
     /// Sees to it that there is a system prompt. Takes it out of the messages where it is to be folded.
@@ -124,6 +134,49 @@ fn set_words_apart(messages: &mut [ChatMessage], tokenizer: &Tokenizer) -> BTree
     words
 }
 
+/// The conversation must end with the user's turn, or with what tools answered.
+fn check_turn(messages: &[ChatMessage]) -> Result<()> {
+    let asked = messages.iter().any(|message| message.role == "user");
+    match messages.last() {
+        Some(message) if message.role == "tool" && asked => Ok(()),
+        _ => check_last(messages),
+    }
+}
+
+/// Tools and calls are written by the template, as JSON mostly, so control tokens in them cannot be set apart.
+fn check_calls(messages: &[ChatMessage], tools: &[Value], tokenizer: &Tokenizer) -> Result<()> {
+    let has_control = |value: &Value| {
+        let text = value.to_string();
+        tokenizer.has_control(&text) || text.contains("\\u0002")
+    };
+    let named =
+        |name: &Option<String>| name.as_ref().is_some_and(|name| tokenizer.has_control(name) || name.contains(MARK));
+    let what = if tools.iter().any(has_control) {
+        "a tool"
+    } else if messages.iter().any(|m| m.tool_calls.iter().any(has_control) || named(&m.name) || named(&m.tool_call_id))
+    {
+        "a message's tool call"
+    } else {
+        return Ok(());
+    };
+    let message = format!("{what} contains the text of one of the model's control tokens, or U+0002; remove it");
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
+/// A template that writes what a tool answered as JSON escapes the placeholder, too: then its words are to be escaped as well.
+fn unescape_words(mut rendered: String, messages: &[ChatMessage], words: &mut BTreeMap<usize, String>) -> String {
+    for (index, words) in words.iter_mut() {
+        let escaped = format!("\\u0002{index}\\u0002");
+        let is_tool = messages.iter().any(|m| m.role == "tool" && m.content == format!("{MARK}{index}{MARK}"));
+        if is_tool && rendered.contains(&escaped) {
+            rendered = rendered.replace(&escaped, &format!("{MARK}{index}{MARK}"));
+            let json = Value::from(words.as_str()).to_string();
+            *words = json[1..json.len() - 1].to_owned();
+        }
+    }
+    rendered
+}
+
 /// A user message that begins with the system prompt, as Mistral's own templates write it.
 fn folded(system: &str, content: &str) -> String {
     if system.is_empty() { content.to_owned() } else { format!("{system}\n\n{content}") }
@@ -143,7 +196,8 @@ fn place(messages: &mut [ChatMessage], with_passages: bool, system: Option<Strin
             mark(&mut first.content, PLACE);
         }
     }
-    if let Some(last) = messages.last_mut() {
+    // A tool's word may be written as JSON; the user's last one is there all the same.
+    if let Some(last) = messages.iter_mut().rev().find(|message| message.role == "user") {
         mark(&mut last.content, LAST);
     }
 }

@@ -15,7 +15,7 @@ fn a_format_without_its_field_is_refused_by_name() {
 }
 
 fn message(role: &str, content: &str) -> ChatMessage {
-    ChatMessage { role: role.into(), content: content.into() }
+    ChatMessage::new(role, content)
 }
 
 #[test]

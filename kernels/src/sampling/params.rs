@@ -1,6 +1,9 @@
 //! What a caller may say about how an answer is chosen.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
+use crate::grammar::GrammarSpec;
 
 /// The most alternatives that a caller may ask for beside each token.
 pub const MAX_LOGPROBS: u8 = 20;
@@ -46,6 +49,8 @@ pub struct SamplingParams {
     pub show_control: bool,
     /// Alternatives to report beside each token; `None` reports no log-probabilities.
     pub logprobs: Option<u8>,
+    /// What the answer must conform to.
+    pub grammar: Option<Arc<GrammarSpec>>,
 }
 
 impl Default for SamplingParams {
@@ -68,6 +73,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             show_control: false,
             logprobs: None,
+            grammar: None,
         }
     }
 }
@@ -100,6 +106,9 @@ impl SamplingParams {
         }
         if let Some(count) = self.logprobs.filter(|count| *count > MAX_LOGPROBS) {
             return Err(Error::invalid_input(format!("{count} logprobs asked for; use at most {MAX_LOGPROBS}")));
+        }
+        if self.grammar.is_some() && self.ignore_eos {
+            return Err(Error::invalid_input("ignore_eos and a grammar contradict each other; leave one out"));
         }
         self.validate_stop()
     }

@@ -149,3 +149,78 @@ fn penalties_change_the_choice_and_not_the_log_probability() {
     let repeats = SamplingParams { repetition_penalty: 2.0, ..Default::default() };
     assert_eq!(Sampler::answering(repeats, &[0], &[]).sample(&logits).unwrap().id, 1);
 }
+
+#[derive(serde::Deserialize)]
+struct Reference {
+    logits: Vec<f32>,
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+    rules: Rules,
+    left: Vec<(u32, f64)>,
+}
+
+#[derive(serde::Deserialize)]
+struct Rules {
+    temperature: f32,
+    #[serde(default)]
+    logit_bias: Vec<(u32, f32)>,
+    repetition_penalty: Option<f32>,
+    frequency_penalty: Option<f32>,
+    presence_penalty: Option<f32>,
+    min_tokens: Option<usize>,
+    top_k: Option<usize>,
+    top_p: Option<f32>,
+    min_p: Option<f32>,
+}
+
+/// Every rule, alone and among others, against transformers' processors; `ops/fixtures/make_sampling.py` made the cases.
+#[test]
+fn what_is_drawn_from_is_what_transformers_draws_from() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/sampling.json");
+    let cases: Vec<Reference> = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert!(cases.len() > 70);
+    for (index, case) in cases.into_iter().enumerate() {
+        let Rules { temperature, logit_bias, .. } = case.rules;
+        let params = SamplingParams {
+            temperature,
+            logit_bias,
+            repetition_penalty: case.rules.repetition_penalty.unwrap_or(1.0),
+            frequency_penalty: case.rules.frequency_penalty.unwrap_or(0.0),
+            presence_penalty: case.rules.presence_penalty.unwrap_or(0.0),
+            min_tokens: case.rules.min_tokens.unwrap_or(0),
+            top_k: case.rules.top_k.unwrap_or(0),
+            top_p: case.rules.top_p.unwrap_or(1.0),
+            min_p: case.rules.min_p.unwrap_or(0.0),
+            ..Default::default()
+        };
+        let mut sampler = Sampler::answering(params, &case.prompt, &[2]);
+        case.answer.iter().for_each(|id| sampler.history.note(*id));
+        let mut left = sampler.distribution(&case.logits).unwrap();
+        left.sort_unstable_by_key(|(id, _)| *id);
+        assert_eq!(
+            left.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+            case.left.iter().map(|(id, _)| *id).collect::<Vec<_>>(),
+            "case {index}"
+        );
+        for ((id, ours), (_, theirs)) in left.iter().zip(&case.left) {
+            assert!((ours - theirs).abs() < 2e-6, "case {index}, token {id}: {ours} {theirs}");
+        }
+        assert!((left.iter().map(|(_, share)| share).sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+}
+
+/// Whoever draws a thousand times draws each token about as often as the distribution says.
+#[test]
+fn draws_follow_the_distribution() {
+    let params = SamplingParams { temperature: 1.3, top_k: 4, min_p: 0.05, seed: 7, ..Default::default() };
+    let logits = [0.1, 2.0, 1.0, -3.0, 1.5, 0.0, f32::NAN];
+    let sampler = sampler(params);
+    let expected = sampler.distribution(&logits).unwrap();
+    let mut sampler = sampler;
+    let mut counts = [0u32; 7];
+    (0..20_000).for_each(|_| counts[sampler.sample(&logits).unwrap().id as usize] += 1);
+    for (id, count) in counts.into_iter().enumerate() {
+        let share = expected.iter().find(|(other, _)| *other as usize == id).map_or(0.0, |(_, share)| *share);
+        assert!((f64::from(count) / 20_000.0 - share).abs() < 0.015, "{id}: {count} {share}");
+    }
+}

@@ -94,7 +94,8 @@ impl Clients {
             if let Some(tokens) = usage["completion_tokens"].as_u64() {
                 answer.tokens = tokens;
                 answer.prompt_tokens = usage["prompt_tokens"].as_u64().unwrap_or(0);
-                answer.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+                let count = |name: &str| usage["prompt_tokens_details"][name].as_u64().unwrap_or(0);
+                answer.cached_tokens = count("cached_tokens") + count("blended_tokens");
             }
         }
         match last_ms {

@@ -16,6 +16,7 @@ fn take(body: &[u8]) -> Result<(Generation, Vec<ChatMessage>)> {
     check_model(&mut fields, "m")?;
     let mut generation = Generation::take_within(LIMIT, &mut fields, &Env::seeded(1, 0), 256)?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
+    fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
     let messages = fields.need::<Vec<Message>>("messages")?;
     let messages = messages.into_iter().enumerate().map(|(index, message)| plain(index, message));
     let messages = messages.collect::<Result<_>>()?;
@@ -31,7 +32,7 @@ fn holds(body: &[u8]) -> bool {
             assert!(generation.deadline <= LIMIT && !generation.deadline.is_zero());
             assert!(sampling.temperature.is_finite() && (0.0..=1.0).contains(&sampling.top_p));
             assert!(sampling.max_tokens > 0 && sampling.stop.iter().all(|stop| !stop.is_empty()));
-            assert!(messages.iter().all(|message| ["system", "user", "assistant"].contains(&&*message.role)));
+            assert!(messages.iter().all(|message| ["system", "user", "assistant", "tool"].contains(&&*message.role)));
             true
         }
         Err(error) => {
@@ -49,7 +50,7 @@ fn any_request_is_understood_or_refused_as_the_callers_fault() {
         r#"{"messages":[{"role":"system","content":[{"type":"text","text":"a"}]},{"role":"user","content":"b"}],
             "top_p":0.9,"top_k":40,"seed":-7,"stop":["x","\n\n"],"stream":true,"stream_options":{"include_usage":true},
             "logprobs":true,"top_logprobs":5,"n":1,"tools":[],"user":"u","response_format":{"type":"text"}}"#,
-        r#"{"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"max_completion_tokens":9,"stop":"x",
+        r#"{"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"a","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"a","content":"7"}],"max_completion_tokens":9,"stop":"x",
             "ragstone":{"collection":"c","top_k":3,"documents":[{"title":"t","text":"d"}],"reuse":{"ratio":0.15},
             "tenant":"t","deadline_s":5}}"#,
         r#"{"messages":[],"ragstone":{"reuse":"exact"}}"#,

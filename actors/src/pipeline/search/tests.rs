@@ -48,7 +48,8 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
 
 fn over(context: Context, words: &str) -> Question {
     let context = Context { collection: Some("world".into()), top_k: Some(1), ..context };
-    let input = Input::Chat { messages: vec![ChatMessage::new("user", words)], context: Some(context) };
+    let input =
+        Input::Chat { messages: vec![ChatMessage::new("user", words)], context: Some(context), tools: Vec::new() };
     let mut question = question(input, Reuse::Exact, 8);
     question.sampling.ignore_eos = false;
     question
@@ -107,6 +108,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
         question: Arc::new(over(Context::default(), "Who is the chair of Callux Motors?")),
         found_in: ragstone.store().epoch(),
         deadline: deadline_after(Duration::from_secs(60)),
+        constraint: None,
     };
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);

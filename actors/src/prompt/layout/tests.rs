@@ -68,7 +68,8 @@ impl Writer {
         let passages = with_passages.then_some(&passages[..]);
         let layout = ChatLayout::new(template(model));
         let layout = Some((&layout, day.parse().unwrap()));
-        assemble_chat(messages, passages, &self.format, layout, &self.tokenizer, &mut Budget::new(100_000)).unwrap()
+        assemble_chat(messages, &[], passages, &self.format, layout, &self.tokenizer, &mut Budget::new(100_000))
+            .unwrap()
     }
 
     fn text(&self, segments: &[Segment]) -> String {
@@ -277,7 +278,7 @@ fn marks_in_messages_and_templates_without_users_are_refused() {
         let layout = ChatLayout::new(ChatTemplate::new(source.into(), Default::default()).unwrap());
         let today = DAYS[0].parse().unwrap();
         let messages = [says("user", content), says("assistant", "b"), says("user", "c")];
-        layout.frame(&messages, true, &writer.format, today, &writer.tokenizer).unwrap_err().kind()
+        layout.frame(&messages, &[], true, &writer.format, today, &writer.tokenizer).unwrap_err().kind()
     };
     assert_eq!(frame("{{ messages[-1].content }}", "a\u{2}b"), ErrorKind::InvalidInput);
     for source in ["nobody", "{{ messages[0].content }}{{ messages[1].content }}", "{{ messages[-1].content }}"] {

@@ -1,0 +1,275 @@
+//! `POST /v1/responses`, without state: what a client sends is all that the answer knows. A request is turned into the fields of a
+//! chat, so that both endpoints mean the same by each.
+
+pub mod stream;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde_json::{Map, Value, json};
+
+use super::body::Incoming;
+use super::chat;
+use super::fields::Fields;
+use crate::error::{Error, Result};
+use crate::service::{State, caller};
+
+/// What this endpoint takes.
+const TAKEN: &[&str] = &[
+    "model",
+    "ragstone",
+    "input",
+    "instructions",
+    "stream",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_logprobs",
+    "text",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "store",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "background",
+    "max_tool_calls",
+];
+
+/// Without effect on the answer.
+const HINTS: &[&str] = &[
+    "user",
+    "metadata",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "truncation",
+    "include",
+    "reasoning",
+    "stream_options",
+];
+
+/// Answers a text or a list of items.
+pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    opened.ragstone.check_room(caller(&request))?;
+    let mut fields = Fields::read(incoming).await?;
+    let ignored = fields.ignore_unknown(|name| TAKEN.contains(&name) || HINTS.contains(&name));
+    fields.ignore(HINTS);
+    let answered = match translate(fields) {
+        Ok((fields, asked)) => chat::answer(&state, &request, opened, fields, Some(asked)).await.map_err(renamed),
+        Err(error) => Err(error),
+    };
+    Ok(ignored.note(answered))
+}
+
+/// What the answer repeats of its request.
+#[derive(Debug, Clone)]
+pub struct Requested(pub Map<String, Value>);
+
+/// The fields of the chat that means the same.
+fn translate(mut fields: Fields) -> Result<(Fields, Requested)> {
+    refuse_state(&mut fields)?;
+    let mut messages: Vec<Value> = Vec::new();
+    let instructions = fields.take::<String>("instructions")?;
+    if let Some(text) = &instructions {
+        messages.push(json!({ "role": "system", "content": text }));
+    }
+    match fields.need::<Value>("input")? {
+        Value::String(text) => messages.push(json!({ "role": "user", "content": text })),
+        Value::Array(items) => {
+            for (index, item) in items.into_iter().enumerate() {
+                take_item(index, item, &mut messages)?;
+            }
+        }
+        _ => return Err(Error::param("input", "`input` must be a text or a list of items")),
+    }
+    let mut chat = Map::from_iter([("messages".to_owned(), Value::Array(messages))]);
+    let mut echo = Map::from_iter([("instructions".to_owned(), instructions.into())]);
+    for (name, own) in [
+        ("model", "model"),
+        ("ragstone", "ragstone"),
+        ("stream", "stream"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("max_output_tokens", "max_completion_tokens"),
+        ("tool_choice", "tool_choice"),
+        ("parallel_tool_calls", "parallel_tool_calls"),
+    ] {
+        let value = fields.take::<Value>(name)?.unwrap_or_default();
+        if !matches!(name, "model" | "ragstone" | "stream") {
+            echo.insert(name.to_owned(), value.clone());
+        }
+        chat.insert(own.to_owned(), value);
+    }
+    let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
+    echo.insert("tools".to_owned(), tools.clone().into());
+    chat.insert("tools".to_owned(), tools.into_iter().map(nested).collect());
+    let text = fields.take::<Map<String, Value>>("text")?.unwrap_or_default();
+    if let Some(format) = text.get("format").filter(|format| !format.is_null()) {
+        chat.insert("response_format".to_owned(), response_format(format));
+    }
+    echo.insert("text".to_owned(), if text.is_empty() { json!({ "format": { "type": "text" } }) } else { text.into() });
+    fields.finish()?;
+    Ok((Fields::of(chat), Requested(echo)))
+}
+
+/// Nothing is kept between requests.
+fn refuse_state(fields: &mut Fields) -> Result<()> {
+    for name in ["store", "background"] {
+        fields.refuse_unless(name, |value| *value == false)?;
+    }
+    for name in ["previous_response_id", "conversation", "prompt", "max_tool_calls"] {
+        fields.refuse_unless(name, |_| false)?;
+    }
+    fields.refuse_unless("top_logprobs", |value| *value == 0)
+}
+
+/// A message, a call, or what a tool said, as a message of a chat.
+fn take_item(index: usize, mut item: Value, messages: &mut Vec<Value>) -> Result<()> {
+    if !item.is_object() {
+        return Err(Error::param(format!("input[{index}]"), format!("`input[{index}]` must be an object")));
+    }
+    match item["type"].as_str() {
+        None | Some("message") => {
+            let content = match taken(&mut item, "content") {
+                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
+                other => other,
+            };
+            messages.push(json!({ "role": item["role"], "content": content }));
+        }
+        Some("function_call") => {
+            let function = json!({ "name": item["name"], "arguments": item["arguments"] });
+            let call = json!({ "id": item["call_id"], "type": "function", "function": function });
+            match messages.last_mut().filter(|last| last["tool_calls"].is_array()) {
+                Some(Value::Object(last)) => {
+                    if let Some(Value::Array(calls)) = last.get_mut("tool_calls") {
+                        calls.push(call);
+                    }
+                }
+                _ => messages.push(json!({ "role": "assistant", "content": null, "tool_calls": [call] })),
+            }
+        }
+        Some("function_call_output") => {
+            let content = match taken(&mut item, "output") {
+                Value::Array(parts) => parts.into_iter().map(text_part).collect(),
+                other => other,
+            };
+            messages.push(json!({ "role": "tool", "tool_call_id": item["call_id"], "content": content }));
+        }
+        // What a model thought is not shown to it again.
+        Some("reasoning") => {}
+        Some(kind) => {
+            let param = format!("input[{index}].type");
+            return Err(Error::param(param, format!("items of type `{kind}` are not supported")));
+        }
+    }
+    Ok(())
+}
+
+fn taken(item: &mut Value, field: &str) -> Value {
+    item.get_mut(field).map(Value::take).unwrap_or_default()
+}
+
+fn text_part(part: Value) -> Value {
+    match part["type"].as_str() {
+        Some("input_text" | "output_text") => json!({ "type": "text", "text": part["text"] }),
+        _ => part,
+    }
+}
+
+/// A function as chats have it. What is none is refused there.
+fn nested(tool: Value) -> Value {
+    let Value::Object(mut function) = tool else { return tool };
+    let kind = function.remove("type").unwrap_or_default();
+    json!({ "type": kind, "function": function })
+}
+
+fn response_format(format: &Value) -> Value {
+    match format["type"].as_str() {
+        Some("json_schema") => json!({ "type": "json_schema", "json_schema": format }),
+        _ => format.clone(),
+    }
+}
+
+/// An error of the chat names this endpoint's fields.
+fn renamed(error: Error) -> Error {
+    let Some(param) = error.at_param() else { return error };
+    let own = [
+        ("response_format.json_schema", "text.format"),
+        ("response_format", "text.format"),
+        ("max_completion_tokens", "max_output_tokens"),
+        ("max_tokens", "max_output_tokens"),
+        ("messages", "input"),
+    ];
+    match own.into_iter().find(|(name, _)| param.starts_with(name)) {
+        Some((name, own)) => {
+            let param = param.replacen(name, own, 1);
+            Error::param_of(error.kind(), param, error.to_string().replace(name, own))
+        }
+        None => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chat(body: &str) -> Result<Value> {
+        let (mut fields, _) = translate(Fields::parse(body.as_bytes())?)?;
+        let messages = fields.take::<Value>("messages")?.unwrap_or_default();
+        let format = fields.take::<Value>("response_format")?.unwrap_or_default();
+        Ok(json!([messages, fields.take::<Value>("tools")?, format]))
+    }
+
+    #[test]
+    fn items_become_messages() {
+        assert_eq!(
+            chat(r#"{"input": "Hi", "instructions": "Be brief."}"#).unwrap()[0],
+            json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "Hi" }])
+        );
+        let body = r#"{"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]},
+            {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "d", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c", "output": "7"}],
+            "tools": [{"type": "function", "name": "f", "parameters": {}}],
+            "text": {"format": {"type": "json_schema", "name": "n", "schema": {"type": "null"}}}}"#;
+        let read = chat(body).unwrap();
+        assert_eq!(read[0][0]["content"], json!([{ "type": "text", "text": "a" }]));
+        assert_eq!(read[0][1]["tool_calls"].as_array().map(Vec::len), Some(2));
+        assert_eq!(read[0][2], json!({ "role": "tool", "tool_call_id": "c", "content": "7" }));
+        assert_eq!(read[1], json!([{ "type": "function", "function": { "name": "f", "parameters": {} } }]));
+        assert_eq!(read[2]["json_schema"]["schema"], json!({ "type": "null" }));
+    }
+
+    #[test]
+    fn state_is_refused_by_name() {
+        for (body, param) in [
+            (r#"{"input": "a", "store": true}"#, "store"),
+            (r#"{"input": "a", "previous_response_id": "resp_1"}"#, "previous_response_id"),
+            (r#"{"input": "a", "background": true}"#, "background"),
+            (r#"{"input": "a", "conversation": "c"}"#, "conversation"),
+            (r#"{"input": 7}"#, "input"),
+            (r#"{"input": [7]}"#, "input[0]"),
+            (r#"{}"#, "input"),
+            (r#"{"input": [{"type": "item_reference", "id": "x"}]}"#, "input[0].type"),
+        ] {
+            assert_eq!(chat(body).unwrap_err().at_param(), Some(param), "{body}");
+        }
+        chat(r#"{"input": "a", "store": false, "previous_response_id": null}"#).unwrap();
+    }
+
+    #[test]
+    fn errors_name_this_endpoints_fields() {
+        for (theirs, own) in [
+            ("response_format.json_schema.schema", "text.format.schema"),
+            ("response_format", "text.format"),
+            ("max_tokens", "max_output_tokens"),
+            ("messages[2].content", "input[2].content"),
+            ("temperature", "temperature"),
+        ] {
+            let error = renamed(Error::param(theirs, format!("`{theirs}` is wrong")));
+            assert_eq!((error.at_param(), error.to_string()), (Some(own), format!("`{own}` is wrong")));
+        }
+    }
+}

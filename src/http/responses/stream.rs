@@ -1,0 +1,222 @@
+//! The events of a response, and the response itself, which is what its last event carries.
+
+use ragstone_actors::{Citation, Finish, FinishReason};
+use ragstone_storage::env::Env;
+use serde_json::{Value, json};
+
+use super::Requested;
+use crate::error::Error;
+use crate::http::error::body;
+use crate::http::tools::Said;
+
+/// A response as it grows.
+#[derive(Debug)]
+pub struct ResponseStream {
+    response: Value,
+    /// Events so far.
+    sequence: u64,
+    /// The text of the open message.
+    open: Option<String>,
+}
+
+impl ResponseStream {
+    /// An empty response of this model.
+    pub fn new(env: &Env, model: &str, requested: Requested) -> Self {
+        let mut response = json!({
+            "id": format!("resp_{:016x}{:016x}", env.random_u64(), env.random_u64()), "object": "response",
+            "created_at": env.now_unix_ms() / 1000, "status": "in_progress", "error": null,
+            "incomplete_details": null, "model": model, "output": [], "previous_response_id": null, "store": false,
+            "usage": null, "metadata": {}, "background": false, "truncation": "disabled",
+        });
+        for (name, value) in requested.0 {
+            response[name] = value;
+        }
+        for (name, default) in [("parallel_tool_calls", json!(true)), ("tool_choice", json!("auto"))] {
+            if response[name].is_null() {
+                response[name] = default;
+            }
+        }
+        Self { response, sequence: 0, open: None }
+    }
+
+    /// The first events.
+    pub fn begin(&mut self) -> Vec<Value> {
+        let response = self.response.clone();
+        vec![
+            self.event("response.created", json!({ "response": response })),
+            self.event("response.in_progress", json!({ "response": response })),
+        ]
+    }
+
+    /// Events of a piece of the answer.
+    pub fn say(&mut self, said: &Said) -> Vec<Value> {
+        match said {
+            Said::Text(text) => self.text(text),
+            Said::Call { id, name, arguments, .. } => self.call(id, name, arguments),
+        }
+    }
+
+    /// The last events: what is open is closed, and the whole response is given out.
+    pub fn end(&mut self, citations: &[Citation], finish: &Finish) -> Vec<Value> {
+        let mut events = self.close();
+        let is_whole = finish.reason == FinishReason::Stop;
+        let (prompt, answer) = (finish.usage.prompt_tokens, finish.usage.completion_tokens);
+        let tokens = finish.report.tokens;
+        self.response["status"] = if is_whole { "completed" } else { "incomplete" }.into();
+        if !is_whole {
+            self.response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
+        }
+        self.response["usage"] = json!({
+            "input_tokens": prompt, "output_tokens": answer, "total_tokens": prompt + answer,
+            "input_tokens_details": { "cached_tokens": tokens.exact, "blended_tokens": tokens.blended },
+            "output_tokens_details": { "reasoning_tokens": 0 },
+        });
+        self.response["ragstone"] = json!({ "citations": citations, "report": finish.report });
+        let kind = if is_whole { "response.completed" } else { "response.incomplete" };
+        let response = self.response.clone();
+        events.push(self.event(kind, json!({ "response": response })));
+        events
+    }
+
+    /// The event that breaks the stream off.
+    pub fn fail(&mut self, error: &Error) -> Value {
+        let error = &body(error)["error"];
+        let fields = json!({ "code": error["code"], "message": error["message"], "param": error["param"] });
+        self.event("error", fields)
+    }
+
+    /// The response as it stands.
+    pub fn response(&self) -> &Value {
+        &self.response
+    }
+
+    fn event(&mut self, kind: &str, mut fields: Value) -> Value {
+        fields["type"] = kind.into();
+        fields["sequence_number"] = self.sequence.into();
+        self.sequence += 1;
+        fields
+    }
+
+    /// Where the next item stands.
+    fn at(&self) -> usize {
+        self.response["output"].as_array().map_or(0, Vec::len)
+    }
+
+    fn item_id(&self, kind: &str) -> String {
+        let id = self.response["id"].as_str().unwrap_or_default();
+        format!("{kind}_{}_{}", id.trim_start_matches("resp_"), self.at())
+    }
+
+    fn keep(&mut self, item: Value) {
+        if let Some(output) = self.response["output"].as_array_mut() {
+            output.push(item);
+        }
+    }
+
+    fn text(&mut self, text: &str) -> Vec<Value> {
+        let (id, at, mut events) = (self.item_id("msg"), self.at(), Vec::new());
+        if self.open.is_none() {
+            let item = message(&id, "in_progress", None);
+            events.push(self.event("response.output_item.added", json!({ "output_index": at, "item": item })));
+            let part = json!({ "item_id": id, "output_index": at, "content_index": 0, "part": part("") });
+            events.push(self.event("response.content_part.added", part));
+        }
+        self.open.get_or_insert_default().push_str(text);
+        let delta = json!({ "item_id": id, "output_index": at, "content_index": 0, "delta": text, "logprobs": [] });
+        events.push(self.event("response.output_text.delta", delta));
+        events
+    }
+
+    fn close(&mut self) -> Vec<Value> {
+        let Some(text) = self.open.take() else { return Vec::new() };
+        let (id, at) = (self.item_id("msg"), self.at());
+        let item = message(&id, "completed", Some(&text));
+        let place =
+            |name: &str, value: Value| json!({ "item_id": id, "output_index": at, "content_index": 0, name: value });
+        let mut done = place("text", text.as_str().into());
+        done["logprobs"] = json!([]);
+        let events = vec![
+            self.event("response.output_text.done", done),
+            self.event("response.content_part.done", place("part", part(&text))),
+            self.event("response.output_item.done", json!({ "output_index": at, "item": item })),
+        ];
+        self.keep(item);
+        events
+    }
+
+    fn call(&mut self, call_id: &str, name: &str, arguments: &str) -> Vec<Value> {
+        let mut events = self.close();
+        let (id, at) = (self.item_id("fc"), self.at());
+        let item = |status: &str, arguments: &str| {
+            json!({
+                "type": "function_call", "id": id, "call_id": call_id, "name": name, "arguments": arguments,
+                "status": status,
+            })
+        };
+        let place = |key: &str| json!({ "item_id": id, "output_index": at, "name": name, key: arguments });
+        let begin = json!({ "output_index": at, "item": item("in_progress", "") });
+        events.push(self.event("response.output_item.added", begin));
+        events.push(self.event("response.function_call_arguments.delta", place("delta")));
+        events.push(self.event("response.function_call_arguments.done", place("arguments")));
+        let done = item("completed", arguments);
+        events.push(self.event("response.output_item.done", json!({ "output_index": at, "item": done })));
+        self.keep(done);
+        events
+    }
+}
+
+fn part(text: &str) -> Value {
+    json!({ "type": "output_text", "text": text, "annotations": [], "logprobs": [] })
+}
+
+fn message(id: &str, status: &str, text: Option<&str>) -> Value {
+    let content: Vec<Value> = text.map(part).into_iter().collect();
+    json!({ "type": "message", "id": id, "role": "assistant", "status": status, "content": content })
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_actors::{ReuseReport, Usage};
+    use serde_json::Map;
+
+    use super::*;
+
+    #[test]
+    fn events_add_up_to_the_response() {
+        let mut stream = ResponseStream::new(&Env::seeded(1, 5_000), "m", Requested(Map::new()));
+        let call = Said::Call { index: 0, id: "c1".into(), name: "look".into(), arguments: "{}".into() };
+        let mut events = stream.begin();
+        for said in [Said::Text("a".into()), Said::Text("b".into()), call] {
+            events.extend(stream.say(&said));
+        }
+        let usage = Usage { prompt_tokens: 3, completion_tokens: 2 };
+        let mut report = ReuseReport::default();
+        (report.tokens.exact, report.tokens.blended) = (2, 1);
+        events.extend(stream.end(&[], &Finish { reason: FinishReason::Length, usage, report }));
+        let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        let expected = [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "output_item.added",
+            "function_call_arguments.delta",
+            "function_call_arguments.done",
+            "output_item.done",
+            "incomplete",
+        ];
+        assert_eq!(kinds, expected.map(|kind| format!("response.{kind}")));
+        assert!(events.iter().enumerate().all(|(index, event)| event["sequence_number"] == index));
+        let response = &events.last().unwrap()["response"];
+        assert_eq!(response, stream.response());
+        assert_eq!(response["output"][0]["content"][0]["text"], "ab");
+        assert_eq!(response["output"][1]["call_id"], "c1");
+        assert_eq!(response["usage"]["input_tokens_details"], json!({ "cached_tokens": 2, "blended_tokens": 1 }));
+        assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+    }
+}

@@ -1,0 +1,252 @@
+//! Tools of a chat: what the request offers, what it wants called, and how calls are read back from the answer.
+
+use ragstone_actors::Ragstone;
+use ragstone_kernels::chat::ChatMessage;
+use ragstone_kernels::chat::calls::{CallForm, CallParser, Part};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::fields::Fields;
+use super::format::Format;
+use super::generation::Generation;
+use crate::error::{Error, Result};
+
+/// The most tools of a request, as OpenAI has it.
+const MAX_TOOLS: usize = 128;
+/// Characters of a tool's name.
+const MAX_NAME: usize = 64;
+/// Of an id of a call: Mistral's templates refuse others.
+const ID_CHARS: usize = 9;
+
+/// What a request says about tools.
+#[derive(Debug, Clone)]
+pub struct Tools {
+    /// As the chat template takes them.
+    pub list: Vec<Value>,
+    /// Their names.
+    names: Vec<String>,
+    form: CallForm,
+}
+
+/// Whether the model must call, and what.
+enum Choice {
+    None,
+    Auto,
+    Required,
+    Named(String),
+}
+
+impl Tools {
+    /// Takes `tools`, `tool_choice` and `parallel_tool_calls`. Where a call is wanted, `generation` gets a grammar of calls.
+    pub fn take(fields: &mut Fields, generation: &mut Generation, ragstone: &Ragstone) -> Result<Option<Self>> {
+        let tools = fields.take::<Vec<Value>>("tools")?.unwrap_or_default();
+        let choice = choice(fields.take("tool_choice")?)?;
+        let parallel = fields.take::<bool>("parallel_tool_calls")?.unwrap_or(true);
+        if tools.is_empty() {
+            return match choice {
+                Choice::None | Choice::Auto => Ok(None),
+                _ => Err(Error::param("tool_choice", "`tool_choice` wants a call, but there are no `tools`")),
+            };
+        }
+        if matches!(choice, Choice::None) {
+            return Ok(None);
+        }
+        let Some(form) = ragstone.call_form() else {
+            let message = "the model's chat template knows no tools, or calls of another form than Hermes', Llama 3's or \
+                           Mistral's; leave out `tools`";
+            return Err(Error::param("tools", message));
+        };
+        if tools.len() > MAX_TOOLS {
+            return Err(Error::param("tools", format!("{} tools; use at most {MAX_TOOLS}", tools.len())));
+        }
+        let names = tools.iter().enumerate().map(|(index, tool)| name(index, tool)).collect::<Result<Vec<_>>>()?;
+        if let Some(format) = &generation.format {
+            let message = format!("`{}` and tools contradict each other; set `tool_choice` to none", format.field);
+            return Err(Error::param(format.field, message));
+        }
+        let taken = Self { list: tools, names, form };
+        let wanted: Option<Vec<usize>> = match &choice {
+            Choice::Required => Some((0..taken.names.len()).collect()),
+            Choice::Named(name) => match taken.names.iter().position(|other| other == name) {
+                Some(index) => Some(vec![index]),
+                None => return Err(Error::param("tool_choice", format!("`tool_choice` names no tool: `{name}`"))),
+            },
+            Choice::None | Choice::Auto => None,
+        };
+        if let Some(wanted) = wanted {
+            let many = parallel && matches!(choice, Choice::Required);
+            generation.set_format(taken.wanted(&wanted, many, ragstone));
+        }
+        generation.sampling.show_control |= form.needs_control();
+        Ok(Some(taken))
+    }
+
+    /// A grammar of calls of these tools.
+    fn wanted(&self, indices: &[usize], many: bool, ragstone: &Ragstone) -> Format {
+        let any = json!({ "type": "object" });
+        let tool = |index: &usize| {
+            let schema = &self.list[*index]["function"]["parameters"];
+            (self.names[*index].as_str(), if schema.is_null() { &any } else { schema })
+        };
+        let tools: Vec<(&str, &Value)> = indices.iter().map(tool).collect();
+        let spec = self.form.grammar(&tools, many, |name| ragstone.tokenizer().token_id(name));
+        Format { field: "tools", spec: spec.into() }
+    }
+
+    /// Reads calls from one answer's text; `seed` is of their ids.
+    pub fn reader(&self, seed: u64) -> CallReader {
+        CallReader {
+            parser: CallParser::new(self.form, self.names.clone()),
+            random: fastrand::Rng::with_seed(seed),
+            calls: 0,
+        }
+    }
+}
+
+fn choice(given: Option<Value>) -> Result<Choice> {
+    let Some(value) = given else { return Ok(Choice::Auto) };
+    let named = || value["function"]["name"].as_str().or_else(|| value["name"].as_str());
+    match value.as_str() {
+        Some("none") => Ok(Choice::None),
+        Some("auto") => Ok(Choice::Auto),
+        Some("required") => Ok(Choice::Required),
+        _ if value["type"] == "function" && named().is_some() => {
+            Ok(Choice::Named(named().unwrap_or_default().to_owned()))
+        }
+        _ => {
+            let message =
+                "`tool_choice` must be none, auto, required or {\"type\": \"function\", \"function\": {\"name\": …}}";
+            Err(Error::param("tool_choice", message))
+        }
+    }
+}
+
+/// The name of a tool, which must be a function.
+fn name(index: usize, tool: &Value) -> Result<String> {
+    let at = |field: &str| format!("tools[{index}].{field}");
+    if tool["type"] != "function" {
+        return Err(Error::param(at("type"), format!("`{}` must be function", at("type"))));
+    }
+    let is_fit = |name: &&str| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        !name.is_empty() && name.len() <= MAX_NAME && name.chars().all(is_plain)
+    };
+    let function = &tool["function"];
+    if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
+        let param = at("function.parameters");
+        return Err(Error::param(&*param, format!("`{param}` must be a JSON schema, an object")));
+    }
+    match function["name"].as_str().filter(is_fit) {
+        Some(name) => Ok(name.to_owned()),
+        None => {
+            let param = at("function.name");
+            let message = format!("`{param}` must be a name of at most {MAX_NAME} letters, digits, _ and -");
+            Err(Error::param(param, message))
+        }
+    }
+}
+
+/// A part of an answer as clients get it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Said {
+    Text(String),
+    Call {
+        /// From 0, in the order of the calls.
+        index: usize,
+        id: String,
+        name: String,
+        arguments: String,
+    },
+}
+
+impl Said {
+    /// Whether it is a call.
+    pub fn is_call(&self) -> bool {
+        matches!(self, Self::Call { .. })
+    }
+}
+
+/// Reads calls from one answer.
+#[derive(Debug)]
+pub struct CallReader {
+    parser: CallParser,
+    random: fastrand::Rng,
+    calls: usize,
+}
+
+impl CallReader {
+    /// What is certain with a piece of text, or, without one, at the end.
+    pub fn read(&mut self, piece: Option<&str>) -> Vec<Said> {
+        let parts = match piece {
+            Some(text) => self.parser.push(text),
+            None => self.parser.finish(),
+        };
+        parts.into_iter().map(|part| self.said(part)).collect()
+    }
+
+    /// Whether there was a call.
+    pub fn has_called(&self) -> bool {
+        self.calls > 0
+    }
+
+    fn said(&mut self, part: Part) -> Said {
+        match part {
+            Part::Text(text) => Said::Text(text),
+            Part::Call(call) => {
+                let id = (0..ID_CHARS).map(|_| self.random.alphanumeric()).collect();
+                let index = self.calls;
+                self.calls += 1;
+                Said::Call { index, id, name: call.name, arguments: call.arguments }
+            }
+        }
+    }
+}
+
+/// A call that an assistant made, as clients send it back.
+#[derive(Deserialize)]
+pub struct SentCall {
+    #[serde(default)]
+    id: String,
+    function: SentFunction,
+}
+
+#[derive(Deserialize)]
+struct SentFunction {
+    name: String,
+    #[serde(default)]
+    arguments: Value,
+}
+
+/// Puts the calls of an assistant's message in the form of chat templates, which take arguments as an object.
+pub fn sent_calls(param: &str, calls: Vec<SentCall>) -> Result<Vec<Value>> {
+    let call = |(index, call): (usize, SentCall)| {
+        let arguments = match call.function.arguments {
+            Value::String(text) if text.trim().is_empty() => json!({}),
+            Value::String(text) => serde_json::from_str(&text).unwrap_or_default(),
+            Value::Null => json!({}),
+            other => other,
+        };
+        if !arguments.is_object() {
+            let param = format!("{param}[{index}].function.arguments");
+            let message = format!("`{param}` must be the text of a JSON object");
+            return Err(Error::param(param, message));
+        }
+        let function = json!({ "name": call.function.name, "arguments": arguments });
+        Ok(json!({ "id": call.id, "type": "function", "function": function }))
+    };
+    calls.into_iter().enumerate().map(call).collect()
+}
+
+/// Tells each tool's word which tool it is of: some templates want the name.
+pub fn name_tools(messages: &mut [ChatMessage]) {
+    let mut called: Vec<(String, String)> = Vec::new();
+    for message in messages {
+        for call in &message.tool_calls {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            called.push((text(&call["id"]), text(&call["function"]["name"])));
+        }
+        if let (Some(id), None) = (&message.tool_call_id, &message.name) {
+            message.name = called.iter().rev().find(|(other, _)| other == id).map(|(_, name)| name.clone());
+        }
+    }
+}
