@@ -3,6 +3,8 @@
 //! In a file and in variables the keys stand flat beside each other: those of [`Surface`] and those of
 //! [`ragstone_actors::Settings`]. A key that neither knows is an error that names it and where it stands.
 
+mod listing;
+
 use std::path::{Path, PathBuf};
 
 use figment::error::Kind;
@@ -12,6 +14,7 @@ use figment::{Figment, Metadata, Profile, Provider};
 use ragstone_actors::{Settings, size};
 use serde::{Deserialize, Serialize};
 
+pub use self::listing::Setting;
 use crate::error::{Error, Result};
 
 const PREFIX: &str = "RAGSTONE_";
@@ -144,6 +147,8 @@ pub struct Config {
     pub settings: Settings,
     /// The flags that were given for whoever opens the store, as they were written: a service that runs has its own.
     pub given_to_store: Vec<String>,
+    /// Every setting and its source, in the order of their keys.
+    pub listing: Vec<Setting>,
 }
 
 /// Flags, the strongest source. What is `None` was not given.
@@ -211,11 +216,12 @@ impl Config {
             // figment takes a missing file for an empty one.
             std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, &error))?;
         }
-        let config = Self {
-            surface: extract(&sources(file, prefix, flags, true)?)?,
-            settings: extract(&sources(file, prefix, flags, false)?)?,
-            given_to_store: flags.given_to_store(),
-        };
+        let (of_surface, of_settings) = (sources(file, prefix, flags, true)?, sources(file, prefix, flags, false)?);
+        let (surface, settings): (Surface, Settings) = (extract(&of_surface)?, extract(&of_settings)?);
+        let mut listing = listing::of(&surface, &Surface::default(), &of_surface, prefix);
+        listing.extend(listing::of(&settings, &Settings::default(), &of_settings, prefix));
+        listing.sort_by(|a, b| a.key.cmp(&b.key));
+        let config = Self { surface, settings, given_to_store: flags.given_to_store(), listing };
         config.validate()?;
         Ok(config)
     }

@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::config::Config;
+use crate::config::{Config, Setting};
 use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Bodies;
@@ -53,6 +53,10 @@ pub struct State {
     pub allowed: Allowed,
     /// How long a client may leave unread what was sent to it.
     pub write_timeout: Duration,
+    /// Processor time that parsing one file may take.
+    pub file_seconds: u64,
+    /// Every setting, and where it comes from.
+    pub given: Vec<Setting>,
     /// Whoever copies the tiers' figures into the metrics holds its one permit.
     pub publishing: Arc<Semaphore>,
     /// Renders `/metrics`.
@@ -262,6 +266,8 @@ impl Service {
             bodies: Arc::new(Bodies::new(&config.surface)),
             allowed: Allowed::new(&config.surface.allowed_hosts, &config.surface.allowed_origins),
             write_timeout: Duration::from_secs(config.surface.write_timeout_s),
+            file_seconds: config.surface.file_seconds,
+            given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
             metrics: telemetry::metrics()?,
             audience,

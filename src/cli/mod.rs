@@ -11,6 +11,7 @@ mod fetch;
 mod ingest;
 mod migrate;
 mod output;
+mod page;
 mod pml;
 mod report;
 mod serve;
@@ -99,6 +100,8 @@ struct Global {
 enum Command {
     /// Run the service
     Serve(serve::Args),
+    /// Print a link to the running service's page, with the owner's token
+    Page,
     /// Read files into a collection: text, Markdown, HTML, JSON lines, PDF
     Ingest(ingest::Args),
     /// Ask a question over a collection
@@ -180,6 +183,7 @@ impl Cli {
         telemetry::init_logging(&config.surface, command.log_level())?;
         match command {
             Command::Serve(args) => serve::run(&config, args).await,
+            Command::Page => page::run(&config).await,
             Command::Ingest(args) => ingest::run(&config, args).await,
             Command::Ask(args) => ask::run(&config, args).await,
             Command::Calibrate(args) => calibrate::run(&config, args).await,

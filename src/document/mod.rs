@@ -20,6 +20,7 @@ mod process;
 use std::io::Read;
 use std::path::Path;
 
+use bytes::Bytes;
 use ragstone_storage::corpus::Document;
 use serde::{Deserialize, Serialize};
 
@@ -107,11 +108,32 @@ impl<P: Parser> Reader<P> {
     /// # Errors
     /// Why not all of them came. Where the file itself is at fault, none did.
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
-        let path = &*found.path;
-        let Some(format) = Format::of(path) else {
-            return Err(Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})")));
-        };
-        let mut file = open::open(found).map_err(Unread::Skipped)?;
+        let format = Format::of(&found.path).ok_or_else(unsupported)?;
+        let file = open::open(found).map_err(Unread::Skipped)?;
+        self.take(format, &found.path, file, each)
+    }
+
+    /// As [`read`](Self::read), of a file called `name` that came with a request.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_bytes(
+        &mut self,
+        name: &Path,
+        bytes: Bytes,
+        each: &mut dyn FnMut(Document) -> bool,
+    ) -> Result<(), Unread> {
+        let format = Format::of(name).ok_or_else(unsupported)?;
+        self.take(format, name, Opened::of(bytes), each)
+    }
+
+    fn take(
+        &mut self,
+        format: Format,
+        path: &Path,
+        mut file: Opened,
+        each: &mut dyn FnMut(Document) -> bool,
+    ) -> Result<(), Unread> {
         let mut is_stopped = false;
         let mut pass_on = |parsed| {
             is_stopped = !each(document(path, parsed));
@@ -123,6 +145,10 @@ impl<P: Parser> Reader<P> {
         };
         if is_stopped { Err(Unread::Stopped) } else { read }
     }
+}
+
+fn unsupported() -> Unread {
+    Unread::Skipped(format!("not a format that ragstone reads ({SUPPORTED})"))
 }
 
 fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {

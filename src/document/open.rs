@@ -1,20 +1,35 @@
 //! Opens a file so that nothing else is read in its place, and reads no more of it than one file may have.
 
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read};
+use std::io::{Cursor, ErrorKind, Read};
 use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
 
 use super::find::{FoundFile, leads_out};
 
 /// Larger files are refused: a text of this size is a data set, and better ingested in pieces.
 pub const MAX_BYTES: u64 = 64 << 20;
 
-/// A regular file, open, that gives at most [`MAX_BYTES`].
+/// A regular file, open, or one that came with a request. Gives at most [`MAX_BYTES`].
 #[derive(Debug)]
 pub struct Opened {
-    file: File,
+    source: Source,
     /// What it may still give.
     left: u64,
+}
+
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Bytes(Cursor<Bytes>),
+}
+
+impl Opened {
+    /// What came with a request.
+    pub fn of(bytes: Bytes) -> Self {
+        Self { source: Source::Bytes(Cursor::new(bytes)), left: MAX_BYTES }
+    }
 }
 
 /// Opens `found` and looks at what was opened: between the walk and now, its name may have been given to something else.
@@ -48,7 +63,7 @@ pub fn open(found: &FoundFile) -> Result<Opened, String> {
             MAX_BYTES >> 20
         ));
     }
-    Ok(Opened { file, left: MAX_BYTES })
+    Ok(Opened { source: Source::File(file), left: MAX_BYTES })
 }
 
 /// Where an open file lies, without links.
@@ -85,7 +100,10 @@ pub fn failed(error: &std::io::Error) -> String {
 impl Read for Opened {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let most = usize::try_from(self.left.saturating_add(1)).unwrap_or(usize::MAX).min(into.len());
-        let read = self.file.read(&mut into[..most])?;
+        let read = match &mut self.source {
+            Source::File(file) => file.read(&mut into[..most])?,
+            Source::Bytes(bytes) => bytes.read(&mut into[..most])?,
+        };
         self.left = self.left.checked_sub(read as u64).ok_or_else(|| {
             let message =
                 format!("it grew beyond the {} MiB that one file may have while it was read", MAX_BYTES >> 20);

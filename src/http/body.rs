@@ -113,7 +113,7 @@ impl Incoming {
     /// Reads the body and makes something of it; great ones off the HTTP threads.
     pub async fn parse<T: Send + 'static>(self, parse: fn(&[u8]) -> Result<T>) -> Result<T> {
         let bodies = self.bodies.clone();
-        let bytes = self.read().await?;
+        let bytes = self.bytes().await?;
         if bytes.len() <= FREE_BYTES {
             return parse(&bytes);
         }
@@ -122,7 +122,8 @@ impl Incoming {
         tokio::task::spawn_blocking(move || parse(&bytes)).await.map_err(|_| stopping())?
     }
 
-    async fn read(mut self) -> Result<Bytes> {
+    /// The body as it is.
+    pub async fn bytes(mut self) -> Result<Bytes> {
         let bodies = &self.bodies;
         if self.announced.is_some_and(|length| length > bodies.limit) {
             return Err(bodies.too_large());

@@ -4,7 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::MAX_QUERY_BYTES;
-use ragstone_actors::library::Removed;
+use ragstone_actors::library::{Removed, Withdrawn};
 use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -94,12 +94,16 @@ pub async fn upsert(
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
     let wanted = move || gone.has_changed().is_ok();
-    let upserted = state.run(&request, Work::Change, async move { library.upsert(&name, documents, wanted).await });
-    let (report, kv) = upserted.await??;
-    let mut answer = json!(report);
-    (answer["entries_removed"], answer["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
-    answer["bytes_removed"] = kv.bytes_removed.into();
-    Ok(HttpResponse::Ok().json(answer))
+    let done = state.run(&request, Work::Change, async move { library.upsert(&name, documents, wanted).await });
+    let (report, kv) = done.await??;
+    Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
+}
+
+/// What an upsert did to the corpus, and what of the KV of texts that are not said any more.
+pub fn upserted(mut report: Value, kv: &Withdrawn) -> Value {
+    (report["entries_removed"], report["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
+    report["bytes_removed"] = kv.bytes_removed.into();
+    report
 }
 
 /// One document with its passages.

@@ -1,4 +1,4 @@
-//! The HTTP surface: OpenAI's endpoints, collections, and what operators look at.
+//! The HTTP surface: OpenAI's endpoints, collections, what operators look at, and the page.
 
 mod answer;
 pub mod body;
@@ -9,9 +9,11 @@ mod completions;
 mod embeddings;
 pub mod error;
 mod fields;
+mod files;
 mod format;
 mod generation;
 mod operations;
+mod page;
 mod responses;
 mod shape;
 mod tools;
@@ -62,9 +64,12 @@ pub fn app(
             "GET, DELETE",
             vec![web::get().to(collections::document), web::delete().to(collections::delete_document)],
         ))
+        .service(resource("/v1/collections/{collection}/files/{file}", "PUT", vec![web::put().to(files::put)]))
+        .service(resource("/v1/settings", "GET", vec![web::get().to(operations::settings)]))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
         .configure(cache::paths)
+        .configure(page::paths)
         .configure(health_paths)
         .default_service(web::to(not_found))
 }

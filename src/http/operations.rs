@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use actix_web::{HttpResponse, web};
+use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Status;
 use serde_json::{Value, json};
 
@@ -34,6 +34,12 @@ fn known(opened: &Opened) -> Vec<Value> {
     let status = opened.ragstone.status();
     language["ragstone"] = json!({ "context": status.model.context, "architecture": status.model.architecture });
     vec![language, model(&opened.embedder_id)]
+}
+
+/// Every setting, and where it comes from. For the data folder's owner.
+pub async fn settings(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+    state.check_owner(&request)?;
+    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": state.given })))
 }
 
 /// The process is up. The process id lets a command tell this service from another that took its port.

@@ -46,7 +46,7 @@ async fn fields_that_are_wrong_are_named() {
         (json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }), "messages[0].content"),
         (json!({ "messages": hello(), "n": 0 }), "n"),
         (json!({ "messages": hello(), "tools": [{ "type": "function" }] }), "tools"),
-        (json!({ "messages": hello(), "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "messages": hello(), "response_format": { "type": "xml" } }), "response_format"),
         (json!({ "messages": hello(), "temperature": "hot" }), "temperature"),
         (json!({ "messages": hello(), "temperature": 9 }), ""),
         (json!({ "messages": hello(), "top_p": 0 }), ""),

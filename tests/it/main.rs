@@ -28,6 +28,7 @@ mod openai_shape;
 mod openai_tools;
 #[path = "../outside/mod.rs"]
 mod outside;
+mod page;
 mod request_bounds;
 mod restart;
 mod rounds;

@@ -66,8 +66,7 @@ impl Parts {
         })?;
         store.set_device(device.clone());
         let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
-        let queued = settings.max_queued;
-        let (c, r) = (corpus.clone(), runtime.clone());
+        let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
         let processors = Turns::at_processors(env.clone());
         let turns = processors.clone();
         let retriever = Supervised::start(queued, move || Retriever {

@@ -1,0 +1,69 @@
+//! All settings in one list, each with its source.
+
+use figment::Figment;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What stands for a value that may be a secret.
+const HIDDEN: &str = "(hidden)";
+/// Options of a bucket that are none.
+const OPEN_OPTIONS: &[&str] = &["endpoint", "region", "allow_http", "virtual_hosted_style_request"];
+
+/// A setting, as `/v1/settings` has it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Setting {
+    /// As `--set` takes it: `prompt.system`.
+    pub key: String,
+    /// Sizes in bytes. Null: none.
+    pub value: Value,
+    pub default: Value,
+    /// The flag, variable or file that it comes from; null: nothing gave it.
+    pub source: Option<String>,
+}
+
+/// The settings of one struct, with their sources.
+pub fn of<T: Serialize>(given: &T, usual: &T, sources: &Figment, prefix: &str) -> Vec<Setting> {
+    let (mut values, mut defaults) = (Map::new(), Map::new());
+    flatten("", serde_json::to_value(given).unwrap_or_default(), &mut values);
+    flatten("", serde_json::to_value(usual).unwrap_or_default(), &mut defaults);
+    let setting = |(key, value): (String, Value)| Setting {
+        source: source(&key, sources, prefix),
+        default: defaults.get(&key).cloned().unwrap_or_default(),
+        value: shown(&key, value),
+        key,
+    };
+    values.into_iter().map(setting).collect()
+}
+
+fn flatten(prefix: &str, value: Value, into: &mut Map<String, Value>) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
+                flatten(&key, value, into);
+            }
+        }
+        value => {
+            into.insert(prefix.to_owned(), value);
+        }
+    }
+}
+
+fn shown(key: &str, value: Value) -> Value {
+    let is_secret = match key.strip_prefix("object_options.") {
+        Some(option) => !OPEN_OPTIONS.contains(&option),
+        // A URL may name a user with a password.
+        None => key == "object_url" && value.as_str().is_some_and(|url| url.contains('@')),
+    };
+    if is_secret { HIDDEN.into() } else { value }
+}
+
+fn source(key: &str, sources: &Figment, prefix: &str) -> Option<String> {
+    let metadata = sources.find_metadata(key)?;
+    Some(match &metadata.source {
+        Some(figment::Source::File(path)) => path.display().to_string(),
+        _ if metadata.name.starts_with("--set") => "--set".to_owned(),
+        _ if metadata.name.contains("environment") => format!("{prefix}{}", key.to_uppercase().replace('.', "__")),
+        _ => format!("--{}", key.replace('_', "-")),
+    })
+}

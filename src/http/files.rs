@@ -1,0 +1,63 @@
+//! `PUT /v1/collections/NAME/files/FILE`: a file as somebody has it, into a collection.
+
+use std::path::PathBuf;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::body::Incoming;
+use super::collections::upserted;
+use crate::document::{self, Unread};
+use crate::error::{Error, Result};
+use crate::lanes::Work;
+use crate::service::State;
+
+/// Of a file's name.
+const MAX_NAME_BYTES: usize = 255;
+
+/// Reads the body as a file of that name would be read from disk, and adds or replaces its documents.
+pub async fn put(
+    state: web::Data<State>,
+    request: HttpRequest,
+    path: web::Path<(String, String)>,
+    incoming: Incoming,
+) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    let (collection, name) = path.into_inner();
+    if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
+        return Err(Error::invalid(format!("a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it")));
+    }
+    let bytes = incoming.bytes().await?;
+    let library = opened.ragstone.library().clone();
+    let seconds = state.file_seconds;
+    // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
+    let gone = CancellationToken::new();
+    let _client = gone.clone().drop_guard();
+    let added = state.run(&request, Work::Change, async move {
+        let stopping = gone.clone();
+        let name = PathBuf::from(name);
+        let read = tokio::task::spawn_blocking(move || {
+            #[cfg(unix)]
+            let parser = document::Process::new(seconds, stopping);
+            #[cfg(not(unix))]
+            let parser = document::Here;
+            let mut documents = Vec::new();
+            let mut reader = document::Reader::new(parser);
+            reader.read_bytes(&name, bytes, &mut |document| {
+                documents.push(document);
+                true
+            })?;
+            Ok(documents)
+        });
+        let documents = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
+        let documents = documents.map_err(|unread| match unread {
+            Unread::Skipped(why) => Error::param("file", why),
+            Unread::Stopped => Error::param("file", "the client left"),
+            Unread::Failed(error) => error,
+        })?;
+        Ok::<_, Error>(library.upsert(&collection, documents, move || !gone.is_cancelled()).await?)
+    });
+    let (report, kv) = added.await??;
+    Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
+}

@@ -1,0 +1,71 @@
+// Which view is shown, and whether the service is there.
+
+import { get, token } from "/page/api.js";
+import { failure, h } from "/page/dom.js";
+import { ask } from "/page/ask.js";
+import { collections } from "/page/collections.js";
+import { jobs } from "/page/jobs.js";
+import { plans } from "/page/plans.js";
+import { settings } from "/page/settings.js";
+import { store } from "/page/store.js";
+
+const VIEWS = { ask, plans, store, collections, jobs, settings };
+const HEALTH_MS = 5000;
+
+let leaving = new AbortController();
+
+/** `#/view/name/name?key=value` */
+function place() {
+  const [path, query] = location.hash.slice(2).split("?");
+  const [view, ...names] = path.split("/");
+  return { view, names: names.map(decodeURIComponent), query: new URLSearchParams(query) };
+}
+
+function takeToken() {
+  const [, found] = location.hash.match(/^#token=([0-9a-f]+)/) ?? [];
+  if (found) {
+    token.set(found);
+    history.replaceState(null, "", "#/ask");
+  }
+}
+
+async function show() {
+  takeToken();
+  leaving.abort();
+  leaving = new AbortController();
+  const { signal } = leaving;
+  const { view, names, query } = place();
+  const name = view in VIEWS ? view : "ask";
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.hash === `#/${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${name[0].toUpperCase()}${name.slice(1)} · ragstone`;
+  const main = document.getElementById("main");
+  const content = h("div", { class: `view ${name}` }, h("p", { class: "waiting" }, "Loading …"));
+  main.replaceChildren(content);
+  try {
+    await VIEWS[name]({ content, names, query, signal, again: show });
+  } catch (error) {
+    if (signal.aborted) return;
+    content.replaceChildren(failure(error, show));
+    if (!error.status && error.status !== 0) throw error;
+  }
+}
+
+async function watch() {
+  const service = document.getElementById("service");
+  try {
+    const [{ data: [model] }] = await Promise.all([get("/v1/models"), get("/readyz")]);
+    service.className = "ready";
+    service.textContent = model.id;
+  } catch (error) {
+    service.className = "away";
+    service.textContent = error.status === 503 ? "loading its model" : "no answer";
+  }
+  setTimeout(watch, HEALTH_MS);
+}
+
+addEventListener("hashchange", show);
+show();
+watch();

@@ -1,0 +1,148 @@
+// The tiers, over time, and what is in them.
+
+import { get, post, token } from "/page/api.js";
+import { bytes, confirmed, count, counted, failure, field, h, s, share, table, toast, when } from "/page/dom.js";
+import { wanted } from "/page/owner.js";
+
+const EVERY_MS = 2000;
+const KEPT = 300;
+const ENTRIES = 500;
+
+/** Looks at the tiers since the page was opened: `{ at, tiers: { name: { bytes, hits, misses } } }`. */
+const seen = [];
+
+export async function store({ content, signal, again }) {
+  const tiers = h("div", { "aria-live": "off" });
+  const entries = h("div");
+  content.replaceChildren(h("h1", {}, "Store"), tiers, h("h2", {}, "Entries"), entries);
+  look(await get("/v1/cache/status", signal), tiers);
+  watch(tiers, signal);
+  if (token.get()) await list(entries, signal, again);
+  else entries.replaceChildren(wanted(again));
+}
+
+async function watch(place, signal) {
+  while (!signal.aborted) {
+    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+    if (signal.aborted) return;
+    try {
+      look(await get("/v1/cache/status", signal), place);
+    } catch (error) {
+      if (!signal.aborted) place.replaceChildren(failure(error));
+    }
+  }
+}
+
+function look(status, place) {
+  const known = { device: status.device.cache, host: status.store.host, disk: status.store.disk, bucket: status.store.object };
+  const tiers = Object.fromEntries(Object.entries(known).filter(([, tier]) => tier));
+  seen.push({ at: Date.now(), tiers });
+  if (seen.length > KEPT) seen.shift();
+  const { model, store: stored, device } = status;
+  const jobs = status.jobs.map(({ kind, jobs: number }) => `${number} ${kind}`);
+  const facts = [
+    ["Model", `${model.id}, ${model.architecture}, context ${count(model.context)}, ${bytes(model.kv_bytes_per_token)} of KV a token`],
+    ["Blending", status.blend.blending.replaceAll("_", " ") + (status.blend.selection ? `: ${status.blend.selection.rule}, ${Math.round(1000 * status.blend.ratio) / 10} % computed again` : "")],
+    ["Blocks", `${count(device.free_blocks)} of ${count(device.blocks)} free, ${count(device.cached_blocks)} cached, ${count(device.preemptions)} preemptions`],
+    ["On its way", `${counted(stored.to_disk.entries, "entry")} to disk, ${count(stored.to_object.entries)} to the bucket, ${counted(status.background, "prompt")} in the background${jobs.length ? `; ${jobs.join("; ")}` : ""}`],
+  ];
+  place.replaceChildren(h("div", { class: "cards" }, Object.entries(tiers).map(card)),
+    table("The service", ["", ""], facts));
+}
+
+function card([name, tier]) {
+  const asked = tier.hits + tier.misses;
+  const bound = tier.capacity_bytes ? ` of ${bytes(tier.capacity_bytes)}` : "";
+  const numbers = [["hits", tier.hits], ["evicted", tier.evicted], ["declined", tier.declined], ["damaged", tier.corrupt], ["failed", tier.failed], ["refused", tier.refused]];
+  return h("section", { class: "card", "aria-label": name },
+    h("strong", {}, name),
+    h("div", {}, `${bytes(tier.bytes)}${bound}, ${counted(tier.entries, "entry")}`),
+    tier.capacity_bytes ? h("progress", { max: tier.capacity_bytes, value: tier.bytes, "aria-label": `${name} is filled to ${share(tier.bytes, tier.capacity_bytes)}` }) : "",
+    h("div", {}, asked ? `${share(tier.hits, asked)} of ${counted(asked, "look-up")} hit` : "not asked yet"),
+    spark(seen.map((look) => look.tiers[name]?.bytes ?? 0), "bytes"),
+    h("div", { class: "quiet" }, numbers.filter(([, number]) => number > 0).map(([what, number]) => `${count(number)} ${what}`).join(" · ")));
+}
+
+/** A line over the time since the page was opened. */
+function spark(values, what) {
+  const most = Math.max(...values, 1);
+  const step = 200 / Math.max(values.length - 1, 1);
+  const points = values.map((value, at) => `${(at * step).toFixed(1)},${(30 - (28 * value) / most).toFixed(1)}`).join(" ");
+  return s("svg", { viewBox: "0 0 200 32", preserveAspectRatio: "none", height: 32, role: "img", "aria-label": `${what}, since this page was opened` },
+    s("polyline", { points, class: "spark", "vector-effect": "non-scaling-stroke" }));
+}
+
+async function list(place, signal, again) {
+  const { data: known } = await get("/v1/collections", signal);
+  const collection = h("select", {}, h("option", { value: "" }, "all"), known.map(({ name }) => h("option", { value: name }, name)));
+  const tier = h("select", {}, ["", "device", "host", "disk", "object"].map((name) => h("option", { value: name }, name || "any")));
+  const shown = h("div");
+  const filter = () => Object.fromEntries(Object.entries({ collection: collection.value, tier: tier.value }).filter(([, value]) => value));
+  const fill = async () => {
+    try {
+      shown.replaceChildren(h("p", { class: "waiting" }, "Loading …"));
+      shown.replaceChildren(tree(await get(`/v1/cache/entries?${new URLSearchParams({ ...filter(), limit: ENTRIES })}`, signal)));
+    } catch (error) {
+      if (signal.aborted) return;
+      shown.replaceChildren(error.status === 403 ? wanted(again) : failure(error, fill));
+    }
+  };
+  const act = async (verb) => {
+    const named = Object.keys(filter()).length ? filter() : { all: true };
+    try {
+      const plan = await post(`/v1/cache/${verb}`, { ...named, dry_run: true });
+      const what = `${counted(plan.entries ?? 0, "entry")} (${bytes(plan.bytes ?? 0)})`;
+      if (!(await confirmed(`${verb[0].toUpperCase()}${verb.slice(1)} ${what}?`, verb))) return;
+      await post(`/v1/cache/${verb}`, named);
+      toast(`${verb}: ${what}`);
+      await fill();
+    } catch (error) {
+      toast(error.message);
+    }
+  };
+  collection.addEventListener("change", fill);
+  tier.addEventListener("change", fill);
+  place.replaceChildren(
+    h("div", { class: "row" }, field("Collection", collection), field("Tier", tier),
+      ...["pin", "unpin", "evict"].map((verb) => h("button", { class: verb === "evict" && "danger", onclick: () => act(verb) }, `${verb[0].toUpperCase()}${verb.slice(1)} these …`))),
+    shown);
+  await fill();
+}
+
+/** The knowledge tree: each entry below the one that it was computed behind. */
+function tree({ data, entries, bytes: size, has_more: more, object_unavailable: away }) {
+  const line = `${counted(entries, "entry")}, ${bytes(size)}${more ? `; the ${count(data.length)} used last are shown` : ""}${away ? "; the bucket does not answer" : ""}`;
+  const below = new Map();
+  const known = new Set(data.map(({ key }) => key));
+  for (const entry of data) {
+    const parent = known.has(entry.parent) ? entry.parent : null;
+    below.set(parent, [...(below.get(parent) ?? []), entry]);
+  }
+  // A list, so that a chain of thousands overflows no stack.
+  const root = h("ul", { class: "tree" });
+  const waiting = [[root, null]];
+  while (waiting.length) {
+    const [place, key] = waiting.pop();
+    for (const entry of below.get(key) ?? []) {
+      const item = h("li", {}, row(entry));
+      place.append(item);
+      if (below.has(entry.key)) {
+        const children = h("ul");
+        item.append(children);
+        waiting.push([children, entry.key]);
+      }
+    }
+  }
+  return h("div", {}, h("p", { class: "quiet" }, line), root);
+}
+
+function row(entry) {
+  const { of } = entry;
+  const name = of.kind === "passage"
+    ? h("a", { href: `#/collections/${encodeURIComponent(of.collection)}/${encodeURIComponent(of.document)}` }, `${of.title || of.document}${of.ordinal ? ` (${of.ordinal + 1})` : ""}`)
+    : of.kind.replace("_", " ");
+  return h("div", { class: "entry" }, h("span", { class: "name", title: `${entry.key}, used last ${when(entry.last_use_unix_ms)}` }, name),
+    h("span", { class: "quiet" }, `${counted(entry.tokens, "token")}, ${bytes(entry.bytes)}, ${counted(entry.uses, "use")}`),
+    entry.tiers.map((tier) => h("span", { class: "tag" }, tier === "object" ? "bucket" : tier)),
+    entry.pinned && h("span", { class: "tag" }, "pinned"), entry.lossy && h("span", { class: "tag" }, "8 bits"), entry.tenant && h("span", { class: "tag" }, entry.tenant));
+}

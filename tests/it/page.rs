@@ -1,0 +1,100 @@
+//! The page at `/`, in a real browser, and what it alone uses: uploads, settings, the link.
+
+use std::process::Command;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Service, error_message};
+use crate::outside::from_outside;
+
+#[tokio::test]
+async fn every_view_works_in_a_browser() {
+    let Some(modules) = from_outside("PAGE_TEST_NODE", "folder whose node_modules have playwright-core and axe-core")
+    else {
+        return;
+    };
+    let Some(browser) = from_outside("CHROMIUM", "Chromium") else { return };
+    let folder = Folder::new();
+    let _service = folder.serve(&["--set", "chunk_tokens=64"]).await;
+    let link = folder.run(&["page"]).succeeded().stdout;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page.mjs");
+    let mut command = Command::new("node");
+    command.arg(script).arg(link.trim()).env("PAGE_TEST_NODE", modules).env("CHROMIUM", browser);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+async fn put(service: &Service, path: &str, body: &[u8]) -> (u16, Value) {
+    let request = reqwest::Client::new().put(service.url(path)).body(body.to_vec());
+    let response = request.send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
+}
+
+#[tokio::test]
+async fn a_file_is_read_as_it_would_be_from_disk() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "body_bytes=65536"]).await;
+    let at = |name: &str| format!("/v1/collections/notes/files/{name}");
+    let (status, report) = put(&service, &at("roof.md"), b"# Roof\n\nWe take slate.").await;
+    assert_eq!((status, &report["documents_added"]), (200, &json!(1)), "{report}");
+    let (_, report) = put(&service, &at("roof.md"), b"# Roof\n\nWe take tiles.").await;
+    assert_eq!(report["documents_replaced"], 1, "{report}");
+    assert_eq!(report["passages_removed"], 1, "{report}");
+    let (_, report) = put(&service, &at("two.jsonl"), b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n").await;
+    assert_eq!(report["documents_added"], 2, "{report}");
+    let listed = service.get("/v1/collections/notes/documents").await.1;
+    let sources: Vec<&str> = listed["data"].as_array().unwrap().iter().filter_map(|one| one["source"].as_str()).collect();
+    assert!(sources.contains(&"roof.md") && sources.contains(&"two.jsonl#L2"), "{listed}");
+    for (name, body, words) in [
+        ("a.exe", &b"MZ"[..], "not a format"),
+        ("a.pdf", b"%PDF-1.4 nothing", ""),
+        ("a.jsonl", b"{", ""),
+        ("a%2fb.md", b"x", "no folder"),
+        ("..%2f..%2fservice.json", b"[]", "no folder"),
+        ("a%00.md", b"x", ""),
+    ] {
+        let (status, error) = put(&service, &at(name), body).await;
+        assert_eq!(status, 400, "{name} {error}");
+        assert!(error_message(&error).contains(words), "{name} {error}");
+    }
+    assert_eq!(put(&service, &at("a.md"), &vec![b'x'; 65537]).await.0, 413);
+    assert_eq!(put(&service, "/v1/collections/no%20good%2f/files/a.md", b"x").await.0, 400);
+    // Nothing of those that were refused is there.
+    assert_eq!(service.get("/v1/collections/notes/documents").await.1, listed);
+}
+
+#[tokio::test]
+async fn settings_tell_their_sources_and_no_secrets() {
+    let folder = Folder::new();
+    let file = folder.write("ragstone.toml", "top_k = 7\nobject_url = \"memory:///x\"\n[prompt]\nsystem = \"Hello.\"\n");
+    let arguments =
+        ["--config", file.to_str().unwrap(), "--threads", "1", "--set", "object_options.secret_access_key=hunter2"];
+    let service = folder.serve_with(&arguments, &[("RAGSTONE_CHUNK_TOKENS", "64")]).await;
+    assert_eq!(service.get("/v1/settings").await.0, 403);
+    let request = reqwest::Client::new().request(Method::GET, service.url("/v1/settings"));
+    let answer = request.header("x-ragstone-token", folder.token()).send().await.unwrap().text().await.unwrap();
+    assert!(!answer.contains("hunter2"), "{answer}");
+    let answer: Value = serde_json::from_str(&answer).unwrap();
+    let found = |key: &str| answer["data"].as_array().unwrap().iter().find(|one| one["key"] == key).unwrap().clone();
+    let file = file.to_str().unwrap();
+    for (key, value, source) in [
+        ("top_k", json!(7), json!(file)),
+        ("prompt.system", json!("Hello."), json!(file)),
+        ("threads", json!(1), json!("--threads")),
+        ("chunk_tokens", json!(64), json!("RAGSTONE_CHUNK_TOKENS")),
+        ("object_options.secret_access_key", json!("(hidden)"), json!("--set")),
+        ("host_bytes", json!(1 << 30), Value::Null),
+    ] {
+        let setting = found(key);
+        assert_eq!((&setting["value"], &setting["source"]), (&value, &source), "{key}");
+    }
+    assert_eq!(found("top_k")["default"], 5);
+}
+
+#[test]
+fn without_a_service_there_is_no_page() {
+    let folder = Folder::new();
+    folder.run(&["page"]).failed_with(&["no data folder", "ragstone serve"]);
+    folder.run(&["collections", "list"]);
+}

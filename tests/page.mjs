@@ -1,0 +1,191 @@
+// Uses the page of a running, empty ragstone in a real browser: node page.mjs LINK, where LINK is what `ragstone page` prints.
+// PAGE_TEST_NODE names the folder that has node_modules, CHROMIUM the browser, PAGE_SCREENSHOTS a folder for pictures, if any are wanted.
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+
+const require = createRequire(`${process.env.PAGE_TEST_NODE}/package.json`);
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+
+const link = new URL(process.argv[2]);
+const base = link.origin;
+const args = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"];
+if (process.getuid?.() === 0) args.push("--no-sandbox");
+const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args });
+const context = await browser.newContext({ viewport: { width: 1100, height: 800 } });
+const page = await context.newPage();
+page.setDefaultTimeout(60_000);
+
+const faults = [];
+page.on("request", (request) => {
+  if (new URL(request.url()).origin !== base) faults.push(`asked ${request.url()}`);
+});
+page.on("pageerror", (error) => faults.push(`script: ${error.stack}`));
+// Chromium writes a line for each status from 400 on, which the page itself shows.
+page.on("console", (message) => {
+  if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) faults.push(`console: ${message.text()}`);
+});
+
+let pictures = 0;
+/** No rule of WCAG 2 A or AA is broken, in the light or in the dark. */
+async function look(name) {
+  for (const colorScheme of ["light", "dark"]) {
+    await page.emulateMedia({ colorScheme });
+    await page.evaluate(axe);
+    const { violations } = await page.evaluate(() => axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }));
+    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], `${name}, ${colorScheme}`);
+    if (process.env.PAGE_SCREENSHOTS) await page.screenshot({ path: join(process.env.PAGE_SCREENSHOTS, `${++pictures}-${name}-${colorScheme}.png`), fullPage: true });
+  }
+}
+
+async function go(view) {
+  await page.locator("nav a", { hasText: view }).click();
+  await page.locator("nav a[aria-current]", { hasText: view }).waitFor();
+}
+
+async function answer(question) {
+  await page.getByLabel("Question").fill(question);
+  await page.keyboard.press("Enter");
+  const turn = page.locator(".turn", { hasText: question });
+  await turn.locator(".plan").waitFor();
+  await page.locator(".turn.running").waitFor({ state: "detached" });
+  return turn;
+}
+
+// Empty, and without the token.
+await page.goto(base);
+await page.getByText("No collection yet").waitFor();
+await page.locator("#service.ready").waitFor();
+await look("empty");
+for (const view of ["Plans", "Jobs", "Settings"]) {
+  await go(view);
+  await page.getByText("This is for the data folder's owner.").waitFor();
+}
+await look("no-token");
+await page.getByLabel("Token").fill("wrong");
+await page.getByRole("button", { name: "Use it" }).click();
+await page.getByLabel("Token").waitFor();
+
+// With it: the address does not keep it.
+await page.goto(link.href);
+await page.getByText("No collection yet").waitFor();
+assert.ok(!page.url().includes("token"), page.url());
+await go("Settings");
+await page.getByRole("cell", { name: "top_k", exact: true }).waitFor();
+assert.match(await page.locator("table").first().innerText(), /chunk_tokens\s+64\s+256\s+--set/);
+await look("settings");
+
+// Files: what is read, what is not, and a title that would be markup elsewhere.
+await go("Collections");
+await page.getByText("There is none yet.").waitFor();
+const title = `<img src=x onerror="document.title='broken'">`;
+const documents = [
+  { id: "a", title: "Callux Motors", text: "The founder of Callux Motors is Jovin Falgan. Callux Motors makes kites." },
+  { id: "b", title: "Jovin Falgan", text: "Jovin Falgan owns 16 bells. Jovin Falgan visits Holcliff." },
+  { id: "c", title, text: "The river was high in June. Kelzen Motors makes lamps." },
+];
+const lines = documents.map((document) => JSON.stringify(document)).join("\n");
+const file = (name, text) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(text) });
+await page.getByLabel("Into the collection").fill("world");
+await page.getByLabel("Files").setInputFiles([file("world.jsonl", lines), file("program.exe", "MZ"), file("broken.pdf", "%PDF-nothing")]);
+await page.getByText("world.jsonl: 3 documents, 3 passages").waitFor();
+await page.getByText("program.exe: not a format that ragstone reads").waitFor();
+await page.getByText("2 of 3 files not added").waitFor();
+await look("upload");
+await go("Ask");
+await go("Collections");
+await page.getByRole("link", { name: "world" }).click();
+await page.getByRole("link", { name: title }).waitFor();
+await page.getByLabel("Files").setInputFiles(file("notes.md", "# Lamps\n\nNobody saw the goats this year."));
+await page.getByRole("link", { name: "Lamps" }).or(page.getByRole("link", { name: "notes" })).first().waitFor();
+await look("documents");
+
+// A question, its citations, its plan; a second one finds the passages stored.
+await go("Ask");
+const first = await answer("What is made by Callux Motors?");
+assert.notEqual((await first.locator(".answer").innerText()).trim(), "");
+assert.ok((await first.locator("svg[role=img]").count()) >= 2);
+assert.match(await first.locator(".plan").innerText(), /First token after/);
+const second = await answer("Who is the founder of Callux Motors?");
+assert.match(await second.locator(".plan").innerText(), /[1-9]\d* % not computed/);
+await second.getByText("Segments, loads and why").click();
+await second.getByText("Segments, in the prompt's order").waitFor();
+await look("ask");
+const cited = first.locator(".citations li").first();
+await cited.locator("summary").click();
+await cited.getByRole("link", { name: "Open in its document" }).click();
+await page.locator(".passage.cited").waitFor();
+await look("passage");
+await page.goBack();
+// The conversation is kept.
+await page.locator(".turn").nth(1).waitFor();
+
+await go("Plans");
+await page.getByText("tokens", { exact: false }).first().waitFor();
+assert.equal(await page.locator("details.card").count(), 2);
+await page.locator("details.card summary").first().click();
+await look("plans");
+
+// The store: pin, and evict what is not pinned.
+await go("Store");
+await page.locator(".tree .entry").first().waitFor();
+await look("store");
+await page.getByLabel("Collection").selectOption("world");
+await page.getByRole("button", { name: "Pin these …", exact: true }).click();
+await page.locator("dialog").getByRole("button", { name: "pin", exact: true }).click();
+await page.locator(".tag", { hasText: "pinned" }).first().waitFor();
+await page.getByRole("button", { name: "Evict these" }).click();
+await page.locator("dialog").getByRole("button", { name: "Cancel" }).click();
+assert.ok((await page.locator(".tree .entry").count()) > 0);
+await page.getByRole("button", { name: "Unpin these" }).click();
+await page.locator("dialog").getByRole("button", { name: "unpin" }).click();
+await page.locator(".tag", { hasText: "pinned" }).first().waitFor({ state: "detached" });
+await page.getByRole("button", { name: "Evict these" }).click();
+await page.locator("dialog").getByRole("button", { name: "evict" }).click();
+await page.getByText("0 entries, 0 B").waitFor();
+
+// Its KV again, ahead of questions; then a document goes.
+await go("Collections");
+await page.getByRole("link", { name: "world" }).click();
+await page.getByRole("button", { name: "Compute its KV ahead" }).click();
+await page.getByText(/\d+ computed, \d+ were there/).waitFor();
+const row = page.locator("tr", { hasText: "onerror" });
+await row.getByRole("button", { name: "Delete" }).click();
+await look("dialog");
+await page.keyboard.press("Escape");
+assert.equal(await row.count(), 1, "not without a yes");
+await row.getByRole("button", { name: "Delete" }).click();
+await page.locator("dialog").getByRole("button", { name: "Delete" }).click();
+await page.getByText("is deleted").waitFor();
+
+await go("Jobs");
+await page.getByRole("button", { name: "Verify all entries" }).click();
+await page.getByText(/entries: \d+ · frames: \d+/).waitFor();
+await look("jobs");
+
+// Slow, then failing, then well again.
+let held;
+const slow = new Promise((resolve) => (held = resolve));
+await page.route("**/v1/collections", async (route) => { await slow; await route.abort(); });
+await go("Collections");
+await page.getByText("Loading …").waitFor();
+held();
+await page.getByRole("alert").getByText("The service does not answer").waitFor();
+await look("failure");
+await page.unroute("**/v1/collections");
+await page.getByRole("button", { name: "Try again" }).click();
+await page.getByRole("link", { name: "world" }).waitFor();
+
+// By keyboard alone: the first stop leads past the navigation.
+await page.goto(`${base}/#/ask`);
+await page.reload();
+await page.getByLabel("Question").waitFor();
+await page.evaluate(() => document.activeElement.blur());
+await page.keyboard.press("Tab");
+assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+
+assert.equal(await page.title(), "Ask · ragstone");
+assert.deepEqual(faults, []);
+await browser.close();
