@@ -94,6 +94,7 @@ fn tag_of_all() -> &'static str {
 mod tests {
     use actix_web::App;
     use actix_web::http::StatusCode;
+    use actix_web::http::header::CONTENT_TYPE;
     use actix_web::test::{TestRequest, call_service, init_service, read_body};
 
     use super::*;
@@ -105,9 +106,9 @@ mod tests {
             let path = if asset.name == INDEX { "/".to_owned() } else { format!("/page/{}", asset.name) };
             let response = call_service(&app, TestRequest::get().uri(&path).to_request()).await;
             assert_eq!(response.status(), StatusCode::OK, "{path}");
-            assert_eq!(response.headers()["content-type"], asset.kind, "{path}");
+            assert_eq!(response.headers().get(CONTENT_TYPE).unwrap(), asset.kind, "{path}");
             assert!(response.headers().contains_key(CONTENT_SECURITY_POLICY), "{path}");
-            let tag = response.headers()[ETAG].clone();
+            let tag = response.headers().get(ETAG).unwrap().clone();
             assert_eq!(read_body(response).await, asset.text, "{path}");
             let again = TestRequest::get().uri(&path).insert_header((IF_NONE_MATCH, tag)).to_request();
             let response = call_service(&app, again).await;

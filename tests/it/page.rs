@@ -44,7 +44,8 @@ async fn a_file_is_read_as_it_would_be_from_disk() {
     let (_, report) = put(&service, &at("two.jsonl"), b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n").await;
     assert_eq!(report["documents_added"], 2, "{report}");
     let listed = service.get("/v1/collections/notes/documents").await.1;
-    let sources: Vec<&str> = listed["data"].as_array().unwrap().iter().filter_map(|one| one["source"].as_str()).collect();
+    let sources: Vec<&str> =
+        listed["data"].as_array().unwrap().iter().filter_map(|one| one["source"].as_str()).collect();
     assert!(sources.contains(&"roof.md") && sources.contains(&"two.jsonl#L2"), "{listed}");
     for (name, body, words) in [
         ("a.exe", &b"MZ"[..], "not a format"),
@@ -67,7 +68,8 @@ async fn a_file_is_read_as_it_would_be_from_disk() {
 #[tokio::test]
 async fn settings_tell_their_sources_and_no_secrets() {
     let folder = Folder::new();
-    let file = folder.write("ragstone.toml", "top_k = 7\nobject_url = \"memory:///x\"\n[prompt]\nsystem = \"Hello.\"\n");
+    let file =
+        folder.write("ragstone.toml", "top_k = 7\nobject_url = \"memory:///x\"\n[prompt]\nsystem = \"Hello.\"\n");
     let arguments =
         ["--config", file.to_str().unwrap(), "--threads", "1", "--set", "object_options.secret_access_key=hunter2"];
     let service = folder.serve_with(&arguments, &[("RAGSTONE_CHUNK_TOKENS", "64")]).await;
@@ -84,6 +86,7 @@ async fn settings_tell_their_sources_and_no_secrets() {
         ("threads", json!(1), json!("--threads")),
         ("chunk_tokens", json!(64), json!("RAGSTONE_CHUNK_TOKENS")),
         ("object_options.secret_access_key", json!("(hidden)"), json!("--set")),
+        ("object_options.region", json!("here"), json!(file)),
         ("host_bytes", json!(1 << 30), Value::Null),
     ] {
         let setting = found(key);

@@ -12,42 +12,57 @@ export async function collections(view) {
   return all(view);
 }
 
-async function all({ content, signal, again }) {
-  const { data } = await get("/v1/collections", signal);
-  const rows = data.map(({ name, documents: files, passages }) => [
-    h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), count(files), count(passages),
-    token.get() ? h("button", { class: "small danger", onclick: () => drop(name, `the collection ${name}, its ${counted(files, "document")} and their KV`, at`/v1/collections/${name}`, again) }, "Delete …") : ""]);
+async function all({ content, signal }) {
+  const list = h("div");
+  const refresh = async () => {
+    const { data } = await get("/v1/collections", signal);
+    const row = ({ name, documents: files, passages }) => [
+      h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), count(files), count(passages),
+      deletion(name, `the collection ${name}, its ${counted(files, "document")} and their KV`, at`/v1/collections/${name}`, refresh)];
+    list.replaceChildren(data.length ? table("Collections", ["collection", "#documents", "#passages", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet."));
+    return data;
+  };
+  const data = await refresh();
   const name = h("input", { value: data.length ? "" : "notes", required: true, pattern: "[A-Za-z0-9_\\-]+", placeholder: "name" });
-  content.replaceChildren(h("h1", {}, "Collections"),
-    data.length ? table("Collections", ["collection", "#documents", "#passages", ""], rows) : h("p", { class: "quiet" }, "There is none yet."),
-    h("h2", {}, "Add files"), dropzone(() => (name.reportValidity() ? name.value : null), again, field("Into the collection", name)));
+  content.replaceChildren(h("h1", {}, "Collections"), list,
+    h("h2", {}, "Add files"), dropzone(() => (name.reportValidity() ? name.value : null), refresh, h("div", { class: "row" }, field("Into the collection", name))));
 }
 
-async function drop(name, what, path, again) {
-  if (!(await confirmed(`Delete ${what}? This cannot be undone.`, "Delete"))) return;
-  try {
-    const { entries_removed: entries } = await remove(path);
-    toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV.`);
-    location.hash === "#/collections" ? again() : history.back();
-  } catch (error) {
-    toast(error.message);
-  }
+/** A button that deletes, for the owner. */
+function deletion(name, what, path, after) {
+  if (!token.get()) return "";
+  const act = async () => {
+    if (!(await confirmed(`Delete ${what}? This cannot be undone.`, "Delete"))) return;
+    try {
+      const { entries_removed: entries } = await remove(path);
+      toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV.`);
+      await after();
+    } catch (error) {
+      toast(error.message);
+    }
+  };
+  return h("button", { class: "small danger", onclick: act, "aria-label": `Delete ${name}` }, "Delete …");
 }
 
-async function documents({ content, query, signal, again }, collection) {
-  const offset = Number(query.get("offset") ?? 0);
-  const { data, has_more: more } = await get(`${at`/v1/collections/${collection}/documents`}?offset=${offset}&limit=${PAGE}`, signal);
+async function documents({ content, query, signal }, collection) {
+  const offset = Number(query.get("offset")) || 0;
   const here = `#/collections/${encodeURIComponent(collection)}`;
-  const rows = data.map(({ id, title, source, passages }) => [
-    h("a", { href: `${here}/${encodeURIComponent(id)}` }, title || source || id), source ?? "", count(passages),
-    token.get() ? h("button", { class: "small danger", onclick: () => drop(title || id, `${title || id} and its KV`, at`/v1/collections/${collection}/documents/${id}`, again) }, "Delete …") : ""]);
-  content.replaceChildren(h("h1", {}, h("a", { href: "#/collections" }, "Collections"), ` / ${collection}`),
-    table(`Documents ${data.length ? `${offset + 1} to ${offset + data.length}` : ""}`, ["document", "source", "#passages", ""], rows),
-    h("div", { class: "row" },
-      offset > 0 && h("a", { href: `${here}?offset=${Math.max(0, offset - PAGE)}` }, "Earlier"),
-      more && h("a", { href: `${here}?offset=${offset + PAGE}` }, "More"),
-      token.get() && warming(collection)),
-    h("h2", {}, "Add files"), dropzone(() => collection, again));
+  const list = h("div");
+  const refresh = async () => {
+    const { data, has_more: more } = await get(`${at`/v1/collections/${collection}/documents`}?offset=${offset}&limit=${PAGE}`, signal);
+    const row = ({ id, title, source, passages }) => [
+      h("a", { href: `${here}/${encodeURIComponent(id)}` }, title || source || id), source ?? "", count(passages),
+      deletion(title || id, `${title || id} and its KV`, at`/v1/collections/${collection}/documents/${id}`, refresh)];
+    list.replaceChildren(
+      table(`Documents ${data.length ? `${offset + 1} to ${offset + data.length}` : ""}`, ["document", "source", "#passages", ""], data.map(row)),
+      h("div", { class: "row" },
+        offset > 0 && h("a", { href: `${here}?offset=${Math.max(0, offset - PAGE)}` }, "Earlier"),
+        more && h("a", { href: `${here}?offset=${offset + PAGE}` }, "More")));
+  };
+  await refresh();
+  content.replaceChildren(h("h1", {}, h("a", { href: "#/collections" }, "Collections"), ` / ${collection}`), list,
+    token.get() ? h("div", { class: "row" }, warming(collection)) : "",
+    h("h2", {}, "Add files"), dropzone(() => collection, refresh));
 }
 
 async function one({ content, query, signal }, collection, id) {
@@ -85,8 +100,8 @@ function warming(collection) {
   return h("span", {}, button, place);
 }
 
-/** Where files are dropped or chosen. `name` says into which collection, or null. */
-function dropzone(name, again, ...before) {
+/** Where files are dropped or chosen. `name` says into which collection, or null; `after` is called when they are there. */
+function dropzone(name, after, ...before) {
   const report = h("ul", { "aria-live": "polite" });
   const input = h("input", { type: "file", multiple: true, "aria-label": "Files", onchange: () => take([...input.files]) });
   async function take(files) {
@@ -106,7 +121,7 @@ function dropzone(name, again, ...before) {
     }
     input.value = "";
     toast(failed ? `${count(failed)} of ${counted(files.length, "file")} not added` : `${counted(files.length, "file")} added to ${collection}`);
-    if (!failed) again();
+    await after();
   }
   const zone = h("div", { class: "drop" }, h("p", {}, "Drop files here, or choose them: text, Markdown, HTML, JSON, JSON lines, PDF."), input);
   zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });

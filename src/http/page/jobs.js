@@ -1,7 +1,7 @@
 // Work that goes on behind answers.
 
 import { at, events, get, remove } from "/page/api.js";
-import { confirmed, count, failure, h, table, toast, when } from "/page/dom.js";
+import { confirmed, count, counted, failure, h, table, toast, when } from "/page/dom.js";
 import { guarded } from "/page/owner.js";
 
 const EVERY_MS = 1000;
@@ -42,7 +42,7 @@ function show(place, { warm, status }) {
   place.replaceChildren(
     warm.length ? table("Warm-ups", ["#number", "of", "state", "begun", "progress", ""], rows) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
     others.length ? table("Jobs that run or wait", ["kind", "#jobs"], others) : "",
-    h("p", { class: "quiet" }, `${count(status.background)} prompts are computed in the background.`));
+    h("p", { class: "quiet" }, `${counted(status.background, "prompt")} wait to be computed in the background.`));
 }
 
 async function cancel(id) {
