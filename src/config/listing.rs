@@ -4,10 +4,8 @@ use figment::Figment;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// What stands for a value that may be a secret.
-const HIDDEN: &str = "(hidden)";
-/// Options of a bucket that are none.
-const OPEN_OPTIONS: &[&str] = &["endpoint", "region", "allow_http", "virtual_hosted_style_request"];
+/// What stands for a value that may be a secret, as it does for a bucket's options.
+const HIDDEN: &str = "…";
 
 /// A setting, as `/v1/settings` has it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -50,11 +48,8 @@ fn flatten(prefix: &str, value: Value, into: &mut Map<String, Value>) {
 }
 
 fn shown(key: &str, value: Value) -> Value {
-    let is_secret = match key.strip_prefix("object_options.") {
-        Some(option) => !OPEN_OPTIONS.contains(&option),
-        // A URL may name a user with a password.
-        None => key == "object_url" && value.as_str().is_some_and(|url| url.contains('@')),
-    };
+    // A URL may name a user with a password.
+    let is_secret = key == "object_url" && value.as_str().is_some_and(|url| url.contains('@'));
     if is_secret { HIDDEN.into() } else { value }
 }
 

@@ -68,8 +68,18 @@ async fn a_file_is_read_as_it_would_be_from_disk() {
 #[tokio::test]
 async fn settings_tell_their_sources_and_no_secrets() {
     let folder = Folder::new();
-    let file =
-        folder.write("ragstone.toml", "top_k = 7\nobject_url = \"memory:///x\"\n[prompt]\nsystem = \"Hello.\"\n");
+    let text = r#"
+top_k = 7
+object_url = "s3://bucket/x"
+[object_options]
+endpoint = "http://127.0.0.1:9"
+allow_http = "true"
+region = "here"
+access_key_id = "me"
+[prompt]
+system = "Hello."
+"#;
+    let file = folder.write("ragstone.toml", text);
     let arguments =
         ["--config", file.to_str().unwrap(), "--threads", "1", "--set", "object_options.secret_access_key=hunter2"];
     let service = folder.serve_with(&arguments, &[("RAGSTONE_CHUNK_TOKENS", "64")]).await;
@@ -85,8 +95,8 @@ async fn settings_tell_their_sources_and_no_secrets() {
         ("prompt.system", json!("Hello."), json!(file)),
         ("threads", json!(1), json!("--threads")),
         ("chunk_tokens", json!(64), json!("RAGSTONE_CHUNK_TOKENS")),
-        ("object_options.secret_access_key", json!("(hidden)"), json!("--set")),
-        ("object_options.region", json!("here"), json!(file)),
+        ("object_options.secret_access_key", json!("…"), json!("--set")),
+        ("object_options.region", json!("…"), json!(file)),
         ("host_bytes", json!(1 << 30), Value::Null),
     ] {
         let setting = found(key);
