@@ -11,6 +11,7 @@ mod command_line;
 mod eval;
 mod faults;
 mod forged;
+mod forms;
 mod harness;
 mod hostile_clients;
 mod hostile_files;
