@@ -6,6 +6,7 @@ mod attempts;
 mod reading;
 mod run;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +31,8 @@ pub enum IngestEvent {
     /// A file that could not be read, and why; the job goes on. A name that is not UTF-8, or could steer a terminal, is
     /// written with `\xff` or `\u{1b}`.
     Skipped { path: String, reason: String },
+    /// Files of the named folders that are of no kind that is read, by the endings of their names.
+    LeftAlone { kinds: BTreeMap<String, usize> },
     /// Another job, that only the user takes up again: it ended the process too often without getting further.
     Parked { collection: String, paths: Vec<String> },
     /// The end.
@@ -42,6 +45,10 @@ pub struct IngestReport {
     pub files: usize,
     /// Files that could not be read.
     pub files_skipped: usize,
+    /// Documents that this collection has of files which were in the named folders, and are not there any more.
+    pub documents_gone: usize,
+    /// Of those, the ones that were removed, as was asked.
+    pub documents_pruned: usize,
     #[serde(flatten)]
     pub changes: UpsertReport,
 }
@@ -65,18 +72,19 @@ impl Ingestor {
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
     /// parked.
-    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>) -> Result<IngestJob> {
+    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, prune: bool) -> Result<IngestJob> {
         let (catalog, now, collection) = (self.catalog.clone(), self.env.now_unix_ms(), collection.to_owned());
         blocking(move || {
             let unfinished = catalog.unfinished_jobs()?;
-            match unfinished.into_iter().find(|job| job.collection == collection && job.paths == paths) {
+            let is_same = |job: &IngestJob| job.collection == collection && job.paths == paths && job.prune == prune;
+            match unfinished.into_iter().find(is_same) {
                 Some(job) if attempts::is_parked(&job) => {
                     let job = IngestJob { starts: 0, ..job };
                     catalog.update_job(&job)?;
                     Ok(job)
                 }
                 Some(job) => Ok(job),
-                None => Ok(catalog.add_job(&collection, &paths, now)?),
+                None => Ok(catalog.add_job(&collection, &paths, prune, now)?),
             }
         })
         .await
@@ -137,7 +145,7 @@ impl Ingestor {
             parked.retain(|other| other.id != job.id && attempts::is_parked(other));
             let job = match catalog.job(job.id)? {
                 Some(job) => job,
-                None => catalog.add_job(&job.collection, &job.paths, now)?,
+                None => catalog.add_job(&job.collection, &job.paths, job.prune, now)?,
             };
             Ok((job, parked))
         })
@@ -158,7 +166,7 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(IngestEvent::Progress { .. } | IngestEvent::Parked { .. }) => {}
+            Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
             Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),
             Ok(IngestEvent::Finished(report)) => tracing::info!(?report, "the unfinished ingest is done"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),

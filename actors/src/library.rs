@@ -27,6 +27,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::ragstone::blocking;
 
+/// Documents that are listed together.
+const DOCUMENTS_AT_ONCE: usize = 10_000;
 /// Rows of the journal whose passages are looked for in one scan of the corpus.
 const ROWS_PER_SCAN: usize = 16;
 
@@ -214,6 +216,34 @@ impl Library {
         let catalog = self.0.catalog.clone();
         blocking(move || Ok(catalog.finish_removals(&[row])?)).await?;
         removed
+    }
+
+    /// The ids of a collection's documents whose source is meant; none where there is no such collection.
+    pub async fn documents_of(
+        &self,
+        collection: &str,
+        is_meant: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<String>> {
+        let (mut meant, mut offset) = (Vec::new(), 0);
+        let is_meant = Arc::new(is_meant);
+        loop {
+            let page = match self.0.corpus.documents(collection, offset, DOCUMENTS_AT_ONCE).await {
+                Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => return Ok(meant),
+                page => page?,
+            };
+            offset += page.len();
+            let (is_last, is_meant) = (page.len() < DOCUMENTS_AT_ONCE, is_meant.clone());
+            // It may look at files.
+            let of_page = blocking(move || {
+                let of_page =
+                    page.into_iter().filter(|document| document.source.as_deref().is_some_and(|at| is_meant(at)));
+                Ok(of_page.map(|document| document.id).collect::<Vec<_>>())
+            });
+            meant.extend(of_page.await?);
+            if is_last {
+                return Ok(meant);
+            }
+        }
     }
 
     /// The segments of the passages of `scope`, for every model that this folder has been used with.

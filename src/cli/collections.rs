@@ -1,11 +1,13 @@
 //! `ragstone collections` and `ragstone documents`
 
 use std::fmt::Write;
+use std::io::IsTerminal;
 
 use serde_json::Value;
 
 use crate::access;
-use crate::cli::output::{self, number};
+use crate::cli::cache::{How, Subject, remove};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -18,8 +20,12 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a collection with all its documents
-    Delete { name: String },
+    /// Remove a collection with all its documents and their KV; wants --yes
+    Delete {
+        name: String,
+        #[command(flatten)]
+        how: How,
+    },
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -32,12 +38,14 @@ pub enum DocumentsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a document with its passages
+    /// Remove a document with its passages and their KV
     Delete {
         #[arg(long, value_name = "NAME", default_value = "default")]
         collection: String,
         /// As `documents list` prints it
         id: String,
+        #[command(flatten)]
+        how: How,
     },
 }
 
@@ -50,11 +58,8 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
                     .await?;
             print_rows(&list["data"], json, &["name", "documents", "passages"])
         }
-        Command::Delete { name } => {
-            let path = ["v1", "collections", &name];
-            let gone: Value =
-                access::with(config, "collections", async |client: &Client| client.delete(&path).await).await?;
-            output::line(&removed(&name, &gone))
+        Command::Delete { name, how } => {
+            remove(config, "collections", &Subject { collection: name, document: None }, how).await
         }
     }
 }
@@ -65,22 +70,12 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
         DocumentsCommand::List { collection, json } => {
             let all =
                 access::with(config, "documents", async |client: &Client| all_documents(client, &collection).await);
-            print_rows(&Value::Array(all.await?), json, &["id", "passages", "title"])
+            print_rows(&Value::Array(all.await?), json, &["id", "passages", "title", "source"])
         }
-        DocumentsCommand::Delete { collection, id } => {
-            let path = ["v1", "collections", &collection, "documents", &id];
-            let gone: Value =
-                access::with(config, "documents", async |client: &Client| client.delete(&path).await).await?;
-            output::line(&removed(&id, &gone))
+        DocumentsCommand::Delete { collection, id, how } => {
+            remove(config, "documents", &Subject { collection, document: Some(id) }, how).await
         }
     }
-}
-
-fn removed(what: &str, gone: &Value) -> String {
-    let passages = output::count(number(&gone["passages_removed"]), "passage", "passages");
-    let entries = number(&gone["entries_removed"]);
-    let kv = output::entries(entries, number(&gone["copies_removed"]), number(&gone["bytes_removed"]));
-    format!("removed {what} with {passages}, and {kv} of stored KV")
 }
 
 /// Page by page.
@@ -104,6 +99,9 @@ fn print_rows(rows: &Value, json: bool, columns: &[&str]) -> Result<()> {
         return output::json(rows);
     }
     let mut out = String::new();
+    if std::io::stdout().is_terminal() {
+        let _ = writeln!(out, "{}", columns.join("\t"));
+    }
     for row in rows.as_array().into_iter().flatten() {
         let cells: Vec<String> = columns
             .iter()

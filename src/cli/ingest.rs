@@ -1,5 +1,7 @@
 //! `ragstone ingest`
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
@@ -16,6 +18,8 @@ use crate::progress::{Progress, Unit, beside_bars};
 
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;
+/// Kinds of files that are named; `--json` has them all.
+const MAX_KINDS: usize = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -25,6 +29,9 @@ pub struct Args {
     /// The collection to add to; created where it is missing
     #[arg(long, value_name = "NAME", default_value = "default")]
     collection: String,
+    /// Remove documents, and their KV, of files that were in these folders and are gone
+    #[arg(long)]
+    prune: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -33,11 +40,11 @@ pub struct Args {
 /// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
-    let (report, skipped) = access::creating(config, "ingest", async |client: &Client| {
+    let (report, skipped, kinds) = access::creating(config, "ingest", async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
-        let mut events = std::pin::pin!(client.events(&path, &json!({ "paths": paths })).await?);
+        let mut events = std::pin::pin!(client.events(&path, &json!({ "paths": paths, "prune": args.prune })).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
-        let mut skipped = Vec::new();
+        let (mut skipped, mut left_alone) = (Vec::new(), BTreeMap::new());
         while let Some(event) = events.next().await.transpose()? {
             let event = serde_json::from_value(event)
                 .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
@@ -47,7 +54,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
                 IngestEvent::Parked { collection, paths } => {
                     beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
                 }
-                IngestEvent::Finished(report) => return Ok((report, skipped)),
+                IngestEvent::LeftAlone { kinds } => left_alone = kinds,
+                IngestEvent::Finished(report) => return Ok((report, skipped, left_alone)),
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
@@ -56,9 +64,13 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.json {
         let mut value = json!(report);
         value["skipped"] = skipped.iter().map(|(path, reason)| json!({ "path": path, "reason": reason })).collect();
+        value["left_alone"] = json!(kinds);
         output::json(&value)?;
     } else {
         output::line(&summary(&report, &args.collection))?;
+        for line in [others(&kinds), gone(&report)].into_iter().flatten() {
+            output::line(&line)?;
+        }
     }
     complain(&skipped)
 }
@@ -93,6 +105,32 @@ fn summary(report: &IngestReport, collection: &str) -> String {
         changes.passages_removed,
         output::count(report.files as u64, "file", "files"),
     )
+}
+
+/// `3 files of other kinds were left alone: 2 .png, 1 without an ending`
+fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
+    let files = kinds.values().sum::<usize>() as u64;
+    let mut by_number: Vec<_> = kinds.iter().collect();
+    by_number.sort_by_key(|(_, number)| Reverse(**number));
+    let name = |(kind, number): &(&String, &usize)| match kind.as_str() {
+        "" => format!("{number} without an ending"),
+        kind => format!("{number} {kind}"),
+    };
+    let mut named: Vec<String> = by_number.iter().take(MAX_KINDS).map(name).collect();
+    if by_number.len() > MAX_KINDS {
+        named.push("…".to_owned());
+    }
+    let of = output::count(files, "file of another kind was", "files of other kinds were");
+    (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
+}
+
+fn gone(report: &IngestReport) -> Option<String> {
+    let documents = output::count(report.documents_gone as u64, "document", "documents");
+    match (report.documents_gone, report.documents_pruned) {
+        (0, _) => None,
+        (_, 0) => Some(format!("{documents} of files that are gone can still be cited; --prune removes them")),
+        _ => Some(format!("{documents} of files that are gone were removed")),
+    }
 }
 
 fn complain(skipped: &[(String, String)]) -> Result<()> {

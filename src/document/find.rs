@@ -1,5 +1,6 @@
 //! Finds the files of an ingest: walks folders within bounds, and never out of them.
 
+use std::collections::BTreeMap;
 use std::fs::{DirEntry, Metadata};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +29,10 @@ pub struct Found {
     pub files: Vec<FoundFile>,
     /// Paths that will not be read, and why.
     pub unreadable: Vec<(PathBuf, String)>,
+    /// How many files of named folders are of no kind that is read, by the endings of their names; `""`: they have none.
+    pub left_alone: BTreeMap<String, usize>,
+    /// Folders that were walked, as they were named.
+    pub folders: Vec<PathBuf>,
 }
 
 /// Walks folders in sorted order, hidden entries left out. A named path may be a link; inside a named folder, only links to
@@ -55,7 +60,10 @@ impl Walk {
     fn run(mut self, paths: &[PathBuf]) -> Result<Found> {
         for path in paths {
             match path.canonicalize().and_then(|real| Ok((std::fs::metadata(path)?, real))) {
-                Ok((metadata, real)) if metadata.is_dir() => self.walk(path, real.into())?,
+                Ok((metadata, real)) if metadata.is_dir() => {
+                    self.walk(path, real.into())?;
+                    self.found.folders.push(path.clone());
+                }
                 Ok((metadata, _)) => self.add(path.clone(), &metadata, None),
                 Err(error) => self.refuse(path.clone(), error.to_string()),
             }
@@ -89,7 +97,7 @@ impl Walk {
     }
 
     fn entries(&self) -> usize {
-        self.found.files.len() + self.found.unreadable.len()
+        self.found.files.len() + self.found.unreadable.len() + self.found.left_alone.values().sum::<usize>()
     }
 
     fn too_many(&self, root: &Path) -> Error {
@@ -102,6 +110,8 @@ impl Walk {
             // Reading a pipe or a device could wait for ever.
             Some(_) if !metadata.is_file() => self.refuse(path, "not a regular file".into()),
             Some(_) => self.found.files.push(FoundFile { path, within }),
+            // Whoever names a folder means what can be read of it.
+            None if within.is_some() => *self.found.left_alone.entry(ending(&path)).or_default() += 1,
             None => self.refuse(path, format!("not a format that ragstone reads ({SUPPORTED})")),
         }
     }
@@ -109,6 +119,13 @@ impl Walk {
     fn refuse(&mut self, path: PathBuf, why: String) {
         self.found.unreadable.push((path, why));
     }
+}
+
+/// The ending of a file's name, for people.
+fn ending(path: &Path) -> String {
+    let ending = path.extension().map(|ending| super::shown(Path::new(ending)));
+    // No ending is longer; what looks like one is a name with a full stop in it.
+    ending.filter(|ending| ending.len() <= 12).map(|ending| format!(".{ending}")).unwrap_or_default()
 }
 
 enum Waiting {
@@ -189,7 +206,12 @@ mod tests {
         let found = find_files(&[folder.path().to_owned(), missing.clone()]).unwrap();
         assert_eq!(names(&found, folder.path()), ["a.txt", "b/2.txt", "d.txt"]);
         let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
-        assert_eq!(unreadable, [folder.path().join("c.bin"), missing]);
+        assert_eq!(unreadable, [missing]);
+        assert_eq!(found.left_alone, BTreeMap::from([(".bin".to_owned(), 1)]));
+        assert_eq!(found.folders, [folder.path()]);
+        // One that was named itself is meant.
+        let named = find_files(&[folder.path().join("c.bin")]).unwrap();
+        assert!(named.unreadable[0].1.contains("not a format"), "{named:?}");
     }
 
     #[cfg(unix)]
@@ -222,7 +244,7 @@ mod tests {
         let link = folder.path().join("link");
         symlink(&inside, &link).unwrap();
         let found = find_files(&[link.clone(), inside.join("c.txt")]).unwrap();
-        assert_eq!(names(&Found { files: found.files[..2].to_vec(), unreadable: vec![] }, &link), ["a.txt", "b.txt"]);
+        assert_eq!(names(&Found { files: found.files[..2].to_vec(), ..Found::default() }, &link), ["a.txt", "b.txt"]);
         assert_eq!(found.files[2], FoundFile { path: inside.join("c.txt"), within: None });
     }
 

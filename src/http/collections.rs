@@ -160,7 +160,7 @@ pub async fn search(
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
-/// Ingests files of this machine, for whoever can read the data folder: `{"paths": […]}`. The job is journaled first
+/// Ingests files of this machine, for whoever can read the data folder: `{"paths": […], "prune"?}`. The job is journaled first
 /// and goes on if the caller leaves; the events tell how far it is.
 pub async fn ingest(
     state: web::Data<State>,
@@ -172,11 +172,12 @@ pub async fn ingest(
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let paths: Vec<std::path::PathBuf> = fields.need("paths")?;
+    let prune = fields.take("prune")?.unwrap_or(false);
     fields.finish()?;
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::param("paths", "`paths` must be absolute"));
     }
-    let job = opened.ingestor.begin(&path.into_inner(), paths).await?;
+    let job = opened.ingestor.begin(&path.into_inner(), paths, prune).await?;
     if state.audience() == Audience::Private {
         // Nobody else will.
         opened.ingestor.resume(Some(job.id)).await?;

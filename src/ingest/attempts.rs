@@ -129,7 +129,16 @@ mod tests {
 
     fn job() -> IngestJob {
         let (collection, paths) = ("c".to_owned(), Vec::new());
-        IngestJob { id: 1, collection, paths, created_unix_ms: 0, done: 0, starts: 0, attempts: Vec::new() }
+        IngestJob {
+            id: 1,
+            collection,
+            paths,
+            created_unix_ms: 0,
+            done: 0,
+            starts: 0,
+            attempts: Vec::new(),
+            prune: false,
+        }
     }
 
     fn names(names: &[&str]) -> Vec<String> {

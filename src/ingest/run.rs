@@ -1,5 +1,6 @@
 //! One job on its way: files become documents become passages.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ragstone_storage::catalog::IngestJob;
@@ -62,6 +63,9 @@ impl<'a> Run<'a> {
         let paths = self.record.job().paths.clone();
         let found = blocking(move || document::find_files(&paths)).await?;
         self.files_total = found.files.len();
+        if !found.left_alone.is_empty() {
+            let _ = self.events.send(Ok(IngestEvent::LeftAlone { kinds: found.left_alone })).await;
+        }
         for (path, reason) in found.unreadable {
             self.skip(&path, reason).await;
         }
@@ -71,6 +75,7 @@ impl<'a> Run<'a> {
         loop {
             let group = self.next_group(&mut files).await;
             if group.is_empty() {
+                self.look_for_gone(found.folders).await?;
                 return Ok(self.report);
             }
             self.record.begin_files(group.iter().map(|file| shown(&file.path)).collect());
@@ -127,6 +132,26 @@ impl<'a> Run<'a> {
             file.is_read = true;
         }
         self.report.files += 1;
+        Ok(())
+    }
+
+    /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more.
+    async fn look_for_gone(&mut self, folders: Vec<PathBuf>) -> Result<()> {
+        if folders.is_empty() {
+            return Ok(());
+        }
+        let documents = self.ingestor.library.documents_of(&self.collection, move |source| is_gone(source, &folders));
+        for document in documents.await? {
+            self.report.documents_gone += 1;
+            if self.record.job().prune {
+                if self.ingestor.jobs.stopping().is_cancelled() {
+                    return Err(stopped());
+                }
+                let removed = self.ingestor.library.delete_document(&self.collection, &document).await?;
+                self.report.documents_pruned += 1;
+                self.report.changes.passages_removed += removed.passages_removed;
+            }
+        }
         Ok(())
     }
 
@@ -195,6 +220,19 @@ fn add(sum: &mut UpsertReport, more: &UpsertReport) {
     sum.documents_empty += more.documents_empty;
     sum.passages_added += more.passages_added;
     sum.passages_removed += more.passages_removed;
+}
+
+/// Whether a document's source is a file in one of the folders that is not there any more. What is not known for sure is
+/// not gone: a name that is not written as it is, a folder that cannot be read.
+fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
+    let is_missing = |path: &str| {
+        let looked = std::fs::symlink_metadata(path);
+        looked.is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+    };
+    // One of a file's several documents: `notes.jsonl#L2`.
+    let file = source.rsplit_once('#').map_or(source, |(file, _)| file);
+    let is_within = folders.iter().any(|folder| Path::new(file).starts_with(folder));
+    is_within && !source.contains('\\') && is_missing(source) && is_missing(file)
 }
 
 /// Paths as people type them.

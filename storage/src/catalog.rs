@@ -101,6 +101,9 @@ pub struct IngestJob {
     /// Files that were begun and not finished. Begun and still here after a start: it may be they that ended the process.
     #[serde(default)]
     pub attempts: Vec<FileAttempt>,
+    /// Whether documents of files that are gone are removed in the end.
+    #[serde(default)]
+    pub prune: bool,
 }
 
 /// A file that an ingest began to work on.
@@ -218,11 +221,11 @@ impl Catalog {
     ///
     /// # Errors
     /// `InvalidInput` if a path is not UTF-8; else as sled says.
-    pub fn add_job(&self, collection: &str, paths: &[PathBuf], now_unix_ms: u64) -> Result<IngestJob> {
+    pub fn add_job(&self, collection: &str, paths: &[PathBuf], prune: bool, now_unix_ms: u64) -> Result<IngestJob> {
         let id = self.fresh_id()?;
         let (collection, paths) = (collection.to_owned(), paths.to_vec());
         let created_unix_ms = now_unix_ms;
-        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new() };
+        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new(), prune };
         self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
         self.flush()?;
         Ok(job)

@@ -48,7 +48,7 @@ async fn commands_do_the_same_with_a_service_and_without() {
     assert!(!folder.data().join("service.json").exists());
 
     folder.run(&["documents", "delete", "--collection", "world", "nothing"]).failed_with(&["nothing"]);
-    folder.run(&["collections", "delete", "world"]).succeeded();
+    folder.run(&["collections", "delete", "world", "--yes"]).succeeded();
     assert_eq!(folder.json(&["collections", "list", "--json"]), json!([]));
     folder.run(QUESTION).failed_with(&["world"]);
 }
@@ -130,7 +130,7 @@ fn commands_that_need_data_say_that_there_is_none_and_create_nothing() {
         &["cache", "invalidate", "--document", "d"],
         &["cache", "gc"],
         &["collections", "list"],
-        &["collections", "delete", "c"],
+        &["collections", "delete", "c", "--yes"],
         &["documents", "list"],
         &["ask", "What?"],
     ] {

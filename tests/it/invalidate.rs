@@ -198,7 +198,9 @@ async fn a_deleted_collection_takes_its_kv_along() {
     folder.run(&["cache", "invalidate", "--collection", "world"]).failed_with(&["--yes", "evict"]);
     folder.run(&["cache", "invalidate", "--collection", "nowhere", "--yes"]).failed_with(&["nowhere"]);
     folder.run(&["cache", "invalidate", "--collection", "world", "--document", "nobody"]).failed_with(&["nobody"]);
-    folder.run(&["collections", "delete", "world"]).succeeded();
+    folder.run(&["collections", "delete", "world"]).failed_with(&["--yes", "evict"]);
+    assert_eq!(folder.json(&["collections", "delete", "world", "--dry-run", "--json"])["dry_run"], true);
+    folder.run(&["collections", "delete", "world", "--yes"]).succeeded();
     service.add("again", WORLD).await;
     assert_eq!(list(&folder, &["--collection", "again"]), [json!(null); 0]);
 }

@@ -17,6 +17,7 @@ mod hostile_clients;
 mod hostile_files;
 mod http_docs;
 mod hub;
+mod ingest;
 mod invalidate;
 mod kill;
 mod limits;

@@ -14,7 +14,14 @@ use crate::progress::{Progress, Unit};
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// The whole collection is meant
+    #[command(flatten)]
+    how: How,
+}
+
+/// How text is removed, by whatever command.
+#[derive(Debug, clap::Args)]
+pub struct How {
+    /// A whole collection is meant
     #[arg(long)]
     yes: bool,
     /// Say what would go, and change nothing
@@ -27,8 +34,13 @@ pub struct Args {
 
 /// Removes a document or a collection from everything.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let Args { subject, yes, dry_run, json } = args;
-    let Subject { collection, document } = &subject;
+    remove(config, "cache invalidate", &args.subject, args.how).await
+}
+
+/// As [`run`], for `command`.
+pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How) -> Result<()> {
+    let How { yes, dry_run, json } = how;
+    let Subject { collection, document } = subject;
     if document.is_none() && !yes && !dry_run {
         return Err(Error::invalid(format!(
             "this would remove all documents of collection `{collection}`: name one with --document ID, or say --yes; \
@@ -37,7 +49,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     }
     let all = document.is_none();
     let body = json!({ "collection": collection, "document": document, "all": all, "dry_run": dry_run });
-    let done: Value = access::with(config, "cache invalidate", async |client: &Client| {
+    let done: Value = access::with(config, command, async |client: &Client| {
         let bar = Progress::new(format!("invalidating {}", subject.shown()), Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await
     })

@@ -8,6 +8,8 @@ mod transfer;
 mod upkeep;
 mod warm;
 
+pub use self::filter::Subject;
+pub use self::invalidate::{How, remove};
 use crate::config::Config;
 use crate::error::Result;
 

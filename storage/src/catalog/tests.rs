@@ -42,8 +42,8 @@ fn jobs_are_resumed_where_they_were() {
     let dir = TempDir::new().unwrap();
     let (first, second) = {
         let catalog = open(&dir);
-        let first = catalog.add_job("law", &paths(&["/a", "/b c"]), 5).unwrap();
-        let second = catalog.add_job("news", &paths(&["/d"]), 6).unwrap();
+        let first = catalog.add_job("law", &paths(&["/a", "/b c"]), false, 5).unwrap();
+        let second = catalog.add_job("news", &paths(&["/d"]), true, 6).unwrap();
         assert!(first.id < second.id);
         let attempts = vec![FileAttempt { path: "/a/x\\xff.pdf".into(), count: 1, documents: 7 }];
         let first = IngestJob { done: 3, starts: 2, attempts, ..first };
@@ -59,7 +59,7 @@ fn jobs_are_resumed_where_they_were() {
     assert_eq!(catalog.update_job(&first).unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(catalog.job(first.id).unwrap(), None);
     catalog.finish_job(second.id).unwrap();
-    let third = catalog.add_job("law", &[], 7).unwrap();
+    let third = catalog.add_job("law", &[], false, 7).unwrap();
     assert!(third.id > second.id, "ids are never used twice");
 }
 
@@ -121,7 +121,7 @@ fn rows_of_another_form_are_skipped() {
     let catalog = open(&dir);
     catalog.jobs.insert(0u64.to_be_bytes(), "{\"id\":").unwrap();
     catalog.accesses.insert("short", "x").unwrap();
-    let job = catalog.add_job("c", &[], 0).unwrap();
+    let job = catalog.add_job("c", &[], false, 0).unwrap();
     assert_eq!(catalog.unfinished_jobs().unwrap(), [job]);
     assert!(catalog.last_uses().unwrap().is_empty());
 }
