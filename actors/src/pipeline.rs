@@ -280,7 +280,10 @@ impl Pipeline {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
                 let sampler = spec.sampler.constrained(constraint.clone());
                 let spec = DecodeSpec { sampler, ..spec };
-                (DecodeSpec { file: self.file_text(&run, plan), resume: Some(self.resume(&run, plan)), ..spec }, output)
+                // What a beam says may turn out not to be the answer.
+                let is_beam = question.sampling.beams.is_some();
+                let file = self.file_text(&run, plan).filter(|_| !is_beam);
+                (DecodeSpec { file, resume: (!is_beam).then(|| self.resume(&run, plan)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()
         };

@@ -48,6 +48,15 @@ pub struct Status {
     pub jobs: Vec<JobsStatus>,
 }
 
+/// Blocks of prompts with several answers or beams, summed over the engine's steps: the share that is saved is `1 - held / apart`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct GroupBlocks {
+    /// That they hold.
+    pub held: u64,
+    /// That they would hold if no answer shared a block with another.
+    pub apart: u64,
+}
+
 /// The device tier.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct DeviceStatus {
@@ -59,6 +68,8 @@ pub struct DeviceStatus {
     pub cached_blocks: usize,
     /// Sequences that left the device so far, because others needed their blocks.
     pub preemptions: u64,
+    /// What prompts with several answers hold, summed over the engine's steps.
+    pub groups: GroupBlocks,
     /// What leaves first.
     pub policy: PolicyKind,
     /// What is kept behind the sequences that computed it.

@@ -1,5 +1,6 @@
 //! Chooses the next token from a row of logits.
 
+mod beams;
 mod history;
 mod params;
 #[cfg(test)]
@@ -10,6 +11,7 @@ use std::cmp::Ordering;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammar::Constraint;
+pub use beams::{BeamRow, BeamSearch, Beams, Continuation, EarlyStopping, Hypothesis};
 use history::History;
 pub use params::{MAX_LOGPROBS, SamplingParams};
 
@@ -74,7 +76,6 @@ impl Sampler {
     /// follow.
     pub fn sample(&mut self, logits: &[f32]) -> Result<Sampled> {
         let likeliest = finite_argmax(logits)?;
-        let normalizer = log_sum_exp(logits, logits[likeliest]);
         let adjusted = adjust(&self.history, self.constraint.as_ref(), &self.params, logits)?;
         let best = match &adjusted {
             Cow::Borrowed(_) => likeliest,
@@ -83,18 +84,43 @@ impl Sampler {
         let is_greedy = self.params.temperature <= 0.0;
         let id = if is_greedy { best } else { draw(&self.params, &mut self.random, &adjusted, adjusted[best]) };
         drop(adjusted);
-        self.history.note(id as u32);
-        if let Some(constraint) = &mut self.constraint {
-            constraint.note(id as u32)?;
-        }
+        self.choose(id as u32)?;
+        Ok(self.describe(logits, id as u32))
+    }
+
+    /// What a beam search ranks tokens by: log-probabilities, then all rules, as transformers has them there. `-inf` for NaN. Chooses
+    /// nothing.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub fn scores(&self, logits: &[f32]) -> Result<Vec<f32>> {
+        let normalizer = log_sum_exp(logits, logits[finite_argmax(logits)?]);
+        let scores: Vec<f32> = logits.iter().map(|logit| log_probability(*logit, normalizer)).collect();
+        Ok(adjust(&self.history, self.constraint.as_ref(), &self.params, &scores)?.into_owned())
+    }
+
+    /// Notes a token that was chosen.
+    ///
+    /// # Errors
+    /// As [`sample`](Self::sample).
+    pub fn choose(&mut self, id: u32) -> Result<()> {
+        self.history.note(id);
+        self.constraint.iter_mut().try_for_each(|constraint| constraint.note(id))
+    }
+
+    /// A token as it is reported, with the alternatives that were asked for.
+    pub fn describe(&self, logits: &[f32], id: u32) -> Sampled {
+        let likeliest = argmax(logits).map_or(0.0, |best| logits[best]);
+        let normalizer = log_sum_exp(logits, likeliest);
+        let logprob = |id: usize| logits.get(id).map_or(f32::NEG_INFINITY, |logit| log_probability(*logit, normalizer));
         let top = match self.params.logprobs {
             None | Some(0) => Vec::new(),
-            Some(count) => most_likely(logits, usize::from(count))
-                .into_iter()
-                .map(|id| (id as u32, log_probability(logits[id], normalizer)))
-                .collect(),
+            Some(count) => {
+                let likely = most_likely(logits, usize::from(count)).into_iter();
+                likely.map(|id| (id as u32, logprob(id))).collect()
+            }
         };
-        Ok(Sampled { id: id as u32, logprob: log_probability(logits[id], normalizer), top })
+        Sampled { id, logprob: logprob(id as usize), top }
     }
 
     /// What the next token is drawn from: the tokens that all rules leave, and their probabilities, which add up to 1. Chooses

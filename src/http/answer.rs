@@ -41,12 +41,15 @@ pub struct Asked {
 pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Result<HttpResponse> {
     let ragstone = state.opened()?.ragstone.clone();
     let (question, shape) = (asked.question, asked.shape);
+    let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
     let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
     let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
     if !asked.stream {
         let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
-        let best = best(&whole, asked.choices);
+        // A search has its answers in order.
+        let best =
+            if is_search { whole[..asked.choices.min(whole.len())].to_vec() } else { best(&whole, asked.choices) };
         let said: Vec<Option<Vec<Said>>> = best.iter().map(|answer| Some(read_whole(reader()?, answer))).collect();
         let json = match asked.response {
             Some(response) => whole_response(response, &best, &said),

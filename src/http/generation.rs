@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
-use ragstone_kernels::sampling::SamplingParams;
+use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
 use ragstone_storage::env::Env;
 use serde::Deserialize;
 use serde_json::Value;
@@ -39,6 +39,9 @@ const TAKEN: &[&str] = &[
     "speculative.n_max",
     "n",
     "best_of",
+    "use_beam_search",
+    "length_penalty",
+    "early_stopping",
     "tool_choice",
     "function_call",
     "modalities",
@@ -71,7 +74,6 @@ const HINTS: &[&str] = &[
 const REFUSED: &[&str] = &[
     "functions",
     "audio",
-    "use_beam_search",
     "bad_words",
     "allowed_token_ids",
     "continue_final_message",
@@ -220,11 +222,20 @@ impl Generation {
         // As llama.cpp names it; what the answer is does not depend on it.
         let drafts = fields.take("speculative.n_max")?;
         let format = Format::take(fields)?;
+        let (beams, has_temperature) = (beams(fields)?, fields.has("temperature"));
         let mut sampling = sampling(fields, max_tokens.unwrap_or(default_max_tokens), || env.random_u64())?;
+        sampling.beams = beams;
+        if beams.is_some() && !has_temperature {
+            // OpenAI's default draws.
+            sampling.temperature = 0.0;
+        }
         sampling.grammar = format.as_ref().map(|format| format.spec.clone());
         let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
+        if stream && sampling.beams.is_some() {
+            return Err(Error::param("stream", "a beam search knows its answers at its end; leave `stream` out"));
+        }
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let deadline = extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit));
         Ok(Self {
@@ -274,6 +285,22 @@ fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
     Ok((count, best_of))
 }
 
+/// A beam search, as vLLM names it, with transformers' rules.
+fn beams(fields: &mut Fields) -> Result<Option<BeamSearch>> {
+    let wanted = fields.take::<bool>("use_beam_search")?.unwrap_or(false);
+    let length_penalty = fields.take::<f32>("length_penalty")?;
+    let early_stopping = match fields.take::<Value>("early_stopping")? {
+        None | Some(Value::Bool(false)) => EarlyStopping::Heuristic,
+        Some(Value::Bool(true)) => EarlyStopping::Immediate,
+        Some(Value::String(text)) if text == "never" => EarlyStopping::Never,
+        Some(other) => {
+            let message = format!("`early_stopping` is {other}; use true, false or \"never\"");
+            return Err(Error::param("early_stopping", message));
+        }
+    };
+    Ok(wanted.then_some(BeamSearch { length_penalty: length_penalty.unwrap_or(1.0), early_stopping }))
+}
+
 /// How tokens are chosen, and when the answer ends. `random` gives the seed where the request has none.
 fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64) -> Result<SamplingParams> {
     let stop = match fields.take("stop")? {
@@ -311,6 +338,7 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         show_control: !fields.take("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
         grammar: None,
+        beams: None,
     };
     sampling.validate_stop().map_err(|error| Error::param("stop", error.to_string()))?;
     sampling.validate()?;

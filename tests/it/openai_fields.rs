@@ -103,7 +103,6 @@ async fn what_would_change_the_answer_is_refused_by_name() {
         ("guided_json", json!(1)),
         ("structured_outputs", json!({ "structural_tag": "a" })),
         ("grammar", json!("root ::= \"a\"")),
-        ("use_beam_search", json!(true)),
         ("bad_words", json!(["a"])),
         ("continue_final_message", json!(true)),
         ("add_generation_prompt", json!(false)),

@@ -334,18 +334,7 @@ impl<B: Backend> Device<B> {
         let (queue_ms, begun) = (queued.elapsed_ms(), self.env.stopwatch());
         let prefilling = Prefilling { prefill, table, device, decode, reply, tokens, queue_ms, begun, held: None };
         let state = State::Prefilling(Box::new(prefilling));
-        let sequence = Sequence {
-            id,
-            party,
-            urgency,
-            overtaken,
-            hold,
-            left_out: 0,
-            state,
-            paths: Vec::new(),
-            path: Vec::new(),
-            swapped: None,
-        };
+        let sequence = Sequence { overtaken, hold, ..Sequence::new(id, party, urgency, state) };
         let place = self.sequences.partition_point(|other| other.id < id);
         self.sequences.insert(place, sequence);
         None
@@ -391,7 +380,9 @@ impl<B: Backend> Device<B> {
                         }
                         Ok((Part::Tail(index, at), 1 + tail.draft.len()))
                     };
-                    tails.iter_mut().enumerate().map(&mut grow_for).collect()
+                    // A beam that has heard waits for the others.
+                    let riding = tails.iter_mut().enumerate().filter(|(_, tail)| tail.heard().is_none());
+                    riding.map(&mut grow_for).collect()
                 }
                 _ => continue,
             };

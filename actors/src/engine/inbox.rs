@@ -11,6 +11,7 @@ use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::speculation::Load;
+use crate::status::GroupBlocks;
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
 pub(super) struct Inbox {
@@ -19,6 +20,8 @@ pub(super) struct Inbox {
     /// Of each urgency.
     capacity: usize,
     preemptions: AtomicU64,
+    held: AtomicU64,
+    apart: AtomicU64,
     when_lost: Mutex<Option<WhenLost>>,
 }
 
@@ -70,6 +73,8 @@ impl Inbox {
             changed: Condvar::new(),
             capacity,
             preemptions: AtomicU64::new(0),
+            held: AtomicU64::new(0),
+            apart: AtomicU64::new(0),
             when_lost: Mutex::default(),
         }
     }
@@ -200,6 +205,16 @@ impl Inbox {
     /// Sequences that left the device so far.
     pub(super) fn preemptions(&self) -> u64 {
         self.preemptions.load(Ordering::Relaxed)
+    }
+
+    /// A step was made beside groups that hold `held` blocks, and would hold `apart` if they shared none.
+    pub(super) fn note_sharing(&self, held: u64, apart: u64) {
+        self.held.fetch_add(held, Ordering::Relaxed);
+        self.apart.fetch_add(apart, Ordering::Relaxed);
+    }
+
+    pub(super) fn sharing(&self) -> GroupBlocks {
+        GroupBlocks { held: self.held.load(Ordering::Relaxed), apart: self.apart.load(Ordering::Relaxed) }
     }
 
     pub(super) fn close(&self) {

@@ -4,6 +4,7 @@
 //! and the draft behind it ([`schedule`], [`lookup`]); the kernels' row invariance makes the company invisible in the bits of each row. Blocks are allocated as
 //! sequences grow; where they run out, the sequence that came last is swapped to host memory, and comes back bit for bit.
 
+mod beams;
 mod device;
 mod inbox;
 mod lookup;
@@ -330,6 +331,7 @@ impl Engine {
             free_blocks: device.allocator().free_blocks(),
             cached_blocks: device.evictable_blocks(),
             preemptions: self.shared.inbox.preemptions(),
+            groups: self.shared.inbox.sharing(),
             policy: device.options().policy,
             cache: device.status(),
         }
@@ -362,6 +364,8 @@ fn engine_panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     Error::new(ErrorKind::Internal, format!("the engine failed on this request ({what}); the service goes on"))
 }
 
+#[cfg(test)]
+mod beam_tests;
 #[cfg(test)]
 mod device_tests;
 #[cfg(test)]

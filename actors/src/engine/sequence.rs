@@ -12,6 +12,7 @@ use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, KeptSegment};
 use tokio::sync::oneshot;
 
+use super::beams::BeamGroup;
 use super::lookup::Drafter;
 use super::shares::Party;
 use super::text::GrowingText;
@@ -39,6 +40,8 @@ pub(super) struct Sequence<B: Backend> {
     pub path: Vec<KeptSegment>,
     /// Its blocks' bytes, while it is not on the device: its tables are empty then.
     pub swapped: Option<Swapped>,
+    /// The search whose beams its answers are.
+    pub beams: Option<BeamGroup>,
 }
 
 pub(super) enum State<B: Backend> {
@@ -88,6 +91,8 @@ pub(super) struct Tail {
     /// Its text, where that is filed.
     pub text: Option<GrowingText>,
     generated: Vec<u32>,
+    /// Of a beam: the logits behind its token, until the other beams have theirs.
+    heard: Option<Vec<f32>>,
 }
 
 /// The blocks of a sequence, in host memory.
@@ -131,6 +136,12 @@ impl<B: Backend> Prefilling<B> {
 }
 
 impl<B: Backend> Sequence<B> {
+    /// One that begins.
+    pub(super) fn new(id: u64, party: Party, urgency: Urgency, state: State<B>) -> Self {
+        let (paths, path, swapped, beams) = (Vec::new(), Vec::new(), None, None);
+        Self { id, party, urgency, overtaken: 0, hold: None, left_out: 0, state, paths, path, swapped, beams }
+    }
+
     /// Whether its request may turn out not to have its prompt.
     pub(super) fn is_speculative(&self) -> bool {
         self.urgency == Urgency::Speculative
@@ -143,8 +154,10 @@ impl<B: Backend> Sequence<B> {
                 let left = prefilling.decode.iter().all(|spec| spec.output.is_closed());
                 !prefilling.reply.is_wanted() || (left && !prefilling.decode.is_empty())
             }
-            // While it is swapped out its tables are a shape, and stay together.
-            State::Decoding(tails) if self.swapped.is_some() => tails.iter().all(|tail| tail.spec.output.is_closed()),
+            // While it is swapped out its tables are a shape, and stay together; so do the beams of one search.
+            State::Decoding(tails) if self.swapped.is_some() || self.beams.is_some() => {
+                tails.iter().all(|tail| tail.spec.output.is_closed())
+            }
             State::Decoding(tails) => {
                 tails.retain(|tail| !tail.spec.output.is_closed());
                 tails.is_empty()
@@ -254,7 +267,8 @@ impl Tail {
     ) -> Option<Self> {
         key_positions.push(key_positions.last().map_or(0, |last| last + 1));
         let (draft, generated) = (Vec::new(), Vec::new());
-        let mut tail = Self { spec, table, token: 0, key_positions, draft, drafter: None, text, generated };
+        let (drafter, heard) = (None, None);
+        let mut tail = Self { spec, table, token: 0, key_positions, draft, drafter, text, generated, heard };
         if !tail.take(logits) {
             return None;
         }
@@ -263,6 +277,23 @@ impl Tail {
         let token = tail.token;
         tail.drafter.iter_mut().for_each(|drafter| drafter.push(token));
         Some(tail)
+    }
+
+    /// A beam that goes on with `token`.
+    pub(super) fn of_beam(spec: DecodeSpec, table: BlockTable, key_positions: Vec<u32>, token: u32) -> Self {
+        let (draft, generated) = (Vec::new(), Vec::new());
+        Self { spec, table, token, key_positions, draft, drafter: None, text: None, generated, heard: None }
+    }
+
+    /// Takes the logits behind a beam's token, whose K and V are in place now.
+    pub(super) fn hear(&mut self, logits: Vec<f32>) {
+        self.key_positions.push(self.key_positions.last().map_or(0, |last| last + 1));
+        self.heard = Some(logits);
+    }
+
+    /// The logits behind a beam's token, once they are known.
+    pub(super) fn heard(&self) -> Option<&[f32]> {
+        self.heard.as_deref()
     }
 
     /// The slot of its last token.

@@ -118,8 +118,15 @@ impl Asking {
     fn in_round(&self, context: &Context) -> Self {
         let max_tokens = context.round_tokens.unwrap_or(ROUND_TOKENS);
         let sampling = self.question.sampling.clone();
-        let sampling =
-            SamplingParams { max_tokens, min_tokens: 0, ignore_eos: false, logprobs: None, grammar: None, ..sampling };
+        let sampling = SamplingParams {
+            max_tokens,
+            min_tokens: 0,
+            ignore_eos: false,
+            logprobs: None,
+            grammar: None,
+            beams: None,
+            ..sampling
+        };
         let question = Question { sampling, answers: 1, explain: false, ..(*self.question).clone() };
         Self { question: Arc::new(question), constraint: None, ..self.clone() }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::beams::BeamSearch;
 use crate::error::{Error, Result};
 use crate::grammar::GrammarSpec;
 
@@ -51,6 +52,8 @@ pub struct SamplingParams {
     pub logprobs: Option<u8>,
     /// What the answer must conform to.
     pub grammar: Option<Arc<GrammarSpec>>,
+    /// The answers are the best of a beam search that is as wide as there are answers; nothing is drawn then.
+    pub beams: Option<BeamSearch>,
 }
 
 impl Default for SamplingParams {
@@ -74,6 +77,7 @@ impl Default for SamplingParams {
             show_control: false,
             logprobs: None,
             grammar: None,
+            beams: None,
         }
     }
 }
@@ -110,7 +114,22 @@ impl SamplingParams {
         if self.grammar.is_some() && self.ignore_eos {
             return Err(Error::invalid_input("ignore_eos and a grammar contradict each other; leave one out"));
         }
+        if let Some(search) = &self.beams {
+            self.validate_beams(search)?;
+        }
         self.validate_stop()
+    }
+
+    fn validate_beams(&self, search: &BeamSearch) -> Result<()> {
+        if self.temperature > 0.0 || self.top_k != 0 || self.top_p < 1.0 || self.min_p > 0.0 {
+            let message =
+                "a beam search draws nothing: leave temperature, top_p, top_k and min_p out, or set temperature to 0";
+            return Err(Error::invalid_input(message));
+        }
+        if self.grammar.is_some() {
+            return Err(Error::invalid_input("a beam search cannot follow a grammar; leave one of them out"));
+        }
+        search.validate()
     }
 
     /// Checks the stop texts alone: each is searched for behind every token.

@@ -180,6 +180,13 @@ impl BlockTable {
         shared
     }
 
+    /// All of it; a table without blocks stays.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let empty = self.allocator.empty_table();
+        std::mem::replace(self, empty)
+    }
+
     /// A table of the same blocks; allocates nothing. Whichever of the two writes to the last block first gets its own.
     #[must_use]
     pub fn fork(&mut self) -> Self {

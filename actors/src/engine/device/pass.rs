@@ -13,6 +13,7 @@ use ragstone_storage::env::Stopwatch;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};
+use crate::engine::beams::BeamGroup;
 use crate::engine::sequence::{Held, Prefilling, State, Tail};
 use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
@@ -70,8 +71,13 @@ impl<B: Backend> Device<B> {
                     self.prefilled(index, outcome, &logits, share);
                 }
                 Part::Tail(index, at) => {
+                    let is_beam = self.sequences[index].beams.is_some();
                     let State::Decoding(tails) = &mut self.sequences[index].state else { continue };
                     decoding += 1 + tails[at].draft.len();
+                    if is_beam {
+                        self.hear_beam(index, at, outcome, &logits);
+                        continue;
+                    }
                     let goes_on = match outcome {
                         Outcome::Done(rows) => tails[at].advance(&logits, rows),
                         Outcome::Failed(error) => {
@@ -87,6 +93,8 @@ impl<B: Backend> Device<B> {
             }
         }
         self.end_tails(over);
+        self.step_beams();
+        self.note_sharing();
         if !is_repeat {
             self.pace.observe(decoding, prefilling[0] + prefilling[1], ms);
             let after_ms = started.elapsed_ms() - ms;
@@ -109,6 +117,43 @@ impl<B: Backend> Device<B> {
                 }
             }
         }
+    }
+
+    fn hear_beam(&mut self, index: usize, at: usize, outcome: Outcome<B>, logits: &Matrix) {
+        let sequence = &mut self.sequences[index];
+        let State::Decoding(tails) = &mut sequence.state else { return };
+        match outcome {
+            Outcome::Done(rows) => tails[at].hear(logits.row(rows.start).to_vec()),
+            Outcome::Failed(error) => {
+                let error = crate::error::Error::from(error);
+                sequence.fail(|| crate::error::Error::new(error.kind(), error.to_string()));
+            }
+            Outcome::Stopped(_) => {}
+        }
+    }
+
+    /// Takes the searches on whose beams have all heard what may come next.
+    fn step_beams(&mut self) {
+        for sequence in &mut self.sequences {
+            let (State::Decoding(tails), Some(beams)) = (&mut sequence.state, &mut sequence.beams) else { continue };
+            if tails.iter().all(|tail| tail.heard().is_some()) {
+                *tails = beams.step(std::mem::take(tails));
+                if tails.is_empty() {
+                    sequence.state = State::Ended;
+                }
+            }
+        }
+    }
+
+    /// Counts what groups hold, and what their answers would hold apart.
+    fn note_sharing(&self) {
+        let groups = self.sequences.iter().filter(|sequence| sequence.swapped.is_none() && sequence.tails() > 1);
+        let (mut held, mut apart) = (0, 0);
+        for group in groups {
+            held += group.blocks() as u64;
+            apart += group.tables().iter().map(|table| table.blocks().len() as u64).sum::<u64>();
+        }
+        self.inbox.note_sharing(held, apart);
     }
 
     /// After a pass of several that broke: tails one at a time; prefills are planned again.
@@ -226,15 +271,15 @@ impl<B: Backend> Device<B> {
             }
         }
         let mut tails = Vec::with_capacity(decode.len());
+        let mut beams = BeamGroup::of(&decode);
+        if let Some(beams) = &mut beams {
+            tails = beams.begin(&decode, table.take(), key_positions.clone(), done.logits.clone());
+        }
         let mut left = decode.len();
-        for spec in decode {
+        for spec in decode.into_iter().filter(|_| beams.is_none()) {
             left -= 1;
             // The last one goes on in the prompt's own table.
-            let own = if left > 0 {
-                table.fork()
-            } else {
-                std::mem::replace(&mut table, self.tier.allocator().empty_table())
-            };
+            let own = if left > 0 { table.fork() } else { table.take() };
             let text = spec.file.clone().zip(done.question.clone());
             let text = text.map(|(file, open)| GrowingText::new(open, file, tokens.len(), us_per_token));
             tails.extend(Tail::begin(spec, &tokens, own, key_positions.clone(), text, &done.logits));
@@ -258,6 +303,7 @@ impl<B: Backend> Device<B> {
             self.sequences[index].state = State::Decoding(tails);
             self.sequences[index].paths = paths;
             self.sequences[index].path = path;
+            self.sequences[index].beams = beams;
         }
         reply.send(Ok(report));
     }
