@@ -85,7 +85,14 @@ pub struct AnswerArgs {
     #[arg(long, value_name = "TEXT", default_value = "{question}", conflicts_with_all = ["retrieval", "figures"])]
     map_prompt: String,
     /// What --plot shows
-    #[arg(long, value_name = "MEASURE", value_enum, default_value = "f1", conflicts_with_all = ["retrieval", "figures"])]
+    #[arg(
+        long,
+        value_name = "MEASURE",
+        value_enum,
+        default_value = "f1",
+        requires = "plot",
+        conflicts_with_all = ["retrieval", "figures"]
+    )]
     quality: Quality,
 }
 
