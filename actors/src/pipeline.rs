@@ -421,6 +421,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
 }
 
 #[cfg(test)]
+mod draft_tests;
+#[cfg(test)]
 mod hijack_tests;
 #[cfg(test)]
 mod recurring_tests;
