@@ -138,6 +138,11 @@ impl Assembler {
         self.inner.chat.as_ref().and_then(ChatLayout::call_form)
     }
 
+    /// What tells one chat template from others, and whether what it writes may depend on the date. `None`: there is none.
+    pub(crate) fn chat_template(&self) -> Option<(String, bool)> {
+        self.inner.chat.as_ref().map(ChatLayout::identity)
+    }
+
     /// What prompts over passages begin with, unless they bring a system prompt of their own. `None`: nothing.
     pub(crate) fn root(&self, today: Date) -> Result<Option<Segment>> {
         let context = Some(Context::default());

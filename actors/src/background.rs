@@ -21,7 +21,7 @@ use crate::error::Result;
 use crate::eviction::{Evictor, Keep};
 use crate::prefill::Selection;
 use crate::ragstone::blocking;
-use crate::runner::{Run, Runner};
+use crate::runner::{Dropping, Run, Runner};
 use crate::stream::deadline_after;
 use crate::worker::{Supervised, panic_text};
 
@@ -202,16 +202,23 @@ impl Background {
         precompute(&self.workers, wanted).await
     }
 
-    /// Files fresh KV without making the answer wait. Where the eviction worker is overloaded it is not kept.
-    pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep) {
-        self.keep_or(evictor, keep, || ());
+    /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.
+    pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep, dropping: Option<Dropping>) {
+        self.keep_or(evictor, keep, dropping, || ());
     }
 
     /// As [`keep`](Self::keep); tells `lost` where it is not kept.
-    pub(crate) fn keep_or(&self, evictor: &Supervised<Evictor>, keep: Keep, lost: impl FnOnce() + Send + 'static) {
+    pub(crate) fn keep_or(
+        &self,
+        evictor: &Supervised<Evictor>,
+        keep: Keep,
+        dropping: Option<Dropping>,
+        lost: impl FnOnce() + Send + 'static,
+    ) {
         let pending = Pending::new(&self.pending);
         let evictor = evictor.clone();
         self.runtime.spawn(async move {
+            Dropping::end(dropping).await;
             if let Err(error) = evictor.ask(keep, DEADLINE).await {
                 tracing::warn!(%error, "fresh KV was not kept; it will be computed again");
                 lost();
@@ -298,6 +305,7 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
         hold: None,
     };
     let ran = workers.runner.run(&run, |_, _| (Vec::new(), ())).await?;
+    Dropping::end(ran.dropping).await;
     let planned_in = ran.prefill.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
     let keep = Keep { tenant, segments: ran.prefill.fresh, planned_in };

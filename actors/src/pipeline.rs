@@ -363,9 +363,10 @@ impl Pipeline {
     fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
-        if !fresh.is_empty() {
+        let dropping = sequence.dropping.take();
+        if !fresh.is_empty() || dropping.is_some() {
             let planned_in = sequence.prefill.plan.epoch.min(found_in);
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in });
+            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in }, dropping);
         }
         let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
         for index in &sequence.prefill.plan.missing_behind_root {
@@ -422,6 +423,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
     }
 }
 
+#[cfg(test)]
+mod draft_tests;
 #[cfg(test)]
 mod hijack_tests;
 #[cfg(test)]

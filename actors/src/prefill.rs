@@ -151,11 +151,11 @@ pub struct Prefill<B: Backend> {
     chunk: Option<Chunk<B>>,
     /// Chunks before the choosing layer, whose rows wait for the choice.
     parked: Vec<Chunk<B>>,
-    /// Chunks of chosen rows that go on behind `chunk`.
+    /// Chunks that go on behind `chunk`: of chosen rows, or of those that it waited for.
     following: VecDeque<Chunk<B>>,
     /// Rows that are computed instead of a load that failed.
     catch_up: Option<CatchUp<B>>,
-    /// The longest chunk that was asked for: chosen rows are cut by it.
+    /// The longest new chunk that was asked for: rows that go on together are cut by it.
     chunk_rows: usize,
     computing_ms: f64,
 }
@@ -263,10 +263,13 @@ impl<B: Backend> Prefill<B> {
         rows: usize,
         blocks: &'a [BlockId],
     ) -> Result<Rider<'a, B>, PrefillError> {
-        self.chunk_rows = self.chunk_rows.max(rows);
         let chunk = match self.chunk.take() {
+            // As long as it is, whatever was asked for.
             Some(chunk) => chunk,
-            None => self.embed(backend, rows.max(1))?,
+            None => {
+                self.chunk_rows = self.chunk_rows.max(rows);
+                self.embed(backend, rows.max(1))?
+            }
         };
         let end = chunk.places().slots.last().map_or(0, |slot| *slot as usize + 1);
         Ok(Rider { chunk, blocks, key_positions: &self.key_positions[..end], selector: Some(&mut self.walk) })
@@ -305,7 +308,8 @@ impl<B: Backend> Prefill<B> {
                 true => self.end_probe(),
                 false => {
                     self.parked.push(chunk);
-                    if self.embedded == self.rows.len() {
+                    self.chunk = self.following.pop_front();
+                    if self.chunk.is_none() && self.embedded == self.rows.len() {
                         self.choose(backend);
                     }
                 }

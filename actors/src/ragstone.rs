@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ragstone_kernels::chat::Date;
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::grammar::GrammarSpec;
@@ -218,6 +219,17 @@ impl Ragstone {
     /// How the model writes calls of tools; `None` where its chat template knows none.
     pub fn call_form(&self) -> Option<CallForm> {
         self.inner.pipeline.assembler.call_form()
+    }
+
+    /// What tells one chat template from others; `None`: the model has none.
+    pub fn chat_template(&self) -> Option<String> {
+        self.inner.pipeline.assembler.chat_template().map(|(identity, _)| identity)
+    }
+
+    /// The date, where the chat template may write it into prompts.
+    pub fn date_in_prompts(&self) -> Option<Date> {
+        let (_, may_tell_date) = self.inner.pipeline.assembler.chat_template()?;
+        may_tell_date.then(|| self.inner.pipeline.today())
     }
 
     /// Answers a question, once. Returns when its first token is there.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -21,7 +22,7 @@ use crate::worker::Supervised;
 /// How often a prompt is planned again because another one broke a pass that they shared.
 const MOST_DISTURBANCES: usize = 3;
 
-/// How long a prompt waits until entries that could not be loaded are dropped: long for a disk that works.
+/// How long whoever is to find them no more waits until entries that could not be loaded are dropped: long for a disk that works.
 const DROP_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Runs prompts. Cheap to clone.
@@ -65,6 +66,8 @@ pub(crate) struct Ran<T> {
     pub look_up_ms: f64,
     pub plan_ms: f64,
     pub late_misses: u32,
+    /// What was computed in the place of entries that are being dropped is filed behind that.
+    pub dropping: Option<Dropping>,
     /// What is predicted if a tier had nothing, where that was asked.
     pub without: Vec<Without>,
 }
@@ -113,8 +116,9 @@ impl Runner {
                 Ok(mut prefill) => {
                     let failed = std::mem::take(&mut prefill.late_misses);
                     late_misses += failed.len() as u32;
-                    self.drop_failed(failed).await;
-                    return Ok(Ran { prefill, outputs, look_up_ms, plan_ms, late_misses, without });
+                    // The answer goes on meanwhile.
+                    let dropping = self.drop_failed(failed);
+                    return Ok(Ran { prefill, outputs, look_up_ms, plan_ms, late_misses, dropping, without });
                 }
                 Err(PrefillError::Failed(error)) => return Err(error),
                 Err(PrefillError::DeviceMiss) => on_device = false,
@@ -132,35 +136,50 @@ impl Runner {
                 }
                 Err(PrefillError::LateMiss(failed)) => {
                     late_misses += 1;
-                    self.drop_failed(vec![failed]).await;
+                    Dropping::end(self.drop_failed(vec![failed])).await;
                 }
                 Err(PrefillError::Overdue(failed)) => {
                     late_misses += 1;
                     options.reuse = ReuseMode::Off;
-                    self.drop_failed(failed.into_iter().collect()).await;
+                    Dropping::end(self.drop_failed(failed.into_iter().collect())).await;
                 }
             }
         }
         Err(Error::new(ErrorKind::Internal, "stored KV kept failing while it was loaded; run `ragstone cache status`"))
     }
 
-    /// Drops entries that could not be loaded.
-    async fn drop_failed(&self, failed: Vec<FailedLoad>) {
+    /// Begins to drop entries that could not be loaded.
+    fn drop_failed(&self, failed: Vec<FailedLoad>) -> Option<Dropping> {
         if failed.is_empty() {
-            return;
+            return None;
         }
         let store = self.store.clone();
-        let dropped = tokio::task::spawn_blocking(move || {
+        Some(Dropping(tokio::task::spawn_blocking(move || {
             for FailedLoad { id, tier, precision, error } in failed {
                 tracing::warn!(key = %id.key, %tier, %error, "stored KV could not be loaded; it is dropped and recomputed");
                 store.late_miss_of(&id, tier, precision, error.kind());
             }
-        });
-        // A tier that hangs must not hang the prompt, too; it is removed all the same once the tier goes on.
+        })))
+    }
+}
+
+/// Entries that are being dropped; they are, whoever waits for it.
+pub(crate) struct Dropping(JoinHandle<()>);
+
+impl Dropping {
+    /// Waits until they are. A tier that hangs must not hang others: they are removed all the same once it goes on.
+    pub(crate) async fn end(dropping: Option<Self>) {
+        let Some(Self(dropped)) = dropping else { return };
         match tokio::time::timeout(DROP_PATIENCE, dropped).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::error!(%error, "dropping bad entries failed"),
-            Err(_) => tracing::warn!("a tier does not answer; the prompt goes on without it"),
+            Err(_) => tracing::warn!("a tier does not answer; what follows does not wait for it"),
         }
+    }
+
+    /// Whether they are.
+    #[cfg(test)]
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.is_finished()
     }
 }

@@ -38,7 +38,7 @@ impl Pipeline {
                 let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
                 let (keep, is_broken) = (Keep { tenant: tenant.clone(), segments, planned_in }, is_broken.clone());
                 let broke = move || is_broken.store(true, Ordering::Relaxed);
-                pipeline.background.keep_or(&pipeline.evictor, keep, broke);
+                pipeline.background.keep_or(&pipeline.evictor, keep, None, broke);
             }
             Some(key)
         }))

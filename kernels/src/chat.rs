@@ -176,6 +176,12 @@ impl ChatTemplate {
         self.environment.get_template(TEMPLATE).is_ok_and(|template| template.source().contains("strftime_now"))
     }
 
+    /// Its text and the special tokens that it is rendered with: prompts of two templates that have the same are the same.
+    pub fn identity(&self) -> String {
+        let template = self.environment.get_template(TEMPLATE);
+        format!("{:?} {}", self.tokens, template.as_ref().map_or("", |template| template.source()))
+    }
+
     fn try_render(
         &self,
         messages: &[ChatMessage],

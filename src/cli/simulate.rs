@@ -29,10 +29,10 @@ pub struct Args {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     family: Vec<String>,
     /// What a family is drawn with
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "workload")]
     seed: u64,
     /// Requests of a family
-    #[arg(long, value_name = "N", default_value_t = FAMILY_REQUESTS)]
+    #[arg(long, value_name = "N", default_value_t = FAMILY_REQUESTS, conflicts_with = "workload")]
     requests: usize,
     /// Policies to compare
     #[arg(
@@ -48,11 +48,17 @@ pub struct Args {
     /// Size of a device tier before it, in percent of the working set
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
     device: f64,
-    /// Prefill times measured on another machine, in JSON [default: Qwen2.5-0.5B's shape on two CPU cores]
+    /// Prefill times measured on another machine, in JSON; --service wants its `layers`, too, and takes its `place_us_per_byte` and
+    /// `look_us_per_weight` [default: Qwen2.5-0.5B's shape on two CPU cores]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Nodes of the tree beyond which those that no tier holds are forgotten
-    #[arg(long, value_name = "N", default_value_t = 1 << 18)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1 << 18,
+        conflicts_with_all = ["service", "disk", "bucket", "blend", "read", "keep_all"]
+    )]
     max_nodes: usize,
     #[command(flatten)]
     node: Node,
@@ -133,6 +139,10 @@ fn simulate(args: &Args) -> Result<Simulated> {
     let progress = Progress::new("simulating requests", Unit::Items);
     let note = |done: usize, total: usize| progress.set(done as u64, total as u64);
     if args.node.service {
+        if let (Some(path), None) = (&args.profile, grid.layers()) {
+            return Err(in_file(path, "it lacks `layers`, the model's number of them, which --service reckons with"));
+        }
+        args.node.check()?;
         let costs = args.node.costs(&grid)?;
         let comparison = args.node.comparison(&args.policy, &args.capacity, args.device);
         let replay = |(family, workload): (_, Workload)| -> Result<_> {
@@ -237,6 +247,8 @@ fn rates(of: &FamilyReport<Report>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]
@@ -245,6 +257,80 @@ mod tests {
         for bad in ["", "%", "x", "-1%", "101%", "NaN", "inf"] {
             assert!(percent(bad).is_err(), "{bad}");
         }
+    }
+
+    #[derive(Debug, clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn line(words: &str) -> Result<Args, clap::Error> {
+        Line::try_parse_from(std::iter::once("simulate").chain(words.split_whitespace())).map(|line| line.args)
+    }
+
+    #[test]
+    fn a_flag_that_would_do_nothing_is_refused() {
+        for good in [
+            "trace.jsonl",
+            "trace.jsonl --max-nodes 9",
+            "--family all --seed 2 --requests 9",
+            "trace.jsonl --service --disk 50% --bucket --read object=200,0.1 --blend 15% --layer 3 --keep-all",
+        ] {
+            assert!(line(good).is_ok(), "{good}");
+        }
+        for (bad, flag) in [
+            ("trace.jsonl --service --max-nodes 9", "--max-nodes"),
+            ("trace.jsonl --max-nodes 9 --disk 50%", "--max-nodes"),
+            ("trace.jsonl --seed 2", "TRACE|WORKLOAD"),
+            ("trace.jsonl --requests 9", "TRACE|WORKLOAD"),
+            ("trace.jsonl --disk 50%", "--service"),
+            ("trace.jsonl --bucket", "--service"),
+            ("trace.jsonl --read disk=1,1", "--service"),
+            ("trace.jsonl --keep-all", "--service"),
+            ("trace.jsonl --blend 15%", "--service"),
+            ("trace.jsonl --service --layer 3", "--blend"),
+        ] {
+            let refused = line(bad).expect_err(bad).to_string();
+            assert!(refused.contains(flag), "{bad}: {refused}");
+        }
+        for (bad, words) in [
+            ("trace.jsonl --service --read object=200,0.1", "--bucket"),
+            ("trace.jsonl --service --disk 0% --read disk=1,1", "--disk 0%"),
+        ] {
+            let refused = line(bad).expect("a line").node.check().expect_err(bad).to_string();
+            assert!(refused.contains(words), "{bad}: {refused}");
+        }
+    }
+
+    /// What a profile says of its model is what the node has.
+    #[test]
+    fn a_profile_brings_its_layers_and_what_placing_takes() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let profile = |more: &str| {
+            let path = folder.path().join("profile.json");
+            let text = format!(
+                r#"{{"source": "x", "kv_bytes_per_token": 2{more}, "cached_tokens": [0], "new_tokens": [1], "time_us": [[7]]}}"#
+            );
+            std::fs::write(&path, text).expect("written");
+            path
+        };
+        let costs = |path: &Path| {
+            let args = line("trace.jsonl --service").expect("a line");
+            let grid = CostGrid::from_json(&read(path).expect("read")).expect("a grid");
+            args.node.costs(&grid).expect("costs").prefill
+        };
+        let default = costs(&profile(r#", "layers": 80"#));
+        assert_eq!((default.layers, default.place_us_per_byte), (80, 1e-3));
+        let own = costs(&profile(r#", "layers": 8, "place_us_per_byte": 0.5, "look_us_per_weight": 0.25"#));
+        assert_eq!((own.layers, own.place_us_per_byte, own.look_us_per_weight), (8, 0.5, 0.25));
+        assert_eq!(own.layer_us(0.0, 1.0), 7.0 / 8.0);
+        let trace = folder.path().join("trace.jsonl");
+        std::fs::write(&trace, r#"{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}"#)
+            .expect("written");
+        let words = format!("{} --service --profile {}", trace.display(), profile("").display());
+        let Err(refused) = simulate(&line(&words).expect("a line")) else { panic!("it says no layers") };
+        assert!(refused.to_string().contains("profile.json") && refused.to_string().contains("`layers`"), "{refused}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What an evaluation has measured so far, in a file, so that one that was interrupted goes on where it was.
 //!
 //! ```text
-//! {"ragstone": "0.1.0", "dataset": "…", "model": "…", "settings": "…", "max_tokens": 32, "seed": 1, "map_prompt": "…"}
+//! {"ragstone": "0.1.0", "build": "…", "dataset": "…", "model": "…", "chat_template": "…", "settings": "…", "kernels": "avx2",
+//!  "threads": 8, "date": null, "max_tokens": 32, "seed": 1, "map_prompt": "…"}   (one line)
 //! {"item": 0, "variant": {"mode": "full", …}, "answer": "…", "ttft_ms": 21.3, "tokens": {…}}
 //! {"item": 4, "left_out": "the prompt has …"}
 //! ```
@@ -26,12 +27,27 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Bound {
     /// The program's version.
     pub ragstone: String,
+    /// Digest of the program itself: two builds of a version need not answer alike.
+    #[serde(default)]
+    pub build: String,
     /// Digest of the data set's file.
     pub dataset: String,
     /// The model's fingerprint.
     pub model: String,
+    /// Digest of the chat template; empty where the model has none.
+    #[serde(default)]
+    pub chat_template: String,
     /// Digest of the settings.
     pub settings: String,
+    /// The kernels that compute, on whose bits answers depend.
+    #[serde(default)]
+    pub kernels: String,
+    /// Compute threads, on which times to the first token depend.
+    #[serde(default)]
+    pub threads: usize,
+    /// The date, where prompts tell it.
+    #[serde(default)]
+    pub date: Option<String>,
     /// The longest answer.
     pub max_tokens: usize,
     /// Of the rule `random`.
@@ -168,9 +184,14 @@ impl Journal {
 fn check(found: &Bound, wanted: &Bound, path: &Path) -> Result<()> {
     let differs = [
         ("the program's version", found.ragstone != wanted.ragstone),
+        ("the program's build", found.build != wanted.build),
         ("the data set", found.dataset != wanted.dataset),
         ("the model", found.model != wanted.model),
+        ("the chat template", found.chat_template != wanted.chat_template),
         ("the settings", found.settings != wanted.settings),
+        ("the kernels", found.kernels != wanted.kernels),
+        ("the compute threads", found.threads != wanted.threads),
+        ("the date that prompts tell", found.date != wanted.date),
         ("--max-tokens", found.max_tokens != wanted.max_tokens),
         ("--seed", found.seed != wanted.seed),
         ("--map-prompt", found.map_prompt != wanted.map_prompt),
@@ -195,9 +216,14 @@ mod tests {
     fn bound() -> Bound {
         Bound {
             ragstone: "1".into(),
+            build: "b".into(),
             dataset: "d".into(),
             model: "m".into(),
+            chat_template: "c".into(),
             settings: "s".into(),
+            kernels: "avx2".into(),
+            threads: 2,
+            date: None,
             max_tokens: 8,
             seed: 1,
             map_prompt: "{question}".into(),
@@ -264,12 +290,23 @@ mod tests {
             (Bound { max_tokens: 9, ..bound() }, "--max-tokens"),
             (Bound { ragstone: "2".into(), ..bound() }, "version"),
             (Bound { map_prompt: String::new(), ..bound() }, "--map-prompt"),
+            (Bound { build: "c".into(), ..bound() }, "the program's build;"),
+            (Bound { chat_template: String::new(), ..bound() }, "the chat template;"),
+            (Bound { kernels: "amx".into(), threads: 4, ..bound() }, "the kernels, the compute threads;"),
+            (Bound { date: Some("2026-11-23".into()), ..bound() }, "the date that prompts tell;"),
         ] {
             let refused = Journal::open(&path, &other).expect_err("another run");
             assert_eq!(refused.kind(), ErrorKind::Incompatible);
             assert!(refused.to_string().contains(words), "{refused}");
         }
         let before = std::fs::read(&path).expect("bytes");
+        // One of a version that noted less.
+        let less =
+            r#"{"ragstone":"1","dataset":"d","model":"m","settings":"s","max_tokens":8,"seed":1,"map_prompt":""}"#;
+        std::fs::write(&path, format!("{less}\n")).expect("written");
+        let refused = Journal::open(&path, &bound()).expect_err("it may be another run's");
+        assert_eq!(refused.kind(), ErrorKind::Incompatible);
+        assert!(refused.to_string().contains("the program's build, the chat template, the kernels"), "{refused}");
         for (bytes, words) in [
             (&b"hello\n"[..], "line 1: not the journal"),
             (&[&before[..], b"{\"item\": 1}\n"].concat(), "line 2: damaged"),

@@ -37,6 +37,22 @@ async fn a_second_round_finds_what_the_first_cannot() {
     assert_eq!((rounds.len(), &rounds[0]["query"], &rounds[1]["query"]), (3, &json!(QUESTION), &json!("Jomi Jorrud")));
     assert_eq!((&rounds[1]["passages"], &rounds[2]["passages"]), (&json!([2]), &json!([])));
     assert!(rounds[1]["cached_tokens"].as_u64() > Some(0));
+    // A round says in words what is searched for next; the answer has the form that is asked for.
+    let schema = json!({
+        "type": "object",
+        "properties": { "chair": { "type": "string", "maxLength": 12 } },
+        "required": ["chair"],
+        "additionalProperties": false
+    });
+    let mut formed = asked(json!({ "rounds": 3, "round_tokens": 8, "speculate": false }));
+    formed["max_tokens"] = json!(60);
+    formed["response_format"] = json!({ "type": "json_schema", "json_schema": { "name": "chair", "schema": schema } });
+    let formed = service.ask(CHAT, &formed).await;
+    assert_eq!(titles(&formed["ragstone"]["citations"]), ["Bornix Brewery", "Jomi Jorrud"]);
+    assert_eq!(formed["ragstone"]["report"]["rounds"][1]["query"], "Jomi Jorrud");
+    let content = formed["choices"][0]["message"]["content"].as_str().unwrap();
+    let answer: Value = serde_json::from_str(content).unwrap_or_else(|error| panic!("{error}: {formed}"));
+    assert!(answer["chair"].is_string() && answer.as_object().unwrap().len() == 1, "{answer}");
     for (field, value) in
         [("rounds", json!(0)), ("rounds", json!(9)), ("round_tokens", json!(0)), ("rounds", json!("two"))]
     {

@@ -261,7 +261,7 @@ impl<B: Backend> Device<B> {
         if parts.is_empty() && lacks_blocks {
             // Blocks that were counted as free were not: what waiting prompts found is in the way of everybody.
             self.tier.clear();
-            self.let_go(|_| true);
+            self.let_go(Sequence::is_speculative);
         }
         if self.careful > 0 {
             self.careful -= 1;

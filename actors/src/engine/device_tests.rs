@@ -23,9 +23,11 @@ use super::*;
 use crate::background::{Background, Workers};
 use crate::eviction::{Evictor, Keep};
 use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
-use crate::runner::Runner;
+use crate::runner::{Dropping, Run, Runner};
+use crate::stream::deadline_after;
 use crate::worker::{Service, Supervised};
 
+mod background;
 mod speculation;
 
 const TENANT: &str = "tests";
@@ -154,6 +156,17 @@ impl Bench {
         hold: Option<Hold>,
     ) -> (Reply, mpsc::Receiver<Decoded>) {
         let urgency = if hold.is_some() { Urgency::Speculative } else { Urgency::Answer };
+        self.submit_as(segments, fused, more, hold, urgency)
+    }
+
+    fn submit_as(
+        &self,
+        segments: &[Segment],
+        fused: Fused,
+        more: usize,
+        hold: Option<Hold>,
+        urgency: Urgency,
+    ) -> (Reply, mpsc::Receiver<Decoded>) {
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
         let (output, decoded) = mpsc::channel(more + 1);
         let params = SamplingParams { max_tokens: more, logprobs: Some(20), ..SamplingParams::default() };
@@ -227,6 +240,20 @@ impl Bench {
     fn status(&self) -> DeviceStatus {
         self.settle();
         self.engine.status()
+    }
+
+    /// What runs prompts, and files what is fresh.
+    fn workers(&self) -> Workers {
+        let runtime = self.runtime.handle().clone();
+        let (store, device, engine) = (self.store.clone(), self.tier.clone(), self.engine.clone());
+        let (layout, to_evict, to_fuse, evicting) =
+            (self.model.kv_layout(), store.clone(), store.clone(), runtime.clone());
+        let fuse = move || Fusor::new(to_fuse.clone(), device.clone(), runtime.clone(), ReadAhead::default());
+        let evict = move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() };
+        let fusor = Supervised::start(4, fuse);
+        let prefiller = Supervised::start(4, move || Prefiller { engine: engine.clone() });
+        let evictor = Supervised::start(4, evict);
+        Workers { runner: Runner { fusor, prefiller, store }, evictor }
     }
 
     fn key(&self, segments: &[Segment], index: usize) -> KvKey {
@@ -409,16 +436,7 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
         bench.ask(segments, ReuseMode::ExactOnly);
     }
     let bits = bench.cold(&hot);
-    let runtime = bench.runtime.handle().clone();
-    let (store, device, engine) = (bench.store.clone(), bench.tier.clone(), bench.engine.clone());
-    let (layout, to_evict, to_fuse) = (bench.model.kv_layout(), store.clone(), store.clone());
-    let (evicting, fusing) = (runtime.clone(), runtime.clone());
-    let fusor =
-        Supervised::start(4, move || Fusor::new(to_fuse.clone(), device.clone(), fusing.clone(), ReadAhead::default()));
-    let prefiller = Supervised::start(4, move || Prefiller { engine: engine.clone() });
-    let evictor = Supervised::start(4, move || Evictor { store: to_evict.clone(), layout, runtime: evicting.clone() });
-    let workers = Workers { runner: Runner { fusor, prefiller, store }, evictor };
-    let background = Background::start(workers, runtime);
+    let background = Background::start(bench.workers(), bench.runtime.handle().clone());
     let (tell, told) = std::sync::mpsc::channel();
     let env = bench.store.env().clone();
     bench.engine.when_lost(Arc::new(move |paths| {
@@ -441,6 +459,48 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
     assert_eq!((letters(&asked.plan).as_str(), again), ("DDDC", bits));
     assert_eq!(letters(&bench.ask(&cold, ReuseMode::ExactOnly).1.plan), "DHC");
     drop(background);
+    bench.close();
+}
+
+/// What could not be read is deleted on a disk that hangs; the answer has come by then.
+#[test]
+fn an_answer_does_not_wait_for_entries_that_are_dropped() {
+    let bench = Bench::with(64, false);
+    let segments = [root(9), passage(2, 33), question(11)];
+    let (bits, _) = bench.ask(&segments, ReuseMode::ExactOnly);
+    assert!(bench.store.drain(Duration::from_secs(60)));
+    for (index, segment) in segments[..2].iter().enumerate() {
+        let id = bench.store.id(&bench.key(&segments, index), &segment.tokens);
+        bench.store.evict(&id, Tier::Host).expect("evicted");
+    }
+    let env = bench.store.env().clone();
+    let unavailable = FailMode::Error(ragstone_storage::ErrorKind::Unavailable);
+    env.set_fail_point("disk.read_frame", unavailable, 1);
+    env.set_fail_point("disk.delete", FailMode::Hang, 1);
+    let run = Run {
+        segments: segments.clone().into(),
+        caller: Caller::default(),
+        tenant: TENANT.into(),
+        options: PlanOptions::fixed(0.0, ReuseMode::ExactOnly),
+        selection: Selection::default(),
+        found_in: bench.store.epoch(),
+        urgency: Urgency::Answer,
+        deadline: deadline_after(Duration::from_secs(60)),
+        explain: false,
+        hold: None,
+    };
+    let workers = bench.workers();
+    let ran = bench.runtime.block_on(workers.runner.run(&run, |_, _| (Vec::new(), ())));
+    let ran = ran.unwrap_or_else(|error| panic!("{error}"));
+    let dropping = ran.dropping.expect("entries failed");
+    assert!(!dropping.is_over(), "the disk hangs");
+    assert_eq!((ran.late_misses, ran.prefill.account.computed), (2, 53));
+    env.set_fail_point("disk.delete", FailMode::Off, 1);
+    bench.runtime.block_on(Dropping::end(Some(dropping)));
+    env.set_fail_point("disk.read_frame", FailMode::Off, 1);
+    let (again, asked) = bench.ask(&segments, ReuseMode::ExactOnly);
+    assert_eq!((letters(&asked.plan).as_str(), again), ("CCC", bits), "they are gone");
+    drop(workers);
     bench.close();
 }
 

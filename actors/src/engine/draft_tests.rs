@@ -155,3 +155,36 @@ fn whoever_leaves_in_the_middle_of_a_draft_leaves_no_block() {
         wait_for_blocks(&engine, 32);
     }
 }
+
+/// Prompts that are prefilled in chunks while others draft: both are what they are alone.
+#[test]
+fn prefills_beside_drafts_change_nothing_and_are_not_changed() {
+    let drafting: Vec<Case> = (0..2).map(|seed| case(seed, 100, ways()[0].clone())).collect();
+    let begun: Vec<Case> = (0..4)
+        .map(|seed| Case { prompt: (10 + seed, 90 + seed), ..case(seed, 20, ways()[seed as usize % 3].clone()) })
+        .collect();
+    let (expected_drafting, expected_begun) = (expected(&drafting), expected(&begun));
+    let (engine, lookup) = (start(64, &env()), lookup());
+    let mut running: Vec<_> = drafting.iter().map(|case| submit(&engine, case, &lookup).remove(0)).collect();
+    let mut said = vec![Vec::new(); running.len()];
+    // One prompt after the other, each while the answers go on.
+    let mut beside = Vec::new();
+    for case in &begun {
+        for (running, said) in running.iter_mut().zip(&mut said) {
+            (0..8).for_each(|_| match running.blocking_recv() {
+                Some(Decoded::Token(sampled)) => said.push(sampled),
+                other => panic!("{other:?}"),
+            });
+        }
+        beside.push(submit(&engine, case, &lookup).remove(0));
+    }
+    for ((running, said), expected) in running.into_iter().zip(said).zip(expected_drafting) {
+        let (rest, reason) = drain(running);
+        assert_eq!(([said, rest].concat(), reason), expected[0]);
+    }
+    for (beside, expected) in beside.into_iter().zip(expected_begun) {
+        assert_eq!(drain(beside), expected[0]);
+    }
+    assert!(lookup.counts.get().1 > 0);
+    wait_for_blocks(&engine, 64);
+}

@@ -200,6 +200,18 @@ pub(super) fn allot(decoding: usize, wishes: &[Wish], step_ms: impl Fn(usize) ->
     given
 }
 
+/// Rows of the step that would be made, were each row as cheap as it may be, where fewer tokens are `given` than that has: then what
+/// longer steps are thought to take is in the way, and not how seldom drafts are right.
+pub(super) fn priced_out(
+    decoding: usize,
+    wishes: &[Wish],
+    given: usize,
+    least_ms: impl Fn(usize) -> Option<f64>,
+) -> Option<usize> {
+    let could: usize = allot(decoding, wishes, least_ms).iter().sum();
+    (could > given).then_some(decoding + could)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,5 +300,20 @@ mod tests {
         );
         assert_eq!(allot(1, &[wish(3, 0.5)], |_| None), [0], "not before a step without was seen");
         assert_eq!(allot(4, &[], flat), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn what_longer_steps_take_is_doubted_where_it_is_what_keeps_drafts_short() {
+        // A row beside the first may take 1 ms of 10, and is thought to take 10.
+        let may = |rows: usize| Some(10.0 + rows as f64);
+        let thought = |rows: usize| Some(10.0 + 10.0 * rows as f64);
+        let given = |wish| allot(1, &[wish], thought).iter().sum::<usize>();
+        assert_eq!(given(wish(7, 0.9)), 0);
+        assert_eq!(priced_out(1, &[wish(7, 0.9)], 0, may), Some(8), "at that price it had all");
+        assert_eq!(given(wish(7, 0.05)), 0);
+        assert_eq!(priced_out(1, &[wish(7, 0.05)], 0, may), None, "it is seldom right, whatever rows cost");
+        assert_eq!(priced_out(1, &[wish(7, 0.9)], 7, may), None, "it has all");
+        let some = priced_out(2, &[wish(7, 0.5), wish(7, 0.01)], 0, may);
+        assert!(some.is_some_and(|rows| (3..9).contains(&rows)), "as far as it is worth it: {some:?}");
     }
 }

@@ -16,6 +16,7 @@ use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::device::DeviceOptions;
 
 use super::device_tests::{Bench, letters, passage, question, root};
+use super::draft_tests::lookup;
 use super::tests::{alone, env, job, model, options};
 use super::*;
 
@@ -157,7 +158,7 @@ impl Backend for Losing {
 }
 
 /// How each of some answers ended: whole, or told that it is to be asked again.
-fn answers(engine: &Engine, env: &Env, asked: &[(u32, u32, usize)]) -> Vec<bool> {
+fn answers(engine: &Engine, env: &Env, asked: &[(u32, u32, usize)], lookup: &Lookup) -> Vec<bool> {
     // All are there before the first pass.
     env.set_fail_point("engine.device", FailMode::Hang, 1);
     let begun: Vec<_> = asked
@@ -166,6 +167,7 @@ fn answers(engine: &Engine, env: &Env, asked: &[(u32, u32, usize)]) -> Vec<bool>
             let (mut group, reply, first) = job(*seed, *length, *more);
             let (other, _reply, second) = job(*seed, *length, *more);
             group.decode.extend(other.decode);
+            group.decode.iter_mut().for_each(|decode| decode.lookup = lookup.clone());
             engine.submit(group, Urgency::Answer).expect("queued");
             (reply, [first, second])
         })
@@ -206,19 +208,20 @@ fn answers(engine: &Engine, env: &Env, asked: &[(u32, u32, usize)]) -> Vec<bool>
 fn a_device_that_is_lost_at_anything_costs_what_was_on_it_and_no_more() {
     // Ten blocks are too few for three prompts with two answers each: they go out and come back.
     let asked = [(1, 20, 40), (2, 25, 40), (3, 30, 40)];
+    let none = Lookup::default();
     for what in [Asked::Embed, Asked::Place, Asked::CopyBlock, Asked::ReadBlock, Asked::WriteBlock] {
-        for times in [0, 1, 2] {
+        for (times, lookup) in [(0, &none), (1, &none), (2, &none), (0, &lookup()), (2, &lookup())] {
             let backend = Arc::new(Losing { model: model(), lost_at: Mutex::new(Some((what, times))) });
             let block_bytes = Backend::kv_layout(&*backend).block_bytes();
             let device = DeviceOptions { blocks: 10, block_bytes, policy: PolicyKind::HitDensity, cache: true };
             let tier = DeviceTier::new(device).expect("a tier");
             let env = env();
             let engine = Engine::start(backend.clone(), tier, options(8), env.clone()).expect("started");
-            let before = answers(&engine, &env, &asked);
+            let before = answers(&engine, &env, &asked, lookup);
             assert!(backend.lost_at.lock().unwrap().is_none(), "{what:?} was not asked {times} times");
             // What was to come back when it was lost still has its bytes, and may have been alone.
             assert!(what == Asked::WriteBlock || before.iter().any(|whole| !whole), "{what:?}: nobody noticed");
-            let after = answers(&engine, &env, &asked);
+            let after = answers(&engine, &env, &asked, lookup);
             assert!(after.iter().all(|whole| *whole), "{what:?}: it goes on: {after:?}");
             drop(engine);
         }
@@ -248,4 +251,49 @@ fn a_device_that_is_lost_while_stored_kv_is_placed_or_compared_is_planned_again(
         drop(backend);
         bench.close();
     }
+}
+
+/// Wherever in a draft's verification the device is lost: what goes on is handed what the reader has, no more and no less.
+#[test]
+fn what_goes_on_after_a_loss_within_a_draft_is_what_was_said() {
+    let (seed, length, more) = (1, 20, 100);
+    let whole = alone(seed, length, more);
+    let drafts = lookup();
+    let mut said = Vec::new();
+    for times in (0..120).step_by(7) {
+        let backend = Arc::new(Losing { model: model(), lost_at: Mutex::new(Some((Asked::Place, times))) });
+        let block_bytes = Backend::kv_layout(&*backend).block_bytes();
+        let device = DeviceOptions { blocks: 32, block_bytes, policy: PolicyKind::HitDensity, cache: true };
+        let tier = DeviceTier::new(device).expect("a tier");
+        let engine = Engine::start(backend.clone(), tier, options(8), env()).expect("started");
+        let (mut one, reply, mut decoded) = job(seed, length, more);
+        let (tell, told) = std::sync::mpsc::channel();
+        // The sender of tokens goes with it: then the reader has them all.
+        let resume = move |spec: DecodeSpec, generated, why| drop(tell.send((spec.max_tokens, generated, why)));
+        let resume: Resume = Arc::new(resume);
+        for decode in &mut one.decode {
+            (decode.lookup, decode.resume) = (drafts.clone(), Some(resume.clone()));
+        }
+        drop(resume);
+        engine.submit(one, Urgency::Answer).expect("queued");
+        let began = reply.blocking_recv().expect("answered").is_ok();
+        let mut ids = Vec::new();
+        while let Some(item) = decoded.blocking_recv() {
+            match item {
+                Decoded::Token(sampled) => ids.push(sampled.id),
+                Decoded::End(_) => break,
+                Decoded::Failed(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(ids, whole[..ids.len()], "{times}");
+        if began && ids.len() < more {
+            let (left, generated, why) = told.recv().expect("it is handed on");
+            assert_eq!((left, why), (more - ids.len(), Interruption::Broken), "{times}");
+            assert_eq!(generated, ids, "{times}");
+            said.push(ids.len());
+        }
+        drop(engine);
+    }
+    let (drafted, accepted) = drafts.counts.get();
+    assert!(said.len() > 4 && accepted > 10 && drafted > accepted, "{said:?} {drafted} {accepted}");
 }

@@ -194,7 +194,7 @@ pub enum Urgency {
     /// as nobody needs them, leaves nothing on the device, and waits behind its last token until it is released; then it is an
     /// [`Urgency::Answer`] (RAGCache, section 5.3).
     Speculative,
-    /// Useful later.
+    /// Useful later. Where an answer needs its blocks it ends, and is planned again.
     Background,
 }
 

@@ -12,6 +12,9 @@ const LEAST_STRETCH: f64 = 1.8;
 const LARGEST_SHARE: f64 = 1.4;
 /// What is left, after a step that was kept short for others, of what the longer one is thought to take: half of it after seven hundred.
 const FORGETTING: f64 = 0.999;
+/// The same of a step that was kept short because drafts seemed too dear: half of it after two thousand. One that is tried again costs
+/// every answer in it.
+const FORGETTING_DRAFTS: f64 = 0.9997;
 /// The weight of a new measurement.
 const LEARNING: f64 = 0.2;
 /// Its weight where decoding alone took longer than was known: what is stored meanwhile makes a step slow, and longer ones should
@@ -74,7 +77,7 @@ impl Pace {
 
     /// A step was kept to `most` rows of each caller: the longer one is not seen, so that what is thought of it fades until it is tried again.
     pub(super) fn doubt(&mut self, callers: &[usize], most: usize) {
-        self.doubt_rows(capped(callers, most.saturating_mul(2)));
+        self.fade(capped(callers, most.saturating_mul(2)), FORGETTING);
     }
 
     /// What a step of `decoding` rows is predicted to take with `drafts` more, which are a decode's rows too; beside prefills, where the
@@ -86,10 +89,20 @@ impl Pace {
         Some(LEAST_STRETCH * alone + (row * drafts as f64).max(longer - alone))
     }
 
-    /// Steps of so many rows are thought to take too long to be made: what is thought of them fades until one is tried again.
-    pub(super) fn doubt_rows(&mut self, rows: usize) {
+    /// As [`drafting_ms`](Self::drafting_ms), if rows beside a decode's cost no more than a prefill's, as they may.
+    pub(super) fn least_drafting_ms(&self, decoding: usize, drafts: usize, beside_prefills: bool) -> Option<f64> {
+        let alone = self.decoding_ms(decoding)? * if beside_prefills { LEAST_STRETCH } else { 1.0 };
+        Some(alone + self.row_ms.unwrap_or(0.0) * drafts as f64)
+    }
+
+    /// For what steps of so many rows, drafts among them, are thought to take none is made: that fades until one is tried again.
+    pub(super) fn doubt_drafts(&mut self, rows: usize) {
+        self.fade(rows, FORGETTING_DRAFTS);
+    }
+
+    fn fade(&mut self, rows: usize, factor: f64) {
         if let Some(longer) = &mut self.decode_ms[bucket(rows)] {
-            *longer *= FORGETTING;
+            *longer *= factor;
         }
     }
 
@@ -237,6 +250,21 @@ mod tests {
         assert!(pace.decoding_rows(&[1, 64]) >= 4, "it tries");
         pace.observe(4, 0, 14.0);
         assert_eq!(pace.decoding_rows(&[1, 64]), 4, "and knows again; what is longer is not forgotten");
+    }
+
+    #[test]
+    fn drafts_cost_what_steps_with_them_took_and_at_least_what_rows_do() {
+        let mut pace = Pace::default();
+        assert_eq!((pace.drafting_ms(1, 3, false), pace.least_drafting_ms(1, 3, false)), (None, None));
+        pace.observe(1, 0, 10.0);
+        pace.observe(4, 0, 30.0);
+        assert_eq!((pace.drafting_ms(1, 3, false), pace.least_drafting_ms(1, 3, false)), (Some(30.0), Some(10.0)));
+        pace.observe(1, 20, 30.0);
+        assert_eq!(pace.least_drafting_ms(1, 3, false), Some(13.0), "a row of a prefill takes 1 ms");
+        assert_eq!((pace.drafting_ms(1, 3, true), pace.least_drafting_ms(1, 3, true)), (Some(38.0), Some(21.0)));
+        (0..2310).for_each(|_| pace.doubt_drafts(4));
+        assert!((pace.drafting_ms(1, 3, false).unwrap() - 15.0).abs() < 0.1, "half of it");
+        assert_eq!(pace.drafting_ms(1, 0, false), Some(10.0));
     }
 
     #[test]

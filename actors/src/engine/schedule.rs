@@ -11,13 +11,17 @@
 //!   [`window`](Limits::window) times; whoever was and finds no room keeps its own caller, and those that have more, from beginning.
 //! - Speculative prompts have the rows of steps that no answer has a use for, and blocks that nobody needs: whoever does takes them
 //!   away at once (RAGCache, section 5.3).
-//! - Background work has the rows that nobody else wants, and a small share of its own.
+//! - Background work has the rows that nobody else wants, and a small share of its own. It keeps no answer waiting for blocks: where one
+//!   needs those that background work has, that ends, the last to come first, and is planned again.
 
+mod background;
 mod drafts;
+mod speculation;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use self::speculation::beside;
 use super::shares::{Owner, Served};
 use crate::turns::may_have_more;
 
@@ -35,7 +39,7 @@ pub(super) struct View {
     pub background: bool,
     /// Whether its request may turn out not to have this prompt.
     pub speculative: bool,
-    /// Answers that it has or will have: so many rows of every pass.
+    /// Answers that it has or will have, so many rows of every pass; one where only KV is wanted.
     pub tails: usize,
     /// Prompt tokens whose KV was there or is computed.
     pub cached: usize,
@@ -64,7 +68,7 @@ pub(super) enum Phase {
     /// So many tails advance by a token, and need so many blocks more. Drafts of so many tokens could be verified with them, which
     /// need so many more blocks.
     Decoding { rows: usize, more_blocks: usize, drafts: usize, draft_blocks: usize },
-    /// It is in host memory, and needs so many blocks to come back.
+    /// Its answers are in host memory, and need so many blocks to come back; background work ends instead.
     Swapped { blocks: usize },
 }
 
@@ -77,7 +81,7 @@ pub(super) struct Limits {
     pub background_rows: usize,
     /// Rows of a step that one caller's answers have.
     pub decoding_rows: usize,
-    /// Answers that have blocks at once.
+    /// Answers that have blocks at once; background work has the places that they leave.
     pub sequences: usize,
     /// Blocks that are free or can be.
     pub free_blocks: usize,
@@ -97,7 +101,7 @@ pub(super) struct Step {
     pub swap_out: Vec<u64>,
     /// Sequences that come back, the first first.
     pub swap_in: Vec<u64>,
-    /// Speculative ones that end, the last first: others need their blocks.
+    /// Speculative and background ones that end, of each the last first: others need their blocks.
     pub let_go: Vec<u64>,
 }
 
@@ -105,11 +109,15 @@ pub(super) struct Step {
 struct Room<'a> {
     /// Answers that may begin.
     places: usize,
+    /// As `places`, for background work, which takes none from answers.
+    background_places: usize,
     /// Answers that run or begin in this step, by caller; background work has none.
     tails: Vec<usize>,
     /// A caller whose prompt was overtaken often enough and finds no room, and the answers that it has: it and those that have
     /// more begin nothing.
     closed: Option<(usize, usize)>,
+    /// As `closed`, of background work among its own.
+    is_background_closed: bool,
     limits: Limits,
     /// A chunk under way that is longer has to wait.
     longest: usize,
@@ -123,22 +131,31 @@ impl Room<'_> {
         if self.closed.is_some_and(|(caller, tails)| view.background || view.owner.caller == caller || own > tails) {
             return false;
         }
-        // A group that is larger than what there is runs where nobody else does.
+        if view.background {
+            return !self.is_background_closed && view.tails <= self.background_places;
+        }
+        // A group that is larger than what there is runs where no other answer does.
         let fits = view.tails <= self.places || (own == 0 && self.places == self.limits.sequences);
-        fits && (view.background || may_have_more(own, self.places))
+        fits && may_have_more(own, self.places)
     }
 
     fn begin(&mut self, view: &View) {
-        self.places = self.places.saturating_sub(view.tails);
+        self.background_places = self.background_places.saturating_sub(view.tails);
         if !view.background {
+            self.places = self.places.saturating_sub(view.tails);
             self.tails[view.owner.caller] += view.tails;
         }
     }
 
-    /// One that was overtaken often enough keeps others from beginning until there is room for it.
+    /// One that was overtaken often enough keeps others from beginning until there is room for it; background work no answers.
     fn close(&mut self, view: &View) {
-        if view.overtaken >= self.limits.window && self.closed.is_none() {
-            self.closed = Some((view.owner.caller, self.tails[view.owner.caller]));
+        if view.overtaken < self.limits.window {
+            return;
+        }
+        if view.background {
+            self.is_background_closed = true;
+        } else {
+            self.closed.get_or_insert((view.owner.caller, self.tails[view.owner.caller]));
         }
     }
 }
@@ -159,28 +176,6 @@ pub(super) fn schedule(views: &[View], served: &Served, limits: Limits) -> Step 
         }
     }
     beside(&others, speculative, served, limits, false)
-}
-
-/// A step of `others` as if `speculative` ones, in the order they came, held nothing: then the last of these end until it is so, as far as it
-/// has to be. With `speculates` they have what rows are left, before background work has more than it is owed.
-fn beside(others: &[View], mut speculative: Vec<View>, served: &Served, limits: Limits, speculates: bool) -> Step {
-    let mut held: usize = speculative.iter().map(|view| view.blocks).sum();
-    let mut plan = Planning::new(others, limits.free_blocks + held);
-    plan.spares_rows = speculates;
-    let mut plan = plan.run(served, limits);
-    while held > plan.free
-        && let Some(last) = speculative.pop()
-    {
-        held -= last.blocks;
-        if last.blocks > 0 {
-            plan.step.let_go.push(last.id);
-        }
-    }
-    plan.free -= held;
-    if speculates {
-        plan.speculate(&speculative, limits);
-    }
-    plan.step
 }
 
 struct Planning<'a> {
@@ -207,35 +202,9 @@ impl<'a> Planning<'a> {
         if !self.spares_rows {
             self.unblock();
         }
-        self.step.swap_out = self.out.iter().rev().copied().collect();
+        let is_background = |id: &u64| self.views.iter().any(|view| view.id == *id && view.background);
+        (self.step.let_go, self.step.swap_out) = self.out.iter().rev().copied().partition(is_background);
         self
-    }
-
-    /// Gives what rows and blocks are left to speculative prompts, in the order they came.
-    fn speculate(&mut self, speculative: &[View], limits: Limits) {
-        let taken: usize = self.step.rows.iter().map(|(_, rows)| rows).sum();
-        let mut left = limits.rows.saturating_sub(taken);
-        let mut is_first = true;
-        let promised: usize = self.running().chain(speculative).map(|view| view.promised).sum();
-        for view in speculative {
-            let (rows, blocks, spared) = match view.phase {
-                Phase::Waiting { prompt_blocks } => {
-                    (view.to_compute.min(left), prompt_blocks, limits.watermark_blocks + promised)
-                }
-                Phase::Prefilling { chunk, more_blocks } => {
-                    (chunk.unwrap_or_else(|| view.to_compute.min(left)), more_blocks, 0)
-                }
-                _ => continue,
-            };
-            // A chunk under way is as long as it is.
-            let fits = rows > 0 && (rows <= left || (is_first && left > 0));
-            if fits && blocks + spared <= self.free {
-                left = left.saturating_sub(rows);
-                self.free -= blocks;
-                is_first = false;
-                self.step.rows.push((view.id, rows));
-            }
-        }
     }
 
     /// Those that have blocks and stay.
@@ -248,8 +217,10 @@ impl<'a> Planning<'a> {
     fn preempt(&mut self) -> Option<u64> {
         // Background work before answers, and who has nothing gives nothing.
         let order = |view: &&View| (view.background, view.id);
-        let View { id: last, blocks, .. } = *self.running().filter(|view| view.blocks > 0).max_by_key(order)?;
-        self.running().nth(1)?;
+        let View { id: last, blocks, background, .. } =
+            *self.running().filter(|view| view.blocks > 0).max_by_key(order)?;
+        // For background work that has nothing to give no answer leaves.
+        if background { self.running().nth(1) } else { self.answers().nth(1) }?;
         self.out.insert(last);
         self.free += blocks;
         Some(last)
@@ -282,39 +253,44 @@ impl<'a> Planning<'a> {
     }
 
     fn swap_in(&mut self, limits: Limits) {
-        if !self.out.is_empty() {
+        let views = self.views;
+        if views.iter().any(|view| !view.background && self.out.contains(&view.id)) {
             return;
         }
-        let mut swapped: Vec<(u64, usize)> = Vec::new();
-        for view in self.views {
+        let mut swapped: Vec<(&View, usize)> = Vec::new();
+        for view in views {
             if let Phase::Swapped { blocks } = view.phase {
-                swapped.push((view.id, blocks));
+                swapped.push((view, blocks));
             }
         }
-        swapped.sort_unstable();
+        swapped.sort_unstable_by_key(|(view, _)| view.id);
         // What the first of those who are here needs next is not given away: it would go out and in for ever.
-        let next = self.running().filter_map(|view| match view.phase {
+        let next = self.answers().filter_map(|view| match view.phase {
             Phase::Prefilling { more_blocks, .. } => Some((view.id, more_blocks)),
             _ => None,
         });
         let spared = limits.watermark_blocks.max(next.min().map_or(1, |(_, more)| more.max(1)));
-        let mut is_alone = self.running().next().is_none();
-        for (id, blocks) in swapped {
+        for (view, blocks) in swapped {
+            self.make_way(view, blocks, spared);
             // One that is alone comes back however little is left: only what waiting prompts found can be in its way.
+            let is_alone = self.step.swap_in.is_empty() && self.running().next().is_none();
             if blocks + spared > self.free && !is_alone {
                 return;
             }
             self.free = self.free.saturating_sub(blocks);
-            self.step.swap_in.push(id);
-            is_alone = false;
+            self.step.swap_in.push(view.id);
         }
     }
 
     fn prefill(&mut self, mut served: Served, limits: Limits) {
         let swapped = self.views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. }));
-        let tails = self.running().chain(swapped.clone()).map(|view| view.tails).sum();
-        let places = limits.sequences.saturating_sub(tails);
-        let may_begin = self.out.is_empty() && swapped.count() == self.step.swap_in.len();
+        let (mut answers, mut others) = (0, 0);
+        for view in self.running().chain(swapped) {
+            *(if view.background { &mut others } else { &mut answers }) += view.tails;
+        }
+        let places = limits.sequences.saturating_sub(answers);
+        let background_places = places.saturating_sub(others);
+        let may_begin = self.all_are_here();
         let is_candidate = |view: &&View| match view.phase {
             Phase::Waiting { .. } => may_begin,
             Phase::Prefilling { .. } => !self.out.contains(&view.id),
@@ -325,11 +301,19 @@ impl<'a> Planning<'a> {
         // What it is owed comes first, a part of the step at most; what it cannot use is not kept from others.
         let owed = limits.background_rows.min(limits.rows / BACKGROUND_PART);
         let mut tails = vec![0; served.callers.len()];
-        for view in self.running().filter(|view| !view.background) {
+        for view in self.answers() {
             tails[view.owner.caller] += view.tails;
         }
-        let mut room =
-            Room { places, tails, closed: None, limits, longest: limits.background_rows, served: &mut served };
+        let mut room = Room {
+            places,
+            background_places,
+            tails,
+            closed: None,
+            is_background_closed: false,
+            limits,
+            longest: limits.background_rows,
+            served: &mut served,
+        };
         let mut taken = self.fill(&background, owed, &mut room);
         room.longest = usize::MAX;
         taken += self.fill(&answers, limits.rows.saturating_sub(taken), &mut room);
@@ -345,23 +329,29 @@ impl<'a> Planning<'a> {
 
     /// Gives `budget` rows to the best of some prompts; how many it gave.
     fn fill(&mut self, candidates: &[&View], budget: usize, room: &mut Room<'_>) -> usize {
-        let is_left = |view: &&&View| !self.step.rows.iter().any(|(id, _)| *id == view.id);
+        let is_left =
+            |view: &&&View| !self.out.contains(&view.id) && !self.step.rows.iter().any(|(id, _)| *id == view.id);
         let mut candidates: Vec<&View> = candidates.iter().filter(is_left).copied().collect();
         let mut left = budget;
-        // What prompts under way will need is not there for new ones.
-        let promised = self.running().map(|view| view.promised).sum::<usize>();
         while left > 0
             && let Some(next) = best(&candidates, room.served, room.limits.window)
         {
             let view = candidates.swap_remove(next);
             let (rows, blocks, spared) = match view.phase {
-                Phase::Waiting { prompt_blocks } if room.may_begin(view) => {
+                // Background work does not begin in a step that ends some.
+                Phase::Waiting { prompt_blocks }
+                    if room.may_begin(view) && (self.out.is_empty() || !view.background) =>
+                {
+                    // What prompts under way will need is not there for new ones; what background work will is, for answers.
+                    let counts = |other: &&View| view.background || !other.background;
+                    let promised: usize = self.running().filter(counts).map(|other| other.promised).sum();
                     (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
                 Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
                 _ => {
-                    if view.tails > room.places {
+                    let places = if view.background { room.background_places } else { room.places };
+                    if view.tails > places {
                         room.close(view);
                     }
                     continue;
@@ -369,6 +359,9 @@ impl<'a> Planning<'a> {
             };
             // A chunk under way is as long as it is: the first of a step goes on however little is left.
             let fits = rows > 0 && (rows <= left || (left == budget && rows <= room.longest));
+            if fits {
+                self.make_way(view, blocks, spared);
+            }
             // Only what waiting prompts found on the device can be in the way of one that is alone.
             let is_alone = room.longest == usize::MAX
                 && self.step == Step::default()

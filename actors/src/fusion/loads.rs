@@ -35,6 +35,12 @@ impl Default for ReadAhead {
 }
 
 impl ReadAhead {
+    /// Room that nobody has.
+    #[cfg(test)]
+    pub(crate) fn free_mib(&self) -> usize {
+        self.0.available_permits()
+    }
+
     /// Room for so many bytes, until the permit is dropped.
     fn reserve(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
         let mib = u32::try_from(bytes.div_ceil(1 << 20)).ok()?;
@@ -55,7 +61,7 @@ pub(crate) struct WantedEntry {
 pub struct LayerLoads {
     lanes: Vec<Incoming>,
     waker: Shared<Waker>,
-    /// The memory of what waits in the lanes; `None` where that is a layer at the most.
+    /// The memory of what waits in the lanes: whoever has the last layer drops it. `None` where that is a layer at the most.
     _ahead: Option<OwnedSemaphorePermit>,
 }
 

@@ -20,13 +20,13 @@ use crate::report::{Answer, Event, TokenAccount};
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// 2026-11-22, 23:59 UTC.
-const EVENING_UNIX_MS: u64 = 1_795_391_940_000;
+pub(super) const EVENING_UNIX_MS: u64 = 1_795_391_940_000;
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> Ragstone {
+pub(super) async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> Ragstone {
     // So small a model computes faster than a disk is read.
     let kv_admission = AdmissionRule::Always;
     let mut settings = Settings { disk_bytes: 64 << 20, host_bytes: 64 << 20, kv_admission, ..Settings::default() };
@@ -34,7 +34,7 @@ async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> 
     open_with(folder, template, settings, env).await
 }
 
-async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &Env) -> Ragstone {
+pub(super) async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &Env) -> Ragstone {
     let model = folder.path().join("model");
     std::fs::create_dir_all(&model).unwrap();
     for file in
@@ -99,7 +99,7 @@ pub(super) fn question(input: Input, reuse: Reuse, max_tokens: usize) -> Questio
 }
 
 /// The answer, when all that it leaves behind is kept.
-async fn answer(ragstone: &Ragstone, question: Question) -> Answer {
+pub(super) async fn answer(ragstone: &Ragstone, question: Question) -> Answer {
     let answer = ragstone.answer(question).await.unwrap().collect().await.unwrap();
     ragstone.settle().await;
     answer

@@ -10,8 +10,9 @@
 //! other. In the layers that they pass they see what is in place: what is exact has the bits that are computed, so that the answer is that of a
 //! prompt that had nothing of the segment; what is blended stays approximate.
 //!
-//! It is too late for that, and the prompt is planned again, while a probe runs ahead; behind a choice whose rows go on in several chunks,
-//! as a row that catches up would see some of them before they were computed; and behind one that is made again on every layer.
+//! It is too late for that, and the prompt is planned again, while a probe runs ahead; where rows go on from a layer in several chunks, be
+//! it behind a choice or once they were caught up with, as a row that catches up would see some of them before they were computed; and
+//! behind a choice that is made again on every layer.
 
 use std::collections::BTreeSet;
 
@@ -31,7 +32,7 @@ pub(super) struct Mending {
     slots: BTreeSet<u32>,
     /// The layer before which rows that catch up stop.
     until: Option<usize>,
-    /// Behind the choice it is too late.
+    /// Several chunks go on from one layer, or the choice is made again on every one.
     pub is_too_late: bool,
     /// The entries that failed.
     pub late_misses: Vec<FailedLoad>,
@@ -122,7 +123,7 @@ impl<B: Backend> Prefill<B> {
         }
     }
 
-    /// A chunk of rows that catch up has come to where the others wait. Behind the last one all go on together.
+    /// A chunk of rows that catch up has come to where the others wait. Behind the last one all go on, in chunks that are as long as any.
     pub(super) fn caught_up(&mut self, backend: &B, chunk: Chunk<B>) {
         let Some(mut catch_up) = self.catch_up.take() else { return };
         catch_up.chunks.push(chunk);
@@ -138,10 +139,17 @@ impl<B: Backend> Prefill<B> {
         };
         let mut rows: Vec<(u32, usize, usize)> = chunks.iter().enumerate().flat_map(of).collect();
         rows.sort_unstable();
-        let parts = rows.chunk_by(|(_, left, _), (_, right, _)| left == right);
-        let parts: Vec<(&Chunk<B>, Vec<usize>)> =
-            parts.map(|part| (&chunks[part[0].1], part.iter().map(|(_, _, row)| *row).collect())).collect();
-        let wanted = if self.embedded == self.rows.len() { Wanted::Last } else { Wanted::Nothing };
-        self.chunk = Some(Chunk::join(backend, &parts, wanted));
+        let all_are_embedded = self.embedded == self.rows.len();
+        let mut left = rows.len();
+        for rows in rows.chunks(self.chunk_rows.max(1)) {
+            let parts = rows.chunk_by(|(_, left, _), (_, right, _)| left == right);
+            let parts: Vec<(&Chunk<B>, Vec<usize>)> =
+                parts.map(|part| (&chunks[part[0].1], part.iter().map(|(_, _, row)| *row).collect())).collect();
+            left -= rows.len();
+            let wanted = if left == 0 && all_are_embedded { Wanted::Last } else { Wanted::Nothing };
+            self.following.push_back(Chunk::join(backend, &parts, wanted));
+        }
+        self.chunk = self.following.pop_front();
+        self.walk.mending.is_too_late |= !self.following.is_empty();
     }
 }

@@ -130,6 +130,10 @@ impl Walk {
         let lost = std::mem::take(&mut loaded.lost);
         self.loaded = Some((self.received, loaded));
         self.received += 1;
+        if self.received == self.layers {
+            // Others may read ahead where it did, long before it is done.
+            self.loads = LayerLoads::none();
+        }
         if lost.is_empty() {
             return;
         }

@@ -92,6 +92,11 @@ impl ChatLayout {
         Ok(Frame { root: pieces(root, &words), question: pieces(question, &words), has_bos: true })
     }
 
+    /// What tells its template from others, and whether what that writes may depend on the date.
+    pub(crate) fn identity(&self) -> (String, bool) {
+        (self.template.identity(), self.template.may_tell_date())
+    }
+
     /// How the model writes calls of tools.
     pub(crate) fn call_form(&self) -> Option<CallForm> {
         self.template.call_form()

@@ -1,10 +1,11 @@
 //! `ragstone eval --mode`
 
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use ragstone_actors::{FIRST_SELECTION_LAYER, Ragstone, Rule};
+use ragstone_kernels::simd;
 use sha2::{Digest, Sha256};
 
 use super::{Args, open, plot};
@@ -84,7 +85,14 @@ pub struct AnswerArgs {
     #[arg(long, value_name = "TEXT", default_value = "{question}", conflicts_with_all = ["retrieval", "figures"])]
     map_prompt: String,
     /// What --plot shows
-    #[arg(long, value_name = "MEASURE", value_enum, default_value = "f1", conflicts_with_all = ["retrieval", "figures"])]
+    #[arg(
+        long,
+        value_name = "MEASURE",
+        value_enum,
+        default_value = "f1",
+        requires = "plot",
+        conflicts_with_all = ["retrieval", "figures"]
+    )]
     quality: Quality,
 }
 
@@ -191,13 +199,35 @@ fn bound(dataset: &Path, ragstone: &Ragstone, options: &Options) -> Result<Bound
         .map_err(|error| Error::internal(format!("the settings as JSON: {error}")))?;
     Ok(Bound {
         ragstone: env!("CARGO_PKG_VERSION").into(),
+        build: build()?,
         dataset: hex(&Sha256::digest(&bytes)),
         model: ragstone.store().fingerprint().to_string(),
+        chat_template: ragstone.chat_template().map_or_else(String::new, |it| hex(&Sha256::digest(it.as_bytes()))),
         settings: hex(&Sha256::digest(&settings)),
+        kernels: simd::Path::best().name().into(),
+        threads: rayon::current_num_threads(),
+        date: ragstone.date_in_prompts().map(|today| today.format("%Y-%m-%d")),
         max_tokens: options.max_tokens,
         seed: options.seed,
         map_prompt: options.map_prompt.clone(),
     })
+}
+
+/// Digest of the program that runs.
+fn build() -> Result<String> {
+    // It may have been replaced since it was started; Linux has the one that was.
+    let own = Path::new("/proc/self/exe");
+    let path = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
+    let path = path.map_err(|error| Error::internal(format!("where this program is: {error}")))?;
+    let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    let cannot = |error: std::io::Error| Error::io("cannot read", &path, &error);
+    let mut file = File::open(&path).map_err(cannot)?;
+    loop {
+        match file.read(&mut buffer).map_err(cannot)? {
+            0 => return Ok(hex(&digest.finalize())),
+            read => digest.update(&buffer[..read]),
+        }
+    }
 }
 
 /// What somebody is told who interrupted it.

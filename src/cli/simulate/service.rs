@@ -10,7 +10,7 @@ use ragstone_storage::tier::Tier;
 
 use super::percent;
 use crate::cli::output;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::mebibytes;
 
 /// Tokens that go through a layer together.
@@ -68,6 +68,24 @@ impl FromStr for TierRead {
 }
 
 impl Node {
+    /// Whether every flag says something of it.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what a tier takes that it does not have.
+    pub fn check(&self) -> Result<()> {
+        for TierRead { tier, .. } in &self.read {
+            let why = match tier {
+                Tier::Object if !self.bucket => "--read object: the node has no object storage; add --bucket",
+                Tier::Disk if self.disk == 0.0 => {
+                    "--read disk: the node has no disk by --disk 0%; leave one of them out"
+                }
+                _ => continue,
+            };
+            return Err(Error::invalid(why.to_owned()));
+        }
+        Ok(())
+    }
+
     /// What prefills and reads take on it.
     ///
     /// # Errors
@@ -76,6 +94,11 @@ impl Node {
         let mut costs = Costs::new(CostProfile::assumed()?).model();
         // As the engine computes them.
         costs.prefill.grid = grid.in_chunks_of(CHUNK_TOKENS).into();
+        let prefill = &mut costs.prefill;
+        prefill.layers = grid.layers().unwrap_or(prefill.layers);
+        let (place, look) = grid.place_and_look_us();
+        prefill.place_us_per_byte = place.unwrap_or(prefill.place_us_per_byte);
+        prefill.look_us_per_weight = look.unwrap_or(prefill.look_us_per_weight);
         for read in &self.read {
             costs.reads
                 [[Tier::Host, Tier::Disk, Tier::Object].iter().position(|tier| *tier == read.tier).unwrap_or(0)] =

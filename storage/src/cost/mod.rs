@@ -19,13 +19,18 @@ const DEFAULT_PROFILE: &str = include_str!("qwen2.5-0.5b-2cores.json");
 /// Far beyond any model, so that sums of times and bytes stay in range.
 const MOST_US: f64 = 1e12;
 const MOST_KV_BYTES_PER_TOKEN: u64 = 1 << 26;
+const MOST_LAYERS: u32 = 1 << 16;
+/// Of a byte, or of a weight.
+const MOST_US_OF_ONE: f64 = 1e6;
 
 /// Prefill times of one model on one machine.
 ///
 /// ```json
-/// {"source": "...", "kv_bytes_per_token": 12288,
+/// {"source": "...", "kv_bytes_per_token": 12288, "layers": 24, "place_us_per_byte": 0.001, "look_us_per_weight": 0.01,
 ///  "cached_tokens": [0, 512], "new_tokens": [16, 64, 512], "time_us": [[..3 times at 0 cached..], [..3 at 512..]]}
 /// ```
+///
+/// The model's layers and what placing and looking take may be left out: who needs them has them from elsewhere, or asks for them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct CostGrid {
@@ -40,6 +45,13 @@ struct Written {
     source: String,
     /// Bytes of K and V of one token, all layers together.
     kv_bytes_per_token: u64,
+    /// As in [`PrefillCost`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    layers: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    place_us_per_byte: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    look_us_per_weight: Option<f64>,
     /// Rows of the grid, ascending.
     cached_tokens: Vec<u32>,
     /// Columns of the grid, ascending.
@@ -79,7 +91,17 @@ impl CostGrid {
         new_tokens: Vec<u32>,
         time_us: Vec<Vec<f64>>,
     ) -> Result<Self> {
-        let written = Written { source: source.to_owned(), kv_bytes_per_token, cached_tokens, new_tokens, time_us };
+        let (layers, place_us_per_byte, look_us_per_weight) = (None, None, None);
+        let written = Written {
+            source: source.to_owned(),
+            kv_bytes_per_token,
+            layers,
+            place_us_per_byte,
+            look_us_per_weight,
+            cached_tokens,
+            new_tokens,
+            time_us,
+        };
         Self::try_from(written).map_err(|why| Error::invalid_input(format!("not a profile of prefill times: {why}")))
     }
 
@@ -91,6 +113,16 @@ impl CostGrid {
     /// Bytes of K and V of one token, all layers together.
     pub fn kv_bytes_per_token(&self) -> u64 {
         self.written.kv_bytes_per_token
+    }
+
+    /// The model's layers, where the profile says so.
+    pub fn layers(&self) -> Option<u32> {
+        self.written.layers
+    }
+
+    /// What placing a byte of stored KV and looking at an attention weight take, in microseconds, where the profile says so.
+    pub fn place_and_look_us(&self) -> (Option<f64>, Option<f64>) {
+        (self.written.place_us_per_byte, self.written.look_us_per_weight)
     }
 
     /// The same times, of prefills that go through a layer in chunks of at most so many tokens: longer ones are put together of those.
@@ -172,6 +204,16 @@ impl TryFrom<Written> for CostGrid {
         }
         if !(1..=MOST_KV_BYTES_PER_TOKEN).contains(&written.kv_bytes_per_token) {
             return Err(format!("`kv_bytes_per_token` must lie between 1 and {MOST_KV_BYTES_PER_TOKEN}"));
+        }
+        if !written.layers.is_none_or(|layers| (1..=MOST_LAYERS).contains(&layers)) {
+            return Err(format!("`layers` must lie between 1 and {MOST_LAYERS}"));
+        }
+        for (name, us) in
+            [("place_us_per_byte", written.place_us_per_byte), ("look_us_per_weight", written.look_us_per_weight)]
+        {
+            if !us.is_none_or(|us| (0.0..=MOST_US_OF_ONE).contains(&us)) {
+                return Err(format!("`{name}` must lie between 0 and {MOST_US_OF_ONE}"));
+            }
         }
         Ok(Self { written })
     }

@@ -43,6 +43,10 @@ fn malformed_profiles_say_what_is_wrong() {
         ("time_us", serde_json::json!([[1, 3], [5, 11], [9, 1e300]])),
         ("kv_bytes_per_token", serde_json::json!(0)),
         ("kv_bytes_per_token", serde_json::json!(1u64 << 60)),
+        ("layers", serde_json::json!(0)),
+        ("layers", serde_json::json!(1 << 20)),
+        ("place_us_per_byte", serde_json::json!(-0.1)),
+        ("look_us_per_weight", serde_json::json!(1e300)),
         ("unheard_of", serde_json::json!(0)),
     ];
     for (key, value) in wrong {

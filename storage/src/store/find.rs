@@ -28,6 +28,8 @@ pub struct Found {
     pub tier: Tier,
     /// Open, and pinned there while this lives. [`KvStore::late_miss`] removes it all the same.
     pub entry: Arc<dyn TierEntry>,
+    /// The store's epoch before any tier was asked for it: reading it brings nothing back that is invalidated afterwards.
+    pub(super) found_in: u64,
 }
 
 impl std::fmt::Debug for Found {
@@ -37,10 +39,17 @@ impl std::fmt::Debug for Found {
 }
 
 /// What object storage has of a prompt's entries.
-#[derive(Default)]
 pub struct ObjectsFound {
     exact: HashMap<KvKey, Arc<dyn TierEntry>>,
     lossy: HashMap<KvKey, Arc<dyn TierEntry>>,
+    /// The store's epoch before it was asked; the greatest where nothing was.
+    found_in: u64,
+}
+
+impl Default for ObjectsFound {
+    fn default() -> Self {
+        Self { exact: HashMap::new(), lossy: HashMap::new(), found_in: u64::MAX }
+    }
 }
 
 impl ObjectsFound {
@@ -48,6 +57,7 @@ impl ObjectsFound {
     pub(crate) fn extend(&mut self, more: Self) {
         self.exact.extend(more.exact);
         self.lossy.extend(more.lossy);
+        self.found_in = self.found_in.min(more.found_in);
     }
 
     /// Whether object storage has the key's entry bit for bit.
@@ -134,7 +144,7 @@ impl KvStore {
     /// As [`find_objects`](Self::find_objects), lossy entries among them where they are of use, and kept here at all.
     pub fn find_wanted<'a>(&self, wanted: impl IntoIterator<Item = Wanted<'a>>) -> ObjectsFound {
         let Some(object) = &self.0.tiers.object else { return ObjectsFound::default() };
-        let (now, keeps_lossy) = (self.env().now_unix_ms(), object.keeps_lossy());
+        let (now, keeps_lossy, found_in) = (self.env().now_unix_ms(), object.keeps_lossy(), self.epoch());
         let mut asked = Vec::new();
         for Wanted { key, tokens, precision } in wanted {
             let is_avoided = locked(&self.0.find).avoided.get(key).is_some_and(|until| *until > now);
@@ -147,7 +157,7 @@ impl KvStore {
                 asked.push((id, Precision::Lossy));
             }
         }
-        let mut found = ObjectsFound::default();
+        let mut found = ObjectsFound { found_in, ..ObjectsFound::default() };
         if asked.is_empty() {
             return found;
         }
@@ -166,7 +176,7 @@ impl KvStore {
     /// compared, and a hit is counted.
     pub fn look_up_lossy(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
         let (tier, entry) = (Tier::Object, Arc::clone(objects.lossy.get(key)?));
-        let found = self.checked(tier, entry, key, tokens)?;
+        let found = self.checked((tier, entry), objects.found_in, key, tokens)?;
         let counts = &self.0.tiers.counts;
         count(&counts.of(Tier::Object).hits);
         count(&counts.lossy_hits);
@@ -175,19 +185,26 @@ impl KvStore {
 
     fn find(&self, objects: &ObjectsFound, key: &KvKey, tokens: &[u32]) -> Option<Found> {
         let id = EntryId { key: *key, segment: SegmentDigest([0; 16]) };
+        let found_in = objects.found_in.min(self.epoch());
         let local = self.find_in(Tier::Host, &id).or_else(|| self.find_in(Tier::Disk, &id));
-        let (tier, entry) = local.or_else(|| Some((Tier::Object, Arc::clone(objects.exact.get(key)?))))?;
-        self.checked(tier, entry, key, tokens)
+        let opened = local.or_else(|| Some((Tier::Object, Arc::clone(objects.exact.get(key)?))))?;
+        self.checked(opened, found_in, key, tokens)
     }
 
-    fn checked(&self, tier: Tier, entry: Arc<dyn TierEntry>, key: &KvKey, tokens: &[u32]) -> Option<Found> {
+    fn checked(
+        &self,
+        (tier, entry): (Tier, Arc<dyn TierEntry>),
+        found_in: u64,
+        key: &KvKey,
+        tokens: &[u32],
+    ) -> Option<Found> {
         let header = Arc::clone(entry.header());
         if *header.tokens != *tokens || header.key != *key {
             count(&self.0.tiers.counts.token_mismatches);
             tracing::error!(%key, "an entry has other token ids than its key was asked for; not used");
             return None;
         }
-        Some(Found { header, tier, entry })
+        Some(Found { header, tier, entry, found_in })
     }
 
     /// In a tier of this machine, which goes by the key alone.

@@ -68,14 +68,14 @@ impl std::fmt::Debug for LayerFrame {
 impl EntryReader {
     /// `makes_room`: others may leave a faster tier for it.
     pub(super) fn new(store: KvStore, found: &Found, makes_room: bool) -> Self {
-        let flight = store.0.flights.join(found, store.epoch(), store.0.tiers.host.capacity_bytes());
+        let flight = store.0.flights.join(found, store.0.tiers.host.capacity_bytes());
         flight.makes_room.fetch_or(makes_room, Ordering::AcqRel);
         Self { store, flight }
     }
 
     /// For a reader whose use of the entry may come to nothing: it stays in the tiers that it is in.
     pub(super) fn alone(store: KvStore, found: &Found) -> Self {
-        let flight = Arc::new(Flight::new(found, store.epoch(), false));
+        let flight = Arc::new(Flight::new(found, false));
         Self { store, flight }
     }
 
@@ -190,13 +190,14 @@ impl EntryReader {
 }
 
 impl Flight {
-    fn new(found: &Found, planned_in: u64, is_collected: bool) -> Self {
+    fn new(found: &Found, is_collected: bool) -> Self {
         let layers = found.header.layers;
         Self {
             header: Arc::clone(&found.header),
             tier: found.tier,
             entry: Arc::clone(&found.entry),
-            planned_in,
+            // Not that of its opening: what is invalidated between the two must not come back.
+            planned_in: found.found_in,
             layers: if is_collected { (0..layers).map(|_| Mutex::default()).collect() } else { Vec::new() },
             missing: AtomicU32::new(layers),
             makes_room: AtomicBool::new(false),
@@ -206,7 +207,7 @@ impl Flight {
 
 impl Flights {
     /// The flight of an entry, begun if there is none.
-    fn join(&self, found: &Found, planned_in: u64, host_bytes: u64) -> Arc<Flight> {
+    fn join(&self, found: &Found, host_bytes: u64) -> Arc<Flight> {
         // Nothing is collected of what is in host memory already, or has no room there, or is not what was computed: each
         // reader reads that for itself, and an exact flight never carries a lossy frame.
         let is_collected =
@@ -216,7 +217,7 @@ impl Flights {
         if let Some(flight) = flights.get(&name).filter(|_| is_collected).and_then(Weak::upgrade) {
             return flight;
         }
-        let flight = Arc::new(Flight::new(found, planned_in, is_collected));
+        let flight = Arc::new(Flight::new(found, is_collected));
         if is_collected {
             flights.retain(|_, flight| flight.strong_count() > 0);
             flights.insert(name, Arc::downgrade(&flight));

@@ -205,6 +205,27 @@ fn what_was_computed_behind_a_passage_that_only_the_bucket_had_is_not_filed_afte
     assert!(store.keep(entry_behind(None, &[3]), planned_in).unwrap(), "what stands behind nothing is not touched");
 }
 
+/// The bucket keeps what may stand behind the passage, as nothing proves that it does; its node must not have it all the same.
+#[test]
+fn what_is_invalidated_between_look_up_and_opening_does_not_come_to_a_faster_tier() {
+    let bucket = Arc::new(ModelTier::default());
+    let node = node(&bucket, PLENTY, PLENTY);
+    let store = &node.store;
+    let passage = entry_behind(None, &[2]).header().id();
+    let behind = entry_behind(Some(passage.key), &[3]).header().id();
+    put(store, Tier::Object, entry_behind(Some(passage.key), &[3]));
+    let found = store.look_up(&behind.key, &[3]).unwrap();
+    store.invalidate(&[passage.segment], &[]).unwrap();
+    assert_right(&store.open_found(&found));
+    assert!(store.drain(SOON));
+    assert_eq!(tiers_of(store, &behind), [Tier::Object]);
+    assert_eq!(store.status().promoted, 0);
+    // Found anew, it was not found before the invalidation.
+    assert_right(&store.open_found(&store.look_up(&behind.key, &[3]).unwrap()));
+    assert!(store.drain(SOON));
+    assert_eq!(tiers_of(store, &behind), [Tier::Host, Tier::Disk, Tier::Object]);
+}
+
 #[test]
 fn an_invalidated_entry_is_pinned_no_more() {
     let dir = TempDir::new().unwrap();

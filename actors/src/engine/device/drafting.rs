@@ -3,7 +3,7 @@
 use ragstone_kernels::backend::Backend;
 
 use super::Device;
-use crate::engine::lookup::{Wish, allot};
+use crate::engine::lookup::{Wish, allot, priced_out};
 use crate::engine::sequence::{State, Tail};
 
 impl<B: Backend> Device<B> {
@@ -28,8 +28,9 @@ impl<B: Backend> Device<B> {
             return;
         }
         let given = allot(decoding, &wishes, |rows| pace.drafting_ms(decoding, rows, beside_prefills));
-        if given.iter().sum::<usize>() < wished {
-            pace.doubt_rows(decoding + wished);
+        let least_ms = |rows| pace.least_drafting_ms(decoding, rows, beside_prefills);
+        if let Some(rows) = priced_out(decoding, &wishes, given.iter().sum(), least_ms) {
+            pace.doubt_drafts(rows);
         }
         tails.into_iter().zip(given).for_each(|(tail, tokens)| tail.keep_draft(tokens));
     }

@@ -1,4 +1,4 @@
-//! Speculative prefills: which of them are answers from now on, and which end because others need their blocks.
+//! Speculative prefills: which of them are answers from now on; and which prefills end because others need their blocks.
 
 use ragstone_kernels::backend::Backend;
 
@@ -24,11 +24,17 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    /// Ends speculative prefills; their blocks are free at once.
+    /// Ends prefills of which no answer waits for; their blocks are free at once.
     pub(super) fn let_go(&mut self, which: impl Fn(&Sequence<B>) -> bool) {
-        for mut sequence in self.sequences.extract_if(.., |sequence| sequence.is_speculative() && which(sequence)) {
-            metrics::counter!("ragstone_speculations_let_go_total").increment(1);
-            // One that was released meanwhile is planned again, as any that is preempted.
+        let may_go = |sequence: &Sequence<B>| sequence.urgency != Urgency::Answer;
+        for mut sequence in self.sequences.extract_if(.., |sequence| may_go(sequence) && which(sequence)) {
+            if sequence.is_speculative() {
+                metrics::counter!("ragstone_speculations_let_go_total").increment(1);
+            } else {
+                self.inbox.count_preemption();
+                metrics::counter!("ragstone_preemptions_total", "by" => "recompute").increment(1);
+            }
+            // Background work is planned again, as any that is preempted; so is what was released meanwhile.
             sequence.interrupt(Interruption::Preempted, || Error::new(ErrorKind::Cancelled, "let go"));
         }
     }

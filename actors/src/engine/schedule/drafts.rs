@@ -1,17 +1,16 @@
 //! Which drafts are verified in a step.
 
 use super::super::shares::Served;
-use super::{Limits, Phase, Planning, View};
+use super::{Limits, Phase, Planning};
 
 impl Planning<'_> {
     /// Adds drafts to those who decode, where that takes nothing from anybody: no block that somebody waits for, no row of a caller that
     /// has as many as others can wait for. How many rows they have.
     pub(super) fn drafts(&mut self, served: &Served, limits: Limits) -> usize {
-        let is_swapped = |view: &View| matches!(view.phase, Phase::Swapped { .. });
-        if !self.out.is_empty() || self.views.iter().filter(|view| is_swapped(view)).count() > self.step.swap_in.len() {
+        if !self.out.is_empty() || !self.all_are_here() {
             return 0;
         }
-        let promised = self.running().map(|view| view.promised).sum::<usize>();
+        let promised = self.answers().map(|view| view.promised).sum::<usize>();
         let spared = limits.watermark_blocks + promised;
         let owner = |id: u64| self.views.iter().find(|view| view.id == id).map(|view| view.owner.caller);
         let mut given = vec![0; served.callers.len()];

@@ -276,7 +276,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         }
         _ => Phase::Swapped { blocks },
     };
-    let background = random.u8(0..4) == 0 && !matches!(phase, Phase::Decoding { .. });
+    let background = random.u8(0..4) == 0 && !matches!(phase, Phase::Decoding { .. } | Phase::Swapped { .. });
     let (caller, overtaken) = (random.usize(0..2), random.u32(0..2 * WINDOW));
     View {
         id,
@@ -289,7 +289,7 @@ fn any(random: &mut fastrand::Rng, id: u64) -> View {
         overtaken,
         left_out: random.u32(0..9),
         blocks,
-        promised: 0,
+        promised: if matches!(phase, Phase::Loading | Phase::Prefilling { .. }) { random.usize(0..10) } else { 0 },
         phase,
     }
 }
@@ -319,12 +319,21 @@ fn check(views: &[View], limits: Limits, step: &Step, round: usize) {
     assert!(prefill_rows <= limits.rows || has_fixed, "round {round}");
     let running = |view: &&View| !matches!(view.phase, Phase::Waiting { .. });
     let held = views.iter().filter(running).count();
-    assert!(begun == 0 || held + begun <= limits.sequences, "round {round}");
+    let is_answer = |id: &u64| views.iter().any(|view| view.id == *id && !view.background);
+    let is_begun = |id: &u64| matches!(phase(id), Phase::Waiting { .. });
+    let begun_answers = step.rows.iter().filter(|(id, _)| is_begun(id) && is_answer(id)).count();
+    let held_answers = views.iter().filter(running).filter(|view| !view.background).count();
+    assert!(begun_answers == 0 || held_answers + begun_answers <= limits.sequences, "round {round}");
+    // Whoever begins in the background has a place that is left.
+    let begun_behind = begun - begun_answers;
+    assert!(begun_behind == 0 || held + begun_behind <= limits.sequences, "round {round}");
+    assert!(step.let_go.iter().all(|id| !is_answer(id)) && step.swap_out.iter().all(is_answer), "round {round}");
+    assert!(step.let_go.iter().all(|id| step.rows.iter().all(|(other, _)| id != other)), "round {round}");
     assert!(step.swap_out.is_empty() || (begun == 0 && step.swap_in.is_empty()), "round {round}: never in and out");
     let swapped = views.iter().filter(|view| matches!(view.phase, Phase::Swapped { .. })).count();
     assert!(begun == 0 || step.swap_in.len() == swapped, "round {round}: those who were here first");
-    let freed: usize =
-        step.swap_out.iter().filter_map(|id| views.iter().find(|view| view.id == *id)).map(|view| view.blocks).sum();
+    let gone = step.swap_out.iter().chain(&step.let_go);
+    let freed: usize = gone.filter_map(|id| views.iter().find(|view| view.id == *id)).map(|view| view.blocks).sum();
     let back: usize = step
         .swap_in
         .iter()
@@ -435,5 +444,109 @@ fn speculation_takes_nothing_from_others() {
         let begun: usize =
             views.iter().filter(|view| speculates.iter().any(|(id, _)| *id == view.id)).map(wanted).sum();
         assert!(begun <= limits.free_blocks + freed, "round {round}: what is not idle is not taken");
+    }
+}
+
+fn background(id: u64, phase: Phase) -> View {
+    View { background: true, ..at(id, phase) }
+}
+
+#[test]
+fn background_work_keeps_no_answer_from_beginning() {
+    let answer = |blocks| View { phase: Phase::Waiting { prompt_blocks: blocks }, ..waiting(9) };
+    let has = |free_blocks| Limits { free_blocks, ..LIMITS };
+    let of = |step: Step| (step.rows, step.let_go, step.swap_out);
+    // What it was promised is an answer's to have.
+    let promised = View { promised: 90, ..background(1, Phase::Loading) };
+    let step = schedule(&[promised.clone(), answer(60)], &nobody(), LIMITS);
+    assert_eq!(of(step), (vec![(9, 40)], vec![], vec![]));
+    let other = background(2, Phase::Waiting { prompt_blocks: 60 });
+    assert_eq!(schedule(&[promised, other], &nobody(), LIMITS), Step::default(), "but not other background work's");
+    // What it has, too: the last to come ends first, and no more than is needed.
+    let runs = |id| background(id, Phase::Prefilling { chunk: None, more_blocks: 1 });
+    let loads = background(4, Phase::Loading);
+    let views = [runs(1), runs(2), loads, answer(6)];
+    assert_eq!(of(schedule(&views, &nobody(), has(7))), (vec![(9, 40), (1, 40)], vec![], vec![]));
+    assert_eq!(of(schedule(&views, &nobody(), has(6))), (vec![(9, 40), (1, 40), (2, 20)], vec![4], vec![]));
+    assert_eq!(of(schedule(&views, &nobody(), has(0))), (vec![(9, 40), (1, 40)], vec![4, 2], vec![]));
+    // None ends where all of it would not do.
+    let running = decoding(0, 0);
+    let views = [running, runs(1), runs(2), answer(16)];
+    assert_eq!(of(schedule(&views, &nobody(), has(8))), (vec![(0, 1), (1, 25)], vec![], vec![]));
+    assert_eq!(of(schedule(&views[1..], &nobody(), has(8))).1, [2, 1], "unless only it is in the way");
+    // What begins with the share that it is owed waits, too.
+    let owed = Limits { background_rows: 20, free_blocks: 8, ..LIMITS };
+    let begins = background(1, Phase::Waiting { prompt_blocks: 5 });
+    assert_eq!(of(schedule(&[begins.clone(), answer(6)], &nobody(), owed)), (vec![(9, 40)], vec![], vec![]));
+    assert_eq!(rows(&schedule(&[begins, answer(2)], &nobody(), owed)), [(1, 20), (9, 40)]);
+}
+
+#[test]
+fn background_work_keeps_no_answer_off_the_device() {
+    let full = |free_blocks| Limits { free_blocks, ..LIMITS };
+    let runs = background(1, Phase::Prefilling { chunk: None, more_blocks: 2 });
+    let swapped = at(2, Phase::Swapped { blocks: 5 });
+    let step = schedule(&[runs.clone(), swapped], &nobody(), full(3));
+    assert_eq!((rows(&step), step.swap_in, step.let_go), (vec![], vec![2], vec![1]));
+    // An answer that grows has its blocks, and nothing is swapped out for it.
+    let grows = at(3, Phase::Prefilling { chunk: Some(16), more_blocks: 3 });
+    let step = schedule(&[runs.clone(), decoding(2, 1), grows], &nobody(), full(1));
+    assert_eq!((rows(&step), step.let_go, step.swap_out), (vec![(2, 1), (3, 16)], vec![1], vec![]));
+    // Nor does one leave because there is other work that has nothing to give.
+    let nothing = View { blocks: 0, ..background(1, Phase::Loading) };
+    let step = schedule(&[nothing, decoding(2, 1)], &nobody(), full(0));
+    assert_eq!((rows(&step), step.swap_out), (vec![(2, 1)], vec![]));
+}
+
+#[test]
+fn background_work_takes_no_place_and_no_turn_of_an_answer() {
+    let few = Limits { sequences: 2, ..LIMITS };
+    let [first, second] = [1, 2].map(|id| background(id, Phase::Loading));
+    let views = [first.clone(), second, waiting(3), background(4, Phase::Waiting { prompt_blocks: 1 })];
+    assert_eq!(rows(&schedule(&views, &nobody(), few)), [(3, 40)]);
+    assert_eq!(
+        rows(&schedule(&[first, views[3].clone()], &nobody(), few)),
+        [(4, 40)],
+        "it has the places that are left"
+    );
+    // One that was overtaken often enough keeps its own from beginning, and no answer.
+    let large = View { overtaken: WINDOW, ..background(1, Phase::Waiting { prompt_blocks: 1000 }) };
+    let step = schedule(&[decoding(0, 0), large, waiting(2), views[3].clone()], &nobody(), LIMITS);
+    assert_eq!(rows(&step), [(0, 1), (2, 40)]);
+}
+
+/// Answers have what they would have if background work were not there and had no blocks.
+#[test]
+fn background_work_takes_nothing_from_answers() {
+    let mut random = fastrand::Rng::with_seed(13);
+    for round in 0..20_000 {
+        let mut views: Vec<View> = (0..random.u64(1..12)).map(|id| any(&mut random, id)).collect();
+        for view in &mut views {
+            // Drafts have the blocks that are free.
+            if let Phase::Decoding { drafts, .. } = &mut view.phase {
+                *drafts = 0;
+            }
+        }
+        let limits = Limits {
+            rows: random.usize(16..512),
+            free_blocks: random.usize(0..40),
+            sequences: random.usize(1..8),
+            ..LIMITS
+        };
+        let served = Served { callers: vec![random.u64(0..9), random.u64(0..9)], tenants: vec![1, 2] };
+        let step = schedule(&views, &served, limits);
+        let (background, answers): (Vec<View>, Vec<View>) = views.iter().cloned().partition(|view| view.background);
+        let has_blocks = |view: &&View| !matches!(view.phase, Phase::Waiting { .. } | Phase::Swapped { .. });
+        let held: usize = background.iter().filter(has_blocks).map(|view| view.blocks).sum();
+        let free_blocks = limits.free_blocks + held;
+        let without = schedule(&answers, &served, Limits { free_blocks, ..limits });
+        let is_answer = |id: u64| answers.iter().any(|view| view.id == id);
+        let of = |step: &Step| step.rows.iter().copied().filter(|(id, _)| is_answer(*id)).collect::<Vec<_>>();
+        assert_eq!(of(&step), of(&without), "round {round}: {views:?} {limits:?}");
+        assert_eq!(step.swap_in, without.swap_in, "round {round}");
+        // Answers that keep each other from going on are parted once the background has nothing to give.
+        if !without.rows.is_empty() {
+            assert_eq!(step.swap_out, without.swap_out, "round {round}");
+        }
     }
 }
