@@ -71,21 +71,9 @@ impl<B: Backend> Device<B> {
                     self.prefilled(index, outcome, &logits, share);
                 }
                 Part::Tail(index, at) => {
-                    let is_beam = self.sequences[index].beams.is_some();
-                    let State::Decoding(tails) = &mut self.sequences[index].state else { continue };
+                    let State::Decoding(tails) = &self.sequences[index].state else { continue };
                     decoding += 1 + tails[at].draft.len();
-                    if is_beam {
-                        self.hear_beam(index, at, outcome, &logits);
-                        continue;
-                    }
-                    let goes_on = match outcome {
-                        Outcome::Done(rows) => tails[at].advance(&logits, rows),
-                        Outcome::Failed(error) => {
-                            tails[at].send(Decoded::Failed(error.into()));
-                            false
-                        }
-                        Outcome::Stopped(_) => true,
-                    };
+                    let goes_on = self.advance(index, at, outcome, &logits);
                     if !goes_on {
                         over.push((index, at));
                     }
@@ -119,17 +107,24 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    fn hear_beam(&mut self, index: usize, at: usize, outcome: Outcome<B>, logits: &Matrix) {
+    /// Takes a tail on by what a pass made of it; whether it goes on. A beam waits for the others.
+    fn advance(&mut self, index: usize, at: usize, outcome: Outcome<B>, logits: &Matrix) -> bool {
         let sequence = &mut self.sequences[index];
-        let State::Decoding(tails) = &mut sequence.state else { return };
+        let State::Decoding(tails) = &mut sequence.state else { return true };
         match outcome {
-            Outcome::Done(rows) => tails[at].hear(logits.row(rows.start).to_vec()),
-            Outcome::Failed(error) => {
+            Outcome::Done(rows) if sequence.beams.is_some() => tails[at].hear(logits.row(rows.start).to_vec()),
+            Outcome::Done(rows) => return tails[at].advance(logits, rows),
+            Outcome::Failed(error) if sequence.beams.is_some() => {
                 let error = crate::error::Error::from(error);
                 sequence.fail(|| crate::error::Error::new(error.kind(), error.to_string()));
             }
+            Outcome::Failed(error) => {
+                tails[at].send(Decoded::Failed(error.into()));
+                return false;
+            }
             Outcome::Stopped(_) => {}
         }
+        true
     }
 
     /// Takes the searches on whose beams have all heard what may come next.
