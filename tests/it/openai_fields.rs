@@ -203,3 +203,40 @@ async fn all_alternatives_are_told_apart() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_beam_search_returns_its_best_and_refuses_what_it_cannot_do() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let search =
+        json!({ "use_beam_search": true, "best_of": 4, "n": 2, "max_tokens": 8, "ignore_eos": true, "logprobs": 1 });
+    let found = service.ask(TEXT, &with(text(), &search)).await;
+    let score = |choice: &Value| {
+        let each = choice["logprobs"]["token_logprobs"].as_array().unwrap().iter();
+        each.map(|logprob| logprob.as_f64().unwrap()).sum::<f64>()
+    };
+    let choices = found["choices"].as_array().unwrap();
+    assert_eq!(choices.len(), 2, "{found}");
+    assert!(score(&choices[0]) >= score(&choices[1]) && choices[0]["text"] != choices[1]["text"], "{found}");
+    assert_eq!(found["usage"]["completion_tokens"], 4 * 8, "all that were searched count: {found}");
+    // Wider is no worse, and of one beam it is what greedy search says.
+    let greedy = service
+        .ask(TEXT, &with(text(), &json!({ "temperature": 0, "max_tokens": 8, "ignore_eos": true, "logprobs": 1 })))
+        .await;
+    assert!(score(&choices[0]) >= score(&greedy["choices"][0]) - 1e-4, "{found} {greedy}");
+    let one = service
+        .ask(TEXT, &with(text(), &json!({ "use_beam_search": true, "max_tokens": 8, "ignore_eos": true })))
+        .await;
+    assert_eq!(one["choices"][0]["text"], greedy["choices"][0]["text"]);
+    for (field, value) in
+        [("stream", json!(true)), ("early_stopping", json!("soon")), ("length_penalty", json!("long"))]
+    {
+        let body = with(with(text(), &json!({ "use_beam_search": true })), &json!({ field: value }));
+        let (status, error) = service.post(TEXT, &body).await;
+        assert_eq!((status, &error["error"]["param"]), (400, &json!(field)), "{error}");
+    }
+    for more in [json!({ "temperature": 0.7 }), json!({ "length_penalty": 99 }), json!({ "guided_regex": "a+" })] {
+        let body = with(with(text(), &json!({ "use_beam_search": true })), &more);
+        assert_eq!(service.post(TEXT, &body).await.0, 400, "{body}");
+    }
+}
