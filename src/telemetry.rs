@@ -112,6 +112,10 @@ fn describe() {
     describe_counter!("ragstone_tier_misses_total", "look-ups that came to a tier and found nothing");
     describe_counter!("ragstone_tier_corrupt_total", "frames and rows that failed verification");
     describe_counter!("ragstone_tier_evicted_total", "entries removed to make room");
+    describe_counter!(
+        "ragstone_group_blocks_total",
+        "blocks that prompts with several answers or beams held, and would have held apart, summed over steps"
+    );
     describe_gauge!("ragstone_device_blocks", "blocks of the device pool");
     describe_gauge!("ragstone_device_free_blocks", "blocks of the device pool that no running sequence holds");
     describe_gauge!("ragstone_worker_in_flight", "requests that a worker has");
