@@ -12,6 +12,7 @@ mod fields;
 mod format;
 mod generation;
 mod operations;
+mod pml;
 mod responses;
 mod shape;
 mod tools;

@@ -34,7 +34,7 @@ async fn open(folder: &TempDir, template: &str, date: PromptDate, env: &Env) -> 
     open_with(folder, template, settings, env).await
 }
 
-async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &Env) -> Ragstone {
+pub(super) async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &Env) -> Ragstone {
     let model = folder.path().join("model");
     std::fs::create_dir_all(&model).unwrap();
     for file in

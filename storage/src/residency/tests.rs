@@ -9,7 +9,7 @@ use crate::tier::Put;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
-    Segment { kind, tokens: tokens.into() }
+    Segment { kind, tokens: tokens.into(), place: None }
 }
 
 fn root(tokens: &[u32]) -> Segment {
