@@ -34,7 +34,8 @@ impl Sources for Given<'_> {
     fn text(&self, name: &str) -> std::result::Result<String, String> {
         let text = self.texts.get(name).ok_or("`ragstone.pml.sources` does not have it")?;
         let left = self.left.get().checked_sub(text.len());
-        self.left.set(left.ok_or_else(|| format!("the schema takes more than {MOST_SOURCE_BYTES} bytes of such texts"))?);
+        self.left
+            .set(left.ok_or_else(|| format!("the schema takes more than {MOST_SOURCE_BYTES} bytes of such texts"))?);
         Ok(text.clone())
     }
 }

@@ -29,7 +29,8 @@ const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbour of Tarn.
     <module name='late'>The harbour of Tarn is old.<module name='later'>It was always so.</module> And it is cold.</module></schema>";
 
 /// Something of every kind, and a gap behind the shorter member of the union.
-const PROMPT: &str = "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
+const PROMPT: &str =
+    "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
 
 async fn open(folder: &TempDir) -> Ragstone {
     let settings = Settings {
@@ -164,11 +165,8 @@ impl Reference {
 /// The reference's model: that of the service.
 fn model(folder: &TempDir) -> (Model, Tokenizer) {
     let path = folder.path().join("model");
-    let options = LoadOptions {
-        kv_dtype: Some(KvDtype::F32),
-        compute: Some(ComputeDtype::F32),
-        ..LoadOptions::default()
-    };
+    let options =
+        LoadOptions { kv_dtype: Some(KvDtype::F32), compute: Some(ComputeDtype::F32), ..LoadOptions::default() };
     (Model::load(&path, options).unwrap(), Tokenizer::from_folder(&path).unwrap())
 }
 

@@ -203,7 +203,12 @@ fn gaps_and_what_is_not_filed_are_in_the_keys() {
     };
     let without = key(Some(key(None, &[1, 2])), &[3]);
     assert_eq!(chain(None, 2), without);
-    let others = [chain(None, 3), chain(None, 4), chain(Some(placed(question(&[7]), 2)), 4), chain(Some(placed(question(&[8]), 2)), 4)];
+    let others = [
+        chain(None, 3),
+        chain(None, 4),
+        chain(Some(placed(question(&[7]), 2)), 4),
+        chain(Some(placed(question(&[8]), 2)), 4),
+    ];
     for (index, other) in others.iter().enumerate() {
         assert!(*other != without && !others[..index].contains(other), "{index}");
     }
