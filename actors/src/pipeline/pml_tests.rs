@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use ragstone_kernels::backend::Backend;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::model::{LoadOptions, Model};
@@ -280,7 +279,7 @@ async fn what_was_evicted_is_computed_again_and_what_changed_is_never_taken_for_
     assert_eq!(store.status().host.entries, all);
     let logprobs = |answer: &Answer| answer.tokens.iter().map(|token| (token.id, token.logprob)).collect::<Vec<_>>();
     assert_eq!(logprobs(&again), logprobs(&before), "what is computed again has the same bits");
-    // One module's text changes: its own KV is computed, and positions behind it move.
+    // One module's text changes: its own KV is computed, and no other.
     let changed = SCHEMA.replace("Callux Motors makes lamps.", "Callux Motors makes the lamps of the harbour.");
     let reference = Reference::of(&changed, PROMPT, &tokenizer, &[]);
     let (answer, _) = run(&ragstone, &changed, PROMPT).await;
