@@ -17,6 +17,7 @@ use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
+use crate::pml::{Roles, compile};
 use crate::prompt::{ChatLayout, PromptFormat, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
@@ -38,6 +39,8 @@ struct Inner {
     grammars: Grammars,
     tokenizer: Arc<Tokenizer>,
     chat: Option<ChatLayout>,
+    /// `None` where the chat template does not show them.
+    roles: Option<Roles>,
     format: PromptFormat,
     /// Tokens of the model's context.
     context: usize,
@@ -61,12 +64,14 @@ impl Assembler {
             .map_err(|error| {
                 Error::new(ErrorKind::Internal, format!("the tokenizing threads did not start: {error}"))
             })?;
+        let roles = chat.as_ref().and_then(|template| Roles::of(template).ok());
         let chat = chat.map(ChatLayout::new);
         Ok(Self {
             inner: Arc::new(Inner {
                 grammars: Grammars::new(tokenizer.clone(), vocabulary),
                 tokenizer,
                 chat,
+                roles,
                 format,
                 context,
             }),
@@ -201,6 +206,10 @@ impl Inner {
                 let passages = context.as_ref().map(|_| passages);
                 assemble_chat(messages, tools, passages, &self.format, layout, &self.tokenizer, &mut budget)?
             }
+            Input::Pml { schema, prompt } => {
+                let most = u32::try_from(self.context).unwrap_or(u32::MAX);
+                compile(schema, prompt, self.roles.as_ref(), &*self.tokenizer, most)?
+            }
         })
     }
 }
@@ -213,7 +222,8 @@ fn check_size(input: &Input, context: usize, bytes_per_token: usize) -> Result<(
     };
     let bytes = match input {
         Input::Tokens(tokens) if tokens.len() > context => return too_many("tokens", tokens.len()),
-        Input::Tokens(_) => 0,
+        // A document's length is bounded, and its layout by the context.
+        Input::Tokens(_) | Input::Pml { .. } => 0,
         Input::Text(text) => text.len(),
         Input::Chat { messages, tools, context: passages } => {
             let documents = passages.as_ref().map_or(&[][..], |passages| &passages.documents);

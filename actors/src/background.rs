@@ -14,6 +14,7 @@ use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use crate::caller::Caller;
 use crate::engine::Urgency;
@@ -112,6 +113,22 @@ impl Precompute {
     }
 }
 
+/// For whom something is computed.
+pub(crate) struct Whose {
+    pub tenant: Arc<str>,
+    pub caller: Caller,
+    pub urgency: Urgency,
+    pub deadline: Instant,
+}
+
+impl Whose {
+    /// Nobody waits for it.
+    fn background(tenant: Arc<str>) -> Self {
+        let (caller, deadline) = (Caller::default(), deadline_after(DEADLINE));
+        Self { tenant, caller, urgency: Urgency::Background, deadline }
+    }
+}
+
 /// One piece of work for the engine.
 enum Work {
     BehindRoot(Precompute),
@@ -202,6 +219,21 @@ impl Background {
         precompute(&self.workers, wanted).await
     }
 
+    /// Computes the last segment of `prompt`, whose entry has this key, where no tier has it, and files it.
+    pub(crate) async fn encode(
+        &self,
+        whose: &Whose,
+        key: KvKey,
+        tokens: Arc<[u32]>,
+        prompt: Arc<[Segment]>,
+        found_in: u64,
+    ) -> Result<()> {
+        if !is_there(&self.workers.runner.store, key, tokens).await? {
+            compute(&self.workers, whose, prompt, found_in).await?;
+        }
+        Ok(())
+    }
+
     /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.
     pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep, dropping: Option<Dropping>) {
         self.keep_or(evictor, keep, dropping, || ());
@@ -258,7 +290,7 @@ async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed
         return Ok(if is_local { Precomputed::AlreadyThere } else { Precomputed::InBucket });
     }
     let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
-    let filed = compute(workers, wanted.tenant, segments, wanted.found_in).await?;
+    let filed = compute(workers, &Whose::background(wanted.tenant), segments, wanted.found_in).await?;
     Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
 }
 
@@ -275,7 +307,8 @@ async fn make_exact(workers: &Workers, wanted: Chain) -> Result<()> {
             return Ok(());
         }
         if !is_there(store, key, tokens).await? {
-            compute(workers, wanted.tenant.clone(), path.clone().into(), wanted.found_in).await?;
+            let whose = Whose::background(wanted.tenant.clone());
+            compute(workers, &whose, path.clone().into(), wanted.found_in).await?;
         }
     }
     Ok(())
@@ -284,23 +317,24 @@ async fn make_exact(workers: &Workers, wanted: Chain) -> Result<()> {
 /// Brings a path back to the device from the slower tiers. Only what is behind it is computed: one token.
 async fn restore(workers: &Workers, lost: LostPath, lost_in: u64) -> Result<()> {
     let last = lost.segments.iter().rev().find_map(|segment| segment.tokens.last().copied());
-    let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect() };
+    let behind = Segment { kind: SegmentKind::Question, tokens: last.into_iter().collect(), place: None };
     let segments = lost.segments.into_iter().chain([behind]).collect();
-    compute(workers, lost.tenant, segments, lost_in).await.map(drop)
+    compute(workers, &Whose::background(lost.tenant), segments, lost_in).await.map(drop)
 }
 
-/// Prefills a prompt when nobody waits, and files what is fresh, unless it was invalidated after the epoch `found_in`; the keys
+/// Prefills a prompt, and files what is fresh, unless it was invalidated after the epoch `found_in`; the keys
 /// of what was filed.
-async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, found_in: u64) -> Result<Vec<KvKey>> {
+async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, found_in: u64) -> Result<Vec<KvKey>> {
+    let Whose { tenant, caller, urgency, deadline } = whose;
     let run = Run {
         segments,
-        caller: Caller::default(),
+        caller: *caller,
         tenant: tenant.clone(),
         options: PlanOptions::fixed(0.0, ReuseMode::ExactOnly),
         selection: Selection::default(),
         found_in,
-        urgency: Urgency::Background,
-        deadline: deadline_after(DEADLINE),
+        urgency: *urgency,
+        deadline: *deadline,
         explain: false,
         hold: None,
     };
@@ -308,6 +342,6 @@ async fn compute(workers: &Workers, tenant: Arc<str>, segments: Arc<[Segment]>, 
     Dropping::end(ran.dropping).await;
     let planned_in = ran.prefill.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
-    let keep = Keep { tenant, segments: ran.prefill.fresh, planned_in };
+    let keep = Keep { tenant: tenant.clone(), segments: ran.prefill.fresh, planned_in };
     workers.evictor.ask(keep, DEADLINE).await.map(|()| keys)
 }

@@ -173,6 +173,7 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         behind_root_key: None,
         behind_root: None,
         candidates: Vec::new(),
+        position: segment.place.as_ref().map(|place| place.start),
     };
     Residency { segments: segments.iter().map(segment).collect(), ..Residency::default() }
 }

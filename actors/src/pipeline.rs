@@ -1,6 +1,7 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
 mod account;
+mod modules;
 mod rounds;
 mod search;
 
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use self::account::{record, record_speculation, report};
+use self::modules::options_of;
 use crate::assembler::Assembler;
 use crate::background::{Background, Chain, Precompute};
 use crate::calibration::{Blend, Blending, Known};
@@ -161,9 +163,10 @@ impl Pipeline {
         let assemble = tracing::info_span!("assemble");
         let segments = self.assemble(question, passages, *deadline).instrument(assemble).await?;
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
-        let max_tokens = question.sampling.max_tokens.min(self.engine.room(prompt_tokens, question.answers)?);
+        let max_tokens = question.sampling.max_tokens.min(self.room_behind(&segments, question.answers)?);
         let assemble_ms = assembling.elapsed_ms();
 
+        self.encode_modules(asking, &segments).await?;
         let fuse = tracing::info_span!("fuse", prompt_tokens);
         let blend = self.blend(question);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
@@ -266,7 +269,7 @@ impl Pipeline {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
-            options: self.plan_options(question, blend),
+            options: options_of(question, self.plan_options(question, blend)),
             selection: blend.selection,
             found_in: *found_in,
             urgency: Urgency::Answer,
@@ -419,7 +422,7 @@ fn cut_root(segments: &mut Vec<Segment>) {
     {
         let rest = root.tokens[1..].into();
         root.tokens = root.tokens[..1].into();
-        segments.insert(1, Segment { kind: SegmentKind::Passage, tokens: rest });
+        segments.insert(1, Segment { kind: SegmentKind::Passage, tokens: rest, place: None });
     }
 }
 
@@ -427,6 +430,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
 mod draft_tests;
 #[cfg(test)]
 mod hijack_tests;
+#[cfg(test)]
+mod pml_tests;
 #[cfg(test)]
 mod recurring_tests;
 #[cfg(test)]

@@ -4,11 +4,13 @@
 //! ```text
 //! schema.xml -document-> elements -schema-> Schema -layout-> Layout: every module's tokens and positions
 //! prompt.xml -document-> elements -prompt-> Prompt -select-> Selected: the modules that it imports, its arguments and its text, by position
+//! Selected -compile-> segments: what is taken from the store, and behind what it is computed where it is not there
 //! ```
 //!
 //! All of it is pure. Members of a union begin at one position, a parameter reserves positions for its argument, and modules that a prompt
 //! does not import leave gaps; so every module has the same positions in every prompt of the schema.
 
+mod compile;
 mod document;
 mod layout;
 mod prompt;
@@ -16,6 +18,7 @@ mod roles;
 mod schema;
 mod select;
 
+pub use self::compile::compile;
 pub use self::document::MAX_DOCUMENT_BYTES;
 pub use self::layout::{Block, Layout, Part};
 pub use self::prompt::Prompt;

@@ -138,10 +138,10 @@ pub(crate) fn assemble_chat(
     }
     let mut segments = Vec::new();
     if !root.is_empty() {
-        segments.push(Segment { kind: SegmentKind::Root, tokens: root.into() });
+        segments.push(Segment { kind: SegmentKind::Root, tokens: root.into(), place: None });
     }
     for tokens in passages.unwrap_or_default() {
-        segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone() });
+        segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone(), place: None });
     }
     segments.extend(Segment::of_text(&Piece::encode(&frame.question, tokenizer, budget)?));
     Ok(segments)

@@ -1,5 +1,6 @@
 //! What a caller asks: the input of the pipeline.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::pml::{Prompt, Schema};
 use crate::prefill::Selection;
 
 /// Bytes of a tenant's name.
@@ -74,6 +76,13 @@ pub enum Input {
         tools: Vec<serde_json::Value>,
         /// Where passages come from; `None` for plain chat.
         context: Option<Context>,
+    },
+    /// A prompt of a schema's modules.
+    Pml {
+        /// The schema.
+        schema: Arc<Schema>,
+        /// What it takes of it, and adds.
+        prompt: Arc<Prompt>,
     },
 }
 

@@ -83,7 +83,9 @@ impl Runner {
     ) -> Result<Ran<T>> {
         let Run { segments, caller, tenant, selection, urgency, deadline, .. } = run;
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        let (mut options, mut on_device) = (run.options, true);
+        // The device keeps chains without gaps.
+        let is_placed = segments.iter().any(|segment| segment.place.is_some());
+        let (mut options, mut on_device) = (run.options, !is_placed);
         let (mut late_misses, mut disturbances) = (0, 0);
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {

@@ -97,7 +97,10 @@ impl Pipeline {
 
 /// A prompt with more text behind it.
 fn continued(segments: &[Segment], more: &[u32]) -> Vec<Segment> {
-    let is_text = |segment: &&Segment| matches!(segment.kind, SegmentKind::Text | SegmentKind::Question);
+    // What has a place of its own stays there: positions may have a gap before it.
+    let is_text = |segment: &&Segment| {
+        matches!(segment.kind, SegmentKind::Text | SegmentKind::Question) && segment.place.is_none()
+    };
     let begin = segments.len() - segments.iter().rev().take_while(is_text).count();
     let text = segments[begin..].iter().flat_map(|segment| segment.tokens.iter()).chain(more);
     let text: Vec<u32> = text.copied().collect();
@@ -110,7 +113,7 @@ mod tests {
 
     #[test]
     fn text_goes_on_behind_text() {
-        let root = Segment { kind: SegmentKind::Root, tokens: [1, 2].into() };
+        let root = Segment { kind: SegmentKind::Root, tokens: [1, 2].into(), place: None };
         let text: Vec<u32> = (0..100).collect();
         let prompt: Vec<Segment> = std::iter::once(root.clone()).chain(Segment::of_text(&text)).collect();
         let more: Vec<u32> = (100..200).collect();

@@ -211,7 +211,7 @@ impl Bench {
         let (host, disk) = (open("host", host)?, open("disk", disk)?);
         let segment = |kind, length: usize| {
             let tokens: Vec<u32> = (0..length).map(|_| (env.random_u64() % u64::from(vocabulary)) as u32).collect();
-            Segment { kind, tokens: tokens.into() }
+            Segment { kind, tokens: tokens.into(), place: None }
         };
         let root = segment(SegmentKind::Root, ROOT_TOKENS);
         let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();

@@ -1,5 +1,7 @@
 //! `ragstone pml`
 
+mod run;
+
 use std::path::{Path, PathBuf};
 
 use ragstone_actors::pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
@@ -22,6 +24,8 @@ pub enum Command {
     Check(Args),
     /// Show where everything of a schema stands, and what of it a prompt takes
     Layout(Args),
+    /// Answer a prompt of a schema; modules are computed once, and taken from the store from then on
+    Run(run::Args),
 }
 
 #[derive(Debug, clap::Args)]
@@ -110,15 +114,19 @@ fn read_bounded(path: &Path, most: u64) -> Result<String, String> {
 
 /// Checks or shows a schema.
 pub async fn run(config: &Config, command: Command) -> Result<()> {
+    let (args, is_check) = match command {
+        Command::Run(args) => return run::with_store(config, args).await,
+        Command::Check(args) => (args, true),
+        Command::Layout(args) => (args, false),
+    };
     let surface = &config.surface;
     let folder = config.data()?;
     let model = model_source::find(surface.model.as_deref(), surface.offline, &folder.join("models")).await?;
-    let (Command::Check(args) | Command::Layout(args)) = &command;
-    let report = report(args, &model.path)?;
-    match (&command, args.json) {
-        (_, true) => output::json(&report),
-        (Command::Check(_), false) => check(&report),
-        (Command::Layout(_), false) => table(&report),
+    let report = report(&args, &model.path)?;
+    match (args.json, is_check) {
+        (true, _) => output::json(&report),
+        (false, true) => check(&report),
+        (false, false) => table(&report),
     }
 }
 
@@ -127,7 +135,6 @@ fn report(args: &Args, model: &Path) -> Result<Report> {
     let most = ModelConfig::from_folder(model)?.max_positions as u32;
     let roles = ChatTemplate::from_folder(model)?.map(|template| Roles::of(&template)).transpose();
     let text = document(&args.schema)?;
-    let named = |path: &Path, error: &dyn std::fmt::Display| Error::invalid(format!("{}: {error}", path.display()));
     let schema = Schema::parse(&text, &Beside(&args.schema)).map_err(|error| named(&args.schema, &error))?;
     // A template without roles is no matter for a schema without them.
     let roles = roles.unwrap_or(None);
@@ -143,6 +150,10 @@ fn report(args: &Args, model: &Path) -> Result<Report> {
     let mut rows = Vec::new();
     rows_of(&layout.top, 0, &mut rows);
     Ok(Report { positions: layout.length(), schema: layout.name, most_positions: most, layout: rows, prompt })
+}
+
+fn named(path: &Path, error: &dyn std::fmt::Display) -> Error {
+    Error::invalid(format!("{}: {error}", path.display()))
 }
 
 fn document(path: &Path) -> Result<String> {

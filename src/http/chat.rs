@@ -65,6 +65,9 @@ pub async fn answer(
     fields.finish()?;
     name_tools(&mut messages);
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
+    if generation.extension.pml.is_some() {
+        return Err(Error::param("ragstone.pml", "a prompt of a schema is no conversation; use /v1/completions"));
+    }
     let list = tools.as_ref().map(|tools| tools.list.clone()).unwrap_or_default();
     let question = Question {
         input: Input::Chat { messages, tools: list, context: generation.extension.context() },

@@ -84,11 +84,16 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     if generation.stream && generation.choices < generation.answers {
         return Err(Error::param("best_of", "`best_of` cannot be streamed: which are the best is known at their ends"));
     }
+    let input = match (&extension.pml, prompt) {
+        (None, prompt) => prompt.input()?,
+        (Some(pml), Prompt::Text(prompt)) => pml.input(&prompt)?,
+        (Some(_), _) => return Err(Error::param("prompt", "`prompt` must be one text, a prompt of the schema")),
+    };
     let asked = Asked {
         choices: generation.choices,
         shape: Shape::completion(&state.env, &opened.model_id, sampling.logprobs),
         question: Question {
-            input: prompt.input()?,
+            input,
             sampling,
             answers: generation.answers,
             reuse: extension.reuse,

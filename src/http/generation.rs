@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
+use super::pml::Pml;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
 
@@ -128,6 +129,8 @@ pub struct Extension {
     pub explain: bool,
     /// Keeps this tenant's KV apart.
     pub tenant: String,
+    /// The schema of which the prompt is; completions only.
+    pub pml: Option<Pml>,
     /// Seconds this request may take; at most the configured deadline.
     pub deadline_s: Option<u64>,
 }

@@ -14,6 +14,7 @@ mod format;
 mod generation;
 mod operations;
 mod page;
+mod pml;
 mod responses;
 mod shape;
 mod tools;

@@ -355,7 +355,7 @@ fn segments(
 ) -> Vec<SegmentPlan> {
     let parts = parts(found, &decision.chosen);
     let share = Share { ratio: decision.ratio, choosing: options.choosing };
-    let mut is_exact_so_far = true;
+    let (mut is_exact_so_far, mut end) = (true, 0u32);
     let segment = |(segment, at): (usize, &SegmentResidency)| {
         let (chosen, declined) = (decision.chosen[segment], decision.declined[segment]);
         let source = match chosen {
@@ -366,6 +366,8 @@ fn segments(
         is_exact_so_far &= !matches!(source, Source::Blend { .. });
         let may_file = options.reuse != ReuseMode::Off && source == Source::Compute && is_exact_so_far;
         let part = parts[segment];
+        let position = at.position.unwrap_or(end);
+        end = position.saturating_add(at.tokens);
         let predicted = costs.map(|costs| {
             let (load_ms, compute_ms) = alone(&part, share, costs);
             let whole = costs.prefill.prefill_us(f64::from(part.position), f64::from(part.tokens));
@@ -375,7 +377,7 @@ fn segments(
             segment,
             kind: at.kind,
             range: part.position..part.position + part.tokens,
-            position: part.position,
+            position,
             source,
             why: why(source, declined, Some(segment) == last_with_tokens),
             tiers: chosen.map_or_else(|| declined.into_iter().collect(), |candidate| candidate.tiers.clone()),
@@ -416,7 +418,9 @@ fn missing_behind_root(found: &[SegmentResidency], segments: &[SegmentPlan], reu
     }
     let mut provided: HashSet<KvKey> = segments.iter().filter_map(|plan| plan.file_under).collect();
     let wants = found.iter().enumerate().filter_map(|(index, at)| {
-        let key = at.behind_root_key.filter(|_| at.behind_root.is_none())?;
+        // Modules were computed before the prompt was planned.
+        let is_missing = at.kind == SegmentKind::Passage && at.behind_root.is_none();
+        let key = at.behind_root_key.filter(|_| is_missing)?;
         provided.insert(key).then_some(index)
     });
     wants.collect()

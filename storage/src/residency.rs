@@ -2,7 +2,7 @@
 //!
 //! Each segment's entry that was computed behind exactly what stands before it here comes first, whether those before it were
 //! found or not: it is what a full prefill computes. A passage's entry behind the root alone is a candidate for blending, wherever
-//! the passage stands; and last, where the bucket keeps 8 bits, what it has of them.
+//! the passage stands; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
 //! What is neither root nor passage is cut every [`TEXT_TOKENS`] tokens, so that a prompt finds whatever it has in common with
 //! an earlier one from the start on: conversations, completions, few-shot examples.
 
@@ -28,7 +28,10 @@ pub enum SegmentKind {
     /// [`TEXT_TOKENS`] tokens of anything else: of a conversation, of a prompt to complete, of an answer. Of use only behind what it was
     /// computed behind: never blended.
     Text,
-    /// What is left of the text at the end, and is computed every time. Never looked up, never filed.
+    /// Text of a schema's module: computed apart from the prompt, and taken as it is wherever the schema puts it (Prompt Cache).
+    Module,
+    /// What is left of the text at the end, and is computed every time; between others where it has a [`Place`]: arguments, modules that
+    /// are not to be kept. Never looked up, never filed.
     Question,
 }
 
@@ -43,14 +46,97 @@ pub struct Segment {
     pub kind: SegmentKind,
     /// Token ids; may be empty.
     pub tokens: Arc<[u32]>,
+    /// Where it stands; `None`: right behind what is before it.
+    pub place: Option<Place>,
+}
+
+/// Where a segment stands, and, of a module, how it is computed apart from the prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The position of its first token, not before the end of the segment before it: there may be a gap.
+    pub start: u32,
+    /// Of a [`SegmentKind::Module`]: what its entry is computed behind.
+    pub apart: Option<Apart>,
+}
+
+/// A prompt of its own in which a module is computed. Positions count from its beginning: K is kept before rotary embedding, so that the entry
+/// serves wherever the module stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Apart {
+    /// What stands before the module there.
+    pub behind: Arc<[Segment]>,
+    /// Its own first position there.
+    pub start: u32,
+}
+
+/// Keys along a prompt: each of what stands before, gaps in the positions among it.
+struct Links<'a> {
+    fingerprint: &'a Fingerprint,
+    salt: &'a str,
+    parent: Option<KvKey>,
+    /// The position behind the last token.
+    end: u32,
+}
+
+/// Stands for a gap in a chain: no token has this id.
+const GAP: u32 = u32::MAX;
+
+impl<'a> Links<'a> {
+    fn new(fingerprint: &'a Fingerprint, salt: &'a str) -> Self {
+        Self { fingerprint, salt, parent: None, end: 0 }
+    }
+
+    /// Goes on to `start`.
+    fn skip_to(&mut self, start: u32) {
+        if let Some(gap) = start.checked_sub(self.end).filter(|gap| *gap > 0) {
+            self.parent = Some(KvKey::derive(self.fingerprint, self.salt, self.parent.as_ref(), &[GAP, gap]));
+            self.end = start;
+        }
+    }
+
+    /// The key of what comes next.
+    fn push(&mut self, tokens: &[u32]) -> Option<KvKey> {
+        if !tokens.is_empty() {
+            self.parent = Some(KvKey::derive(self.fingerprint, self.salt, self.parent.as_ref(), tokens));
+            self.end = self.end.saturating_add(tokens.len() as u32);
+        }
+        self.parent.filter(|_| !tokens.is_empty())
+    }
 }
 
 impl Segment {
+    /// The position of its first token, where it follows `end`.
+    pub fn start(&self, end: u32) -> u32 {
+        self.place.as_ref().map_or(end, |place| place.start)
+    }
+
+    /// The position behind the last token of a prompt.
+    pub fn end_of(segments: &[Self]) -> u32 {
+        let end = |end, segment: &Self| segment.start(end).saturating_add(segment.tokens.len() as u32);
+        segments.iter().fold(0, end)
+    }
+
+    /// Of a module: the key of its entry, and the prompt in which that is computed.
+    pub fn apart(&self, fingerprint: &Fingerprint, salt: &str) -> Option<(KvKey, Vec<Self>)> {
+        let place = self.place.as_ref().filter(|_| self.kind == SegmentKind::Module)?;
+        let Apart { behind, start } = place.apart.as_ref()?;
+        let mut links = Links::new(fingerprint, salt);
+        for segment in behind.iter() {
+            links.skip_to(segment.start(links.end));
+            links.push(&segment.tokens);
+        }
+        links.skip_to(*start);
+        let place = Some(Place { start: *start, apart: None });
+        let prompt = behind.iter().cloned().chain([Self { place, ..self.clone() }]).collect();
+        Some((links.push(&self.tokens)?, prompt))
+    }
+
     /// The text that ends a prompt, as segments: [`SegmentKind::Text`] as far as it goes, then the question.
     pub fn of_text(tokens: &[u32]) -> Vec<Self> {
         let (texts, rest) = tokens.as_chunks::<TEXT_TOKENS>();
-        let text = |tokens: &[u32; TEXT_TOKENS]| Self { kind: SegmentKind::Text, tokens: tokens[..].into() };
-        let question = Self { kind: SegmentKind::Question, tokens: rest.into() };
+        let text =
+            |tokens: &[u32; TEXT_TOKENS]| Self { kind: SegmentKind::Text, tokens: tokens[..].into(), place: None };
+        let question = Self { kind: SegmentKind::Question, tokens: rest.into(), place: None };
         texts.iter().map(text).chain([question]).collect()
     }
 }
@@ -75,11 +161,13 @@ pub struct SegmentResidency {
     pub kind: SegmentKind,
     /// Length in tokens.
     pub tokens: u32,
+    /// The position of its first token; `None`: right behind what is before it.
+    pub position: Option<u32>,
     /// Key of everything before it: the parent under which it is filed if computed exactly. `None` at the start.
     pub parent: Option<KvKey>,
     /// Its key behind everything before it. `None` for the question and for an empty segment, which have no entry.
     pub chain_key: Option<KvKey>,
-    /// A passage's key behind the root alone (at the start, if the prompt has no root).
+    /// A passage's key behind the root alone (at the start, if the prompt has no root); a module's behind what it is computed behind.
     pub behind_root_key: Option<KvKey>,
     /// Where the entry of `behind_root_key` is, whether it is a candidate or not.
     pub behind_root: Option<Tier>,
@@ -117,7 +205,7 @@ pub enum CandidateKind {
     /// KV that was computed behind exactly what stands before it here: what a full prefill computes, whatever becomes of the
     /// segments before it.
     Exact,
-    /// KV that was computed behind the root alone: for blending.
+    /// KV that was computed behind the root alone, or apart from the prompt: for blending.
     BehindRoot,
     /// KV close to what was computed, behind what stands before it here or behind the root alone: for blending, and never more.
     /// Passages only: behind a system prompt that is not exact, nothing could be kept.
@@ -235,22 +323,30 @@ fn find_objects(
 /// As [`look_up_prompt`].
 pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) -> Result<Vec<SegmentResidency>> {
     check_order(segments)?;
-    let mut parent = None;
+    let mut links = Links::new(fingerprint, salt);
     let mut root_key = None;
     let keys = segments.iter().map(|segment| {
-        let filed = segment.kind != SegmentKind::Question && !segment.tokens.is_empty();
-        let derive = |parent: Option<KvKey>| KvKey::derive(fingerprint, salt, parent.as_ref(), &segment.tokens);
-        let chain_key = filed.then(|| derive(parent));
+        let position = segment.place.as_ref().map(|place| place.start);
+        if let Some(start) = position.filter(|_| !segment.tokens.is_empty()) {
+            links.skip_to(start);
+        }
+        let parent = links.parent;
+        let key = links.push(&segment.tokens);
+        let chain_key = key.filter(|_| segment.kind != SegmentKind::Question);
+        let behind_root = |root: Option<KvKey>| KvKey::derive(fingerprint, salt, root.as_ref(), &segment.tokens);
         let at = SegmentResidency {
             kind: segment.kind,
             tokens: segment.tokens.len() as u32,
+            position,
             parent,
             chain_key,
-            behind_root_key: (filed && segment.kind == SegmentKind::Passage).then(|| derive(root_key)),
+            behind_root_key: match segment.kind {
+                SegmentKind::Passage => chain_key.map(|_| behind_root(root_key)),
+                _ => segment.apart(fingerprint, salt).map(|(key, _)| key),
+            },
             behind_root: None,
             candidates: Vec::new(),
         };
-        parent = chain_key.or(parent);
         if segment.kind == SegmentKind::Root {
             root_key = chain_key;
         }
@@ -264,8 +360,8 @@ fn check_order(segments: &[Segment]) -> Result<()> {
     for (index, segment) in segments.iter().enumerate() {
         let stands_right = match segment.kind {
             SegmentKind::Root => index == 0,
-            SegmentKind::Passage | SegmentKind::Text => true,
-            SegmentKind::Question => index == last,
+            SegmentKind::Passage | SegmentKind::Text | SegmentKind::Module => true,
+            SegmentKind::Question => index == last || segment.place.is_some(),
         };
         if !stands_right {
             return Err(Error::invalid_input(format!(
@@ -274,6 +370,15 @@ fn check_order(segments: &[Segment]) -> Result<()> {
                 segment.kind
             )));
         }
+    }
+    let mut end = 0;
+    for (index, segment) in segments.iter().enumerate() {
+        let start = segment.start(end);
+        if start < end {
+            let message = format!("segment {index} stands at position {start}, and the one before it ends at {end}");
+            return Err(Error::invalid_input(message));
+        }
+        end = start.saturating_add(segment.tokens.len() as u32);
     }
     let tokens: u64 = segments.iter().map(|segment| segment.tokens.len() as u64).sum();
     if u32::try_from(tokens).is_err() {

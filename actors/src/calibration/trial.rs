@@ -169,7 +169,7 @@ impl<B: Backend> Trials<B> {
         let mut prompt: Vec<Segment> =
             root.filter(|_| segment.kind == SegmentKind::Passage).cloned().into_iter().collect();
         prompt.push(segment.clone());
-        prompt.push(Segment { kind: SegmentKind::Question, tokens: Arc::new([segment.tokens[0]]) });
+        prompt.push(Segment { kind: SegmentKind::Question, tokens: Arc::new([segment.tokens[0]]), place: None });
         let residency = Residency { segments: keys(&prompt)?, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
         let done = self.prefill(&prompt, plan, LayerLoads::none(), Selection::default())?;
@@ -233,6 +233,7 @@ pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio
     let segment = |kind, tokens: usize, content: u32| Segment {
         kind,
         tokens: (0..tokens as u32).map(|at| content << 16 | at).collect(),
+        place: None,
     };
     let (passages, tokens) = COST_PASSAGES;
     let mut segments = vec![segment(SegmentKind::Root, COST_ROOT, 0)];

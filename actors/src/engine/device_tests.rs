@@ -70,7 +70,7 @@ pub(super) struct Asked {
 
 fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
     let tokens: Vec<u32> = (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect();
-    Segment { kind, tokens: tokens.into() }
+    Segment { kind, tokens: tokens.into(), place: None }
 }
 
 pub(super) fn root(length: u32) -> Segment {

@@ -72,7 +72,11 @@ impl GrowingText {
         };
         self.begin += tokens.len();
         self.open.parent = Some(key);
-        self.kept.push(KeptSegment { key, segment: Segment { kind: SegmentKind::Text, tokens }, end: self.begin });
+        self.kept.push(KeptSegment {
+            key,
+            segment: Segment { kind: SegmentKind::Text, tokens, place: None },
+            end: self.begin,
+        });
     }
 
     /// What a token took to prefill, in microseconds.

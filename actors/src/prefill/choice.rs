@@ -266,6 +266,7 @@ mod tests {
         let segment = |(content, (kind, tokens)): (usize, &(SegmentKind, u32))| Segment {
             kind: *kind,
             tokens: (0..*tokens).map(|at| content as u32 * 1000 + at).collect(),
+            place: None,
         };
         let start = [(SegmentKind::Root, 10), (SegmentKind::Passage, 30), (SegmentKind::Passage, 30)];
         let segments: Vec<Segment> = start.iter().chain(end).enumerate().map(segment).collect();

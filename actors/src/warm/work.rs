@@ -107,7 +107,7 @@ impl Warmer {
         let passages = self.patiently(job.id, || self.0.corpus.passages_of(&job.collection, ids)).await?;
         for passage in passages {
             for tenant in &job.tenants {
-                let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone() };
+                let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone(), place: None };
                 let wanted =
                     Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
                 let key = wanted.key(store.fingerprint());

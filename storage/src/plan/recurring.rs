@@ -78,6 +78,7 @@ mod tests {
                 behind_root_key: Some(KvKey([*label; 32])),
                 behind_root: None,
                 candidates: if *blends { vec![candidate] } else { Vec::new() },
+                position: None,
             });
             parent = Some(KvKey(chain));
         }
@@ -92,6 +93,7 @@ mod tests {
             behind_root_key: None,
             behind_root,
             candidates,
+            position: None,
         });
         Residency { segments, ..Residency::default() }
     }

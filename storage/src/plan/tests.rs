@@ -18,6 +18,7 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[us
     let segment = |&(kind, tokens, content): &(SegmentKind, u32, u32)| Segment {
         kind,
         tokens: (0..tokens).map(|at| content * 1000 + at).collect(),
+        place: None,
     };
     let segments: Vec<Segment> = prompt.iter().map(segment).collect();
     let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();

@@ -9,7 +9,7 @@ use crate::tier::Put;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
-    Segment { kind, tokens: tokens.into() }
+    Segment { kind, tokens: tokens.into(), place: None }
 }
 
 fn root(tokens: &[u32]) -> Segment {
@@ -187,6 +187,54 @@ fn segments_stand_in_order() {
     for right in [vec![], vec![root], vec![question.clone()], vec![passage.clone(), passage, question]] {
         assert!(prompt_keys(&MODEL, "", &right).is_ok());
     }
+}
+
+fn placed(segment: Segment, start: u32) -> Segment {
+    Segment { place: Some(Place { start, apart: None }), ..segment }
+}
+
+/// What stands behind a gap was computed with it, and with no other; an argument that is never filed is part of what stands before.
+#[test]
+fn gaps_and_what_is_not_filed_are_in_the_keys() {
+    let first = passage(&[1, 2]);
+    let chain = |between: Option<Segment>, start: u32| {
+        let prompt = [vec![first.clone()], between.into_iter().collect(), vec![placed(passage(&[3]), start)]].concat();
+        prompt_keys(&MODEL, "", &prompt).unwrap().pop().unwrap().chain_key.unwrap()
+    };
+    let without = key(Some(key(None, &[1, 2])), &[3]);
+    assert_eq!(chain(None, 2), without);
+    let others = [
+        chain(None, 3),
+        chain(None, 4),
+        chain(Some(placed(question(&[7]), 2)), 4),
+        chain(Some(placed(question(&[8]), 2)), 4),
+    ];
+    for (index, other) in others.iter().enumerate() {
+        assert!(*other != without && !others[..index].contains(other), "{index}");
+    }
+    // Not before the end of what stands before it.
+    let overlapping = [first.clone(), placed(passage(&[3]), 1)];
+    assert_eq!(prompt_keys(&MODEL, "", &overlapping).unwrap_err().kind(), ErrorKind::InvalidInput);
+    let middle = prompt_keys(&MODEL, "", &[first, placed(question(&[7]), 2), passage(&[3])]).unwrap();
+    assert_eq!(middle[1].chain_key, None);
+}
+
+/// A module has the key that it has in the prompt in which it is computed, wherever it stands.
+#[test]
+fn a_module_has_one_entry_wherever_it_stands() {
+    let behind: Arc<[Segment]> = [placed(question(&[7, 7]), 0)].into();
+    let module = |start| Segment {
+        place: Some(Place { start, apart: Some(Apart { behind: behind.clone(), start: 5 }) }),
+        ..segment(SegmentKind::Module, &[3, 4])
+    };
+    let (own, apart) = module(40).apart(&MODEL, "").unwrap();
+    assert_eq!(prompt_keys(&MODEL, "", &apart).unwrap()[1].chain_key, Some(own));
+    for start in [2, 5, 90] {
+        let keys = prompt_keys(&MODEL, "", &[passage(&[1, 2]), module(start)]).unwrap();
+        assert_eq!((keys[1].behind_root_key, keys[1].position), (Some(own), Some(start)));
+        assert_ne!(keys[1].chain_key, Some(own));
+    }
+    assert_eq!(Segment::end_of(&[passage(&[1, 2]), module(90)]), 92);
 }
 
 proptest! {

@@ -189,6 +189,7 @@ impl<'a> Simulation<'a> {
                 behind_root_key: None,
                 behind_root: None,
                 candidates: if index < cached { vec![in_host(*key)] } else { Vec::new() },
+                position: None,
             });
         }
         segments.push(SegmentResidency {
@@ -199,6 +200,7 @@ impl<'a> Simulation<'a> {
             behind_root_key: None,
             behind_root: None,
             candidates: Vec::new(),
+            position: None,
         });
         Residency { segments, ..Residency::default() }
     }

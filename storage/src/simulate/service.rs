@@ -240,6 +240,7 @@ impl<'a> Service<'a> {
                 behind_root_key: standalone,
                 behind_root,
                 candidates,
+                position: None,
             });
         }
         segments.push(SegmentResidency {
@@ -250,6 +251,7 @@ impl<'a> Service<'a> {
             behind_root_key: None,
             behind_root: None,
             candidates: Vec::new(),
+            position: None,
         });
         Residency { segments, ..Residency::default() }
     }

@@ -62,7 +62,7 @@ pub(super) fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> En
 }
 
 fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
-    Segment { kind, tokens: tokens.into() }
+    Segment { kind, tokens: tokens.into(), place: None }
 }
 
 /// A root, two passages, a question.

@@ -39,7 +39,7 @@ fn filled(store: &KvStore) -> [EntryId; 3] {
     let path: Vec<KeptSegment> = std::iter::zip(&ids, TOKENS)
         .map(|(id, tokens)| {
             end += tokens.len();
-            let segment = Segment { kind: SegmentKind::Passage, tokens: tokens.into() };
+            let segment = Segment { kind: SegmentKind::Passage, tokens: tokens.into(), place: None };
             KeptSegment { key: id.key, segment, end }
         })
         .collect();

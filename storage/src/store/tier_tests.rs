@@ -422,7 +422,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     let root = keep(&store, entry_behind(None, &[1]));
     let a = keep(&store, entry_behind(Some(root.key), &[2]));
     let b = keep(&store, entry_behind(Some(root.key), &[3]));
-    let segment = |kind, tokens: &[u32]| Segment { kind, tokens: tokens.into() };
+    let segment = |kind, tokens: &[u32]| Segment { kind, tokens: tokens.into(), place: None };
     let prompt = [
         segment(SegmentKind::Root, &[1]),
         segment(SegmentKind::Passage, &[2]),

@@ -18,7 +18,7 @@ fn model() -> Arc<Model> {
 }
 
 fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
-    Segment { kind, tokens: (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect() }
+    Segment { kind, tokens: (0..length).map(|i| (seed * 31 + i * i * 7 + i * 13) % 96).collect(), place: None }
 }
 
 fn prompt() -> Vec<Segment> {

@@ -27,8 +27,11 @@ fn costs(host: f64, disk: f64, object: f64) -> CostModel {
 
 /// A root of 20 tokens, passages of 100, a question of 40; each passage with its candidates.
 fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
-    let segment =
-        |kind, tokens: u32, content: u32| Segment { kind, tokens: (0..tokens).map(|at| content * 1000 + at).collect() };
+    let segment = |kind, tokens: u32, content: u32| Segment {
+        kind,
+        tokens: (0..tokens).map(|at| content * 1000 + at).collect(),
+        place: None,
+    };
     let mut segments = vec![segment(SegmentKind::Root, 20, 0)];
     segments.extend((1..).take(passages.len()).map(|content| segment(SegmentKind::Passage, 100, content)));
     segments.push(segment(SegmentKind::Question, 40, 99));

@@ -153,9 +153,10 @@ impl Real {
         let kind = |index| if index == 0 && workload.has_system_prompt { SegmentKind::Root } else { workload.kind };
         let label = |node: &u32| workload.nodes[*node as usize].label as u32;
         let tokens = request.path.iter().map(|node| [label(node), 7]).enumerate();
-        let mut segments: Vec<Segment> =
-            tokens.map(|(index, tokens)| Segment { kind: kind(index), tokens: tokens[..].into() }).collect();
-        segments.push(Segment { kind: SegmentKind::Question, tokens: [1][..].into() });
+        let mut segments: Vec<Segment> = tokens
+            .map(|(index, tokens)| Segment { kind: kind(index), tokens: tokens[..].into(), place: None })
+            .collect();
+        segments.push(Segment { kind: SegmentKind::Question, tokens: [1][..].into(), place: None });
         let residency = look_up_prompt(store, None, Precision::Exact, "", &segments).unwrap();
         let plan = plan(&residency, options, Some(costs)).unwrap();
         for segment in &plan.segments {

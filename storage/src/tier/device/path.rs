@@ -51,7 +51,7 @@ impl KeptSegment {
     pub fn path_of(plan: &LoadPlan, tokens: &[u32]) -> Vec<Self> {
         let segment = |(planned, key): (&SegmentPlan, KvKey)| {
             let (begin, end) = (planned.range.start as usize, planned.range.end as usize);
-            Self { key, segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into() }, end }
+            Self { key, segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into(), place: None }, end }
         };
         plan.exact_path().map(segment).collect()
     }

@@ -19,7 +19,7 @@ fn tier(blocks: usize) -> DeviceTier {
 
 /// `lengths` of segments; segments of one seed and length are the same.
 fn prompt(segments: &[(u32, usize)], question: usize) -> Vec<Segment> {
-    let segment = |kind, seed: u32, length: usize| Segment { kind, tokens: vec![seed; length].into() };
+    let segment = |kind, seed: u32, length: usize| Segment { kind, tokens: vec![seed; length].into(), place: None };
     let path = segments.iter().enumerate().map(|(index, (seed, length))| {
         segment(if index == 0 { SegmentKind::Root } else { SegmentKind::Passage }, *seed, *length)
     });

@@ -1,0 +1,68 @@
+//! Prompts of modules (Prompt Cache): what of them is not stored is computed apart first, then all of it is looked up as any other prompt.
+
+use std::sync::Arc;
+
+use ragstone_storage::plan::{PlanOptions, Ratio, ReuseMode};
+use ragstone_storage::residency::{Segment, SegmentKind};
+
+use super::{Asking, Pipeline};
+use crate::background::Whose;
+use crate::engine::Urgency;
+use crate::error::{Error, ErrorKind, Result};
+use crate::question::{Input, Question, Reuse};
+
+impl Pipeline {
+    /// Computes the modules that no tier has, each apart, and files them. One that cannot be kept is computed with the prompt.
+    pub(super) async fn encode_modules(&self, asking: &Asking, segments: &[Segment]) -> Result<()> {
+        let question = &asking.question;
+        if !takes_modules(question) {
+            return Ok(());
+        }
+        let whose = Whose {
+            tenant: Arc::from(question.tenant.as_str()),
+            caller: question.caller,
+            urgency: Urgency::Answer,
+            deadline: asking.deadline,
+        };
+        for segment in segments.iter().filter(|segment| segment.kind == SegmentKind::Module) {
+            let Some((key, prompt)) = segment.apart(self.store.fingerprint(), &question.tenant) else { continue };
+            let tokens = segment.tokens.clone();
+            self.background.encode(&whose, key, tokens, prompt.into(), asking.found_in).await?;
+        }
+        Ok(())
+    }
+
+    /// How many tokens an answer may have behind the prompt: positions may be used up before slots are.
+    pub(super) fn room_behind(&self, segments: &[Segment], answers: usize) -> Result<usize> {
+        let tokens = segments.iter().map(|segment| segment.tokens.len()).sum();
+        let (end, context) = (Segment::end_of(segments) as usize, self.engine.context());
+        let room = self.engine.room(tokens, answers)?;
+        match context.checked_sub(end).filter(|left| *left > 0) {
+            Some(left) => Ok(room.min(left)),
+            None => {
+                let message = format!(
+                    "the prompt takes {end} positions, and the model has {context}: none is left for an answer"
+                );
+                Err(Error::new(ErrorKind::ContextLength, message))
+            }
+        }
+    }
+}
+
+/// Whether stored modules are taken as they are: approximate, and what a schema asks for.
+fn takes_modules(question: &Question) -> bool {
+    matches!(question.input, Input::Pml { .. }) && matches!(question.reuse, Reuse::Auto | Reuse::Ratio(_))
+}
+
+/// Modules are taken as they are where nobody names a ratio, whatever passages may be; computing one with the prompt instead of
+/// loading it would make another prompt of it, so that no load is declined.
+pub(super) fn options_of(question: &Question, options: PlanOptions) -> PlanOptions {
+    if !takes_modules(question) {
+        return options;
+    }
+    let ratio = match question.reuse {
+        Reuse::Ratio(ratio) => Ratio::Fixed(ratio),
+        _ => Ratio::Fixed(0.0),
+    };
+    PlanOptions { ratio, reuse: ReuseMode::Auto, declines: false, ..options }
+}

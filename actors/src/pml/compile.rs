@@ -1,0 +1,151 @@
+//! A prompt's segments: which of its tokens are modules that were computed apart, and behind what; what is computed with the prompt. Pure.
+//!
+//! A module is computed behind nothing but its own earlier text, with scaffolds where arguments go (Prompt Cache, section 3.3); what it
+//! contains is a gap there, unless a union names a scaffold. Modules that a `<scaffold>` names are computed together, where a prompt imports all of
+//! them. An entry's key follows from these tokens and their distances alone: a schema that changed finds what did not change, and nothing else.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use ragstone_storage::residency::{Apart, Place, Segment, SegmentKind};
+
+use super::{Block, Encode, Layout, Part, Placed, PlacedFrom, Prompt, Roles, Schema, Selected, select};
+use crate::error::{Error, ErrorKind, Result};
+
+/// The path of a schema's own text.
+const TOP: &str = "/";
+
+/// Tokens of a module's computation.
+#[derive(Clone)]
+struct Run {
+    start: u32,
+    tokens: Arc<[u32]>,
+    /// Of which module; `None`: it stands there for something else.
+    path: Option<String>,
+}
+
+/// How each text of a schema is computed apart, by its module's path and its first position.
+type Computed = HashMap<(String, u32), Apart>;
+
+/// The segments of a prompt of a schema.
+///
+/// # Errors
+/// Those of [`Layout::of`] and [`select`]; `InvalidInput` where nothing is left of it.
+pub fn compile(
+    schema: &Schema,
+    prompt: &Prompt,
+    roles: Option<&Roles>,
+    encode: &dyn Encode,
+    most: u32,
+) -> Result<Vec<Segment>> {
+    let layout = Layout::of(schema, roles, encode, most)?;
+    let selected = select(&layout, prompt, roles, encode, most)?;
+    if selected.placed.is_empty() {
+        return Err(Error::new(ErrorKind::InvalidInput, "the prompt imports nothing and says nothing"));
+    }
+    Ok(segments(&layout, &schema.scaffolds, &selected))
+}
+
+fn segments(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> Vec<Segment> {
+    let computed = computed(layout, scaffolds, selected);
+    let last = selected.placed.len().saturating_sub(1);
+    let mut segments = Vec::with_capacity(selected.placed.len());
+    for (index, Placed { start, tokens, from }) in selected.placed.iter().enumerate() {
+        let apart = match from {
+            PlacedFrom::Module { path, cache: true } => computed.get(&(path.clone(), *start)).cloned(),
+            _ => None,
+        };
+        let place = |apart| Some(Place { start: *start, apart });
+        match (apart, from) {
+            (Some(apart), _) => {
+                let (kind, tokens) = (SegmentKind::Module, tokens.clone());
+                segments.push(Segment { kind, tokens, place: place(Some(apart)) });
+            }
+            (None, PlacedFrom::Text) if index == last => {
+                let mut text = Segment::of_text(tokens);
+                if let Some(first) = text.first_mut() {
+                    first.place = place(None);
+                }
+                segments.extend(text);
+            }
+            (None, _) => {
+                let (kind, tokens) = (SegmentKind::Question, tokens.clone());
+                segments.push(Segment { kind, tokens, place: place(None) });
+            }
+        }
+    }
+    segments
+}
+
+/// How everything of the schema is computed for this prompt.
+fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> Computed {
+    let mut blocks = Vec::new();
+    blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
+    let mut computed = Computed::new();
+    for (path, block) in &blocks {
+        note(&own_runs(block, Some(path)), &mut computed);
+    }
+    let is_taken = |name: &String| {
+        selected.placed.iter().any(|placed| match &placed.from {
+            PlacedFrom::Module { path, cache } => *cache && path == name,
+            _ => false,
+        })
+    };
+    for names in scaffolds.iter().filter(|names| names.iter().all(is_taken)) {
+        let members = blocks.iter().filter(|(path, _)| names.contains(path));
+        let mut runs: Vec<Run> = members.flat_map(|(path, block)| own_runs(block, Some(path))).collect();
+        runs.sort_by_key(|run| run.start);
+        note(&runs, &mut computed);
+    }
+    computed
+}
+
+fn blocks_of<'a>(block: &'a Block, path: String, blocks: &mut Vec<(String, &'a Block)>) {
+    let below = |name: &str| if path == TOP { name.to_owned() } else { format!("{path}/{name}") };
+    for part in &block.parts {
+        match part {
+            Part::Module(inner) => blocks_of(inner, below(&inner.name), blocks),
+            Part::Union { members, .. } => {
+                members.iter().for_each(|member| blocks_of(member, below(&member.name), blocks));
+            }
+            Part::Text { .. } | Part::Parameter { .. } => {}
+        }
+    }
+    blocks.push((path, block));
+}
+
+/// What a block's computation consists of, by position. Without a `path` it stands in for others of its union.
+fn own_runs(block: &Block, path: Option<&String>) -> Vec<Run> {
+    let mut runs = Vec::new();
+    for part in &block.parts {
+        match part {
+            Part::Text { start, tokens } => {
+                runs.push(Run { start: *start, tokens: tokens.clone(), path: path.cloned() });
+            }
+            Part::Parameter { start, scaffold, .. } => {
+                runs.push(Run { start: *start, tokens: scaffold.clone(), path: None });
+            }
+            Part::Union { scaffold: Some(index), members, .. } => {
+                runs.extend(members.get(*index).into_iter().flat_map(|member| own_runs(member, None)));
+            }
+            Part::Union { scaffold: None, .. } | Part::Module(_) => {}
+        }
+    }
+    runs.retain(|run| !run.tokens.is_empty());
+    runs
+}
+
+/// Notes for each module's text among `runs`, which are computed together, what stands before it.
+fn note(runs: &[Run], computed: &mut Computed) {
+    let origin = runs.first().map_or(0, |run| run.start);
+    let mut before: Vec<Segment> = Vec::with_capacity(runs.len());
+    for Run { start, tokens, path } in runs {
+        let at = start - origin;
+        if let Some(path) = path {
+            computed.insert((path.clone(), *start), Apart { behind: before.as_slice().into(), start: at });
+        }
+        // What stands in for something else is not kept.
+        let kind = if path.is_some() { SegmentKind::Module } else { SegmentKind::Question };
+        before.push(Segment { kind, tokens: tokens.clone(), place: Some(Place { start: at, apart: None }) });
+    }
+}

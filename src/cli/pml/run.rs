@@ -1,0 +1,105 @@
+//! `ragstone pml run`
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::pin;
+
+use futures::StreamExt;
+use ragstone_actors::pml::{Schema, Sources};
+use serde_json::{Value, json};
+
+use super::{Beside, document, named};
+use crate::cli::{output, report};
+use crate::client::Client;
+use crate::config::Config;
+use crate::error::{Error, Result};
+
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A schema: <schema name="…">…
+    #[arg(value_name = "SCHEMA")]
+    schema: PathBuf,
+    /// A prompt of it: <prompt schema="…">…
+    #[arg(value_name = "PROMPT")]
+    prompt: PathBuf,
+    /// Compute everything with the prompt, instead of taking modules as they were computed apart
+    #[arg(long)]
+    no_reuse: bool,
+    /// The longest answer, in tokens
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<usize>,
+    /// 0 always takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0)]
+    temperature: f32,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Remembers the texts that a schema names, to send them along.
+struct Remembered<'a> {
+    beside: Beside<'a>,
+    texts: RefCell<BTreeMap<String, String>>,
+}
+
+impl Sources for Remembered<'_> {
+    fn text(&self, name: &str) -> std::result::Result<String, String> {
+        let text = self.beside.text(name)?;
+        self.texts.borrow_mut().insert(name.to_owned(), text.clone());
+        Ok(text)
+    }
+}
+
+impl Args {
+    fn request(&self) -> Result<Value> {
+        let schema = document(&self.schema)?;
+        let sources = Remembered { beside: Beside(&self.schema), texts: RefCell::default() };
+        Schema::parse(&schema, &sources).map_err(|error| named(&self.schema, &error))?;
+        let mut request = json!({
+            "prompt": document(&self.prompt)?,
+            "temperature": self.temperature,
+            "stream": true,
+            "ragstone": {
+                "pml": { "schema": schema, "sources": sources.texts.into_inner() },
+                "reuse": if self.no_reuse { "off" } else { "auto" },
+            },
+        });
+        if let Some(count) = self.max_tokens {
+            request["max_tokens"] = json!(count);
+        }
+        Ok(request)
+    }
+}
+
+/// Runs the prompt, prints the answer as it comes, then what was reused.
+pub async fn run(client: &Client, args: &Args) -> Result<()> {
+    let mut chunks = pin!(client.events(&["v1", "completions"], &args.request()?).await?);
+    let (mut answer, mut finish_reason, mut extension) = (String::new(), Value::Null, Value::Null);
+    while let Some(mut chunk) = chunks.next().await.transpose()? {
+        let choice = &chunk["choices"][0];
+        if let Some(text) = choice["text"].as_str() {
+            answer.push_str(text);
+            if !args.json {
+                output::text(&output::printable(text))?;
+            }
+        }
+        if !choice["finish_reason"].is_null() {
+            finish_reason = choice["finish_reason"].clone();
+            extension = chunk["ragstone"].take();
+        }
+    }
+    if finish_reason.is_null() {
+        return Err(Error::internal("the answer broke off; run it again"));
+    }
+    if args.json {
+        let report = &extension["report"];
+        return output::json(&json!({ "answer": answer, "finish_reason": finish_reason, "report": report }));
+    }
+    output::text(&format!("\n{}", report::reuse(&extension["report"])))
+}
+
+/// Opens the way to the store.
+pub async fn with_store(config: &Config, args: Args) -> Result<()> {
+    crate::access::with(config, "pml run", async |client: &Client| run(client, &args).await).await
+}
