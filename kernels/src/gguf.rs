@@ -88,7 +88,8 @@ impl Gguf {
     fn number(&self, key: &str) -> Result<Option<f64>> {
         match self.header.values.get(key) {
             None => Ok(None),
-            Some(Value::Float(value)) => Ok(Some(*value)),
+            // JSON, which this is on the way to, has no others.
+            Some(Value::Float(value)) if value.is_finite() => Ok(Some(*value)),
             Some(Value::Integer(value)) => Ok(Some(*value as f64)),
             Some(_) => Err(wrong(key, "a number")),
         }

@@ -71,6 +71,11 @@ impl BlockType {
         format!("{} or {}", names[..names.len() - 1].join(", "), names[names.len() - 1])
     }
 
+    /// What the file calls it.
+    pub fn name(self) -> &'static str {
+        READ.iter().find(|(_, _, kind)| *kind == self.0).map_or("", |(_, name, _)| name)
+    }
+
     /// Elements of a block; one where each stands alone.
     pub fn elements(self) -> usize {
         self.0.block_size()

@@ -151,7 +151,8 @@ impl Gguf {
             "tie_word_embeddings": !self.header.tensors.contains_key("output.weight"),
             "rope_parameters": self.rope()?,
         });
-        if let Some(bos) = self.integer("tokenizer.ggml.bos_token_id")? {
+        // Some converters write the greatest number for none.
+        if let Some(bos) = self.integer("tokenizer.ggml.bos_token_id")?.filter(|bos| *bos != u64::from(u32::MAX)) {
             config["bos_token_id"] = bos.into();
         }
         Ok(config)

@@ -134,7 +134,7 @@ fn locate(places: Vec<Place>, start: u64, file_bytes: u64, alignment: u64) -> Re
         let row = shape.last().copied().unwrap_or(1);
         let elements = shape.iter().try_fold(1u64, |product, dim| product.checked_mul(*dim as u64));
         let Some(elements) = elements.filter(|elements| *elements > 0 && row.is_multiple_of(kind.elements())) else {
-            return Err(damaged(&format!("tensor {name} has shape {shape:?}, which {kind:?} cannot have")));
+            return Err(damaged(&format!("tensor {name} has shape {shape:?}, which type {} cannot have", kind.name())));
         };
         let bytes = (elements / kind.elements() as u64).checked_mul(kind.bytes() as u64);
         let begin = start.checked_add(offset);
@@ -217,7 +217,9 @@ impl<'a> Cursor<'a> {
                 let (kind, len) = (self.u32()?, self.u64()?);
                 let begin = self.at;
                 match (kind, scalar_bytes(kind)) {
-                    (_, Some(size)) => drop(self.skip(len.saturating_mul(size))?),
+                    (_, Some(size)) => {
+                        self.skip(len.saturating_mul(size))?;
+                    }
                     // Each has its length at least, so that this ends with the file.
                     (STRING, _) => {
                         for _ in 0..len {

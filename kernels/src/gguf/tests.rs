@@ -188,7 +188,9 @@ fn names_go_both_ways() {
         assert!(is_known(ggml), "{ggml}");
     }
     assert_eq!(ggml_name("model.layers.0.mlp.router.weight"), None);
-    for other in ["blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "blk.0.attn_q.scale", "blk.0.attn_q.weight.x", "v.blk"] {
+    for other in
+        ["blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "blk.0.attn_q.scale", "blk.0.attn_q.weight.x", "v.blk"]
+    {
         assert!(!is_known(other), "{other}");
     }
 }
@@ -214,6 +216,10 @@ fn a_file_is_known_by_its_name_or_its_beginning() {
         path
     };
     assert!(Gguf::is_one(&path("a.GGUF", b"")) && Gguf::is_one(&path("sha256-1234", b"GGUF\x03")));
-    assert!(!Gguf::is_one(&path("a.bin", b"GGU")) && !Gguf::is_one(folder.path()) && !Gguf::is_one(Path::new("/nowhere.gguf")));
+    assert!(
+        !Gguf::is_one(&path("a.bin", b"GGU"))
+            && !Gguf::is_one(folder.path())
+            && !Gguf::is_one(Path::new("/nowhere.gguf"))
+    );
     assert!(Gguf::open(&path("a.gguf", b"")).unwrap_err().to_string().contains("a.gguf"));
 }

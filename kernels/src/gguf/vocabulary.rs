@@ -135,7 +135,7 @@ impl Gguf {
         let eos = id("eos")?;
         let mut eos_ids: Vec<u32> = [eos, id("eot")?, id("eom")?].into_iter().flatten().collect();
         let ends = vocabulary.tokens.iter().zip(&vocabulary.kinds).zip(0..);
-        eos_ids.extend(ends.filter(|((token, kind), _)| **kind == CONTROL && ENDS.contains(token)).map(|(_, id)| id));
+        eos_ids.extend(ends.filter(|((token, kind), _)| **kind == CONTROL && ENDS.contains(*token)).map(|(_, id)| id));
         Ok(SpecialTokens {
             bos: text(vocabulary.bos),
             eos: text(eos),

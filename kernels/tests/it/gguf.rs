@@ -27,12 +27,8 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn load(path: &Path, weights: Option<WeightFormat>) -> Model {
-    let options = LoadOptions {
-        kv_dtype: Some(KvDtype::F32),
-        weights,
-        compute: Some(ComputeDtype::F32),
-        progress: None,
-    };
+    let options =
+        LoadOptions { kv_dtype: Some(KvDtype::F32), weights, compute: Some(ComputeDtype::F32), progress: None };
     Model::load(path, options).unwrap()
 }
 
@@ -135,7 +131,8 @@ fn log_probabilities_are_llama_cpp_s() {
         println!("{name}: {difference:.1e}");
         assert!(difference < tolerance, "{name}: {difference}");
         let pairs = ours.iter().zip(&theirs);
-        let divergence: f32 = pairs.map(|(ours, theirs)| theirs.exp() * (theirs - ours)).sum::<f32>() / tokens.len() as f32;
+        let divergence: f32 =
+            pairs.map(|(ours, theirs)| theirs.exp() * (theirs - ours)).sum::<f32>() / tokens.len() as f32;
         assert!(divergence < 1e-3, "{name}: {divergence}");
     }
 }
@@ -172,7 +169,8 @@ fn token_ids_are_those_of_the_tokenizer_that_was_trained() {
     for name in ["gpt-2", "llama", "llama-bpe", "qwen2", "smollm", "tekken"] {
         let files = ModelFiles::open(&path(&format!("tokenizers/{name}.gguf"))).unwrap();
         let tokenizer = files.tokenizer().unwrap();
-        let cases: Value = serde_json::from_slice(&fs::read(path(&format!("tokenizers/{name}.json"))).unwrap()).unwrap();
+        let cases: Value =
+            serde_json::from_slice(&fs::read(path(&format!("tokenizers/{name}.json"))).unwrap()).unwrap();
         let cases = cases.as_array().unwrap();
         assert!(cases.len() > 8);
         for case in cases {
@@ -184,7 +182,8 @@ fn token_ids_are_those_of_the_tokenizer_that_was_trained() {
             assert_eq!(tokenizer.encode(text, true).unwrap(), ids("ids_with_special"), "{name}: {text:?}");
             assert_eq!(tokenizer.decode(&ids("ids")).unwrap(), case["decoded"].as_str().unwrap(), "{name}: {text:?}");
         }
-        let bos = (name == "llama").then_some("<s>").or(["llama-bpe", "tekken"].contains(&name).then_some("<|endoftext|>"));
+        let bos =
+            (name == "llama").then_some("<s>").or(["llama-bpe", "tekken"].contains(&name).then_some("<|endoftext|>"));
         assert_eq!(tokenizer.bos_id().map(|id| tokenizer.token(id).unwrap()).as_deref(), bos, "{name}");
         let ends: Vec<String> = tokenizer.eos_ids().iter().map(|id| tokenizer.token(*id).unwrap()).collect();
         let expected: &[&str] = if name == "llama" { &["</s>"] } else { &["<|endoftext|>", "<|im_end|>"] };
@@ -233,21 +232,49 @@ fn what_is_not_supported_is_refused_with_what_is() {
     let five = |word: &str| [&5u64.to_le_bytes()[..], word.as_bytes()].concat();
     let four = |word: &str| [&4u64.to_le_bytes()[..], word.as_bytes()].concat();
     let refused: [(_, _, &[&str]); 12] = [
-        (ErrorKind::UnsupportedModel, edited("yarn.gguf", &five("llama"), &five("gemma")), &["\"gemma\"", "llama", "qwen3"]),
-        (ErrorKind::UnsupportedModel, edited("yarn.gguf", &four("yarn"), &four("long")), &["type long", "linear, yarn"]),
-        (ErrorKind::UnsupportedModel, edited("yarn.gguf", b"attn_output", b"attn_sinks0"), &["blk.0.attn_sinks0.weight"]),
+        (
+            ErrorKind::UnsupportedModel,
+            edited("yarn.gguf", &five("llama"), &five("gemma")),
+            &["\"gemma\"", "llama", "qwen3"],
+        ),
+        (
+            ErrorKind::UnsupportedModel,
+            edited("yarn.gguf", &four("yarn"), &four("long")),
+            &["type long", "linear, yarn"],
+        ),
+        (
+            ErrorKind::UnsupportedModel,
+            edited("yarn.gguf", b"attn_output", b"attn_sinks0"),
+            &["blk.0.attn_sinks0.weight"],
+        ),
         (
             ErrorKind::UnsupportedModel,
             edited("tokenizers/qwen2.gguf", &five("qwen2"), &five("bloom")),
             &["\"bloom\"", "llama-bpe, qwen2, tekken"],
         ),
-        (ErrorKind::UnsupportedModel, edited("tokenizers/qwen2.gguf", &four("gpt2"), &four("bert")), &["\"bert\"", "gpt2 or llama"]),
-        (ErrorKind::UnsupportedModel, with_pair("yarn.gguf", "llama.expert_count", 4, &[8, 0, 0, 0]), &["llama.expert_count"]),
+        (
+            ErrorKind::UnsupportedModel,
+            edited("tokenizers/qwen2.gguf", &four("gpt2"), &four("bert")),
+            &["\"bert\"", "gpt2 or llama"],
+        ),
+        (
+            ErrorKind::UnsupportedModel,
+            with_pair("yarn.gguf", "llama.expert_count", 4, &[8, 0, 0, 0]),
+            &["llama.expert_count"],
+        ),
         (ErrorKind::UnsupportedModel, with_pair("yarn.gguf", "llama.attention.causal", 7, &[0]), &["attention.causal"]),
         (ErrorKind::UnsupportedModel, with_pair("yarn.gguf", "split.count", 2, &[3, 0]), &["llama-gguf-split --merge"]),
-        (ErrorKind::InvalidModel, edited("yarn.gguf", b"context_length\x04", b"context_lengtX\x04"), &["lacks `llama.context_length`"]),
+        (
+            ErrorKind::InvalidModel,
+            edited("yarn.gguf", b"context_length\x04", b"context_lengtX\x04"),
+            &["lacks `llama.context_length`"],
+        ),
         (ErrorKind::InvalidModel, edited("yarn.gguf", b"blk.0.ffn_up.weight", b"blk.0.ffn_up.bias\0\0"), &["ffn_up"]),
-        (ErrorKind::InvalidModel, edited("tokenizers/qwen2.gguf", b"bos_token_id\x04\0\0\0\x4A", b"bos_token_id\x04\0\0\0\xFF"), &["bos_token_id"]),
+        (
+            ErrorKind::InvalidModel,
+            edited("tokenizers/qwen2.gguf", b"bos_token_id\x04\0\0\0\x4A", b"bos_token_id\x04\0\0\0\xFF"),
+            &["bos_token_id"],
+        ),
         (ErrorKind::InvalidModel, edited("tokenizers/qwen2.gguf", b"lighthouse", b"lighthous\xFF"), &["UTF-8"]),
     ];
     for (expected, file, words) in refused {
