@@ -140,7 +140,8 @@ pub async fn download(id: &HubId) -> Result<PathBuf> {
     let has_weights = siblings.iter().any(|file| file.rfilename.ends_with(".safetensors"));
     if !has("config.json") || !has("tokenizer.json") || !has_weights {
         return Err(Error::invalid(format!(
-            "{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; take a model that has them"
+            "{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; take a model that has them, or download one \
+             of its .gguf files and give its path"
         )));
     }
     let sharded = has(INDEX);

@@ -1,18 +1,19 @@
-//! Where the language model comes from: a folder, the hub, or the demo model inside this program.
+//! Where the language model comes from: a folder, a GGUF file, the hub, or the demo model inside this program.
 
 use std::path::{Path, PathBuf};
 
+use ragstone_kernels::gguf::Gguf;
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{self, HubId};
 
-/// A model's folder and the name that clients know it by.
+/// A model's folder or file, and the name that clients know it by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelFolder {
-    /// A Hugging Face folder.
+    /// A Hugging Face folder, or a GGUF file.
     pub path: PathBuf,
-    /// The hub id, the folder's name, or [`DEMO_ID`].
+    /// The hub id, the folder's or the file's name, or [`DEMO_ID`].
     pub id: String,
 }
 
@@ -49,11 +50,11 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
     if path.is_dir() {
         return local(path);
     }
-    let Some(id) = HubId::parse(setting) else {
-        return Err(Error::new(
-            ErrorKind::NotFound,
-            format!("no model folder {setting}; give a folder with config.json, or a hub id such as Qwen/Qwen2.5-0.5B"),
-        ));
+    if path.is_file() {
+        return local_file(path);
+    }
+    let Some(id) = HubId::parse(setting).filter(|_| !names_gguf(path)) else {
+        return Err(Error::new(ErrorKind::NotFound, no_such_model(setting)));
     };
     let path = match hub::cached(&id) {
         Some(path) => path,
@@ -70,13 +71,47 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
     Ok(ModelFolder { path, id: id.to_string() })
 }
 
+/// What to give instead of a setting that is neither a folder, a file nor a hub id.
+fn no_such_model(setting: &str) -> String {
+    const GIVE: &str = "give a folder with config.json, a GGUF file such as models/qwen2.5-0.5b-instruct-q8_0.gguf, or a hub id such as \
+                        Qwen/Qwen2.5-0.5B";
+    let is_tagged = |(name, tag): (&str, &str)| !name.is_empty() && !tag.is_empty() && !tag.contains(['/', '\\']);
+    match setting.rsplit_once(':') {
+        Some(parts) if is_tagged(parts) => {
+            format!("no model {setting}: names with a tag, as Ollama has them, are not looked up; {GIVE}")
+        }
+        _ if names_gguf(Path::new(setting)) => format!("no file {setting}; {GIVE}"),
+        _ => format!("no model folder {setting}; {GIVE}"),
+    }
+}
+
+fn names_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"))
+}
+
+fn local_file(path: &Path) -> Result<ModelFolder> {
+    let path = path.canonicalize().map_err(|error| Error::io("cannot open the model", path, &error))?;
+    if !Gguf::is_one(&path) {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!(
+                "{} is no GGUF file; give one, or the folder that holds config.json and *.safetensors",
+                path.display()
+            ),
+        ));
+    }
+    let id = path.file_stem().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned());
+    Ok(ModelFolder { path, id })
+}
+
 fn local(path: &Path) -> Result<ModelFolder> {
     let path = path.canonicalize().map_err(|error| Error::io("cannot open the model folder", path, &error))?;
     if !path.join("config.json").is_file() {
         return Err(Error::new(
             ErrorKind::NotFound,
             format!(
-                "{} has no config.json; give a folder in Hugging Face form (config.json, tokenizer.json, *.safetensors)",
+                "{} has no config.json; give a folder in Hugging Face form (config.json, tokenizer.json, *.safetensors), or a GGUF \
+                 file by its own path",
                 path.display()
             ),
         ));
@@ -152,5 +187,16 @@ mod tests {
         assert!(offline.to_string().contains("switched off"), "{offline}");
         let empty = find(dir.path().to_str(), true, dir.path()).await.unwrap_err();
         assert!(empty.to_string().contains("config.json"));
+        for name in ["llama3.2:1b", "hf.co/owner/model:Q4_K_M"] {
+            let tagged = find(Some(name), true, dir.path()).await.unwrap_err().to_string();
+            assert!(tagged.contains("Ollama") && tagged.contains("GGUF file"), "{tagged}");
+        }
+        // Not a hub id, though it has the form of one.
+        let gone = find(Some("models/gone.gguf"), true, dir.path()).await.unwrap_err().to_string();
+        assert!(gone.contains("no file models/gone.gguf"), "{gone}");
+        let other = dir.path().join("notes.txt");
+        std::fs::write(&other, "a text").unwrap();
+        let other = find(other.to_str(), true, dir.path()).await.unwrap_err().to_string();
+        assert!(other.contains("is no GGUF file"), "{other}");
     }
 }

@@ -1,20 +1,21 @@
-//! The language model's folder: weights, tokenizer, chat template, and the fingerprint of them all.
+//! The language model's files: weights, tokenizer, chat template, and the fingerprint of them all.
 
 use std::sync::Arc;
 
 use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::dtype::WeightFormat;
+use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest};
 use ragstone_storage::key::Fingerprint;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::ragstone::{Folders, Progress};
 use crate::settings::Settings;
 
-/// What was read from the model's folder.
+/// What was read from the model's folder or GGUF file.
 pub(crate) struct LoadedModel {
     pub model: Arc<Model>,
     pub tokenizer: Arc<Tokenizer>,
@@ -26,16 +27,16 @@ pub(crate) struct LoadedModel {
 }
 
 impl LoadedModel {
-    /// Reads the folder. BLOCKS, for about a second a gigabyte where the weights' digests are not in the catalog.
+    /// Reads the files. BLOCKS, for about a second a gigabyte where the weights' digests are not in the catalog.
     pub fn load(
         settings: &Settings,
         folders: &Folders,
         catalog: &Catalog,
         progress: &(dyn Fn(Progress) + Send + Sync),
     ) -> Result<Self> {
-        let folder = &folders.model;
-        let tokenizer = Tokenizer::from_folder(folder)?;
-        let chat = ChatTemplate::from_folder(folder)?;
+        let files = ModelFiles::open(&folders.model)?;
+        let tokenizer = files.tokenizer()?;
+        let chat = files.chat_template()?;
         let loading = |done, total| progress(Progress::Loading { what: "loading the model", done, total });
         let options = LoadOptions {
             kv_dtype: settings.kv_dtype,
@@ -43,26 +44,22 @@ impl LoadedModel {
             compute: settings.compute,
             progress: Some(&loading),
         };
-        let model = Model::load(folder, options)?;
+        let model = Model::from_files(&files, options)?;
         tokenizer.check_fits(model.config())?;
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read(&path)
-                .map_err(|error| Error::new(ErrorKind::InvalidInput, format!("{}: {error}", path.display())))
-        };
-        let tokenizer_json = read("tokenizer.json")?;
-        let weights = ragstone_kernels::weights::Checkpoint::open(folder)?;
+        let tokenizer_json = files.tokenizer_json()?;
+        let weights = files.weight_files()?;
+        // A GGUF file's content says how its weights are quantized: a file of another type is another model.
         let identity = ModelIdentity {
-            config: &read("config.json")?,
+            config: &files.config_json()?,
             tokenizer: &tokenizer_json,
-            weights: Weights::Files(weights.files()),
+            weights: Weights::Files(&weights),
             arithmetic: &model.arithmetic().to_string(),
             kv_dtype: model.kv_layout().dtype,
             positional: &format!("{:?}", model.config().rope),
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
-        let mut weights_digest = weights_digest(weights.files(), Some(catalog))?;
+        let mut weights_digest = weights_digest(&weights, Some(catalog))?;
         if model.arithmetic().weights == WeightFormat::Q8 {
             weights_digest += ".q8";
         }

@@ -48,7 +48,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(10);
 pub struct Folders {
     /// The data folder; created where it is missing.
     pub data: PathBuf,
-    /// The language model's folder.
+    /// The language model's folder, or its GGUF file.
     pub model: PathBuf,
     /// The name that clients know the model by.
     pub model_id: String,

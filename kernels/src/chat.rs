@@ -20,7 +20,7 @@ pub use date::Date;
 
 const TEMPLATE: &str = "chat template";
 /// A template's own text. Published ones have some 10 kB.
-const SOURCE_BYTES: u64 = 1 << 20;
+pub(crate) const SOURCE_BYTES: u64 = 1 << 20;
 /// Steps that one rendering may take: a conversation of ten thousand messages takes about half a million. A template is a
 /// program from elsewhere, and one that does not end would hold a thread for ever.
 const FUEL: u64 = 2_000_000;
@@ -102,7 +102,7 @@ impl ChatTemplate {
 
     /// Compiles a template's text and renders two conversations by it, so that one that does not end is refused now and not at
     /// the first question. `origin` says where it stands.
-    fn named(source: String, tokens: SpecialTokens, origin: String) -> Result<Self> {
+    pub(crate) fn named(source: String, tokens: SpecialTokens, origin: String) -> Result<Self> {
         let template = Self::compile(&source, tokens, origin)?;
         let says = |roles: &[&str]| roles.iter().map(|role| ChatMessage::new(*role, "Hello")).collect::<Vec<_>>();
         for messages in [says(&["user"]), says(&["system", "user", "assistant", "user"])] {

@@ -92,6 +92,8 @@ pub enum WeightDtype {
     F32,
     F16,
     Bf16,
+    /// Blocks of integers with scales, of GGUF files.
+    Quantized,
 }
 
 impl WeightDtype {
@@ -236,7 +238,7 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if !self.heads.is_multiple_of(self.kv_heads) {
             return Err(Error::invalid_model(format!(
                 "num_attention_heads {} is not a multiple of num_key_value_heads {}; fetch the model again",

@@ -31,7 +31,7 @@ impl ComputeDtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
-    /// As the checkpoint has them; f16 as f32.
+    /// As the checkpoint has them; f16 and quantized blocks as f32.
     Stored,
     /// Rounded to bf16.
     Bf16,

@@ -1,6 +1,6 @@
 //! Computes. Decoder forward on a paged KV pool, RoPE shift, KV deviation, sampling, sentence embeddings.
 //!
-//! No async, no actors. The only I/O is reading a model folder.
+//! No async, no actors. The only I/O is reading a model's files.
 
 #[cfg(target_endian = "big")]
 compile_error!("the kernels pack pairs of numbers into little-endian words");
@@ -12,8 +12,10 @@ pub mod cpu;
 pub mod dtype;
 pub mod embedding;
 pub mod error;
+pub mod files;
 mod folder;
 pub mod forward;
+pub mod gguf;
 pub mod grammar;
 pub mod matrix;
 pub mod sampling;

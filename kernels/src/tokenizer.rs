@@ -63,11 +63,19 @@ impl Tokenizer {
             ))
             .with_source(error)
         })?;
+        Self::from_json(&bytes, SpecialTokens::from_folder(model)?, &path)
+    }
+
+    /// Reads the bytes of a `tokenizer.json`; `path` is where they are from, for messages.
+    ///
+    /// # Errors
+    /// `InvalidModel` when they are malformed.
+    pub(crate) fn from_json(bytes: &[u8], tokens: SpecialTokens, path: &Path) -> Result<Self> {
         let invalid = |why: &str| {
             Error::invalid_model(format!("{} is not a valid tokenizer ({why}); fetch it again", path.display()))
         };
         // The library's arithmetic on merges panics where a file was made to.
-        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes));
+        let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(bytes));
         let read = read.map_err(|_| invalid("its merges do not fit its vocabulary"))?;
         let mut tokenizer = read.map_err(|error| invalid(&error.to_string()))?;
         // Training leftovers in some files; cutting a prompt short would lose text without a word.
@@ -77,7 +85,6 @@ impl Tokenizer {
         words.resize_cache(CACHED_WORDS);
         tokenizer.with_model(words);
 
-        let tokens = SpecialTokens::from_folder(model)?;
         let bos = leading_token(&tokenizer, &tokens)?;
         let eos = tokens.end_ids(|token| tokenizer.token_to_id(token));
         let vocabulary = tokenizer.get_vocab(true);
@@ -85,7 +92,7 @@ impl Tokenizer {
         let shrinking = if tokenizer.get_normalizer().is_some() { MOST_SHRINKING } else { 1 };
         let greatest = vocabulary.into_iter().map(|(token, id)| (id, token)).max().unwrap_or_default();
         let inner = Inner {
-            control: control_texts(&tokenizer, &path)?,
+            control: control_texts(&tokenizer, path)?,
             spelling: Spelling::of(&tokenizer),
             bytes_per_token: longest.saturating_mul(shrinking).min(MOST_BYTES_PER_TOKEN),
             tokenizer,

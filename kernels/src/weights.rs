@@ -51,6 +51,26 @@ impl Tensor<'_> {
     }
 }
 
+/// Where a model's tensors come from. Names and the order of elements are Hugging Face's, whatever the files have.
+pub trait TensorSource {
+    /// Bytes of all tensors, as [`TensorSource::tensor`] gives them.
+    fn size_in_bytes(&self) -> u64;
+
+    /// The values of tensor `name`, which must have exactly `shape`.
+    ///
+    /// # Errors
+    /// `InvalidModel` for a missing tensor or another shape; `UnsupportedModel` for another element type.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>>;
+
+    /// The same where the caller rounds to bf16 anyhow: what has to be unpacked may come in bf16 at once.
+    ///
+    /// # Errors
+    /// As [`TensorSource::tensor`].
+    fn tensor_bf16(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
+        self.tensor(name, shape)
+    }
+}
+
 /// An opened set of safetensors files. Dropping it unmaps them.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -219,13 +239,23 @@ impl Checkpoint {
     }
 }
 
+impl TensorSource for Checkpoint {
+    fn size_in_bytes(&self) -> u64 {
+        Self::size_in_bytes(self)
+    }
+
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
+        Self::tensor(self, name, shape)
+    }
+}
+
 /// Plain numbers that any bit pattern is valid for.
-trait Plain: Copy {}
+pub(crate) trait Plain: Copy {}
 impl Plain for f32 {}
 impl Plain for u16 {}
 
 /// Little-endian bytes as numbers, without a copy where the machine and the alignment allow.
-fn cast<T: Plain, const SIZE: usize>(bytes: &[u8], decode: fn([u8; SIZE]) -> T) -> Cow<'_, [T]> {
+pub(crate) fn cast<T: Plain, const SIZE: usize>(bytes: &[u8], decode: fn([u8; SIZE]) -> T) -> Cow<'_, [T]> {
     const { assert!(size_of::<T>() == SIZE) };
     if cfg!(target_endian = "little") {
         // SAFETY: `Plain` types have no invalid bit patterns, and `align_to` only hands out aligned elements.

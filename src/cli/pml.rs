@@ -5,9 +5,7 @@ mod run;
 use std::path::{Path, PathBuf};
 
 use ragstone_actors::pml::{Block, Layout, Part, PlacedFrom, Prompt, Roles, Schema, Selected, Sources, select};
-use ragstone_kernels::chat::ChatTemplate;
-use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_kernels::files::ModelFiles;
 use serde::Serialize;
 
 use crate::cli::output;
@@ -131,9 +129,10 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 }
 
 fn report(args: &Args, model: &Path) -> Result<Report> {
-    let tokenizer = Tokenizer::from_folder(model)?;
-    let most = ModelConfig::from_folder(model)?.max_positions as u32;
-    let roles = ChatTemplate::from_folder(model)?.map(|template| Roles::of(&template)).transpose();
+    let files = ModelFiles::open(model)?;
+    let tokenizer = files.tokenizer()?;
+    let most = files.config()?.max_positions as u32;
+    let roles = files.chat_template()?.map(|template| Roles::of(&template)).transpose();
     let text = document(&args.schema)?;
     let schema = Schema::parse(&text, &Beside(&args.schema)).map_err(|error| named(&args.schema, &error))?;
     // A template without roles is no matter for a schema without them.

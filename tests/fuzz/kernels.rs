@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::files::ModelFiles;
+use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::tokenizer::{SpecialTokens, Tokenizer};
 
 /// `config.json`: refused with a reason, or its sizes fit together and can be multiplied.
@@ -81,6 +83,27 @@ pub fn text(bytes: &[u8]) -> bool {
     let again = TOKENIZER.encode_text(&decoded).expect("every text has ids");
     assert_eq!(TOKENIZER.decode(&again).expect("ids of the vocabulary"), decoded);
     true
+}
+
+/// A GGUF file: refused with a reason, or its configuration, its tokenizer, its template and its weights are, or each makes sense.
+pub fn gguf(bytes: &[u8]) -> bool {
+    let path = std::env::temp_dir().join(format!("ragstone-fuzz-{}.gguf", std::process::id()));
+    std::fs::write(&path, bytes).expect("a folder for what is temporary");
+    let Ok(files) = ModelFiles::open(&path) else { return false };
+    let config = files.config();
+    if let Ok(config) = &config {
+        assert!(config.heads.is_multiple_of(config.kv_heads) && config.windows.len() == config.layers);
+        if let Ok(model) = Model::from_files(&files, LoadOptions::default()) {
+            assert_eq!(model.config(), config);
+        }
+    }
+    let tokenizer = files.tokenizer();
+    if let Ok(tokenizer) = &tokenizer {
+        let ids = tokenizer.encode_text("How many boats?<|im_end|></s>").expect("every text has ids");
+        tokenizer.decode(&ids).expect("ids of the vocabulary");
+    }
+    let template = files.chat_template().is_ok_and(|template| template.is_some());
+    config.is_ok() || tokenizer.is_ok() || template
 }
 
 fn tokens() -> SpecialTokens {

@@ -15,7 +15,8 @@ static PROPERTY: LazyLock<fn(&[u8]) -> bool> =
         "template" => properties::template,
         "message" => properties::message,
         "text" => properties::text,
-        other => panic!("RAGSTONE_FUZZ_TARGET is '{other}'; use config, template, message or text"),
+        "gguf" => properties::gguf,
+        other => panic!("RAGSTONE_FUZZ_TARGET is '{other}'; use config, template, message, text or gguf"),
     });
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -12,6 +12,7 @@ mod eval;
 mod faults;
 mod forged;
 mod forms;
+mod gguf;
 mod harness;
 mod hostile_clients;
 mod hostile_files;

@@ -32,6 +32,10 @@ pub enum RopeScaling {
     },
     Llama3(Llama3Scaling),
     Yarn(YarnScaling),
+    /// Every frequency divided by a factor of its own, `[head_dim / 2]`: how GGUF files state Llama 3's rule.
+    Factors {
+        factors: Vec<f32>,
+    },
 }
 
 /// Llama 3.1's rule: long wavelengths are interpolated, short ones kept, those between are blended.
@@ -104,7 +108,7 @@ impl RopeConfig {
     pub(super) fn max_positions(&self, stated: usize) -> Result<usize> {
         // A float above the range of an integer becomes its greatest.
         let stretched = match &self.scaling {
-            RopeScaling::None | RopeScaling::Llama3(_) => stated,
+            RopeScaling::None | RopeScaling::Llama3(_) | RopeScaling::Factors { .. } => stated,
             RopeScaling::Linear { factor } => (stated as f64 * factor) as usize,
             RopeScaling::Yarn(yarn) => (yarn.original_max_positions as f64 * yarn.factor) as usize,
         };
@@ -142,6 +146,9 @@ impl RopeConfig {
             RopeScaling::None => {}
             RopeScaling::Linear { factor } => {
                 frequencies.iter_mut().for_each(|frequency| *frequency /= *factor as f32);
+            }
+            RopeScaling::Factors { factors } => {
+                frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= factor);
             }
             RopeScaling::Llama3(llama3) => {
                 frequencies.iter_mut().for_each(|frequency| *frequency = llama3.scale(*frequency));

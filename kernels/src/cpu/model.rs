@@ -16,6 +16,7 @@ use crate::attention::{AttentionOptions, RowGroup, attend, attention_weights};
 use crate::config::ModelConfig;
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use crate::error::{Error, Result};
+use crate::files::ModelFiles;
 use crate::linear::{Activations, Format, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
@@ -30,7 +31,7 @@ const ROWS_AT_ONCE: usize = 512;
 pub struct LoadOptions<'a> {
     /// What K and V are rounded to; the element type of the weights if not given.
     pub kv_dtype: Option<KvDtype>,
-    /// How weights are kept; as the checkpoint has them if not given.
+    /// How weights are kept; if not given, as the checkpoint has them, and bf16 where that is quantized.
     pub weights: Option<WeightFormat>,
     /// What products are computed in; if not given, bf16 where weights are bf16 (as config.json or `weights` says) and
     /// this machine multiplies that faster, else f32.
@@ -109,13 +110,22 @@ struct Scratch {
 }
 
 impl Model {
-    /// Loads a Hugging Face folder: `config.json` and its safetensors.
+    /// Loads a Hugging Face folder (`config.json` and its safetensors) or a GGUF file.
     ///
     /// # Errors
-    /// `InvalidModel` for a damaged or incomplete folder, `UnsupportedModel` for a kind that this version does not
+    /// `InvalidModel` for a damaged or incomplete model, `UnsupportedModel` for a kind that this version does not
     /// run, `Io` when the file system refuses.
-    pub fn load(folder: &Path, options: LoadOptions<'_>) -> Result<Self> {
-        load::load(folder, options)
+    pub fn load(path: &Path, options: LoadOptions<'_>) -> Result<Self> {
+        Self::from_files(&ModelFiles::open(path)?, options)
+    }
+
+    /// [`Model::load`] of files that are open already.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_files(files: &ModelFiles, options: LoadOptions<'_>) -> Result<Self> {
+        let config = files.config()?;
+        files.with_tensors(|tensors| load::load(config, tensors, options))
     }
 
     /// A model of shape `config` with random weights of a scale that keeps activations and logits in their usual range:

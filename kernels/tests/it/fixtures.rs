@@ -94,10 +94,12 @@ fn words(tensors: &SafeTensors<'_>, name: &str, dtype: Dtype) -> Vec<[u8; 4]> {
     tensor.data().as_chunks().0.to_vec()
 }
 
-fn integers(tensors: &SafeTensors<'_>, name: &str) -> Vec<u32> {
+/// Integers of a fixture.
+pub fn integers(tensors: &SafeTensors<'_>, name: &str) -> Vec<u32> {
     words(tensors, name, Dtype::U32).into_iter().map(u32::from_le_bytes).collect()
 }
 
-fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
+/// Floats of a fixture.
+pub fn floats(tensors: &SafeTensors<'_>, name: &str) -> Vec<f32> {
     words(tensors, name, Dtype::F32).into_iter().map(f32::from_le_bytes).collect()
 }

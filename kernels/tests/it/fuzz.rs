@@ -37,6 +37,13 @@ fn any_message_stands_in_the_prompt_as_it_was_said() {
 }
 
 #[test]
+fn any_gguf_file_is_refused_or_makes_sense() {
+    let names = ["yarn", "tokenizers/llama", "tokenizers/qwen2"];
+    let seeds = names.map(|name| std::fs::read(format!("{FIXTURES}/gguf/{name}.gguf")).unwrap());
+    fuzz("gguf", &seeds, properties::gguf);
+}
+
+#[test]
 fn any_text_has_ids_and_comes_back_from_them() {
     let texts = ["How many boats?", "<|im_start|>user\n", "né\u{1F600}\u{301} \u{0}\t 漢字", "<|endoftext|>"];
     fuzz("text", &texts.map(|text| text.as_bytes().to_vec()), properties::text);

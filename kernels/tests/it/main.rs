@@ -4,5 +4,6 @@ mod answers;
 mod fixtures;
 mod forward;
 mod fuzz;
+mod gguf;
 mod loading;
 mod parity;

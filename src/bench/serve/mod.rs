@@ -14,7 +14,7 @@ pub mod reorder;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::files::ModelFiles;
 
 use self::clients::Clients;
 pub use self::random_model::Shape;
@@ -125,7 +125,7 @@ async fn start(config: &Config) -> Result<Service> {
 
 fn clients(config: &Config, setup: Setup, service: &Service) -> Result<Clients> {
     let model = config.surface.model.as_deref().unwrap_or_default();
-    let vocabulary = ModelConfig::from_folder(Path::new(model))?.vocab_size;
+    let vocabulary = ModelFiles::open(Path::new(model))?.config()?.vocab_size;
     Ok(Clients::new(Client::new(&service.address, service.token())?, vocabulary, setup.seed))
 }
 

@@ -1,0 +1,117 @@
+//! A model's files: a Hugging Face folder, or one GGUF file. What everything else asks a model for is here, so that nothing but this
+//! knows the difference.
+
+use std::path::{Path, PathBuf};
+
+use crate::chat::ChatTemplate;
+use crate::config::ModelConfig;
+use crate::error::{Error, Result};
+use crate::folder;
+use crate::gguf::Gguf;
+use crate::tokenizer::Tokenizer;
+use crate::weights::{Checkpoint, TensorSource};
+
+/// Where a model is.
+#[derive(Debug)]
+pub enum ModelFiles {
+    /// A folder in Hugging Face form.
+    Folder(PathBuf),
+    /// An opened GGUF file.
+    Gguf(Box<Gguf>),
+}
+
+impl ModelFiles {
+    /// Opens the folder or the GGUF file at `path`. A folder's files are read when they are asked for.
+    ///
+    /// # Errors
+    /// As [`Gguf::open`].
+    pub fn open(path: &Path) -> Result<Self> {
+        if Gguf::is_one(path) {
+            return Ok(Self::Gguf(Box::new(Gguf::open(path)?)));
+        }
+        Ok(Self::Folder(path.to_owned()))
+    }
+
+    /// Shapes and rules of the model.
+    ///
+    /// # Errors
+    /// As [`ModelConfig::from_folder`] and [`Gguf::config`].
+    pub fn config(&self) -> Result<ModelConfig> {
+        match self {
+            Self::Folder(folder) => ModelConfig::from_folder(folder),
+            Self::Gguf(file) => file.config(),
+        }
+    }
+
+    /// Its tokenizer.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::from_folder`] and [`Gguf::tokenizer`].
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match self {
+            Self::Folder(folder) => Tokenizer::from_folder(folder),
+            Self::Gguf(file) => file.tokenizer(),
+        }
+    }
+
+    /// Its chat template; none where it has none.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::from_folder`] and [`Gguf::chat_template`].
+    pub fn chat_template(&self) -> Result<Option<ChatTemplate>> {
+        match self {
+            Self::Folder(folder) => ChatTemplate::from_folder(folder),
+            Self::Gguf(file) => file.chat_template(),
+        }
+    }
+
+    /// Its `config.json`, or what stands for it: part of the model's fingerprint.
+    ///
+    /// # Errors
+    /// `InvalidModel` where there is none.
+    pub fn config_json(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::Folder(folder) => read(folder, "config.json", folder::CONFIG_BYTES),
+            Self::Gguf(file) => Ok(file.config_json()?.into_bytes()),
+        }
+    }
+
+    /// Its `tokenizer.json`, or what stands for it.
+    ///
+    /// # Errors
+    /// `InvalidModel` where there is none.
+    pub fn tokenizer_json(&self) -> Result<Vec<u8>> {
+        match self {
+            Self::Folder(folder) => read(folder, "tokenizer.json", folder::TABLE_BYTES),
+            Self::Gguf(file) => file.tokenizer_json(),
+        }
+    }
+
+    /// The files with its weights, in name order: what a fingerprint hashes.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn weight_files(&self) -> Result<Vec<PathBuf>> {
+        match self {
+            Self::Folder(folder) => Ok(Checkpoint::open(folder)?.files().to_vec()),
+            Self::Gguf(file) => Ok(vec![file.path().to_owned()]),
+        }
+    }
+
+    /// Hands its tensors to `work`.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`], and those of `work`.
+    pub fn with_tensors<T>(&self, work: impl FnOnce(&dyn TensorSource) -> Result<T>) -> Result<T> {
+        match self {
+            Self::Folder(folder) => work(&Checkpoint::open(folder)?),
+            Self::Gguf(file) => work(file.as_ref()),
+        }
+    }
+}
+
+fn read(model: &Path, name: &str, most_bytes: u64) -> Result<Vec<u8>> {
+    let path = model.join(name);
+    folder::read(&path, most_bytes)
+        .map_err(|error| Error::invalid_model(format!("cannot read {}: {error}", path.display())).with_source(error))
+}
