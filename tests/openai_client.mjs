@@ -47,4 +47,21 @@ await assert.rejects(
   client.responses.create({ model, input: "a", store: true }),
   (error) => error.status === 400 && error.param === "store",
 );
+
+// Several answers, a beam search, usage at the end of a stream, embeddings, and what is refused.
+const prompt = [5, 6, 7];
+const several = await client.completions.create({ model, prompt, max_tokens: 5, n: 3, temperature: 1, seed: 4, logit_bias: { 9: -100 } });
+assert.deepEqual(several.choices.map((choice) => choice.index), [0, 1, 2]);
+const searched = await client.completions.create({ model, prompt, max_tokens: 5, n: 2, use_beam_search: true, length_penalty: 1.5 });
+assert.notEqual(searched.choices[0].text, searched.choices[1].text);
+let usage;
+for await (const chunk of await client.completions.create({ model, prompt, max_tokens: 5, stream: true, stream_options: { include_usage: true } })) {
+  usage = chunk.usage ?? usage;
+}
+assert.equal(usage.prompt_tokens, 3);
+const embedder = (await client.models.list()).data[1].id;
+const embedded = await client.embeddings.create({ model: embedder, input: ["a lamp", "a mill"] });
+assert.equal(embedded.data.length, 2);
+assert.ok(Math.abs(Math.hypot(...embedded.data[0].embedding) - 1) < 1e-4);
+await assert.rejects(client.completions.create({ model, prompt, n: "two" }), (error) => error.status === 400 && error.param === "n");
 console.log("ok");

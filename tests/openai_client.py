@@ -51,6 +51,12 @@ several = client.completions.create(model=model, prompt=[5, 6, 7], max_tokens=5,
 assert [choice.text for choice in several.choices] == [ids.choices[0].text] * 3
 assert several.usage.completion_tokens == 3 * ids.usage.completion_tokens
 
+# A beam search: as many answers as it is wide, best first, the same each time.
+beams = dict(model=model, prompt=[5, 6, 7], max_tokens=5, n=3, extra_body={"use_beam_search": True, "length_penalty": 1.5})
+searched = [choice.text for choice in client.completions.create(**beams).choices]
+assert len(set(searched)) == 3, searched
+assert searched == [choice.text for choice in client.completions.create(**beams).choices]
+
 # Embeddings: the client asks for base64 unless told otherwise.
 packed = client.embeddings.create(model=models[1], input=["a lamp", "a mill"])
 plain = client.embeddings.create(model=models[1], input="a mill", encoding_format="float")

@@ -117,7 +117,11 @@ impl Fusor {
         let (mut wanted, mut layers) = (Vec::new(), 0);
         for planned in &plan.segments {
             let key = match planned.source {
-                Source::Load { tier: Tier::Device, .. } | Source::Compute => continue,
+                Source::Load { tier: Tier::Device, .. }
+                | Source::Blend { tier: Tier::Device, .. }
+                | Source::Compute => {
+                    continue;
+                }
                 Source::Load { key, .. } | Source::Blend { key, .. } => key,
             };
             let found = residency.found.get(&key).ok_or_else(|| {
@@ -172,6 +176,7 @@ fn nothing_resident(segments: &[Segment]) -> Residency {
         chain_key: None,
         behind_root_key: None,
         behind_root: None,
+        device_key: None,
         candidates: Vec::new(),
         position: segment.place.as_ref().map(|place| place.start),
     };

@@ -173,6 +173,13 @@ pub struct TokenAccount {
     pub computed: u32,
 }
 
+impl TokenAccount {
+    /// The prompt's tokens.
+    pub fn total(&self) -> u32 {
+        self.exact + self.blended + self.recomputed + self.computed
+    }
+}
+
 /// What came of drafting an answer's tokens (see [`Settings::num_speculative_tokens`](crate::Settings::num_speculative_tokens)).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Drafts {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
+use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
 use ragstone_storage::residency::Segment;
 use ragstone_storage::store::KvStore;
 use tokio::task::JoinHandle;
@@ -52,6 +52,13 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Whether the device is asked, and keeps what is computed: of prompts with modules only where those are taken as they are, as the
+    /// keys there say.
+    fn goes_on_device(&self) -> bool {
+        let takes_modules = self.options.reuse == ReuseMode::Auto && self.options.ratio == Ratio::Fixed(0.0);
+        takes_modules || self.segments.iter().all(|segment| segment.place.is_none())
+    }
+
     /// Whether the request may still turn out not to have this prompt.
     fn is_speculative(&self) -> bool {
         self.hold.as_ref().is_some_and(|hold| !hold.is_released())
@@ -83,9 +90,7 @@ impl Runner {
     ) -> Result<Ran<T>> {
         let Run { segments, caller, tenant, selection, urgency, deadline, .. } = run;
         let tokens: Arc<[u32]> = segments.iter().flat_map(|segment| segment.tokens.iter().copied()).collect();
-        // The device keeps chains without gaps.
-        let is_placed = segments.iter().any(|segment| segment.place.is_some());
-        let (mut options, mut on_device) = (run.options, !is_placed);
+        let (mut options, mut on_device) = (run.options, run.goes_on_device());
         let (mut late_misses, mut disturbances) = (0, 0);
         // Every late miss hides an entry in one of three tiers, and a segment has at most two entries.
         while late_misses <= 6 * segments.len() as u32 + 2 {

@@ -1,5 +1,7 @@
 //! What the running program tells of itself.
 
+use std::ops::AddAssign;
+
 use ragstone_storage::corpus::CorpusCounters;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::StoreStatus;
@@ -48,13 +50,36 @@ pub struct Status {
     pub jobs: Vec<JobsStatus>,
 }
 
-/// Blocks of prompts with several answers or beams, summed over the engine's steps: the share that is saved is `1 - held / apart`.
+/// What groups hold that have one prompt and several tails.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct GroupsStatus {
+    /// Prompts with several answers.
+    pub samples: GroupBlocks,
+    /// Beam searches.
+    pub beams: GroupBlocks,
+}
+
+/// Blocks of groups, summed over the engine's steps: the share that is saved is `1 - held / apart`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct GroupBlocks {
     /// That they hold.
     pub held: u64,
-    /// That they would hold if no answer shared a block with another.
+    /// That they would hold if no tail shared a block with another.
     pub apart: u64,
+}
+
+impl AddAssign for GroupBlocks {
+    fn add_assign(&mut self, more: Self) {
+        self.held += more.held;
+        self.apart += more.apart;
+    }
+}
+
+impl AddAssign for GroupsStatus {
+    fn add_assign(&mut self, more: Self) {
+        self.samples += more.samples;
+        self.beams += more.beams;
+    }
 }
 
 /// The device tier.
@@ -68,8 +93,8 @@ pub struct DeviceStatus {
     pub cached_blocks: usize,
     /// Sequences that left the device so far, because others needed their blocks.
     pub preemptions: u64,
-    /// What prompts with several answers hold, summed over the engine's steps.
-    pub groups: GroupBlocks,
+    /// What prompts with several tails hold, summed over the engine's steps.
+    pub groups: GroupsStatus,
     /// What leaves first.
     pub policy: PolicyKind,
     /// What is kept behind the sequences that computed it.

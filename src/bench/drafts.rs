@@ -242,6 +242,7 @@ fn compute_all(tokens: u32) -> LoadPlan {
         predicted: None,
         file_under: None,
         exact_key: None,
+        device_key: None,
         parent: None,
     };
     LoadPlan {

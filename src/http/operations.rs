@@ -101,8 +101,11 @@ fn publish(status: &Status) {
     metrics::gauge!("ragstone_device_blocks").set(status.device.blocks as f64);
     metrics::gauge!("ragstone_device_free_blocks").set(status.device.free_blocks as f64);
     metrics::gauge!("ragstone_device_cached_blocks").set(status.device.cached_blocks as f64);
-    metrics::counter!("ragstone_group_blocks_total", "blocks" => "held").absolute(status.device.groups.held);
-    metrics::counter!("ragstone_group_blocks_total", "blocks" => "apart").absolute(status.device.groups.apart);
+    let groups = status.device.groups;
+    for (kind, blocks) in [("samples", groups.samples), ("beams", groups.beams)] {
+        metrics::counter!("ragstone_group_blocks_total", "group" => kind, "blocks" => "held").absolute(blocks.held);
+        metrics::counter!("ragstone_group_blocks_total", "group" => kind, "blocks" => "apart").absolute(blocks.apart);
+    }
     for worker in &status.workers {
         metrics::gauge!("ragstone_worker_in_flight", "worker" => worker.name).set(worker.in_flight as f64);
         metrics::counter!("ragstone_worker_restarts_total", "worker" => worker.name).absolute(worker.restarts);

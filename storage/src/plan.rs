@@ -174,6 +174,8 @@ pub struct SegmentPlan {
     pub file_under: Option<KvKey>,
     /// Its key, because it and everything before it is exact, whether it is to be filed or was; `None`: it has none.
     pub exact_key: Option<KvKey>,
+    /// What the device keeps it under, if it and everything before it are what that key says; `None`: it is not kept there.
+    pub device_key: Option<KvKey>,
     /// Key of everything before it; `None` at the start.
     pub parent: Option<KvKey>,
 }
@@ -235,6 +237,19 @@ impl LoadPlan {
         with_tokens.map_while(move |segment| Some((segment, key(segment)?)))
     }
 
+    /// The leading segments, empty ones aside, that the device keeps, with what it keeps them under: those that are exact, and modules
+    /// that are taken as they were computed apart.
+    pub fn device_path(&self) -> impl Iterator<Item = (&SegmentPlan, KvKey)> {
+        // What was to be loaded may have been computed instead: a module, then, is another one.
+        let is_as_planned = |segment: &SegmentPlan| {
+            segment.kind != SegmentKind::Module
+                || segment.source != Source::Compute
+                || segment.device_key == segment.exact_key
+        };
+        let with_tokens = self.segments.iter().filter(|segment| !segment.range.is_empty());
+        with_tokens.map_while(move |segment| Some((segment, segment.device_key.filter(|_| is_as_planned(segment))?)))
+    }
+
     /// What the prompt ends with and nobody looks up: its tokens are the first of the answer's text.
     pub fn question(&self) -> Option<&SegmentPlan> {
         self.segments.last().filter(|segment| segment.kind == SegmentKind::Question)
@@ -257,7 +272,7 @@ impl LoadPlan {
 
     /// Tokens whose KV is on the device already: they begin the prompt.
     pub fn device_tokens(&self) -> u32 {
-        let on_device = |segment: &&SegmentPlan| matches!(segment.source, Source::Load { tier: Tier::Device, .. });
+        let on_device = |segment: &&SegmentPlan| segment.source.tier() == Some(Tier::Device);
         self.segments.iter().filter(on_device).map(|segment| segment.range.len() as u32).sum()
     }
 }
@@ -284,8 +299,8 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
     let total_tokens = tokens.ok_or_else(|| Error::invalid_input("the prompt is longer than 2^32 tokens"))?;
     let last_with_tokens = found.iter().rposition(|at| at.tokens > 0);
     let usable = |index: usize, candidate: &Candidate| {
-        let has_kv = found[index].kind != SegmentKind::Question && found[index].tokens > 0;
-        has_kv && Some(index) != last_with_tokens && may_use(candidate.kind, options.reuse)
+        let has_kv = found[index].kind != SegmentKind::Question || candidate.tier == Tier::Device;
+        has_kv && found[index].tokens > 0 && Some(index) != last_with_tokens && may_use(candidate.kind, options.reuse)
     };
     let decision = decide(found, usable, options, costs);
     let segments = segments(found, &decision, options, last_with_tokens, costs);
@@ -355,7 +370,7 @@ fn segments(
 ) -> Vec<SegmentPlan> {
     let parts = parts(found, &decision.chosen);
     let share = Share { ratio: decision.ratio, choosing: options.choosing };
-    let (mut is_exact_so_far, mut end) = (true, 0u32);
+    let (mut is_exact_so_far, mut is_kept_so_far, mut end) = (true, options.reuse != ReuseMode::Off, 0u32);
     let segment = |(segment, at): (usize, &SegmentResidency)| {
         let (chosen, declined) = (decision.chosen[segment], decision.declined[segment]);
         let source = match chosen {
@@ -364,6 +379,7 @@ fn segments(
             Some(Candidate { key, tier, .. }) => Source::Blend { key: *key, tier: *tier },
         };
         is_exact_so_far &= !matches!(source, Source::Blend { .. });
+        is_kept_so_far &= is_kept_on_device(at, source, decision.ratio);
         let may_file = options.reuse != ReuseMode::Off && source == Source::Compute && is_exact_so_far;
         let part = parts[segment];
         let position = at.position.unwrap_or(end);
@@ -388,15 +404,26 @@ fn segments(
                 .chain_key
                 .filter(|_| may_file && (declined.is_some_and(|tier| tier > Tier::Host) || !is_stored(at))),
             exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
+            device_key: at.device_key.filter(|_| is_kept_so_far),
             parent: at.parent,
         }
     };
     found.iter().enumerate().map(segment).collect()
 }
 
+/// Whether a segment's KV is what its key on the device says, if that is so of those before it.
+fn is_kept_on_device(at: &SegmentResidency, source: Source, ratio: f32) -> bool {
+    match source {
+        Source::Load { tier: Tier::Device, .. } | Source::Blend { tier: Tier::Device, .. } => true,
+        Source::Load { key, .. } => at.device_key == Some(key),
+        Source::Blend { .. } => at.kind == SegmentKind::Module && ratio == 0.0,
+        Source::Compute => at.kind != SegmentKind::Module || at.device_key == at.chain_key,
+    }
+}
+
 fn why(source: Source, declined: Option<Tier>, is_last: bool) -> Why {
     match source {
-        Source::Load { tier: Tier::Device, .. } => Why::InPlace,
+        Source::Load { tier: Tier::Device, .. } | Source::Blend { tier: Tier::Device, .. } => Why::InPlace,
         Source::Load { .. } => Why::StoredExactly,
         Source::Blend { .. } => Why::StoredClosely,
         Source::Compute if is_last => Why::EndsThePrompt,

@@ -70,6 +70,7 @@ pub struct Apart {
 }
 
 /// Keys along a prompt: each of what stands before, gaps in the positions among it.
+#[derive(Clone)]
 struct Links<'a> {
     fingerprint: &'a Fingerprint,
     salt: &'a str,
@@ -92,6 +93,15 @@ impl<'a> Links<'a> {
             self.parent = Some(KvKey::derive(self.fingerprint, self.salt, self.parent.as_ref(), &[GAP, gap]));
             self.end = start;
         }
+    }
+
+    /// The key of a module that comes next as it was computed apart, under `apart`.
+    fn push_module(&mut self, apart: &KvKey, tokens: usize) -> Option<KvKey> {
+        let words = apart.0.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
+        let link: Vec<u32> = [GAP, GAP].into_iter().chain(words).collect();
+        self.parent = Some(KvKey::derive(self.fingerprint, self.salt, self.parent.as_ref(), &link));
+        self.end = self.end.saturating_add(tokens as u32);
+        self.parent
     }
 
     /// The key of what comes next.
@@ -171,6 +181,9 @@ pub struct SegmentResidency {
     pub behind_root_key: Option<KvKey>,
     /// Where the entry of `behind_root_key` is, whether it is a candidate or not.
     pub behind_root: Option<Tier>,
+    /// What the device keeps it under: its key behind everything before it as long as all of that is exact; from the first module on
+    /// that is not, a key of which modules stand before it, and where. `None` for what ends the prompt, and for an empty segment.
+    pub device_key: Option<KvKey>,
     /// What can be loaded for it, closest to what would be computed first. None for the question and for an empty segment.
     pub candidates: Vec<Candidate>,
 }
@@ -215,8 +228,8 @@ pub enum CandidateKind {
 /// Looks up a prompt of the tenant `salt`: an optional root, then passages and text, then an optional question. Pins what it
 /// finds. BLOCKS on the disk, and on object storage, for entries that are not in host memory.
 ///
-/// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path only, never a
-/// blend, as their K is rotated to its place. `precision` says whether lossy entries are of use.
+/// The `device`, if there is one, is asked first: blocks that are there need no entry. They serve the exact path, and modules that are
+/// taken as they are, never a passage's blend, as their K is rotated to its place. `precision` says whether lossy entries are of use.
 ///
 /// # Errors
 /// `InvalidInput` if the segments stand in another order, or the prompt is longer than 2^32 tokens.
@@ -229,21 +242,25 @@ pub fn look_up_prompt(
 ) -> Result<Residency> {
     let epoch = store.epoch();
     let keys = prompt_keys(store.fingerprint(), salt, segments)?;
-    let on_path = segments.iter().zip(&keys).filter_map(|(segment, at)| Some((at.chain_key?, segment)));
+    let on_path = segments.iter().zip(&keys).filter_map(|(segment, at)| Some((at.device_key?, segment)));
     let device = device.map(|device| device.find(salt, on_path));
-    let mut on_device = device.as_ref().map_or(0, DevicePath::segments);
-    let objects = find_objects(store, precision, segments, &keys, on_device);
+    let mut with_key = keys.iter().enumerate().filter(|(_, at)| at.device_key.is_some());
+    let elsewhere = with_key.nth(device.as_ref().map_or(0, DevicePath::segments));
+    let elsewhere = elsewhere.map_or(keys.len(), |(index, _)| index);
+    let objects = find_objects(store, precision, &segments[elsewhere..], &keys[elsewhere..]);
     let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
-    for (segment, at) in segments.iter().zip(&mut residency.segments) {
-        let Some(chain_key) = at.chain_key else { continue };
-        if on_device > 0 {
-            on_device -= 1;
+    for (index, (segment, at)) in segments.iter().zip(&mut residency.segments).enumerate() {
+        if let Some(device_key) = at.device_key.filter(|_| index < elsewhere) {
             at.behind_root = at.behind_root_key.and_then(|key| store.contains(&key));
-            let (kind, tier) = (CandidateKind::Exact, Tier::Device);
-            let tiers = store.tiers_of(&chain_key, tier);
-            at.candidates = vec![Candidate { kind, key: chain_key, tier, tiers, bytes: 0 }];
+            let (kind, key) = match at.chain_key == Some(device_key) {
+                true => (CandidateKind::Exact, device_key),
+                false => (CandidateKind::BehindRoot, at.behind_root_key.unwrap_or(device_key)),
+            };
+            let tiers = store.tiers_of(&key, Tier::Device);
+            at.candidates = vec![Candidate { kind, key, tier: Tier::Device, tiers, bytes: 0 }];
             continue;
         }
+        let Some(chain_key) = at.chain_key else { continue };
         let mut look_up = |kind: CandidateKind, key: KvKey| {
             let hit = match kind {
                 CandidateKind::Lossy => store.look_up_lossy(&objects, &key, &segment.tokens)?,
@@ -288,7 +305,6 @@ fn find_objects(
     precision: Precision,
     segments: &[Segment],
     keys: &[SegmentResidency],
-    on_device: usize,
 ) -> ObjectsFound {
     let path = segments.iter().zip(keys).filter(|(_, at)| at.chain_key.is_some());
     let wanted = |(segment, at): &(&'_ Segment, &'_ SegmentResidency)| {
@@ -298,7 +314,7 @@ fn find_objects(
         let keys = [at.chain_key, behind_root].into_iter().flatten();
         keys.map(move |key| (key, tokens.clone(), precision)).collect::<Vec<_>>()
     };
-    let (texts, mut asked): (Vec<_>, Vec<_>) = path.skip(on_device).partition(|(_, at)| at.kind == SegmentKind::Text);
+    let (texts, mut asked): (Vec<_>, Vec<_>) = path.partition(|(_, at)| at.kind == SegmentKind::Text);
     let (mut found, mut from, mut count) = (ObjectsFound::default(), 0, FIRST_TEXTS);
     loop {
         let wave = &texts[from..texts.len().min(from + count)];
@@ -324,14 +340,21 @@ fn find_objects(
 pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) -> Result<Vec<SegmentResidency>> {
     check_order(segments)?;
     let mut links = Links::new(fingerprint, salt);
+    let (mut device, last) = (links.clone(), segments.len().saturating_sub(1));
     let mut root_key = None;
-    let keys = segments.iter().map(|segment| {
+    let keys = segments.iter().enumerate().map(|(index, segment)| {
         let position = segment.place.as_ref().map(|place| place.start);
         if let Some(start) = position.filter(|_| !segment.tokens.is_empty()) {
             links.skip_to(start);
+            device.skip_to(start);
         }
         let parent = links.parent;
         let key = links.push(&segment.tokens);
+        let apart = segment.apart(fingerprint, salt).map(|(key, _)| key);
+        let device_key = match apart {
+            Some(apart) if Some(apart) != key => device.push_module(&apart, segment.tokens.len()),
+            _ => device.push(&segment.tokens),
+        };
         let chain_key = key.filter(|_| segment.kind != SegmentKind::Question);
         let behind_root = |root: Option<KvKey>| KvKey::derive(fingerprint, salt, root.as_ref(), &segment.tokens);
         let at = SegmentResidency {
@@ -342,9 +365,10 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             chain_key,
             behind_root_key: match segment.kind {
                 SegmentKind::Passage => chain_key.map(|_| behind_root(root_key)),
-                _ => segment.apart(fingerprint, salt).map(|(key, _)| key),
+                _ => apart,
             },
             behind_root: None,
+            device_key: device_key.filter(|_| segment.kind != SegmentKind::Question || index != last),
             candidates: Vec::new(),
         };
         if segment.kind == SegmentKind::Root {

@@ -81,6 +81,22 @@ fn the_order_of_prompts_is_measured_with_and_without_a_window() {
 }
 
 #[test]
+fn what_groups_save_is_measured() {
+    let folder = Folder::new();
+    let report = folder.json(&["bench", "serve", "--workload", "groups", "--shape", "tiny", "--runs", "1", "--json"]);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 9, "{report}");
+    for result in results {
+        let number = |key: &str| result[key].as_f64().unwrap();
+        // Of n copies of the prompt, n - 1 are saved; of samples no more, of beams what they have in common, too.
+        let (prompt, answer, tails) = (number("prompt_tokens"), number("answer_tokens"), number("tails"));
+        let of_prompt = prompt / (prompt + answer) * (1.0 - 1.0 / tails);
+        assert!((of_prompt - 0.03..1.0 - 1.0 / tails).contains(&number("samples")), "{result}, {of_prompt}");
+        assert!((of_prompt - 0.03..1.0).contains(&number("beams")), "{result}, {of_prompt}");
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let folder = Folder::new();
     for flag in ["--runs", "--streams", "--clients", "--document-tokens"] {

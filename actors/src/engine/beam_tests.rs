@@ -134,6 +134,25 @@ fn whoever_leaves_a_search_leaves_no_block() {
     }
 }
 
+#[test]
+fn a_search_for_more_answers_than_there_are_says_so() {
+    let engine = start("llama_gqa_tied", 200);
+    let sampling = SamplingParams {
+        max_tokens: 1,
+        beams: Some(BeamSearch { length_penalty: 1.0, early_stopping: EarlyStopping::Heuristic }),
+        ..SamplingParams::default()
+    };
+    let (prompt, vocabulary) = (vec![1, 2, 3], 64);
+    let case =
+        Case { model: String::new(), prompt, width: vocabulary + 2, sampling, ends: Vec::new(), answers: Vec::new() };
+    let mut outputs = submit(&engine, &case);
+    for mut output in outputs.split_off(vocabulary) {
+        let Some(Decoded::Failed(error)) = output.blocking_recv() else { panic!("an answer out of nothing") };
+        assert!(error.to_string().contains("no more than 64 answers"), "{error}");
+    }
+    assert!(answers(outputs).iter().all(|(tokens, reason)| tokens.len() == 1 && reason.is_some()));
+}
+
 /// What the paper has in figures 15 and 16, for prompts and answers of some length: beams share more than samples.
 #[test]
 fn beams_and_samples_share_most_of_their_blocks() {
@@ -149,6 +168,8 @@ fn beams_and_samples_share_most_of_their_blocks() {
         let case = Case { model: String::new(), prompt, width, sampling, ends: Vec::new(), answers: Vec::new() };
         answers(submit(&engine, &case));
         let groups = engine.status().groups;
+        let (groups, others) = if beams { (groups.beams, groups.samples) } else { (groups.samples, groups.beams) };
+        assert_eq!(others, Default::default());
         1.0 - groups.held as f64 / groups.apart as f64
     };
     let (four_beams, eight_samples) = (shared(4, true), shared(8, false));

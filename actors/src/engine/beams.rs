@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::sequence::Tail;
 use super::{DecodeSpec, Decoded};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::report::FinishReason;
 
 /// The search of one group. Its beams are the group's tails, in the search's order; what they say is sent when it is over.
@@ -100,6 +100,12 @@ impl BeamGroup {
             }
             let reason = if hypothesis.ended { FinishReason::Stop } else { FinishReason::Length };
             let _ = output.try_send(Decoded::End(reason));
+        }
+        // Where hardly any token is possible, there may be fewer texts than beams.
+        let found = found.len();
+        for output in self.outputs.iter().skip(found) {
+            let message = format!("the beam search found no more than {found} answers; ask for as many, or fewer");
+            let _ = output.try_send(Decoded::Failed(Error::new(ErrorKind::InvalidInput, message)));
         }
     }
 

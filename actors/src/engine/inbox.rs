@@ -11,7 +11,7 @@ use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::speculation::Load;
-use crate::status::GroupBlocks;
+use crate::status::GroupsStatus;
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
 pub(super) struct Inbox {
@@ -20,8 +20,7 @@ pub(super) struct Inbox {
     /// Of each urgency.
     capacity: usize,
     preemptions: AtomicU64,
-    held: AtomicU64,
-    apart: AtomicU64,
+    sharing: Mutex<GroupsStatus>,
     when_lost: Mutex<Option<WhenLost>>,
 }
 
@@ -73,8 +72,7 @@ impl Inbox {
             changed: Condvar::new(),
             capacity,
             preemptions: AtomicU64::new(0),
-            held: AtomicU64::new(0),
-            apart: AtomicU64::new(0),
+            sharing: Mutex::default(),
             when_lost: Mutex::default(),
         }
     }
@@ -207,14 +205,14 @@ impl Inbox {
         self.preemptions.load(Ordering::Relaxed)
     }
 
-    /// A step was made beside groups that hold `held` blocks, and would hold `apart` if they shared none.
-    pub(super) fn note_sharing(&self, held: u64, apart: u64) {
-        self.held.fetch_add(held, Ordering::Relaxed);
-        self.apart.fetch_add(apart, Ordering::Relaxed);
+    /// A step was made beside groups that hold this.
+    pub(super) fn note_sharing(&self, step: GroupsStatus) {
+        *self.sharing.lock().unwrap_or_else(PoisonError::into_inner) += step;
     }
 
-    pub(super) fn sharing(&self) -> GroupBlocks {
-        GroupBlocks { held: self.held.load(Ordering::Relaxed), apart: self.apart.load(Ordering::Relaxed) }
+    /// What groups held in all steps so far.
+    pub(super) fn sharing(&self) -> GroupsStatus {
+        *self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn close(&self) {

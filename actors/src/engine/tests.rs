@@ -60,6 +60,7 @@ fn compute(tokens: u32) -> LoadPlan {
         predicted: None,
         file_under: None,
         exact_key: None,
+        device_key: None,
         parent: None,
     };
     LoadPlan {

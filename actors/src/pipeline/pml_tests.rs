@@ -32,7 +32,12 @@ const PROMPT: &str =
     "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
 
 async fn open(folder: &TempDir) -> Ragstone {
+    open_on(folder, true).await
+}
+
+async fn open_on(folder: &TempDir, device_cache: bool) -> Ragstone {
     let settings = Settings {
+        device_cache,
         disk_bytes: 64 << 20,
         host_bytes: 64 << 20,
         kv_admission: AdmissionRule::Always,
@@ -179,6 +184,11 @@ fn furthest(answer: &Answer, logits: &[f32]) -> f32 {
     top.iter().map(|it| (it.logprob - expected(it.id)).abs()).fold(0.0, f32::max)
 }
 
+/// The likeliest tokens of every step, bit for bit.
+fn bits(answer: &Answer) -> Vec<(u32, u32)> {
+    answer.tokens.iter().flat_map(|token| token.top.iter().map(|it| (it.id, it.logprob.to_bits()))).collect()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn modules_are_computed_apart_once_and_taken_at_their_positions() {
     let folder = tempfile::tempdir().unwrap();
@@ -187,16 +197,16 @@ async fn modules_are_computed_apart_once_and_taken_at_their_positions() {
     let reference = Reference::of(SCHEMA, PROMPT, &tokenizer, &[]);
     let logits = reference.logits(&model);
     let (kept, computed) = reference.tokens();
-    let (mut first, mut tokens) = (None, Vec::new());
-    for _ in 0..2 {
-        let (answer, account) = run(&ragstone, SCHEMA, PROMPT).await;
-        assert!(furthest(&answer, &logits) < 1e-4, "{}", furthest(&answer, &logits));
-        assert_eq!((account.exact + account.blended, account.computed, account.recomputed), (kept, computed, 0));
-        let ids: Vec<u32> = answer.tokens.iter().map(|token| token.id).collect();
-        assert_eq!(*first.get_or_insert_with(|| ids.clone()), ids);
-        tokens = ids;
-    }
-    assert_eq!(tokens.len(), 4);
+    let (before, account) = run(&ragstone, SCHEMA, PROMPT).await;
+    assert!(furthest(&before, &logits) < 1e-4, "{}", furthest(&before, &logits));
+    assert_eq!((account.exact + account.blended, account.computed, account.recomputed), (kept, computed, 0));
+    assert_eq!(before.tokens.len(), 4);
+    // Again, all but its end is on the device, arguments, too.
+    let (again, account) = run(&ragstone, SCHEMA, PROMPT).await;
+    let (end, others) = again.finish.report.segments.split_last().unwrap();
+    assert!(others.iter().all(|it| it.tokens == 0 || it.tier == Some(Tier::Device)), "{others:?}");
+    assert_eq!((account.computed, account.total()), (end.tokens, kept + computed));
+    assert_eq!(bits(&again), bits(&before));
     // Another argument and another question compute no module, nor does another member but that.
     let entries = ragstone.store().status().host.entries;
     let other = "<prompt schema='trip'><stay days='two'/><lamps/><late/>What does Callux make?</prompt>";
@@ -228,10 +238,6 @@ async fn a_prompt_whose_one_module_begins_it_has_the_bits_of_a_full_prefill() {
     let full = ask(&ragstone, input(schema, prompt), Reuse::Off).await;
     assert!(account.exact > 10 && account.blended == 0, "{account:?}");
     assert_eq!(full.finish.report.tokens.exact, 0);
-    let bits = |answer: &Answer| {
-        let top = answer.tokens.iter().flat_map(|token| token.top.iter().map(|it| (it.id, it.logprob.to_bits())));
-        top.collect::<Vec<_>>()
-    };
     assert_eq!(bits(&answer), bits(&full));
     close(ragstone, &folder).await;
 }
@@ -258,7 +264,8 @@ async fn modules_of_a_scaffold_are_computed_together_where_all_are_imported() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_evicted_is_computed_again_and_what_changed_is_never_taken_for_the_old() {
     let folder = tempfile::tempdir().unwrap();
-    let ragstone = open(&folder).await;
+    // The device would have what is evicted.
+    let ragstone = open_on(&folder, false).await;
     let (model, tokenizer) = model(&folder);
     let (before, account) = run(&ragstone, SCHEMA, PROMPT).await;
     let store = ragstone.store();
@@ -285,5 +292,47 @@ async fn what_was_evicted_is_computed_again_and_what_changed_is_never_taken_for_
     let (answer, _) = run(&ragstone, &changed, PROMPT).await;
     assert!(furthest(&answer, &reference.logits(&model)) < 1e-4);
     assert_eq!(store.status().host.entries, all + 1, "the one that changed");
+    close(ragstone, &folder).await;
+}
+
+/// Requests at once hold the modules that they share once: PagedAttention over Prompt Cache's modules.
+#[tokio::test(flavor = "multi_thread")]
+async fn sixteen_prompts_of_a_schema_hold_its_modules_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let ragstone = open(&folder).await;
+    let text = |words: &str| format!("{words} ").repeat(40);
+    let (boats, lamps) = (text("Nine boats lay in the harbour of Tarn."), text("Callux Motors makes lamps."));
+    let schema = format!(
+        "<schema name='a'>Answer.<module name='b'>{boats}</module><module name='x'>No.</module><module name='c'>{lamps}</module></schema>"
+    );
+    let prompt = |question: &str| input(&schema, &format!("<prompt schema='a'><b/><c/>How many {question}?</prompt>"));
+    let first = ask(&ragstone, prompt("boats"), Reuse::Auto).await;
+    let tokens = first.finish.report.tokens.total() as usize;
+    let shared = tokens.div_ceil(BLOCK_TOKENS);
+    assert!(shared > 40, "{shared} blocks");
+
+    let held = || {
+        let device = ragstone.status().device;
+        device.blocks - device.free_blocks
+    };
+    let asked = (0..16).map(|at| {
+        let mut asked = question(prompt(&format!("boats, {at}")), Reuse::Auto, 64);
+        asked.sampling.logprobs = Some(5);
+        let ragstone = ragstone.clone();
+        tokio::spawn(async move { ragstone.answer(asked).await.unwrap().collect().await.unwrap() })
+    });
+    let asked: Vec<_> = asked.collect();
+    let mut most = 0;
+    while !asked.iter().all(tokio::task::JoinHandle::is_finished) {
+        most = most.max(held());
+        tokio::task::yield_now().await;
+    }
+    // Each has its question, its answer, and a copy of the block that the modules end in.
+    assert!((shared + 16..shared + 16 * 8).contains(&most), "{most} blocks, {shared} of them shared");
+    for (at, asked) in asked.into_iter().enumerate() {
+        let report = asked.await.unwrap().finish.report;
+        let on_device = report.segments.iter().filter(|it| it.tier == Some(Tier::Device)).map(|it| it.tokens);
+        assert!(on_device.sum::<u32>() as usize + 24 > tokens, "{at}: {:?}", report.segments);
+    }
     close(ragstone, &folder).await;
 }

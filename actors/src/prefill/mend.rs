@@ -59,7 +59,11 @@ impl Walk {
             let segment = &mut self.plan.segments[index];
             let tokens = segment.range.len() as u32;
             match segment.source {
-                Source::Load { tier: Tier::Device, .. } | Source::Compute => continue,
+                Source::Load { tier: Tier::Device, .. }
+                | Source::Blend { tier: Tier::Device, .. }
+                | Source::Compute => {
+                    continue;
+                }
                 Source::Load { .. } => {
                     self.plan.exact_tokens -= tokens;
                     // What is computed is what was to be loaded, and that is lost.

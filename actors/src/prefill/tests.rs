@@ -89,7 +89,7 @@ impl Bench {
             self.runtime.block_on(evictor.handle(keep)).expect("kept");
             assert!(self.store.drain(std::time::Duration::from_secs(60)));
         }
-        let sum = done.account.exact + done.account.blended + done.account.recomputed + done.account.computed;
+        let sum = done.account.total();
         assert_eq!(sum as usize, tokens.len(), "the account adds up");
         (done, plan)
     }

@@ -148,8 +148,7 @@ impl Walk {
     /// The end of the last segment that is loaded: all of it is written at once.
     pub fn stored_end(&self) -> usize {
         let is_loaded = |segment: &&SegmentPlan| match segment.source {
-            Source::Load { tier, .. } => tier != Tier::Device,
-            Source::Blend { .. } => true,
+            Source::Load { tier, .. } | Source::Blend { tier, .. } => tier != Tier::Device,
             Source::Compute => false,
         };
         self.plan.segments.iter().filter(is_loaded).map(|segment| segment.range.end as usize).max().unwrap_or(0)

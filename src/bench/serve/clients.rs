@@ -104,6 +104,16 @@ impl Clients {
         }
     }
 
+    /// Sends a request and waits for its whole answer.
+    pub async fn post(&self, path: &[&str], request: &Value) -> Result<Value> {
+        self.client.post(path, request).await
+    }
+
+    /// What the service tells of itself.
+    pub async fn status(&self) -> Result<Value> {
+        self.client.get(&["v1", "cache", "status"]).await
+    }
+
     /// Sends a prompt of random tokens and waits for the one token of its answer.
     pub async fn prefill(&self, prompt: usize) -> Result<()> {
         let request = json!({ "prompt": self.tokens(prompt), "max_tokens": 1, "temperature": 0, "ignore_eos": true });
@@ -131,7 +141,7 @@ impl Clients {
     pub async fn settle(&self) -> Result<()> {
         let waiting = Stopwatch::start();
         while waiting.elapsed() < PATIENCE {
-            let status: Value = self.client.get(&["v1", "cache", "status"]).await?;
+            let status = self.status().await?;
             let device = &status["device"];
             let blocks = |of: &str| device[of].as_u64().unwrap_or(0);
             let is_idle = blocks("free_blocks") + blocks("cached_blocks") >= blocks("blocks")

@@ -5,6 +5,7 @@
 
 mod clients;
 pub mod engine;
+pub mod groups;
 mod load;
 pub mod overload;
 pub mod rag;

@@ -1,6 +1,6 @@
 //! `ragstone bench serve`
 
-use crate::bench::serve::{Setup, Shape, engine, overload, rag, reorder, with_service};
+use crate::bench::serve::{Setup, Shape, engine, groups, overload, rag, reorder, with_service};
 use crate::bench::{Machine, Percentiles};
 use crate::cli::output;
 use crate::config::Config;
@@ -14,7 +14,7 @@ pub struct Args {
     /// The random model; --model serves another one
     #[arg(long, value_enum, default_value_t = Shape::Qwen05b)]
     shape: Shape,
-    /// Rounds; each measures everything once [default: 3; rag: 1]
+    /// Rounds; each measures everything once [default: 3; rag: 1; groups: 4]
     #[arg(long, value_name = "N", value_parser = count)]
     runs: Option<usize>,
     /// Seed of weights, prompts and questions
@@ -42,6 +42,8 @@ enum Workload {
     Rag,
     /// Ten times the requests that can be answered, for five minutes
     Overload,
+    /// Prompts with several answers, and beam searches: the share of blocks that they save
+    Groups,
     /// The questions of `rag`, a little more of them than can be answered, first come first served and reordered
     Reorder,
 }
@@ -151,6 +153,14 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             let setup = Setup { shape, seed, clients: options.clients.iter().copied().max().unwrap_or(1) };
             let report = with_service(config, setup, async |clients| rag::measure(clients, options).await).await?;
             if json { output::json(&report) } else { print_rag(&report) }
+        }
+        Workload::Groups => {
+            let prompts = runs.unwrap_or(4);
+            let lengths = vec![(161, 338), (512, 64), (1024, 128)];
+            let options = groups::Options { prompts, lengths, tails: vec![2, 4, 8] };
+            let setup = Setup { shape, seed, clients: 1 };
+            let report = with_service(config, setup, async |clients| groups::measure(clients, options).await).await?;
+            if json { output::json(&report) } else { print_groups(&report) }
         }
         Workload::Overload => {
             let options = overload.options(rag.answer_tokens);
@@ -266,6 +276,17 @@ fn print_rag(report: &rag::Report) -> Result<()> {
             result.gap_ms.p99,
             result.cached,
         ))?;
+    }
+    Ok(())
+}
+
+fn print_groups(report: &groups::Report) -> Result<()> {
+    print_machine(&report.machine)?;
+    output::line("blocks that are saved")?;
+    output::line("prompt   answer   answers or beams   samples   beams")?;
+    for result in &report.results {
+        let groups::Shares { prompt_tokens, answer_tokens, tails, samples, beams } = result;
+        output::line(&format!("{prompt_tokens:>6} {answer_tokens:>8} {tails:>18} {samples:>9.2} {beams:>7.2}"))?;
     }
     Ok(())
 }

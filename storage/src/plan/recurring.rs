@@ -79,6 +79,7 @@ mod tests {
                 behind_root: None,
                 candidates: if *blends { vec![candidate] } else { Vec::new() },
                 position: None,
+                device_key: None,
             });
             parent = Some(KvKey(chain));
         }
@@ -94,6 +95,7 @@ mod tests {
             behind_root,
             candidates,
             position: None,
+            device_key: None,
         });
         Residency { segments, ..Residency::default() }
     }

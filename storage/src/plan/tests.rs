@@ -1,8 +1,10 @@
+use std::sync::Arc;
+
 use proptest::prelude::*;
 
 use super::*;
 use crate::key::Fingerprint;
-use crate::residency::{Segment, prompt_keys};
+use crate::residency::{Apart, Place, Segment, prompt_keys};
 
 /// Without costs: what is stored is used.
 fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {
@@ -35,6 +37,54 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[us
         at.candidates = found.map(candidate).into_iter().collect();
     }
     Residency { segments: found, ..Residency::default() }
+}
+
+/// Text that begins the prompt, two modules that were computed apart, an argument between them, and the question.
+fn modules() -> Residency {
+    let module = |tokens: &[u32], start: u32| {
+        let apart = Some(Apart { behind: Arc::new([]), start: 0 });
+        Segment { kind: SegmentKind::Module, tokens: tokens.into(), place: Some(Place { start, apart }) }
+    };
+    let text = |tokens: &[u32], start: u32| {
+        let place = Some(Place { start, apart: None });
+        Segment { kind: QUESTION, tokens: tokens.into(), place }
+    };
+    let prompt = [module(&[1], 0), module(&[2, 2], 1), text(&[3], 5), module(&[4, 4], 9), text(&[5], 11)];
+    let mut found = prompt_keys(&Fingerprint([0; 32]), "", &prompt).unwrap();
+    for at in &mut found {
+        let Some(key) = at.behind_root_key else { continue };
+        let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::BehindRoot };
+        at.candidates = vec![Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }];
+    }
+    Residency { segments: found, ..Residency::default() }
+}
+
+#[test]
+fn the_device_keeps_modules_as_they_are_and_nothing_behind_others() {
+    let (found, kept) = (modules(), |plan: &LoadPlan| plan.device_path().map(|(at, _)| at.segment).collect::<Vec<_>>());
+    let as_they_are = plan(&found, &PlanOptions::fixed(0.0, ReuseMode::Auto)).unwrap();
+    assert_eq!((letters(&as_they_are).as_str(), kept(&as_they_are)), ("LBCBC", vec![0, 1, 2, 3]));
+    let keys: Vec<_> = as_they_are.device_path().map(|(_, key)| Some(key)).collect();
+    assert_eq!(keys, found.segments[..4].iter().map(|at| at.device_key).collect::<Vec<_>>());
+    // Partly recomputed it is another one, and so it is where it is computed with the prompt.
+    assert_eq!(kept(&plan(&found, &auto()).unwrap()), [0]);
+    let mut missing = modules();
+    missing.segments[1].candidates.clear();
+    let computed = plan(&missing, &PlanOptions::fixed(0.0, ReuseMode::Auto)).unwrap();
+    assert_eq!((letters(&computed).as_str(), kept(&computed)), ("LC+CBC", vec![0]));
+    // What was to be loaded and was computed after all.
+    let mut mended = as_they_are;
+    mended.segments[3].source = Source::Compute;
+    assert_eq!(kept(&mended), [0, 1, 2]);
+    // On the device all of it is in place, the argument, too.
+    let mut there = modules();
+    for at in &mut there.segments[..4] {
+        let (kind, tier) = (CandidateKind::BehindRoot, Tier::Device);
+        at.candidates = vec![Candidate { kind, key: at.device_key.unwrap(), tier, tiers: vec![tier], bytes: 0 }];
+    }
+    let in_place = plan(&there, &PlanOptions::fixed(0.0, ReuseMode::Auto)).unwrap();
+    assert_eq!((letters(&in_place).as_str(), kept(&in_place)), ("BBBBC", vec![0, 1, 2, 3]));
+    assert_eq!((in_place.device_tokens(), in_place.segments[2].why), (6, Why::InPlace));
 }
 
 const ROOT: SegmentKind = SegmentKind::Root;

@@ -237,6 +237,36 @@ fn a_module_has_one_entry_wherever_it_stands() {
     assert_eq!(Segment::end_of(&[passage(&[1, 2]), module(90)]), 92);
 }
 
+#[test]
+fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
+    let module = |tokens: &[u32], start: u32, behind: &[Segment]| Segment {
+        place: Some(Place { start, apart: Some(Apart { behind: behind.into(), start: 4 * behind.len() as u32 }) }),
+        ..segment(SegmentKind::Module, tokens)
+    };
+    let prompt = |argument: u32, at: u32, behind: &[Segment]| {
+        let text = module(&[1, 2], 0, &[]);
+        let end = [placed(question(&[argument]), 20), module(&[5, 6], 30, &[]), placed(question(&[9]), 40)];
+        let prompt = [&[text, module(&[3, 4], at, behind)], &end[..]].concat();
+        prompt_keys(&MODEL, "", &prompt).unwrap()
+    };
+    let before = prompt(7, 10, &[]);
+    assert_eq!(before[0].device_key, before[0].chain_key, "exact, as it begins the prompt");
+    assert!(before[1].device_key.is_some() && before[1].device_key != before[1].chain_key);
+    assert_ne!(before[1].device_key, before[1].behind_root_key);
+    let is_kept = before.iter().map(|at| at.device_key.is_some());
+    assert_eq!(is_kept.collect::<Vec<_>>(), [true, true, true, true, false], "what ends a prompt is never kept");
+    let same = |other: &[SegmentResidency]| {
+        before.iter().zip(other).take_while(|(one, other)| one.device_key == other.device_key).count()
+    };
+    assert_eq!(same(&prompt(8, 10, &[])), 2, "another argument");
+    assert_eq!(same(&prompt(7, 11, &[])), 1, "another place");
+    assert_eq!(same(&prompt(7, 10, &[placed(question(&[3]), 0)])), 1, "computed behind something else");
+    // Without modules it is the exact path.
+    for at in prompt_keys(&MODEL, "", &[root(&[1]), passage(&[2]), passage(&[]), question(&[4])]).unwrap() {
+        assert_eq!(at.device_key, at.chain_key);
+    }
+}
+
 proptest! {
     /// A key says what stands before: change a token of any earlier segment, and every later chain key changes; a
     /// passage's key behind the root changes with the root only.

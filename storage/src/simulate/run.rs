@@ -190,6 +190,7 @@ impl<'a> Simulation<'a> {
                 behind_root: None,
                 candidates: if index < cached { vec![in_host(*key)] } else { Vec::new() },
                 position: None,
+                device_key: None,
             });
         }
         segments.push(SegmentResidency {
@@ -201,6 +202,7 @@ impl<'a> Simulation<'a> {
             behind_root: None,
             candidates: Vec::new(),
             position: None,
+            device_key: None,
         });
         Residency { segments, ..Residency::default() }
     }

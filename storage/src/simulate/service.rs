@@ -241,6 +241,7 @@ impl<'a> Service<'a> {
                 behind_root,
                 candidates,
                 position: None,
+                device_key: None,
             });
         }
         segments.push(SegmentResidency {
@@ -252,6 +253,7 @@ impl<'a> Service<'a> {
             behind_root: None,
             candidates: Vec::new(),
             position: None,
+            device_key: None,
         });
         Residency { segments, ..Residency::default() }
     }

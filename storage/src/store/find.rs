@@ -10,6 +10,7 @@ use crate::cost::PrefillCost;
 use crate::entry::EntryHeader;
 use crate::key::{KvKey, SegmentDigest};
 use crate::plan::{LoadPlan, Source, Why};
+use crate::residency::SegmentKind;
 use crate::tier::resident::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
@@ -309,6 +310,8 @@ pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
                 exact.path.push(key);
                 exact.cached += 1;
             }
+            // What a prompt computes between modules is on the device alone.
+            _ if segment.kind == SegmentKind::Question => {}
             (Source::Load { key, .. } | Source::Blend { key, .. }, _) => {
                 uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
             }

@@ -1,12 +1,12 @@
 //! The device tier: the blocks of prompts that were prefilled, kept where they are.
 //!
-//! A node is a segment after its parents, under the segment's chain key; it holds the blocks of its tokens, with K rotated to
+//! A node is a segment after its parents, under the segment's key on the device; it holds the blocks of its tokens, with K rotated to
 //! its place and V as it is. A block on the border of two segments is held by both. A later prompt that begins with the same
 //! path takes those blocks into its table: nothing is loaded, nothing computed, and only a last block that is partly filled
 //! is copied before it is written ([`DeviceTier::begin`]).
 //!
-//! - **Exact paths only.** [`DeviceTier::keep`] is given what stands on the exact path; blended KV, and what stands behind it,
-//!   has no key to be kept under.
+//! - **What a key says, only.** [`DeviceTier::keep`] is given what stands on the exact path, and modules that were taken as they were
+//!   computed apart, whose keys here say so; other blended KV, and what stands behind it, has no key to be kept under.
 //! - **Kept until the room is needed.** A new sequence that finds too few free blocks makes the tier's policy name victims,
 //!   leaves of the tree only: the tail of a path goes first. Either enough can go, or nothing goes.
 //! - **Nothing is swapped out.** The slower tiers were given this KV when it was computed, and have it before rotation; un-rotating

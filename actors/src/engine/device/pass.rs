@@ -18,6 +18,7 @@ use crate::engine::sequence::{Held, Prefilling, State, Tail};
 use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
 use crate::prefill::{PrefillError, Prefilled};
+use crate::status::{GroupBlocks, GroupsStatus};
 
 impl<B: Backend> Device<B> {
     /// One pass over the weights for all parts. A panic is charged to whoever causes it: tails are repeated one at a time, which row
@@ -140,15 +141,17 @@ impl<B: Backend> Device<B> {
         }
     }
 
-    /// Counts what groups hold, and what their answers would hold apart.
+    /// Counts what groups hold, and what their tails would hold apart.
     fn note_sharing(&self) {
         let groups = self.sequences.iter().filter(|sequence| sequence.swapped.is_none() && sequence.tails() > 1);
-        let (mut held, mut apart) = (0, 0);
+        let mut step = GroupsStatus::default();
         for group in groups {
-            held += group.blocks() as u64;
-            apart += group.tables().iter().map(|table| table.blocks().len() as u64).sum::<u64>();
+            let apart = group.tables().iter().map(|table| table.blocks().len() as u64).sum::<u64>();
+            let blocks = GroupBlocks { held: group.blocks() as u64, apart };
+            let of_its_kind = if group.beams.is_some() { &mut step.beams } else { &mut step.samples };
+            *of_its_kind += blocks;
         }
-        self.inbox.note_sharing(held, apart);
+        self.inbox.note_sharing(step);
     }
 
     /// After a pass of several that broke: tails one at a time; prefills are planned again.

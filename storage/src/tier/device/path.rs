@@ -26,10 +26,10 @@ pub struct DevicePath {
     blocks: Vec<WeakBlock>,
 }
 
-/// A segment of a prefilled sequence's exact path.
+/// A segment of a prefilled sequence that the device keeps.
 #[derive(Debug, Clone)]
 pub struct KeptSegment {
-    /// Its key behind everything before it.
+    /// What it is kept under, which says what stands before it.
     pub key: KvKey,
     /// What it is; not empty.
     pub segment: Segment,
@@ -47,13 +47,13 @@ pub enum Refused {
 }
 
 impl KeptSegment {
-    /// The exact path of a prompt of these `tokens` that was prefilled as planned.
+    /// What the device keeps of a prompt of these `tokens` that was prefilled as planned.
     pub fn path_of(plan: &LoadPlan, tokens: &[u32]) -> Vec<Self> {
         let segment = |(planned, key): (&SegmentPlan, KvKey)| {
             let (begin, end) = (planned.range.start as usize, planned.range.end as usize);
             Self { key, segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into(), place: None }, end }
         };
-        plan.exact_path().map(segment).collect()
+        plan.device_path().map(segment).collect()
     }
 
     /// The blocks of a sequence that hold its tokens.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{DeviceTier, Node, State};
-use crate::residency::Segment;
+use crate::residency::{Segment, SegmentKind};
 use crate::tree::NodeId;
 
 /// A path that was on the device, from its root.
@@ -50,6 +50,11 @@ impl State {
         let above = std::iter::successors(Some(node), |node| self.tree.parent(*node));
         let mut nodes: Vec<&Node> = above.map(|node| self.nodes.get(&node)).collect::<Option<_>>()?;
         nodes.reverse();
+        // Modules are not brought back: where they stand, and how they are computed apart, is their prompts' to say.
+        let is_placed = |node: &&Node| matches!(node.segment.kind, SegmentKind::Module | SegmentKind::Question);
+        if nodes.iter().any(is_placed) {
+            return None;
+        }
         let segments = nodes.iter().map(|node| node.segment.clone()).collect();
         Some(LostPath { tenant: nodes.last()?.tenant.clone(), segments })
     }
