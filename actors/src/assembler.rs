@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::grammar::{Constraint, GrammarSpec};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
@@ -44,6 +45,8 @@ struct Inner {
     format: PromptFormat,
     /// Tokens of the model's context.
     context: usize,
+    /// Whether the model's KV can be moved.
+    can_move: bool,
 }
 
 impl Assembler {
@@ -52,7 +55,7 @@ impl Assembler {
         chat: Option<ChatTemplate>,
         format: PromptFormat,
         context: usize,
-        vocabulary: usize,
+        config: &ModelConfig,
         env: Env,
     ) -> Result<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -68,12 +71,13 @@ impl Assembler {
         let chat = chat.map(ChatLayout::new);
         Ok(Self {
             inner: Arc::new(Inner {
-                grammars: Grammars::new(tokenizer.clone(), vocabulary),
+                grammars: Grammars::new(tokenizer.clone(), config.vocab_size),
                 tokenizer,
                 chat,
                 roles,
                 format,
                 context,
+                can_move: config.positions.can_move(),
             }),
             threads,
             turns: Turns::new(at_once, env),
@@ -208,7 +212,7 @@ impl Inner {
             }
             Input::Pml { schema, prompt } => {
                 let most = u32::try_from(self.context).unwrap_or(u32::MAX);
-                compile(schema, prompt, self.roles.as_ref(), &*self.tokenizer, most)?
+                compile(schema, prompt, self.roles.as_ref(), &*self.tokenizer, most, self.can_move)?
             }
         })
     }

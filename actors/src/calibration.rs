@@ -306,6 +306,11 @@ impl Calibrator {
         patient: Option<Handle>,
     ) -> Result<Calibration> {
         wanted.check()?;
+        if !self.0.pipeline.known.can_move() {
+            let message = "this model's keys and values have their positions in them and cannot be moved, so that its prompts are never \
+                           blended: there is nothing to calibrate";
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
         let Inner { model, pipeline, catalog, .. } = &*self.0;
         let (passages, asked) = self.asked(&wanted).await?;
         let context = pipeline.engine.context().saturating_sub(wanted.tokens);

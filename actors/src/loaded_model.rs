@@ -55,7 +55,7 @@ impl LoadedModel {
             weights: Weights::Files(&weights),
             arithmetic: &model.arithmetic().to_string(),
             kv_dtype: model.kv_layout().dtype,
-            positional: &format!("{:?}", model.config().rope),
+            positional: &model.config().positions.identity(),
         };
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;

@@ -269,7 +269,7 @@ impl Pipeline {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
-            options: options_of(question, self.plan_options(question, blend)),
+            options: options_of(question, self.plan_options(question, blend), self.known.can_move()),
             selection: blend.selection,
             found_in: *found_in,
             urgency: Urgency::Answer,
@@ -308,12 +308,14 @@ impl Pipeline {
     fn blend(&self, question: &Question) -> Blend {
         let known = self.known.blend();
         match (question.selection, question.reuse) {
-            (Some(selection), _) => Blend { selection, blending: Blending::Configured, ..known },
+            (Some(selection), _) if self.known.can_move() => {
+                Blend { selection, blending: Blending::Configured, ..known }
+            }
             // Whoever wants some recomputed gets some.
-            (None, Reuse::Ratio(ratio)) if ratio > 0.0 && known.selection.rule == Rule::None => {
+            (_, Reuse::Ratio(ratio)) if ratio > 0.0 && known.selection.rule == Rule::None => {
                 Blend { selection: Selection::default(), ..known }
             }
-            (None, _) => known,
+            _ => known,
         }
     }
 
@@ -334,8 +336,11 @@ impl Pipeline {
             Rule::All => Ratio::Fixed(1.0),
             _ => ratio,
         };
-        let may_blend = blend.blending.blends();
-        let reuse = if reuse == ReuseMode::Auto && !may_blend { ReuseMode::ExactOnly } else { reuse };
+        let reuse = match reuse {
+            ReuseMode::Auto if !self.known.can_move() => ReuseMode::SamePositions,
+            ReuseMode::Auto if !blend.blending.blends() => ReuseMode::ExactOnly,
+            reuse => reuse,
+        };
         let choosing = blend.selection.choosing(self.engine.layers());
         PlanOptions { ratio, choosing, reuse, declines: true }
     }
@@ -428,6 +433,8 @@ fn cut_root(segments: &mut Vec<Segment>) {
 
 #[cfg(test)]
 mod draft_tests;
+#[cfg(test)]
+mod learned_tests;
 #[cfg(test)]
 mod hijack_tests;
 #[cfg(test)]

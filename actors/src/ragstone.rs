@@ -125,7 +125,8 @@ impl Ragstone {
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
             let name = loaded.fingerprint.to_string();
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
-            let known = Known::new(&settings, known);
+            let can_move = loaded.model.config().positions.can_move();
+            let known = Known::new(&settings, known, can_move);
             let costs =
                 costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?.at(settings.prices);
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));

@@ -81,7 +81,7 @@ pub trait Backend: Send + Sync + 'static {
     /// The rows that enter the first layer, one a token, each at its position.
     ///
     /// # Errors
-    /// `InvalidInput` for a token outside the vocabulary.
+    /// `InvalidInput` for a token outside the vocabulary, and for a position that the model has not learned where it learns them.
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Self::Rows>;
 
     /// A copy of rows of several, in the order given.

@@ -1,7 +1,7 @@
 //! The layer loop: rows of many sequences through a model's layers, in one pass over its weights.
 //!
 //! ```text
-//! rows = embed(tokens)
+//! rows = embed(tokens, positions)
 //! for each layer:  before_layer        stop here? (stored KV of the layer is not there yet)
 //!                  kv = project(rows)  K before rotation, V
 //!                  select              which rows go on? stop here?
@@ -205,7 +205,7 @@ impl<B: Backend> Chunk<B> {
     /// Tokens before the first layer.
     ///
     /// # Errors
-    /// `InvalidInput` for a token outside the vocabulary, or if there are not as many places as tokens, or none.
+    /// `InvalidInput` where [`Backend::embed`] refuses, or if there are not as many places as tokens, or none.
     pub fn embed(backend: &B, tokens: &[u32], places: Places, logits: Wanted) -> Result<Self> {
         if tokens.is_empty() || tokens.len() != places.slots.len() || tokens.len() != places.positions.len() {
             let message = format!("{} places for {} tokens", places.len(), tokens.len());

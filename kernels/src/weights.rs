@@ -194,7 +194,7 @@ impl Checkpoint {
 
     /// The values of tensor `name`, which must have exactly `shape`.
     ///
-    /// A name that begins with `model.` is also found without that prefix, which checkpoints saved from the bare
+    /// A name that begins with `model.` or `transformer.` is also found without that prefix, which checkpoints saved from the bare
     /// decoder lack. f16 is widened to f32; bf16 stays as it is.
     ///
     /// # Errors
@@ -235,7 +235,8 @@ impl Checkpoint {
     }
 
     fn locate(&self, name: &str) -> Option<&Location> {
-        self.tensors.get(name).or_else(|| self.tensors.get(name.strip_prefix("model.")?))
+        let bare = || ["model.", "transformer."].iter().find_map(|prefix| name.strip_prefix(prefix));
+        self.tensors.get(name).or_else(|| self.tensors.get(bare()?))
     }
 }
 

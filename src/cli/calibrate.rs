@@ -106,6 +106,7 @@ fn show(known: &Value) -> Result<()> {
         "configured" => "passages are blended as the settings say",
         "uncalibrated" => "passages are blended although the model was not calibrated (blend_uncalibrated)",
         "not_calibrated" => "passages are not blended: the model was not calibrated; run `ragstone calibrate`",
+        "cannot_move" => "passages are not blended: the model's KV has its positions in it, and cannot be moved",
         _ => "passages are not blended: no way of blending keeps the model's answers",
     };
     output::line(what)?;

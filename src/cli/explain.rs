@@ -95,6 +95,7 @@ fn why(name: &str) -> &'static str {
         "stored_closely" => "computed behind others: blended",
         "not_stored" => "not stored",
         "ends_the_prompt" => "computed every time",
+        "other_positions" => "stored for other positions",
         "late_miss" => "stored, but could not be loaded",
         "slow_to_load" => "stored, but loading would take longer",
         _ => "",
@@ -109,6 +110,9 @@ fn blending(report: &Value) -> &'static str {
         }
         Some("not_good_enough") => {
             "\npassages are reused only where they are exact: no way of blending keeps the model's answers\n"
+        }
+        Some("cannot_move") => {
+            "\npassages are reused only where they are exact: the model's KV has its positions in it, and cannot be moved\n"
         }
         _ => "",
     }

@@ -30,6 +30,9 @@ pub enum ReuseMode {
     /// Exact entries first, then blending; the other way round, or neither, where what is first is slow to load.
     #[default]
     Auto,
+    /// As [`Auto`](Self::Auto), of a model whose KV cannot be moved: entries that were computed at other positions are no use, so that
+    /// passages are not blended. The key of a module's entry covers its positions, if whoever laid it out saw to that.
+    SamePositions,
     /// Exact entries only: the answer is that of a full prefill, bit for bit.
     ExactOnly,
     /// Compute everything, file nothing.
@@ -300,7 +303,7 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
     let last_with_tokens = found.iter().rposition(|at| at.tokens > 0);
     let usable = |index: usize, candidate: &Candidate| {
         let has_kv = found[index].kind != SegmentKind::Question || candidate.tier == Tier::Device;
-        has_kv && found[index].tokens > 0 && Some(index) != last_with_tokens && may_use(candidate.kind, options.reuse)
+        has_kv && found[index].tokens > 0 && Some(index) != last_with_tokens && may_use(&found[index], candidate.kind, options.reuse)
     };
     let decision = decide(found, usable, options, costs);
     let segments = segments(found, &decision, options, last_with_tokens, costs);
@@ -353,9 +356,10 @@ pub fn predict_without(
     Ok(plan(&residency, options, Some(costs))?.prediction)
 }
 
-fn may_use(kind: CandidateKind, reuse: ReuseMode) -> bool {
+fn may_use(at: &SegmentResidency, kind: CandidateKind, reuse: ReuseMode) -> bool {
     match reuse {
         ReuseMode::Auto => true,
+        ReuseMode::SamePositions => kind == CandidateKind::Exact || at.kind == SegmentKind::Module,
         ReuseMode::ExactOnly => kind == CandidateKind::Exact,
         ReuseMode::Off => false,
     }
@@ -395,7 +399,12 @@ fn segments(
             range: part.position..part.position + part.tokens,
             position,
             source,
-            why: why(source, declined, Some(segment) == last_with_tokens),
+            why: match why(source, declined, Some(segment) == last_with_tokens) {
+                Why::NotStored if options.reuse == ReuseMode::SamePositions && at.behind_root.is_some() => {
+                    Why::OtherPositions
+                }
+                why => why,
+            },
             tiers: chosen.map_or_else(|| declined.into_iter().collect(), |candidate| candidate.tiers.clone()),
             bytes: chosen.map_or(0, |candidate| candidate.bytes),
             predicted,

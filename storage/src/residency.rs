@@ -59,8 +59,8 @@ pub struct Place {
     pub apart: Option<Apart>,
 }
 
-/// A prompt of its own in which a module is computed. Positions count from its beginning: K is kept before rotary embedding, so that the entry
-/// serves wherever the module stands.
+/// A prompt of its own in which a module is computed. Where KV can be moved, positions count from its beginning, so that the entry serves
+/// wherever the module stands; where it cannot, they are those of the layout. The key covers them: a gap at the beginning is a gap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Apart {
     /// What stands before the module there.

@@ -26,7 +26,7 @@ pub fn config(bytes: &[u8]) -> bool {
                 let bytes = sizes.into_iter().try_fold(1usize, usize::checked_mul);
                 assert!(bytes.is_some_and(|bytes| bytes > 0), "{sizes:?} cannot be multiplied");
             }
-            assert!(config.rms_norm_eps.is_finite());
+            assert!(config.norm_eps.is_finite());
             true
         }
         Err(error) => {

@@ -26,6 +26,8 @@ pub enum Blending {
     NotCalibrated,
     /// Not: no way of blending keeps the model's answers.
     NotGoodEnough,
+    /// Not: the model's KV has its positions in it, and cannot be moved to others.
+    CannotMove,
 }
 
 impl Blending {
@@ -76,23 +78,35 @@ impl Blend {
 
 /// What is known of the model in use.
 #[derive(Debug)]
-pub(crate) struct Known(RwLock<(Blend, Option<Arc<Calibration>>)>);
+pub(crate) struct Known {
+    learned: RwLock<(Blend, Option<Arc<Calibration>>)>,
+    can_move: bool,
+}
 
 impl Known {
-    pub fn new(settings: &Settings, calibration: Option<Calibration>) -> Self {
-        Self(RwLock::new((Blend::of(settings, calibration.as_ref()), calibration.map(Arc::new))))
+    /// `can_move` says whether the model's KV can be moved to other positions: what cannot is not blended, whatever the settings say.
+    pub fn new(settings: &Settings, calibration: Option<Calibration>, can_move: bool) -> Self {
+        let learned = (Blend::of(settings, calibration.as_ref()), calibration.map(Arc::new));
+        Self { learned: RwLock::new(learned), can_move }
+    }
+
+    /// Whether the model's KV can be moved to other positions.
+    pub fn can_move(&self) -> bool {
+        self.can_move
     }
 
     pub fn blend(&self) -> Blend {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).0
+        let blend = self.learned.read().unwrap_or_else(PoisonError::into_inner).0;
+        let blending = if self.can_move { blend.blending } else { Blending::CannotMove };
+        Blend { blending, ..blend }
     }
 
     pub fn calibration(&self) -> Option<Arc<Calibration>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.learned.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
     pub fn learn(&self, settings: &Settings, calibration: Calibration) {
         let learned = (Blend::of(settings, Some(&calibration)), Some(Arc::new(calibration)));
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = learned;
+        *self.learned.write().unwrap_or_else(PoisonError::into_inner) = learned;
     }
 }

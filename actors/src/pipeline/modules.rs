@@ -55,8 +55,9 @@ fn takes_modules(question: &Question) -> bool {
 }
 
 /// Modules are taken as they are where nobody names a ratio, whatever passages may be; computing one with the prompt instead of
-/// loading it would make another prompt of it, so that no load is declined.
-pub(super) fn options_of(question: &Question, options: PlanOptions) -> PlanOptions {
+/// loading it would make another prompt of it, so that no load is declined. Where the model's KV cannot be moved (`can_move`), they were
+/// computed where they stand.
+pub(super) fn options_of(question: &Question, options: PlanOptions, can_move: bool) -> PlanOptions {
     if !takes_modules(question) {
         return options;
     }
@@ -64,5 +65,6 @@ pub(super) fn options_of(question: &Question, options: PlanOptions) -> PlanOptio
         Reuse::Ratio(ratio) => Ratio::Fixed(ratio),
         _ => Ratio::Fixed(0.0),
     };
-    PlanOptions { ratio, reuse: ReuseMode::Auto, declines: false, ..options }
+    let reuse = if can_move { ReuseMode::Auto } else { ReuseMode::SamePositions };
+    PlanOptions { ratio, reuse, declines: false, ..options }
 }

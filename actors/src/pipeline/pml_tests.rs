@@ -20,7 +20,7 @@ use crate::report::{Answer, TokenAccount};
 
 const POSITIONS: u32 = 4096;
 
-const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbour of Tarn.\
+pub(super) const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbour of Tarn.\
     <module name='stay'>The boats stay for <parameter name='days' length='7' scaffold='some'/> days in all, and then they leave.</module>\
     <union><module name='lamps'>Callux Motors makes lamps.</module>\
     <module name='boats'>Callux Motors makes boats, and it has made them for a long time in Tarn.</module></union>\
@@ -28,7 +28,7 @@ const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbour of Tarn.
     <module name='late'>The harbour of Tarn is old.<module name='later'>It was always so.</module> And it is cold.</module></schema>";
 
 /// Something of every kind, and a gap behind the shorter member of the union.
-const PROMPT: &str =
+pub(super) const PROMPT: &str =
     "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
 
 async fn open(folder: &TempDir) -> Ragstone {
@@ -48,12 +48,12 @@ async fn open_on(folder: &TempDir, device_cache: bool) -> Ragstone {
     open_with(folder, "qwen_2_5", settings, &Env::seeded(7, 1_795_391_940_000)).await
 }
 
-fn input(schema: &str, prompt: &str) -> Input {
+pub(super) fn input(schema: &str, prompt: &str) -> Input {
     let schema = Schema::parse(schema, &()).unwrap();
     Input::Pml { schema: Arc::new(schema), prompt: Arc::new(Prompt::parse(prompt).unwrap()) }
 }
 
-async fn ask(ragstone: &Ragstone, input: Input, reuse: Reuse) -> Answer {
+pub(super) async fn ask(ragstone: &Ragstone, input: Input, reuse: Reuse) -> Answer {
     let mut asked = question(input, reuse, 4);
     asked.sampling.logprobs = Some(5);
     let answer = ragstone.answer(asked).await.unwrap().collect().await.unwrap();
@@ -61,7 +61,7 @@ async fn ask(ragstone: &Ragstone, input: Input, reuse: Reuse) -> Answer {
     answer
 }
 
-async fn run(ragstone: &Ragstone, schema: &str, prompt: &str) -> (Answer, TokenAccount) {
+pub(super) async fn run(ragstone: &Ragstone, schema: &str, prompt: &str) -> (Answer, TokenAccount) {
     let answer = ask(ragstone, input(schema, prompt), Reuse::Auto).await;
     let account = answer.finish.report.tokens;
     (answer, account)
@@ -76,14 +76,14 @@ struct Piece {
 }
 
 /// A prompt, for the reference: what is computed together, and what is computed over it.
-struct Reference {
+pub(super) struct Reference {
     groups: Vec<Vec<Piece>>,
     rest: Vec<Piece>,
 }
 
 impl Reference {
     /// By the layout's positions. `together` names modules that are computed as one.
-    fn of(schema: &str, prompt: &str, tokenizer: &Tokenizer, together: &[&str]) -> Self {
+    pub(super) fn of(schema: &str, prompt: &str, tokenizer: &Tokenizer, together: &[&str]) -> Self {
         let layout = Layout::of(&Schema::parse(schema, &()).unwrap(), None, tokenizer, POSITIONS).unwrap();
         let selected = select(&layout, &Prompt::parse(prompt).unwrap(), None, tokenizer, POSITIONS).unwrap();
         let (mut groups, mut rest) = (BTreeMap::<String, Vec<Piece>>::new(), Vec::new());
@@ -119,7 +119,7 @@ impl Reference {
     }
 
     /// Logits behind the last token.
-    fn logits(&self, model: &Model) -> Vec<f32> {
+    pub(super) fn logits(&self, model: &Model) -> Vec<f32> {
         let mut pool = model.new_pool(256);
         let (mut blocks, mut positions) = (Vec::new(), Vec::new());
         let mut next_block = 0u32;
@@ -152,13 +152,13 @@ impl Reference {
     }
 
     /// Everything over everything, at the same positions.
-    fn joined(mut self) -> Self {
+    pub(super) fn joined(mut self) -> Self {
         self.rest.extend(self.groups.drain(..).flatten().filter(|piece| piece.taken));
         self.rest.sort_by_key(|piece| piece.start);
         self
     }
 
-    fn tokens(&self) -> (u32, u32) {
+    pub(super) fn tokens(&self) -> (u32, u32) {
         let sum = |pieces: &[Piece]| {
             pieces.iter().filter(|piece| piece.taken).map(|piece| piece.tokens.len() as u32).sum::<u32>()
         };
@@ -167,7 +167,7 @@ impl Reference {
 }
 
 /// The reference's model: that of the service.
-fn model(folder: &TempDir) -> (Model, Tokenizer) {
+pub(super) fn model(folder: &TempDir) -> (Model, Tokenizer) {
     let path = folder.path().join("model");
     let options =
         LoadOptions { kv_dtype: Some(KvDtype::F32), compute: Some(ComputeDtype::F32), ..LoadOptions::default() };
@@ -175,7 +175,7 @@ fn model(folder: &TempDir) -> (Model, Tokenizer) {
 }
 
 /// How far the first token's likeliest alternatives are from the reference.
-fn furthest(answer: &Answer, logits: &[f32]) -> f32 {
+pub(super) fn furthest(answer: &Answer, logits: &[f32]) -> f32 {
     let most = logits.iter().copied().fold(f32::MIN, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
     let expected = |id: u32| (f64::from(logits[id as usize] - most) - sum.ln()) as f32;

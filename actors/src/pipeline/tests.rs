@@ -35,8 +35,13 @@ pub(super) async fn open(folder: &TempDir, template: &str, date: PromptDate, env
 }
 
 pub(super) async fn open_with(folder: &TempDir, template: &str, settings: Settings, env: &Env) -> Ragstone {
-    let model = folder.path().join("model");
-    std::fs::create_dir_all(&model).unwrap();
+    write_demo(&folder.path().join("model"), template);
+    open_model(folder, settings, env).await
+}
+
+/// The demo model with the chat template of another.
+pub(super) fn write_demo(model: &Path, template: &str) {
+    std::fs::create_dir_all(model).unwrap();
     for file in
         ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
     {
@@ -44,9 +49,13 @@ pub(super) async fn open_with(folder: &TempDir, template: &str, settings: Settin
     }
     let template = repository().join("kernels/tests/fixtures/chat").join(template).join("chat_template.jinja");
     std::fs::copy(template, model.join("chat_template.jinja")).unwrap();
+}
+
+/// Over what is in `model` there.
+pub(super) async fn open_model(folder: &TempDir, settings: Settings, env: &Env) -> Ragstone {
     let folders = Folders {
         data: folder.path().join("data"),
-        model,
+        model: folder.path().join("model"),
         model_id: "demo".into(),
         embedder: repository().join("kernels/tests/fixtures/embedding/tiny"),
     };

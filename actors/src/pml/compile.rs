@@ -27,7 +27,8 @@ struct Run {
 /// How each text of a schema is computed apart, by its module's path and its first position.
 type Computed = HashMap<(String, u32), Apart>;
 
-/// The segments of a prompt of a schema.
+/// The segments of a prompt of a schema. Of a model whose KV cannot be moved (`can_move`) modules are computed at their positions in the
+/// layout, which their keys then cover.
 ///
 /// # Errors
 /// Those of [`Layout::of`] and [`select`]; `InvalidInput` where nothing is left of it.
@@ -37,17 +38,18 @@ pub fn compile(
     roles: Option<&Roles>,
     encode: &dyn Encode,
     most: u32,
+    can_move: bool,
 ) -> Result<Vec<Segment>> {
     let layout = Layout::of(schema, roles, encode, most)?;
     let selected = select(&layout, prompt, roles, encode, most)?;
     if selected.placed.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "the prompt imports nothing and says nothing"));
     }
-    Ok(segments(&layout, &schema.scaffolds, &selected))
+    let computed = computed(&layout, &schema.scaffolds, &selected, can_move);
+    Ok(segments(&computed, &selected))
 }
 
-fn segments(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> Vec<Segment> {
-    let computed = computed(layout, scaffolds, selected);
+fn segments(computed: &Computed, selected: &Selected) -> Vec<Segment> {
     let last = selected.placed.len().saturating_sub(1);
     let mut segments = Vec::with_capacity(selected.placed.len());
     for (index, Placed { start, tokens, from }) in selected.placed.iter().enumerate() {
@@ -78,12 +80,12 @@ fn segments(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> 
 }
 
 /// How everything of the schema is computed for this prompt.
-fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> Computed {
+fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected, can_move: bool) -> Computed {
     let mut blocks = Vec::new();
     blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
     let mut computed = Computed::new();
     for (path, block) in &blocks {
-        note(&own_runs(block, Some(path)), &mut computed);
+        note(&own_runs(block, Some(path)), can_move, &mut computed);
     }
     let is_taken = |name: &String| {
         selected.placed.iter().any(|placed| match &placed.from {
@@ -95,7 +97,7 @@ fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected) -> 
         let members = blocks.iter().filter(|(path, _)| names.contains(path));
         let mut runs: Vec<Run> = members.flat_map(|(path, block)| own_runs(block, Some(path))).collect();
         runs.sort_by_key(|run| run.start);
-        note(&runs, &mut computed);
+        note(&runs, can_move, &mut computed);
     }
     computed
 }
@@ -136,8 +138,8 @@ fn own_runs(block: &Block, path: Option<&String>) -> Vec<Run> {
 }
 
 /// Notes for each module's text among `runs`, which are computed together, what stands before it.
-fn note(runs: &[Run], computed: &mut Computed) {
-    let origin = runs.first().map_or(0, |run| run.start);
+fn note(runs: &[Run], can_move: bool, computed: &mut Computed) {
+    let origin = runs.first().filter(|_| can_move).map_or(0, |run| run.start);
     let mut before: Vec<Segment> = Vec::with_capacity(runs.len());
     for Run { start, tokens, path } in runs {
         let at = start - origin;

@@ -49,12 +49,26 @@ fn model() -> Model {
     Model::random(config, 7, LoadOptions::default())
 }
 
+/// With ALiBi, layer norms and a plain feed-forward part.
+fn bloom() -> Model {
+    let config = r#"{"architectures": ["BloomForCausalLM"], "vocab_size": 96, "hidden_size": 48, "n_layer": 4, "n_head": 6,
+        "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// One of each scheme whose KV can be moved.
+const MODELS: [fn() -> Model; 2] = [model, bloom];
+
 impl Bench {
     fn new() -> Self {
+        Self::over(model())
+    }
+
+    fn over(model: Model) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(folder.path());
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
-        Self { chunk_rows: usize::MAX, runtime, model: model(), store, folder }
+        Self { chunk_rows: usize::MAX, runtime, model, store, folder }
     }
 
     /// Looks up, plans and prefills; what `keep` says about the fresh KV is done.
@@ -177,10 +191,10 @@ fn cases() -> Vec<Vec<Segment>> {
 
 #[test]
 fn ratio_one_equals_full_prefill_however_much_is_cached() {
-    for passages in cases() {
+    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages))) {
         let segments = prompt_of(&passages);
         for cached in 0..=passages.len() {
-            let bench = Bench::new();
+            let bench = Bench::over(model());
             passages[..cached].iter().for_each(|passage| bench.store_behind_root(passage));
             let (done, plan) = bench.ask(&segments, ReuseMode::Auto, 1.0, false);
             assert_eq!(done.account.blended, 0);
@@ -254,8 +268,8 @@ impl Selector<Model> for Taken {
 
 #[test]
 fn ratio_zero_equals_plain_reuse() {
-    for passages in cases() {
-        let bench = Bench::new();
+    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages))) {
+        let bench = Bench::over(model());
         passages.iter().for_each(|passage| bench.store_behind_root(passage));
         let (done, _) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.0, false);
         assert_eq!(done.account.recomputed, 0);
@@ -266,14 +280,16 @@ fn ratio_zero_equals_plain_reuse() {
 
 #[test]
 fn plain_reuse_of_several_passages_is_not_full_prefill() {
-    let bench = Bench::new();
-    let passages = &cases()[0];
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
-    let full = bench.full(&prompt_of(passages));
-    let off = |ratio| difference(&bench.ask(&prompt_of(passages), ReuseMode::Auto, ratio, false).0.logits, &full);
-    let (none, half) = (off(0.0), off(0.5));
-    assert!(none > 1e-3, "the test model must show what reuse costs, but differs by {none} only");
-    assert!(half < none, "recomputing half must come nearer than nothing: {half} against {none}");
+    for model in MODELS {
+        let bench = Bench::over(model());
+        let passages = &cases()[0];
+        passages.iter().for_each(|passage| bench.store_behind_root(passage));
+        let full = bench.full(&prompt_of(passages));
+        let off = |ratio| difference(&bench.ask(&prompt_of(passages), ReuseMode::Auto, ratio, false).0.logits, &full);
+        let (none, half) = (off(0.0), off(0.5));
+        assert!(none > 1e-3, "the test model must show what reuse costs, but differs by {none} only");
+        assert!(half < none, "recomputing half must come nearer than nothing: {half} against {none}");
+    }
 }
 
 #[test]
@@ -290,7 +306,10 @@ fn the_share_that_is_recomputed_is_the_ratio_of_the_blended_tokens() {
 
 #[test]
 fn exact_reuse_has_the_bits_of_a_cold_prefill_also_after_a_restart() {
-    let mut bench = Bench::new();
+    MODELS.into_iter().for_each(|model| check_exact_reuse(Bench::over(model())));
+}
+
+fn check_exact_reuse(mut bench: Bench) {
     let segments = prompt_of(&cases()[0]);
     let full = bench.full(&segments);
     let (cold, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);

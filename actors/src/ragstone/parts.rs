@@ -86,7 +86,7 @@ impl Parts {
         let status = model_status(model_id, &model, &loaded.fingerprint);
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler =
-            Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, engine.vocabulary(), env.clone())?;
+            Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             assembler,

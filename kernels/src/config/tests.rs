@@ -43,7 +43,7 @@ fn rotary_frequencies_agree_with_transformers() {
             let data = expected.tensor(tensor).unwrap().data().to_vec();
             data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
         };
-        let (frequencies, factor) = config.rope.inverse_frequencies(config.head_dim);
+        let (frequencies, factor) = config.rope().unwrap().inverse_frequencies(config.head_dim);
         let reference = read("inv_freq");
         assert_eq!(frequencies.len(), reference.len(), "{name}");
         for (i, (ours, theirs)) in frequencies.iter().zip(&reference).enumerate() {
@@ -68,7 +68,7 @@ fn both_spellings_of_rotary_parameters_and_dtype_are_one() {
     assert_eq!(config, with("Qwen2ForCausalLM", five).unwrap());
     assert_eq!(config.torch_dtype, WeightDtype::Bf16);
     assert_eq!(config.max_positions, 2000);
-    assert!((config.rope.theta - 5e5).abs() < 1e-9);
+    assert!((config.rope().unwrap().theta - 5e5).abs() < 1e-9);
 }
 
 #[test]
@@ -85,6 +85,45 @@ fn shapes_and_flags_follow_the_architecture() {
     assert_eq!(mistral.kv_heads, 8);
     let unnamed = with("", json!({"architectures": null, "model_type": "llama"})).unwrap();
     assert_eq!(unnamed.architecture, Architecture::Llama);
+}
+
+#[test]
+fn bloom_and_gpt_2_say_it_in_their_own_words() {
+    let bloom = json!({
+        "architectures": ["BloomForCausalLM"], "n_embed": 96, "num_attention_heads": 6, "n_layer": 3, "vocab_size": 100,
+        "layer_norm_epsilon": 1e-3, "seq_length": 300
+    });
+    let read = |config: &Value| ModelConfig::from_json(&config.to_string());
+    let config = read(&bloom).unwrap();
+    assert_eq!((config.hidden_size, config.heads, config.kv_heads, config.head_dim, config.layers), (96, 6, 6, 16, 3));
+    assert_eq!((config.intermediate_size, config.max_positions, config.positions), (384, 300, Positions::Alibi));
+    assert!(config.tie_embeddings && config.embedding_norm && config.qkv_bias && config.o_bias && config.mlp_bias);
+    assert!((config.norm_eps - 1e-3).abs() < 1e-9 && config.norm == NormKind::Layer);
+    let gpt2 = json!({
+        "model_type": "gpt2", "n_embd": 96, "n_head": 6, "n_layer": 3, "vocab_size": 100, "n_positions": 256, "n_inner": 40
+    });
+    let config = read(&gpt2).unwrap();
+    assert_eq!((config.hidden_size, config.heads, config.layers, config.intermediate_size), (96, 6, 3, 40));
+    assert_eq!((config.max_positions, config.positions), (256, Positions::Learned));
+    assert!(config.tie_embeddings && !config.embedding_norm && config.feed_forward == FeedForwardKind::Plain);
+    let refused = [
+        (&bloom, "apply_residual_connection_post_layernorm", json!(true), ErrorKind::UnsupportedModel),
+        (&bloom, "n_embed", json!(97), ErrorKind::InvalidModel),
+        (&bloom, "layer_norm_epsilon", json!(-1), ErrorKind::InvalidModel),
+        (&gpt2, "scale_attn_weights", json!(false), ErrorKind::UnsupportedModel),
+        (&gpt2, "scale_attn_by_inverse_layer_idx", json!(true), ErrorKind::UnsupportedModel),
+        (&gpt2, "add_cross_attention", json!(true), ErrorKind::UnsupportedModel),
+        (&gpt2, "activation_function", json!("relu"), ErrorKind::UnsupportedModel),
+        (&gpt2, "n_positions", json!(null), ErrorKind::InvalidModel),
+        (&gpt2, "n_layer", json!(0), ErrorKind::InvalidModel),
+    ];
+    for (config, key, value, kind) in refused {
+        let mut config = config.clone();
+        config[key] = value;
+        let error = read(&config).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(if key == "n_embed" { "97" } else { key }), "{error}");
+    }
 }
 
 #[test]
@@ -193,6 +232,22 @@ fn no_value_of_any_key_hurts() {
         "bos_token_id": 1, "rope_theta": 1e4, "torch_dtype": "float32", "attention_bias": false,
     });
     let (llama3, yarn) = (llama3(1.0, 4.0), yarn("beta_fast", json!(32.0)));
+    let plain = json!({
+        "n_embed": 64, "n_embd": 64, "n_head": 8, "n_layer": 4, "n_positions": 100, "n_inner": 96, "layer_norm_epsilon": 1e-5,
+        "seq_length": 100, "activation_function": "gelu_new", "vocab_size": 100, "tie_word_embeddings": true
+    });
+    for class in ["BloomForCausalLM", "GPT2LMHeadModel"] {
+        let mut whole = plain.clone();
+        whole["architectures"] = json!([class]);
+        assert!(ModelConfig::from_json(&whole.to_string()).is_ok(), "{class}");
+        for key in plain.as_object().unwrap().keys() {
+            for value in &values {
+                let mut config = whole.clone();
+                config[key] = value.clone();
+                is_refused_or_usable(&config);
+            }
+        }
+    }
     for class in ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
         for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {
             let mut whole = base(class);

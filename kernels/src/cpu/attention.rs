@@ -34,7 +34,7 @@ struct Span {
 
 /// What attention is asked for beside rows and sequences.
 #[derive(Debug, Clone, Copy)]
-pub struct AttentionOptions {
+pub struct AttentionOptions<'a> {
     /// Positions that a query sees, itself included; all before it if not given.
     pub window: Option<u32>,
     /// What scores are multiplied with.
@@ -42,6 +42,8 @@ pub struct AttentionOptions {
     /// [`ComputeDtype::Bf16`] rounds scaled queries and softmax weights to bf16 where the pool holds bf16; other pools
     /// are computed in f32.
     pub compute: ComputeDtype,
+    /// One a query head: what a scaled score shrinks by for each position that its key is before its query (ALiBi). Nothing if not given.
+    pub slopes: Option<&'a [f32]>,
 }
 
 /// `out = softmax(q K^T * scale) V` in one layer, for q `[rows, heads * head_dim]`, rotated, and out of the same
@@ -56,7 +58,7 @@ pub fn attend(
     layer: usize,
     q: &Matrix,
     groups: &[RowGroup<'_>],
-    options: AttentionOptions,
+    options: AttentionOptions<'_>,
     out: &mut Matrix,
 ) {
     attend_on(Path::best(), pool, layer, q, groups, options, out);
@@ -69,7 +71,7 @@ pub(crate) fn attend_on(
     layer: usize,
     q: &Matrix,
     groups: &[RowGroup<'_>],
-    options: AttentionOptions,
+    options: AttentionOptions<'_>,
     out: &mut Matrix,
 ) {
     attend_with(path, path == Path::Amx, pool, layer, q, groups, options, out);
@@ -84,12 +86,13 @@ fn attend_with(
     layer: usize,
     q: &Matrix,
     groups: &[RowGroup<'_>],
-    options: AttentionOptions,
+    options: AttentionOptions<'_>,
     out: &mut Matrix,
 ) {
     let layout = *pool.layout();
     check(pool, layer, q, groups, out);
     let shared_heads = q.cols() / layout.kv_dim();
+    check_slopes(pool, q, options);
     let tokens = (QUERIES_PER_TILE / shared_heads).clamp(8, 64);
     let spans: Vec<Vec<Span>> = groups.iter().map(|group| spans(group.sequence.key_positions)).collect();
     let mut tiles = Vec::new();
@@ -134,6 +137,11 @@ fn check(pool: &KvPool, layer: usize, q: &Matrix, groups: &[RowGroup<'_>], out: 
         last = group.rows.end.max(last);
         check_group(pool, group);
     }
+}
+
+fn check_slopes(pool: &KvPool, q: &Matrix, options: AttentionOptions<'_>) {
+    let heads = q.cols() / pool.layout().head_dim;
+    assert!(options.slopes.is_none_or(|slopes| slopes.len() == heads), "a slope for each of {heads} heads");
 }
 
 fn check_group(pool: &KvPool, group: &RowGroup<'_>) {

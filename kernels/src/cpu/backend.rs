@@ -27,9 +27,8 @@ impl Backend for Model {
         Self::new_pool(self, blocks)
     }
 
-    fn embed(&self, tokens: &[u32], _positions: &[u32]) -> Result<Matrix> {
-        // Rotary models know positions in attention alone.
-        self.embed_tokens(tokens)
+    fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
+        self.embed_tokens(tokens, positions)
     }
 
     fn gather(&self, parts: &[(&Matrix, &[usize])]) -> Matrix {

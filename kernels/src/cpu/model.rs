@@ -1,5 +1,5 @@
-//! Decoder-only language models (Llama, Mistral, Qwen2, Qwen3): weights, and the steps of a layer over a paged KV pool. The loop
-//! over layers is [`Forward`](crate::forward::Forward)'s.
+//! Decoder-only language models: weights, and the steps of a layer over a paged KV pool. The loop over layers is
+//! [`Forward`](crate::forward::Forward)'s. What families differ in is in the [`ModelConfig`] and in which weights there are.
 
 mod elementwise;
 mod load;
@@ -21,7 +21,8 @@ use crate::linear::{Activations, Format, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
 use crate::rope::Rope;
-use elementwise::{rms_norm, rms_norm_row};
+pub(crate) use elementwise::layer_norm;
+use elementwise::{Norm, gelu_row, rms_norm};
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -54,9 +55,14 @@ pub struct Model {
     kv_dtype: KvDtype,
     arithmetic: Arithmetic,
     rope: Rope,
+    /// ALiBi's, one a head.
+    slopes: Option<Vec<f32>>,
     embedding: Embedding,
+    /// Learned positions, `[max_positions, hidden]`.
+    position_table: Option<Vec<f32>>,
+    embedding_norm: Option<Norm>,
     layers: Vec<Layer>,
-    final_norm: Vec<f32>,
+    final_norm: Norm,
     /// `[vocab, hidden]`; the embedding table too, where that is tied.
     head: Linear,
     /// As many as passes ever ran at once.
@@ -84,7 +90,7 @@ enum Embedding {
 }
 
 struct Layer {
-    input_norm: Vec<f32>,
+    input_norm: Norm,
     q: Linear,
     k: Linear,
     v: Linear,
@@ -92,9 +98,23 @@ struct Layer {
     /// Over each head, `[head_dim]`.
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
-    post_norm: Vec<f32>,
-    gate_up: Linear,
+    post_norm: Norm,
+    expand: Expand,
     down: Linear,
+}
+
+/// The feed-forward part's way in.
+enum Expand {
+    /// Gate and up.
+    Gated(Linear),
+    Plain(Linear),
+}
+
+impl Expand {
+    fn linear(&self) -> &Linear {
+        let (Self::Gated(linear) | Self::Plain(linear)) = self;
+        linear
+    }
 }
 
 /// What a layer computes on its way, at most `ROWS_AT_ONCE` rows each. Kept between calls: fresh pages from the system
@@ -107,6 +127,7 @@ struct Scratch {
     mixed_in: Activations,
     inner: Activations,
     spare: Activations,
+    plain: Matrix,
 }
 
 impl Model {
@@ -155,7 +176,7 @@ impl Model {
         self.arithmetic
     }
 
-    /// The rotation of its queries and keys.
+    /// The rotation of its queries and keys; one that leaves them as they are, where positions are known otherwise.
     pub fn rope(&self) -> &Rope {
         &self.rope
     }
@@ -168,7 +189,7 @@ impl Model {
     /// Bytes of the weights in memory.
     pub fn size_in_bytes(&self) -> usize {
         let layers = self.layers.iter().map(|l| {
-            let linears = [&l.q, &l.k, &l.v, &l.o, &l.gate_up, &l.down];
+            let linears = [&l.q, &l.k, &l.v, &l.o, l.expand.linear(), &l.down];
             linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>()
         });
         let embedding = match &self.embedding {
@@ -176,34 +197,55 @@ impl Model {
             Embedding::F32(values) => values.len() * 4,
             Embedding::Bf16(bits) => bits.len() * 2,
         };
-        layers.sum::<usize>() + self.head.size_in_bytes() + embedding
+        let positions = self.position_table.as_ref().map_or(0, |table| table.len() * 4);
+        layers.sum::<usize>() + self.head.size_in_bytes() + embedding + positions
     }
 
-    /// The embeddings of `tokens`, `[tokens, hidden]`.
+    /// The embeddings of `tokens`, each at its position, `[tokens, hidden]`.
     ///
     /// # Errors
-    /// `InvalidInput` for an id outside the vocabulary.
-    pub(crate) fn embed_tokens(&self, tokens: &[u32]) -> Result<Matrix> {
-        let vocab = self.config.vocab_size;
+    /// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
+    pub(crate) fn embed_tokens(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
+        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
         if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
             return Err(Error::invalid_input(format!(
                 "token id {token} is outside the model's vocabulary of {vocab}; the tokenizer belongs to another model"
             )));
         }
-        let hidden = self.config.hidden_size;
+        let known = self.config.max_positions;
+        if let Some(position) = positions.iter().find(|position| **position as usize >= known)
+            && self.position_table.is_some()
+        {
+            return Err(Error::invalid_input(format!(
+                "position {position} is beyond the {known} that the model has learned; shorten the prompt"
+            )));
+        }
         let mut out = Matrix::zeros(tokens.len(), hidden);
-        out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).for_each(|(out, token)| {
-            let start = *token as usize * hidden;
-            match &self.embedding {
-                Embedding::Tied => self.head.weight_row(*token as usize, out),
-                Embedding::F32(values) => out.copy_from_slice(&values[start..start + hidden]),
-                Embedding::Bf16(bits) => {
-                    let widen = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
-                    out.iter_mut().zip(&bits[start..start + hidden]).for_each(|(out, bits)| *out = widen(bits));
-                }
+        let rows = out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).zip(positions);
+        rows.for_each(|((out, token), position)| {
+            self.embedding_row(*token as usize, out);
+            if let Some(table) = &self.position_table {
+                let place = &table[*position as usize * hidden..][..hidden];
+                out.iter_mut().zip(place).for_each(|(out, place)| *out += place);
+            }
+            if let Some(norm) = &self.embedding_norm {
+                let embedded = out.to_vec();
+                norm.row(&embedded, out, self.config.norm_eps);
             }
         });
         Ok(out)
+    }
+
+    fn embedding_row(&self, token: usize, out: &mut [f32]) {
+        let start = token * out.len();
+        match &self.embedding {
+            Embedding::Tied => self.head.weight_row(token, out),
+            Embedding::F32(values) => out.copy_from_slice(&values[start..start + out.len()]),
+            Embedding::Bf16(bits) => {
+                let widen = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
+                out.iter_mut().zip(&bits[start..]).for_each(|(out, bits)| *out = widen(bits));
+            }
+        }
     }
 
     /// K and V of the tokens whose hidden states enter `layer`, `[tokens, hidden]`.
@@ -221,7 +263,7 @@ impl Model {
                 let k = part_mut(&mut kv.k, &rows);
                 weights.k.forward(&*normed, Output::Store(k));
                 if let Some(norm) = &weights.k_norm {
-                    rms_norm(k, norm, self.config.rms_norm_eps);
+                    rms_norm(k, norm, self.config.norm_eps);
                 }
                 let v = part_mut(&mut kv.v, &rows);
                 weights.v.forward(&*normed, Output::Store(v));
@@ -314,11 +356,12 @@ impl Model {
         weights.o.forward(input, Output::Add(hidden));
     }
 
-    fn attention_options(&self, layer: usize) -> AttentionOptions {
+    fn attention_options(&self, layer: usize) -> AttentionOptions<'_> {
         AttentionOptions {
             window: self.config.window(layer),
             scale: 1.0 / (self.config.head_dim as f32).sqrt(),
             compute: self.arithmetic.compute,
+            slopes: self.slopes.as_deref(),
         }
     }
 
@@ -330,7 +373,7 @@ impl Model {
         let q = scratch.q.reshape(rows, config.query_dim());
         weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice()));
         if let Some(norm) = &weights.q_norm {
-            rms_norm(q.as_mut_slice(), norm, config.rms_norm_eps);
+            rms_norm(q.as_mut_slice(), norm, config.norm_eps);
         }
         for group in groups {
             let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
@@ -338,20 +381,29 @@ impl Model {
         }
     }
 
-    /// Adds a layer's feed-forward part (SwiGLU) to `hidden`, `[rows, hidden]`.
+    /// Adds a layer's feed-forward part to `hidden`, `[rows, hidden]`.
     fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
         let (weights, width) = (&self.layers[layer], self.config.intermediate_size);
-        self.norm(hidden, &weights.post_norm, weights.gate_up.format(), &mut scratch.normed);
+        self.norm(hidden, &weights.post_norm, weights.expand.linear().format(), &mut scratch.normed);
         let format = weights.down.format();
-        weights.gate_up.forward_gated(&scratch.normed, format, width, &mut scratch.inner, &mut scratch.spare);
+        match &weights.expand {
+            Expand::Gated(gate_up) => {
+                gate_up.forward_gated(&scratch.normed, format, width, &mut scratch.inner, &mut scratch.spare);
+            }
+            Expand::Plain(up) => {
+                let rows = hidden.len() / self.config.hidden_size;
+                let plain = scratch.plain.reshape(rows, width);
+                up.forward(&scratch.normed, Output::Store(plain.as_mut_slice()));
+                scratch.inner.fill(format, rows, width, |row, out| gelu_row(plain.row(row), out));
+            }
+        }
         weights.down.forward(&scratch.inner, Output::Add(hidden));
     }
 
-    /// RMS norm of rows as long as `weight`.
-    fn norm(&self, from: &[f32], weight: &[f32], format: Format, to: &mut Activations) {
-        let (width, epsilon) = (weight.len(), self.config.rms_norm_eps);
+    fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {
+        let (width, epsilon) = (norm.width(), self.config.norm_eps);
         to.fill(format, from.len() / width, width, |row, out| {
-            rms_norm_row(&from[row * width..(row + 1) * width], out, weight, epsilon);
+            norm.row(&from[row * width..(row + 1) * width], out, epsilon);
         });
     }
 

@@ -8,32 +8,45 @@ use crate::config::ModelConfig;
 /// Positions whose angles are computed together.
 const CHUNK: usize = 1024;
 
-/// The rotation of query and key heads. Angles are computed when a position is first met, then kept.
+/// The rotation of query and key heads; of a model that has none, one that leaves them as they are. Angles are computed when a position
+/// is first met, then kept.
 #[derive(Debug)]
 pub struct Rope {
-    /// Radians per position, `[head_dim / 2]`.
+    head_dim: usize,
+    /// Radians per position, one for each pair of elements that is turned; those of a head that stand behind the pairs stay.
     frequencies: Vec<f32>,
     attention_factor: f32,
-    /// By position / `CHUNK`: `[CHUNK][2][head_dim / 2]`, the cosines of a position and then its sines.
+    /// By position / `CHUNK`: `[CHUNK][2][pairs]`, the cosines of a position and then its sines.
     chunks: Vec<OnceLock<Box<[f32]>>>,
 }
 
 impl Rope {
     /// The rotation of a model, its scaling included.
     pub fn new(config: &ModelConfig) -> Self {
-        let (frequencies, attention_factor) = config.rope.inverse_frequencies(config.head_dim);
+        let Some(rope) = config.rope() else { return Self::none(config.head_dim) };
+        let (frequencies, attention_factor) = rope.inverse_frequencies(config.head_dim);
         Self::from_frequencies(frequencies, attention_factor, config.max_positions)
+    }
+
+    /// No rotation, of heads `[head_dim]`.
+    pub fn none(head_dim: usize) -> Self {
+        Self { head_dim, frequencies: Vec::new(), attention_factor: 1.0, chunks: Vec::new() }
     }
 
     /// A rotation by `frequencies` (radians per position, one for each pair), cosines and sines multiplied by
     /// `attention_factor`; angles of positions below `kept_positions` are kept.
     pub fn from_frequencies(frequencies: Vec<f32>, attention_factor: f32, kept_positions: usize) -> Self {
         let chunks = (0..kept_positions.div_ceil(CHUNK)).map(|_| OnceLock::new()).collect();
-        Self { frequencies, attention_factor, chunks }
+        Self { head_dim: 2 * frequencies.len(), frequencies, attention_factor, chunks }
     }
 
     /// Values of a head.
     pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Cosines and sines of a position.
+    pub(crate) fn angles_len(&self) -> usize {
         2 * self.frequencies.len()
     }
 
@@ -45,13 +58,13 @@ impl Rope {
     /// Rotates each head of a row `[heads * head_dim]` in place to `position`.
     pub fn rotate_row(&self, row: &mut [f32], position: u32) {
         self.with_angles(position, |cos, sin| {
-            for head in row.chunks_exact_mut(2 * cos.len()) {
+            for head in row.chunks_exact_mut(self.head_dim) {
                 rotate_by(head, cos, sin);
             }
         });
     }
 
-    /// Copies the cosines and then the sines of `position`, `[head_dim / 2]` each.
+    /// Copies the cosines and then the sines of `position`, [`angles_len`](Self::angles_len) in all.
     pub(crate) fn copy_angles(&self, position: u32, to: &mut [f32]) {
         self.with_angles(position, |cos, sin| {
             let (to_cos, to_sin) = to.split_at_mut(cos.len());
@@ -60,7 +73,7 @@ impl Rope {
         });
     }
 
-    /// Calls `then` with the cosines and sines of `position`, `[head_dim / 2]` each.
+    /// Calls `then` with the cosines and sines of `position`, one each a pair.
     fn with_angles<T>(&self, position: u32, then: impl FnOnce(&[f32], &[f32]) -> T) -> T {
         let pairs = self.frequencies.len();
         let position = position as usize;
@@ -129,6 +142,15 @@ mod tests {
         rope.rotate_row(&mut row, 33);
         heads.chunks_mut(6).for_each(|head| rope.rotate(head, 33));
         assert_eq!(row, heads);
+    }
+
+    #[test]
+    fn a_model_without_a_rotation_has_its_heads_as_they_are() {
+        let rope = Rope::none(4);
+        let mut row = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0];
+        rope.rotate_row(&mut row, 77);
+        rope.rotate(&mut row[..4], 3);
+        assert_eq!((row, rope.head_dim()), ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Gguf, ROPE_FACTORS, is_known};
-use crate::config::{Architecture, ModelConfig, RopeScaling, WeightDtype};
+use crate::config::{Architecture, ModelConfig, Positions, RopeScaling, WeightDtype};
 use crate::error::{Error, Result};
 use crate::weights::TensorSource;
 
@@ -198,12 +198,14 @@ impl Gguf {
         config.o_bias = has("blk.0.attn_output.bias");
         config.mlp_bias = has("blk.0.ffn_gate.bias");
         config.torch_dtype = self.weight_dtype();
-        if has(ROPE_FACTORS) {
-            if config.rope.scaling != RopeScaling::None {
+        if let Positions::Rotary(rope) = &mut config.positions
+            && has(ROPE_FACTORS)
+        {
+            if rope.scaling != RopeScaling::None {
                 return Err(Error::unsupported(format!("it scales rotary frequencies twice, by {ROPE_FACTORS}, too")));
             }
             let factors = self.tensor(ROPE_FACTORS, &[config.head_dim / 2])?.into_f32();
-            config.rope.scaling = RopeScaling::Factors { factors };
+            rope.scaling = RopeScaling::Factors { factors };
         }
         self.refuse_half_biases(&config)?;
         config.validate()?;

@@ -29,6 +29,10 @@ fn over_all(check: impl Fn(&str) -> Option<f32>) {
 #[test]
 fn every_variant_is_there() {
     let expected = [
+        "bloom",
+        "bloom_six_heads",
+        "gpt2",
+        "gpt2_untied",
         "llama_bf16",
         "llama_biases",
         "llama_f16",
@@ -72,9 +76,11 @@ fn a_prompt_at_positions_with_a_gap() {
 
 #[test]
 fn a_prompt_in_pieces_has_the_same_bits() {
-    for name in names() {
+    let in_a_row = |name: &String| (name.clone(), counted(Expected::of(name).tokens.len()));
+    let with_a_gap = |name: &String| Some((name.clone(), Expected::of(name).gap?.0));
+    let names = names();
+    for (name, positions) in names.iter().map(in_a_row).chain(names.iter().filter_map(with_a_gap)) {
         let (model, tokens) = (model(&name), Expected::of(&name).tokens);
-        let positions = counted(tokens.len());
         let whole = Sequence::new(&model, tokens.len()).append(&tokens, &positions);
         for piece in [1, 5, 16] {
             let mut sequence = Sequence::new(&model, tokens.len());
@@ -160,6 +166,11 @@ fn a_small_mistake_would_show() {
         ("rope_yarn", "\"factor\": 4.0", "\"factor\": 3.99"),
         ("rope_yarn_mscale", "\"truncate\": false", "\"truncate\": true"),
         ("qwen3", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-03"),
+        ("bloom", "\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 1e-03"),
+        // Of the same shapes, and other slopes.
+        ("bloom_six_heads", "\"n_head\": 6", "\"n_head\": 3"),
+        ("gpt2", "\"layer_norm_epsilon\": 0.0001", "\"layer_norm_epsilon\": 0.002"),
+        ("gpt2", "\"n_head\": 4", "\"n_head\": 2"),
     ];
     for (name, right, wrong) in mistakes {
         let folder = copy(name);

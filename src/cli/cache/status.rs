@@ -77,6 +77,7 @@ fn blends(blend: &Value) -> String {
         "configured" => format!("{how}, as the settings say"),
         "uncalibrated" => format!("{how}, uncalibrated"),
         "not_good_enough" => "nothing: no way of blending keeps the model's answers".to_owned(),
+        "cannot_move" => "nothing: the model's KV has its positions in it, and cannot be moved".to_owned(),
         _ => "nothing: the model is not calibrated (`ragstone calibrate`)".to_owned(),
     }
 }

@@ -10,6 +10,7 @@ const WHY = {
   stored_exactly: "stored behind what stands before it here",
   stored_closely: "stored, computed behind something else",
   not_stored: "not stored",
+  other_positions: "stored, computed at other positions, and this model's KV cannot be moved",
   ends_the_prompt: "the end of a prompt is computed every time",
   slow_to_load: "stored, but loading takes longer than computing",
   late_miss: "stored, but could not be loaded",

@@ -34,6 +34,8 @@ pub enum Why {
     StoredClosely,
     /// Nothing is stored that may be used.
     NotStored,
+    /// What is stored was computed at other positions, and the model's KV cannot be moved: it is not blended.
+    OtherPositions,
     /// Every prompt computes its end: somebody has to produce the next token's logits.
     EndsThePrompt,
     /// Loading it would take longer than computing it.

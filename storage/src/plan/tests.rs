@@ -109,7 +109,7 @@ fn letters(plan: &LoadPlan) -> String {
 fn plans_by_table() {
     /// Exact segments, entries behind the root, mode, plan, wanted behind the root.
     type Row = (usize, &'static [usize], ReuseMode, &'static str, &'static [usize]);
-    let table: [Row; 12] = [
+    let table: [Row; 15] = [
         (0, &[], ReuseMode::Auto, "C+C+C+C+C", &[2, 3]), // cold; the first passage is filed behind the root anyway
         (1, &[], ReuseMode::Auto, "LC+C+C+C", &[2, 3]),
         (2, &[1], ReuseMode::Auto, "LLC+C+C", &[2, 3]),
@@ -119,6 +119,9 @@ fn plans_by_table() {
         (2, &[1, 3], ReuseMode::Auto, "LLC+BC", &[2]), // exact up to the blended one
         (2, &[1, 2], ReuseMode::Auto, "LLBCC", &[3]),  // nothing behind a blended one is filed
         (0, &[2], ReuseMode::Auto, "C+C+BCC", &[3]),
+        (2, &[1, 2, 3], ReuseMode::SamePositions, "LLC+C+C", &[]),
+        (0, &[1], ReuseMode::SamePositions, "C+C+C+C+C", &[]), // nor is anything computed for blending
+        (4, &[1, 2, 3], ReuseMode::SamePositions, "LLLLC", &[]),
         (2, &[1, 2, 3], ReuseMode::ExactOnly, "LLC+C+C", &[]),
         (0, &[1, 2, 3], ReuseMode::ExactOnly, "C+C+C+C+C", &[]),
         (4, &[1, 2, 3], ReuseMode::Off, "CCCCC", &[]),
@@ -130,6 +133,20 @@ fn plans_by_table() {
         assert_eq!(plan.missing_behind_root, missing, "{case}");
         assert_eq!(plan.total_tokens, 105);
     }
+}
+
+/// Of a model whose KV cannot be moved: a passage that is stored for other positions says so, a module's key covers its own.
+#[test]
+fn what_was_computed_elsewhere_is_not_blended_and_the_plan_says_why() {
+    let mut residency = residency(&PROMPT, 2, &[1, 3]);
+    let same = PlanOptions::fixed(0.0, ReuseMode::SamePositions);
+    let whys = |residency: &Residency| {
+        plan(residency, &same).unwrap().segments.iter().map(|plan| plan.why).collect::<Vec<_>>()
+    };
+    let expected = [Why::StoredExactly, Why::StoredExactly, Why::NotStored, Why::OtherPositions, Why::EndsThePrompt];
+    assert_eq!(whys(&residency), expected);
+    residency.segments[3].kind = SegmentKind::Module;
+    assert_eq!(whys(&residency)[3], Why::StoredClosely);
 }
 
 #[test]

@@ -235,6 +235,16 @@ fn a_module_has_one_entry_wherever_it_stands() {
         assert_ne!(keys[1].chain_key, Some(own));
     }
     assert_eq!(Segment::end_of(&[passage(&[1, 2]), module(90)]), 92);
+    // Where it is computed at its positions in the layout, the key covers them.
+    let in_place = |start| {
+        let behind: Arc<[Segment]> = [placed(question(&[7, 7]), start - 5)].into();
+        let place = Some(Place { start, apart: Some(Apart { behind, start }) });
+        Segment { place, ..segment(SegmentKind::Module, &[3, 4]) }.apart(&MODEL, "").unwrap()
+    };
+    assert_eq!(in_place(5).0, own, "at the beginning there is no difference");
+    let (moved, apart) = in_place(40);
+    assert!(moved != own && moved != in_place(41).0);
+    assert_eq!(prompt_keys(&MODEL, "", &apart).unwrap()[1].chain_key, Some(moved));
 }
 
 #[test]

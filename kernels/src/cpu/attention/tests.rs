@@ -15,6 +15,8 @@ struct Scene {
     /// By slot, rotated.
     keys: Vec<Vec<f32>>,
     values: Vec<Vec<f32>>,
+    /// ALiBi's, one a head.
+    slopes: Option<Vec<f32>>,
 }
 
 impl Scene {
@@ -44,7 +46,7 @@ impl Scene {
         keys.iter_mut().zip(&positions).for_each(|(key, position)| rope.rotate_row(key, *position));
         let mut values: Vec<Vec<f32>> = v.chunks(layout.kv_dim()).map(<[f32]>::to_vec).collect();
         keys.iter_mut().chain(&mut values).for_each(|row| dtype.round(row));
-        Self { layout, heads, pool, blocks, key_positions, keys, values }
+        Self { layout, heads, pool, blocks, key_positions, keys, values, slopes: None }
     }
 
     fn queries(&self, rows: usize) -> Matrix {
@@ -58,9 +60,10 @@ impl Scene {
         RowGroup { rows, positions, sequence }
     }
 
-    fn attend(&self, path: Path, q: &Matrix, positions: &[u32], options: AttentionOptions) -> Matrix {
+    fn attend(&self, path: Path, q: &Matrix, positions: &[u32], options: AttentionOptions<'_>) -> Matrix {
         let mut out = Matrix::zeros(q.rows(), q.cols());
         let groups = [self.group(0..q.rows(), positions)];
+        let options = AttentionOptions { slopes: self.slopes.as_deref(), ..options };
         attend_on(path, &self.pool, 1, q, &groups, options, &mut out);
         out
     }
@@ -75,7 +78,7 @@ impl Scene {
             let weight = |slot: usize| {
                 let products =
                     (0..head_dim).map(|d| f64::from(q[head * head_dim + d]) * f64::from(self.keys[slot][kv + d]));
-                (products.sum::<f64>() * 0.3).exp()
+                (products.sum::<f64>() * 0.3 + self.bias(head, position, self.key_positions[slot])).exp()
             };
             let seen: Vec<usize> = (0..self.keys.len()).filter(|slot| sees(self.key_positions[*slot])).collect();
             let weights: Vec<f64> = seen.iter().map(|slot| weight(*slot)).collect();
@@ -89,12 +92,19 @@ impl Scene {
         out
     }
 
+    /// What ALiBi adds to a score.
+    fn bias(&self, head: usize, position: u32, key: u32) -> f64 {
+        let slope = self.slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
+        slope * (f64::from(key) - f64::from(position))
+    }
+
     /// As [`Scene::attend`] in bf16, by the processor's tiles or their emulation.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     fn attend_by_tiles(&self, q: &Matrix, positions: &[u32], window: Option<u32>) -> Matrix {
         let mut out = Matrix::zeros(q.rows(), q.cols());
         let groups = [self.group(0..q.rows(), positions)];
-        let options = options(window, ComputeDtype::Bf16);
+        let slopes = self.slopes.as_deref();
+        let options = AttentionOptions { slopes, ..options(window, ComputeDtype::Bf16) };
         attend_with(Path::best(), true, &self.pool, 1, q, &groups, options, &mut out);
         out
     }
@@ -123,8 +133,8 @@ impl Scene {
 
 mod weights;
 
-fn options(window: Option<u32>, compute: ComputeDtype) -> AttentionOptions {
-    AttentionOptions { window, scale: 0.3, compute }
+fn options(window: Option<u32>, compute: ComputeDtype) -> AttentionOptions<'static> {
+    AttentionOptions { window, scale: 0.3, compute, slopes: None }
 }
 
 const DTYPES: [KvDtype; 3] = [KvDtype::F32, KvDtype::F16, KvDtype::Bf16];
@@ -176,6 +186,21 @@ fn a_window_hides_what_is_far_behind() {
     scene.check(&[149, 2, 60], Some(20));
 }
 
+/// Over gaps, permuted and hidden slots, with heads that share K and V and ones that do not.
+#[test]
+fn alibi_counts_true_positions() {
+    let mut positions: Vec<u32> = (0..90).map(|slot| slot * 7 % 101 * 3 + 5).collect();
+    positions[12] = u32::MAX;
+    for dtype in DTYPES {
+        for (heads, kv_heads) in [(4, 4), (6, 2), (3, 3)] {
+            let mut scene = Scene::of(dtype, heads, kv_heads, 16, positions.clone());
+            scene.slopes = Some(crate::config::alibi_slopes(heads));
+            scene.check(&[0, 5, 120, 300, 77], None);
+            scene.check(&[300, 9, 3000], Some(40));
+        }
+    }
+}
+
 #[test]
 fn a_row_that_sees_nothing_is_zero() {
     let scene = Scene::new(2, 2, 16, vec![50, 60]);
@@ -202,7 +227,9 @@ fn a_row_that_sees_nothing_is_zero_beside_rows_that_do() {
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     for dtype in DTYPES {
-        let scene = Scene::of(dtype, 14, 2, 64, shuffled(333));
+        let mut scene = Scene::of(dtype, 14, 2, 64, shuffled(333));
+        // Rows with ALiBi in one of the three formats.
+        scene.slopes = (dtype == KvDtype::Bf16).then(|| crate::config::alibi_slopes(14));
         let positions = shuffled(333);
         let q = scene.queries(333);
         for options in [options(None, ComputeDtype::F32), options(Some(100), ComputeDtype::Bf16)] {
@@ -247,7 +274,8 @@ fn tiles_attend_as_the_dense_reference_does() {
         for (key_positions, positions, window) in
             [(&causal, &causal, None), (&hidden, &vec![3, 0, 70, 82], None), (&hidden, &vec![82, 30], Some(20))]
         {
-            let scene = Scene::of(KvDtype::Bf16, heads, kv_heads, head_dim, key_positions.clone());
+            let mut scene = Scene::of(KvDtype::Bf16, heads, kv_heads, head_dim, key_positions.clone());
+            scene.slopes = (heads % 3 == 0).then(|| crate::config::alibi_slopes(heads));
             let mut q = scene.queries(positions.len());
             KvDtype::Bf16.round(q.as_mut_slice());
             let out = scene.attend_by_tiles(&q, positions, window);

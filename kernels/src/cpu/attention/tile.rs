@@ -45,7 +45,7 @@ pub(super) struct RowTile<'a> {
     pub(super) positions: &'a [u32],
     pub(super) sequence: SequenceView<'a>,
     pub(super) spans: &'a [Span],
-    pub(super) options: AttentionOptions,
+    pub(super) options: AttentionOptions<'a>,
     /// Whether products of bf16 are made by the processor's own tiles.
     pub(super) has_tiles: bool,
     pub(super) out: SharedMut,
@@ -155,13 +155,13 @@ impl Work for RowTile<'_> {
                 if let Some(tiles) = &tiles {
                     let keys = keys.as_pairs();
                     self.score_by_tiles(tiles, &mut state, &keys.keys, queries);
-                    self.weigh::<V>(&mut state, keys.masked, F::IS_PAIRED, queries);
+                    self.weigh::<V>(&mut state, tile, keys.masked, F::IS_PAIRED);
                     self.gather_by_tiles::<V>(tiles, &mut state, &keys, queries);
                     continue;
                 }
                 // Each step over all queries before the next one: within a step they do not wait for each other.
                 self.score_all::<V, F, ROWS>(&mut state, &keys, queries);
-                self.weigh::<V>(&mut state, keys.masked, F::IS_PAIRED, queries);
+                self.weigh::<V>(&mut state, tile, keys.masked, F::IS_PAIRED);
                 self.gather_all::<V, F, ROWS, VECS>(&mut state, &keys, queries);
             }
             self.finish::<V>(&state, queries);

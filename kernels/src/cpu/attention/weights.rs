@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::tile::{KEY_TILE, RowTile, WeightTile};
-use super::{AttentionOptions, RowGroup, check_group, spans};
+use super::{AttentionOptions, RowGroup, check_group, check_slopes, spans};
 use crate::aligned::SharedMut;
 use crate::matrix::Matrix;
 use crate::pool::KvPool;
@@ -25,7 +25,7 @@ pub fn attention_weights(
     layer: usize,
     q: &Matrix,
     group: &RowGroup<'_>,
-    options: AttentionOptions,
+    options: AttentionOptions<'_>,
 ) -> Matrix {
     attention_weights_with(Path::best(), Path::best() == Path::Amx, pool, layer, q, group, options)
 }
@@ -38,13 +38,14 @@ pub(crate) fn attention_weights_with(
     layer: usize,
     q: &Matrix,
     group: &RowGroup<'_>,
-    options: AttentionOptions,
+    options: AttentionOptions<'_>,
 ) -> Matrix {
     let layout = pool.layout();
     assert!(layer < layout.layers, "layer {layer} of {}", layout.layers);
     assert!(q.cols() > 0 && q.cols().is_multiple_of(layout.kv_dim()), "queries of {} values", q.cols());
     assert_eq!(q.rows(), group.rows.len(), "the group's rows are all queries");
     check_group(pool, group);
+    check_slopes(pool, q, options);
     let (slots, shared_heads) = (group.sequence.key_positions.len(), q.cols() / layout.kv_dim());
     let mut out = Matrix::zeros(q.rows(), slots);
     if out.as_slice().is_empty() {

@@ -121,7 +121,7 @@ pub fn attention(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case
     let queries = Queries::new(dtype, rows, tokens);
     let mut out = Matrix::zeros(rows, queries.q.cols());
     let compute = if dtype == KvDtype::Bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
-    let options = AttentionOptions { window: None, scale: 0.125, compute };
+    let options = AttentionOptions { window: None, scale: 0.125, compute, slopes: None };
     let work = (2.0 * queries.operations(), 2.0 * queries.bytes());
     Case::new("attention", path, dtype.name(), format!("{rows} of {tokens}"), work, move || {
         attend_on(path, &queries.pool, 0, &queries.q, &[queries.group()], options, &mut out);
@@ -137,7 +137,7 @@ pub fn weights(path: Path, dtype: KvDtype, rows: usize, tokens: usize) -> Case {
     let queries = Queries::new(dtype, rows, tokens);
     let is_bf16 = dtype == KvDtype::Bf16 && path.has_bf16_products();
     let compute = if is_bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
-    let options = AttentionOptions { window: None, scale: 0.125, compute };
+    let options = AttentionOptions { window: None, scale: 0.125, compute, slopes: None };
     let work = (queries.operations(), queries.bytes());
     Case::new("attention weights", path, dtype.name(), format!("{rows} of {tokens}"), work, move || {
         let (pool, q) = (&queries.pool, &queries.q);

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use crate::simd::{self, Kernel, Path, Vector};
+use crate::simd::{self, Kernel, Path, Vector, exp};
 
 /// Values that one thread takes at a time.
 const VALUES_PER_TASK: usize = 1 << 15;
@@ -18,9 +18,36 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
     });
 }
 
-/// [`rms_norm`] of one row, `from` to `to`.
-pub(super) fn rms_norm_row(from: &[f32], to: &mut [f32], weight: &[f32], epsilon: f32) {
-    simd::dispatch(Path::best(), RmsNorm { from: Some(from), row: to, weight, epsilon });
+/// A norm of rows, with its weights.
+#[derive(Debug)]
+pub(in crate::cpu) enum Norm {
+    Rms(Vec<f32>),
+    Layer { weight: Vec<f32>, bias: Vec<f32> },
+}
+
+impl Norm {
+    /// Elements of a row.
+    pub(super) fn width(&self) -> usize {
+        let (Self::Rms(weight) | Self::Layer { weight, .. }) = self;
+        weight.len()
+    }
+
+    /// Norms one row, `from` to `to`.
+    pub(super) fn row(&self, from: &[f32], to: &mut [f32], epsilon: f32) {
+        match self {
+            Self::Rms(weight) => {
+                simd::dispatch(Path::best(), RmsNorm { from: Some(from), row: to, weight, epsilon });
+            }
+            Self::Layer { weight, bias } => {
+                simd::dispatch(Path::best(), LayerNorm { from, row: to, weight, bias, epsilon });
+            }
+        }
+    }
+}
+
+/// The GELU of one row, `from` to `to`, as trained models have approximated it: see [`Gelu`].
+pub(super) fn gelu_row(from: &[f32], to: &mut [f32]) {
+    simd::dispatch(Path::best(), Gelu { from, to });
 }
 
 struct RmsNorm<'a> {
@@ -56,6 +83,99 @@ impl Kernel for RmsNorm<'_> {
     }
 }
 
+/// Layer normalisation ("Layer Normalization", equation 3): `(x - mean) / sqrt(variance + epsilon) * weight + bias`.
+struct LayerNorm<'a> {
+    from: &'a [f32],
+    row: &'a mut [f32],
+    weight: &'a [f32],
+    bias: &'a [f32],
+    epsilon: f32,
+}
+
+impl Kernel for LayerNorm<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        self.row.copy_from_slice(self.from);
+        // SAFETY: the caller's promise about the machine.
+        unsafe { layer_norm::<V>(self.row, self.weight, self.bias, self.epsilon) }
+    }
+}
+
+/// The layer norm of one row, in place.
+///
+/// # Safety
+/// The machine must have the instruction set of `V`.
+#[inline(always)]
+pub(crate) unsafe fn layer_norm<V: Vector>(row: &mut [f32], weight: &[f32], bias: &[f32], epsilon: f32) {
+    let len = row.len();
+    let whole = len - len % V::LANES;
+    // SAFETY: the caller's promise; `whole` ends inside the row.
+    let sum = unsafe {
+        let mut sum = V::splat(0.0);
+        for start in (0..whole).step_by(V::LANES) {
+            sum = sum.add(V::load(row.as_ptr().add(start)));
+        }
+        sum.sum_lanes()
+    };
+    let mean = (sum + row[whole..].iter().sum::<f32>()) / len as f32;
+    // From the differences, not from the mean of the squares, which would cancel.
+    row.iter_mut().for_each(|x| *x -= mean);
+    // SAFETY: as above.
+    let squares = unsafe {
+        let mut sum = V::splat(0.0);
+        for start in (0..whole).step_by(V::LANES) {
+            let x = V::load(row.as_ptr().add(start));
+            sum = x.mul_add(x, sum);
+        }
+        sum.sum_lanes()
+    };
+    let variance = (squares + row[whole..].iter().map(|x| x * x).sum::<f32>()) / len as f32;
+    let share = 1.0 / (variance + epsilon).sqrt();
+    for ((x, weight), bias) in row.iter_mut().zip(weight).zip(bias) {
+        *x = *x * share * weight + bias;
+    }
+}
+
+/// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` of every value ("Gaussian Error Linear Units", section 2). As
+/// `(1 + tanh u) / 2` is `1 / (1 + e^(-2u))`, nothing cancels.
+struct Gelu<'a> {
+    from: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for Gelu<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let len = self.from.len();
+        assert_eq!(len, self.to.len(), "a value for each");
+        let whole = len - len % V::LANES;
+        // The rest goes through a whole vector too: a value's bits must not depend on where it stands.
+        let mut rest = [0.0; 16];
+        rest[..len - whole].copy_from_slice(&self.from[whole..]);
+        // SAFETY: the caller's promise about the machine; `whole` ends inside both, and no vector is longer than the rest.
+        unsafe {
+            for start in (0..whole).step_by(V::LANES) {
+                gelu(V::load(self.from.as_ptr().add(start))).store(self.to.as_mut_ptr().add(start));
+            }
+            gelu(V::load(rest.as_ptr())).store(rest.as_mut_ptr());
+        }
+        self.to[whole..].copy_from_slice(&rest[..len - whole]);
+    }
+}
+
+/// # Safety
+/// The machine must have the instruction set of `V`.
+#[inline(always)]
+unsafe fn gelu<V: Vector>(x: V) -> V {
+    // -2 sqrt(2 / pi)
+    const FACTOR: f32 = -1.595_769_1;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let inner = x.mul(x).mul_add(V::splat(0.044_715), V::splat(1.0));
+        x.div(V::splat(1.0).add(exp(x.mul(V::splat(FACTOR)).mul(inner))))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,6 +203,45 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn layer_norms_agree_with_f64() {
+        for len in [1, 7, 64, 100] {
+            let (values, weight, bias) = (random(3 * len), random(len), random(len + 1));
+            for &path in Path::available() {
+                for values in values.chunks(len) {
+                    let mut out = vec![0.0; len];
+                    let (from, row, bias) = (values, &mut out[..], &bias[..len]);
+                    simd::dispatch(path, LayerNorm { from, row, weight: &weight, bias, epsilon: 1e-5 });
+                    let mean = values.iter().map(|x| f64::from(*x)).sum::<f64>() / len as f64;
+                    let variance = values.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / len as f64;
+                    for (index, out) in out.iter().enumerate() {
+                        let share = (f64::from(values[index]) - mean) / (variance + 1e-5).sqrt();
+                        let exact = share * f64::from(weight[index]) + f64::from(bias[index]);
+                        assert!((f64::from(*out) - exact).abs() < 1e-4, "{path:?} {len}: {out} for {exact}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gelus_agree_with_f64_wherever_they_stand() {
+        let inputs: Vec<f32> = (0..4001).map(|index| (index - 2000) as f32 / 100.0).chain([0.0, -1e4, 1e4]).collect();
+        for &path in Path::available() {
+            let mut out = vec![0.0; inputs.len()];
+            simd::dispatch(path, Gelu { from: &inputs, to: &mut out });
+            for (x, out) in inputs.iter().zip(&out) {
+                let exact = f64::from(*x);
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (exact + 0.044_715 * exact.powi(3));
+                let exact = exact / 2.0 * (1.0 + inner.tanh());
+                assert!((f64::from(*out) - exact).abs() < 1e-6 * exact.abs().max(1.0), "{path:?}: gelu({x}) = {out}");
+            }
+            let mut alone = [0.0];
+            simd::dispatch(path, Gelu { from: &inputs[1234..1235], to: &mut alone });
+            assert_eq!(alone[0].to_bits(), out[1234].to_bits(), "{path:?}");
         }
     }
 }

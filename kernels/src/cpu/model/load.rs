@@ -1,11 +1,13 @@
 //! A model from the tensors of a Hugging Face folder or a GGUF file.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 
 use rayon::prelude::*;
 
-use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
-use crate::config::{ModelConfig, WeightDtype};
+use super::elementwise::Norm;
+use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
+use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, Qkv, TensorNames, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{Linear, Precision, Weights};
@@ -16,41 +18,58 @@ use crate::weights::{Tensor, TensorSource};
 /// The tensors still to be packed, and how many bytes of them are.
 struct Loader<'a> {
     tensors: &'a dyn TensorSource,
+    names: &'static TensorNames,
+    config: &'a ModelConfig,
     done: Cell<u64>,
     arithmetic: Arithmetic,
     options: LoadOptions<'a>,
 }
 
 pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: LoadOptions<'_>) -> Result<Model> {
-    let loader = Loader { tensors, done: Cell::new(0), arithmetic: arithmetic(&config, &options), options };
+    let names = config.architecture.tensors();
+    let arithmetic = arithmetic(&config, &options);
+    let loader = Loader { tensors, names, config: &config, done: Cell::new(0), arithmetic, options };
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
-    let mut layers = Vec::new();
-    for layer in 0..config.layers {
-        layers.push(loader.layer(&config, layer)?);
-    }
+    let layers = (0..config.layers).map(|layer| loader.layer(layer)).collect::<Result<Vec<_>>>()?;
+    // A table has a row for each token, whichever way round a layer's matrices are.
+    let table = |name: &str| loader.take(&format!("{name}.weight"), &[vocab, hidden]);
+    let head = |tensor: &Tensor<'_>| Linear::new(vocab, hidden, weights(tensor), None, precision(arithmetic));
     let (embedding, head) = if config.tie_embeddings {
-        (Embedding::Tied, loader.linear("model.embed_tokens", vocab, hidden, false)?)
+        (Embedding::Tied, head(&table(names.embedding)?))
     } else {
-        let embedding = match loader.take("model.embed_tokens.weight", &[vocab, hidden])? {
+        let embedding = match table(names.embedding)? {
             Tensor::F32(values) => Embedding::F32(values.into_owned()),
             Tensor::Bf16(bits) => Embedding::Bf16(bits.into_owned()),
         };
-        (embedding, loader.linear("lm_head", vocab, hidden, false)?)
+        (embedding, head(&table(names.head)?))
     };
-    let final_norm = loader.vector("model.norm.weight", hidden)?;
+    let position_table = match config.positions {
+        Positions::Learned => Some(loader.values(&format!("{}.weight", names.positions), &[config.max_positions, hidden])?),
+        Positions::Rotary(_) | Positions::Alibi => None,
+    };
+    let embedding_norm = config.embedding_norm.then(|| loader.norm(names.embedding_norm)).transpose()?;
+    let final_norm = loader.norm(names.final_norm)?;
     loader.report(loader.tensors.size_in_bytes());
     let kv_dtype = kv_dtype(&config, &options);
     Ok(Model {
-        arithmetic: loader.arithmetic,
+        arithmetic,
         rope: Rope::new(&config),
+        slopes: slopes(&config),
         kv_dtype,
         embedding,
+        position_table,
+        embedding_norm,
         layers,
         final_norm,
         head,
         scratch: Default::default(),
         config,
     })
+}
+
+/// ALiBi's slopes, of a model that has it.
+pub(super) fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
+    (config.positions == Positions::Alibi).then(|| alibi_slopes(config.heads))
 }
 
 /// Weights as they are, but quantized ones in bf16, which loses far less than their blocks did and takes half of f32's memory;
@@ -87,42 +106,74 @@ pub(super) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDty
 }
 
 impl Loader<'_> {
-    fn layer(&self, config: &ModelConfig, layer: usize) -> Result<Layer> {
+    fn layer(&self, layer: usize) -> Result<Layer> {
+        let (config, names) = (self.config, self.names);
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
-        let (query, kv) = (config.query_dim(), config.kv_dim());
-        let name = |part: &str| format!("model.layers.{layer}.{part}");
+        let name = |part: &str| format!("{}.{layer}.{part}", names.layers);
         let head_norm = |part: &str| -> Result<Option<Vec<f32>>> {
             if !config.qk_norm {
                 return Ok(None);
             }
-            self.vector(&name(part), config.head_dim).map(Some)
+            self.values(&name(&format!("{part}.weight")), &[config.head_dim]).map(Some)
         };
-        let q_norm = head_norm("self_attn.q_norm.weight")?;
-        let k_norm = head_norm("self_attn.k_norm.weight")?;
+        let [q, k, v] = match names.qkv {
+            Qkv::Apart([q, k, v]) => {
+                let linear = |part, outputs| self.linear(&name(part), outputs, hidden, config.qkv_bias);
+                [linear(q, config.query_dim())?, linear(k, config.kv_dim())?, linear(v, config.kv_dim())?]
+            }
+            Qkv::ByHead(part) => {
+                let head_dim = config.head_dim;
+                let row = |part: usize, output: usize| (output / head_dim * 3 + part) * head_dim + output % head_dim;
+                self.split(&name(part), row)?
+            }
+            Qkv::InTurn(part) => {
+                let (query, kv) = (config.query_dim(), config.kv_dim());
+                self.split(&name(part), |part, output| [0, query, query + kv][part] + output)?
+            }
+        };
+        let expand = match config.feed_forward {
+            FeedForwardKind::Gated => Expand::Gated(self.gate_up([&name(names.gate), &name(names.up)])?),
+            FeedForwardKind::Plain => Expand::Plain(self.linear(&name(names.up), inner, hidden, config.mlp_bias)?),
+        };
         Ok(Layer {
-            input_norm: self.vector(&name("input_layernorm.weight"), hidden)?,
-            q: self.linear(&name("self_attn.q_proj"), query, hidden, config.qkv_bias)?,
-            k: self.linear(&name("self_attn.k_proj"), kv, hidden, config.qkv_bias)?,
-            v: self.linear(&name("self_attn.v_proj"), kv, hidden, config.qkv_bias)?,
-            o: self.linear(&name("self_attn.o_proj"), hidden, query, config.o_bias)?,
-            q_norm,
-            k_norm,
-            post_norm: self.vector(&name("post_attention_layernorm.weight"), hidden)?,
-            gate_up: self.gate_up([&name("mlp.gate_proj"), &name("mlp.up_proj")], inner, hidden, config.mlp_bias)?,
-            down: self.linear(&name("mlp.down_proj"), hidden, inner, config.mlp_bias)?,
+            input_norm: self.norm(&name(names.input_norm))?,
+            q,
+            k,
+            v,
+            o: self.linear(&name(names.o), hidden, config.query_dim(), config.o_bias)?,
+            q_norm: head_norm(names.q_norm)?,
+            k_norm: head_norm(names.k_norm)?,
+            post_norm: self.norm(&name(names.post_norm))?,
+            expand,
+            down: self.linear(&name(names.down), hidden, inner, config.mlp_bias)?,
         })
     }
 
     fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
         let bias = self.bias(name, outputs, has_bias)?;
-        let tensor = self.take(&format!("{name}.weight"), &[outputs, inputs])?;
+        let tensor = self.matrix(name, outputs, inputs)?;
         Ok(Linear::new(outputs, inputs, weights(&tensor), bias.as_deref(), precision(self.arithmetic)))
     }
 
-    fn gate_up(&self, names: [&str; 2], outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
-        let biases = [self.bias(names[0], outputs, has_bias)?, self.bias(names[1], outputs, has_bias)?];
-        let tensor = |name: &str| self.take(&format!("{name}.weight"), &[outputs, inputs]);
-        let (gate, up) = (tensor(names[0])?, tensor(names[1])?);
+    /// Q, K and V of a tensor that is all three. `row` says which of its rows is an output of the first, the second or the third.
+    fn split(&self, name: &str, row: impl Fn(usize, usize) -> usize) -> Result<[Linear; 3]> {
+        let (inputs, query, kv) = (self.config.hidden_size, self.config.query_dim(), self.config.kv_dim());
+        let bias = self.bias(name, query + 2 * kv, self.config.qkv_bias)?;
+        let all = self.matrix(name, query + 2 * kv, inputs)?;
+        let part = |(part, outputs): (usize, usize)| {
+            let rows: Vec<usize> = (0..outputs).map(|output| row(part, output)).collect();
+            let bias: Option<Vec<f32>> = bias.as_ref().map(|bias| rows.iter().map(|row| bias[*row]).collect());
+            let own = rows_of(&all, inputs, &rows);
+            Linear::new(outputs, inputs, weights(&own), bias.as_deref(), precision(self.arithmetic))
+        };
+        Ok([(0, query), (1, kv), (2, kv)].map(part))
+    }
+
+    fn gate_up(&self, names: [&str; 2]) -> Result<Linear> {
+        let (outputs, inputs) = (self.config.intermediate_size, self.config.hidden_size);
+        let bias = |name: &str| self.bias(name, outputs, self.config.mlp_bias);
+        let biases = [bias(names[0])?, bias(names[1])?];
+        let (gate, up) = (self.matrix(names[0], outputs, inputs)?, self.matrix(names[1], outputs, inputs)?);
         let bias = match &biases {
             [Some(gate), Some(up)] => Some([gate.as_slice(), up.as_slice()]),
             _ => None,
@@ -131,32 +182,56 @@ impl Loader<'_> {
         Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision))
     }
 
-    fn bias(&self, name: &str, len: usize, is_there: bool) -> Result<Option<Vec<f32>>> {
-        if is_there { self.vector(&format!("{name}.bias"), len).map(Some) } else { Ok(None) }
+    fn norm(&self, name: &str) -> Result<Norm> {
+        let values = |suffix: &str| self.values(&format!("{name}.{suffix}"), &[self.config.hidden_size]);
+        Ok(match self.config.norm {
+            NormKind::Rms => Norm::Rms(values("weight")?),
+            NormKind::Layer => Norm::Layer { weight: values("weight")?, bias: values("bias")? },
+        })
     }
 
-    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
-        let tensor = self.take(name, &[len])?;
+    fn bias(&self, name: &str, len: usize, is_there: bool) -> Result<Option<Vec<f32>>> {
+        if is_there { self.values(&format!("{name}.bias"), &[len]).map(Some) } else { Ok(None) }
+    }
+
+    /// A layer's matrix, `[outputs, inputs]`.
+    fn matrix(&self, name: &str, outputs: usize, inputs: usize) -> Result<Tensor<'_>> {
+        let name = format!("{name}.weight");
+        if self.names.is_inputs_first {
+            return Ok(transposed(&self.take(&name, &[inputs, outputs])?, outputs));
+        }
+        self.take(&name, &[outputs, inputs])
+    }
+
+    /// What is no matrix of a product, unrounded.
+    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        self.report(self.done.get());
+        let tensor = self.tensors.tensor(name, shape)?;
+        self.count(&tensor);
         Ok(tensor.into_f32())
     }
 
-    /// A tensor, with matrices in bf16 if that is how weights are to be kept.
+    /// A matrix, in bf16 if that is how weights are to be kept.
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         // What was taken before is packed by now, or will be at once.
         self.report(self.done.get());
-        let is_rounded = shape.len() == 2 && self.arithmetic.weights == WeightFormat::Bf16;
+        let is_rounded = self.arithmetic.weights == WeightFormat::Bf16;
         let tensor = match is_rounded {
             true => self.tensors.tensor_bf16(name, shape)?,
             false => self.tensors.tensor(name, shape)?,
         };
-        let size = if matches!(tensor, Tensor::Bf16(_)) { 2 } else { 4 };
-        self.done.set(self.done.get() + (tensor.len() * size) as u64);
+        self.count(&tensor);
         Ok(match tensor {
             Tensor::F32(values) if is_rounded => {
                 Tensor::Bf16(values.par_iter().map(|value| bf16_bits(*value)).collect::<Vec<_>>().into())
             }
             tensor => tensor,
         })
+    }
+
+    fn count(&self, tensor: &Tensor<'_>) {
+        let size = if matches!(tensor, Tensor::Bf16(_)) { 2 } else { 4 };
+        self.done.set(self.done.get() + (tensor.len() * size) as u64);
     }
 
     fn report(&self, done: u64) {
@@ -171,5 +246,28 @@ fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
     match tensor {
         Tensor::F32(values) => Weights::F32(values),
         Tensor::Bf16(bits) => Weights::Bf16(bits),
+    }
+}
+
+/// Some rows of a tensor, `[rows, inputs]`.
+fn rows_of(tensor: &Tensor<'_>, inputs: usize, rows: &[usize]) -> Tensor<'static> {
+    fn pick<T: Copy + Send + Sync>(values: &[T], inputs: usize, rows: &[usize]) -> Cow<'static, [T]> {
+        rows.par_iter().flat_map_iter(|row| values[row * inputs..][..inputs].iter().copied()).collect::<Vec<T>>().into()
+    }
+    match tensor {
+        Tensor::F32(values) => Tensor::F32(pick(values, inputs, rows)),
+        Tensor::Bf16(bits) => Tensor::Bf16(pick(bits, inputs, rows)),
+    }
+}
+
+/// A tensor `[inputs, outputs]` as `[outputs, inputs]`.
+fn transposed(tensor: &Tensor<'_>, outputs: usize) -> Tensor<'static> {
+    fn turn<T: Copy + Send + Sync>(values: &[T], outputs: usize) -> Cow<'static, [T]> {
+        let row = |output: usize| values[output..].iter().step_by(outputs).copied();
+        (0..outputs).into_par_iter().flat_map_iter(row).collect::<Vec<T>>().into()
+    }
+    match tensor {
+        Tensor::F32(values) => Tensor::F32(turn(values, outputs)),
+        Tensor::Bf16(bits) => Tensor::Bf16(turn(bits, outputs)),
     }
 }

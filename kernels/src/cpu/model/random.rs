@@ -2,9 +2,10 @@
 
 use rayon::prelude::*;
 
-use super::load::{arithmetic, kv_dtype, precision};
-use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
-use crate::config::{ModelConfig, WeightDtype};
+use super::elementwise::Norm;
+use super::load::{arithmetic, kv_dtype, precision, slopes};
+use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
+use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, WeightDtype};
 use crate::dtype::{WeightFormat, bf16_bits};
 use crate::linear::{Linear, Weights};
 use crate::rope::Rope;
@@ -42,7 +43,11 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let (vocab, hidden, inner) = (config.vocab_size, config.hidden_size, config.intermediate_size);
     let (query, kv) = (config.query_dim(), config.kv_dim());
     let bf16 = config.torch_dtype == WeightDtype::Bf16 || options.weights == Some(WeightFormat::Bf16);
-    let layer_values = hidden * (2 * query + 2 * kv + 3 * inner);
+    let matrices = match config.feed_forward {
+        FeedForwardKind::Gated => 3,
+        FeedForwardKind::Plain => 2,
+    };
+    let layer_values = hidden * (2 * query + 2 * kv + matrices * inner);
     let tables = if config.tie_embeddings { 1 } else { 2 };
     let values = config.layers * layer_values + tables * vocab * hidden;
     let total = (values * if bf16 { 2 } else { 4 }) as u64;
@@ -52,15 +57,15 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let part = 1.0 / (2.0 * config.layers as f32).sqrt();
     let layers = (0..config.layers)
         .map(|_| Layer {
-            input_norm: source.norm(hidden),
+            input_norm: source.norm(config.norm, hidden),
             q: source.linear(query, hidden, 1.0, config.qkv_bias),
             k: source.linear(kv, hidden, 1.0, config.qkv_bias),
             v: source.linear(kv, hidden, 1.0, config.qkv_bias),
             o: source.linear(hidden, query, part, config.o_bias),
-            q_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
-            k_norm: config.qk_norm.then(|| source.norm(config.head_dim)),
-            post_norm: source.norm(hidden),
-            gate_up: source.gate_up(inner, hidden, config.mlp_bias),
+            q_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
+            k_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
+            post_norm: source.norm(config.norm, hidden),
+            expand: source.expand(config.feed_forward, inner, hidden, config.mlp_bias),
             down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
         })
         .collect();
@@ -69,13 +74,24 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let unit = (hidden as f32).sqrt();
     let embedding = if config.tie_embeddings { Embedding::Tied } else { source.table(vocab * hidden) };
     let head = source.linear(vocab, hidden, unit, false);
-    let final_norm = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
+    let final_norm: Vec<f32> = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
+    let final_norm = match config.norm {
+        NormKind::Rms => Norm::Rms(final_norm),
+        NormKind::Layer => Norm::Layer { weight: final_norm, bias: source.f32(hidden, 0.1 / unit) },
+    };
+    // As far from each other as a token's embeddings are.
+    let position_table =
+        (config.positions == Positions::Learned).then(|| source.f32(config.max_positions * hidden, 0.5));
+    let embedding_norm = config.embedding_norm.then(|| source.norm(config.norm, hidden));
     let kv_dtype = kv_dtype(&config, &options);
     Model {
         arithmetic: source.arithmetic,
         rope: Rope::new(&config),
+        slopes: slopes(&config),
         kv_dtype,
         embedding,
+        position_table,
+        embedding_norm,
         layers,
         final_norm,
         head,
@@ -90,6 +106,13 @@ impl Source<'_> {
         let bias = has_bias.then(|| self.f32(outputs, 0.1));
         let weights = self.matrix(outputs, inputs, gain);
         Linear::new(outputs, inputs, weights.view(), bias.as_deref(), precision(self.arithmetic))
+    }
+
+    fn expand(&mut self, kind: FeedForwardKind, outputs: usize, inputs: usize, has_bias: bool) -> Expand {
+        match kind {
+            FeedForwardKind::Gated => Expand::Gated(self.gate_up(outputs, inputs, has_bias)),
+            FeedForwardKind::Plain => Expand::Plain(self.linear(outputs, inputs, 1.0, has_bias)),
+        }
     }
 
     fn gate_up(&mut self, outputs: usize, inputs: usize, has_bias: bool) -> Linear {
@@ -122,8 +145,16 @@ impl Source<'_> {
         }
     }
 
-    /// Norm weights around 1.
-    fn norm(&mut self, len: usize) -> Vec<f32> {
+    fn norm(&mut self, kind: NormKind, len: usize) -> Norm {
+        let weight = self.around_one(len);
+        match kind {
+            NormKind::Rms => Norm::Rms(weight),
+            NormKind::Layer => Norm::Layer { weight, bias: self.f32(len, 0.1) },
+        }
+    }
+
+    /// Norm weights.
+    fn around_one(&mut self, len: usize) -> Vec<f32> {
         self.f32(len, 0.05).into_iter().map(|value| 1.0 + value).collect()
     }
 

@@ -1,6 +1,8 @@
 use super::*;
 use crate::backend::{Backend, KvBytes, Slots, StoredKv};
-use crate::config::{Architecture, RopeConfig, RopeScaling, WeightDtype};
+use crate::config::{
+    Architecture, FeedForwardKind, NormKind, Positions, RopeConfig, RopeScaling, WeightDtype, alibi_slopes,
+};
 use crate::error::ErrorKind;
 use crate::forward::{Chunk, Forward, Next, Places, Rider, Seen, Selector, Wanted};
 use crate::pool::BlockId;
@@ -17,9 +19,12 @@ fn config() -> ModelConfig {
         heads: 4,
         kv_heads: 2,
         head_dim: 16,
-        rms_norm_eps: 1e-5,
-        rope: RopeConfig { theta: 10_000.0, scaling: RopeScaling::None },
+        norm: NormKind::Rms,
+        norm_eps: 1e-5,
+        positions: Positions::Rotary(RopeConfig { theta: 10_000.0, scaling: RopeScaling::None }),
         max_positions: 512,
+        feed_forward: FeedForwardKind::Gated,
+        embedding_norm: false,
         tie_embeddings: false,
         qkv_bias: false,
         o_bias: false,
@@ -29,6 +34,23 @@ fn config() -> ModelConfig {
         torch_dtype: WeightDtype::F32,
         bos_token_id: None,
         eos_token_ids: vec![],
+    }
+}
+
+/// As BLOOM and GPT-2 have it.
+fn plain(positions: Positions) -> ModelConfig {
+    ModelConfig {
+        norm: NormKind::Layer,
+        feed_forward: FeedForwardKind::Plain,
+        embedding_norm: positions == Positions::Alibi,
+        positions,
+        heads: 3,
+        kv_heads: 3,
+        qkv_bias: true,
+        o_bias: true,
+        mlp_bias: true,
+        tie_embeddings: true,
+        ..config()
     }
 }
 
@@ -42,6 +64,11 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { torch_dtype: WeightDtype::Bf16, ..qwen2.clone() },
         ModelConfig { torch_dtype: WeightDtype::Bf16, ..config() },
         ModelConfig { qk_norm: true, head_dim: 24, ..qwen2 },
+        plain(Positions::Alibi),
+        plain(Positions::Learned),
+        ModelConfig { torch_dtype: WeightDtype::Bf16, tie_embeddings: false, ..plain(Positions::Learned) },
+        // A few heads that share K and V, and a window: nobody has both, and nothing speaks against it.
+        ModelConfig { heads: 4, kv_heads: 2, windows: vec![Some(20), None, Some(3)], ..plain(Positions::Alibi) },
     ]
 }
 
@@ -140,8 +167,10 @@ fn a_prefill_over_the_pool_agrees_with_a_dense_reference() {
 /// place of 8 bits make of logits of a usual scale, and much smaller on average.
 #[test]
 fn rounded_arithmetic_stays_close_to_the_dense_reference() {
-    for (_, weights, compute) in arithmetics() {
-        let model = model_in(config(), KvDtype::F32, weights, compute);
+    let configs = [config(), plain(Positions::Alibi), plain(Positions::Learned)];
+    let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |arithmetic| (config, arithmetic)));
+    for (config, (_, weights, compute)) in each {
+        let model = model_in(config.clone(), KvDtype::F32, weights, compute);
         let tokens = tokens(70);
         let logits = Pass::new(&model).extend(&tokens);
         let expected = reference::logits(&model, &tokens);
@@ -195,8 +224,10 @@ fn more_rows_than_go_through_together_change_nothing() {
 
 #[test]
 fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
-    for (dtype, weights, compute) in arithmetics() {
-        let model = model_in(ModelConfig { qkv_bias: true, ..config() }, dtype, weights, compute);
+    let configs = [ModelConfig { qkv_bias: true, ..config() }, plain(Positions::Alibi), plain(Positions::Learned)];
+    let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |arithmetic| (config, arithmetic)));
+    for (config, (dtype, weights, compute)) in each {
+        let model = model_in(config.clone(), dtype, weights, compute);
         let tokens = tokens(80);
         let mut fresh = Pass::new(&model);
         fresh.extend(&tokens[..50]);
@@ -218,9 +249,36 @@ fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
 
 #[test]
 fn an_id_outside_the_vocabulary_is_the_callers_fault() {
-    let error = model(config(), KvDtype::F32).embed_tokens(&[3, 97]).unwrap_err();
+    let error = model(config(), KvDtype::F32).embed_tokens(&[3, 97], &[0, 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     assert!(error.to_string().contains("token id 97"), "{error}");
+}
+
+#[test]
+fn a_position_that_was_not_learned_is_refused_and_others_have_no_end() {
+    let end = [0, 512];
+    let error = model(plain(Positions::Learned), KvDtype::F32).embed_tokens(&[3, 4], &end).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    assert!(error.to_string().contains("position 512 is beyond the 512"), "{error}");
+    for config in [config(), plain(Positions::Alibi)] {
+        assert!(model(config, KvDtype::F32).embed_tokens(&[3, 4], &end).is_ok());
+    }
+}
+
+/// Where a whole prompt stands does not matter to ALiBi, bit for bit; to a learned table it does.
+#[test]
+fn only_distances_count_for_alibi() {
+    let logits = |positions: Positions, first: u32| {
+        let model = model(plain(positions), KvDtype::F32);
+        let mut pass = Pass::new(&model);
+        let slots: Vec<u32> = (0..40).collect();
+        pass.positions = (first..first + 40).collect();
+        let places = Places::of(slots, &pass.positions);
+        let mut forward = Forward::new(&model, &mut pass.pool);
+        forward.logits(&tokens(40), places, Wanted::All, &pass.blocks, &pass.positions).unwrap()
+    };
+    assert_same_bits(logits(Positions::Alibi, 0).as_slice(), logits(Positions::Alibi, 300).as_slice(), "moved");
+    assert_ne!(logits(Positions::Learned, 0), logits(Positions::Learned, 300));
 }
 
 #[test]

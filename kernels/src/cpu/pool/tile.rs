@@ -28,7 +28,7 @@ struct Turn<'a> {
     /// Where it comes from, if it is in bf16 and not in `row` already.
     stored: Option<&'a [u8]>,
     row: &'a mut [f32],
-    /// Cosines, then sines, `[head_dim / 2]` each.
+    /// Cosines, then sines, one each a pair that is turned.
     angles: &'a [f32],
     bits: &'a mut [u16],
 }
@@ -76,9 +76,10 @@ impl Tile {
             if stored.is_none() {
                 k.read(from, &mut self.row)?;
             }
-            rope.copy_angles(*position, &mut self.angles);
+            let angles = &mut self.angles[..rope.angles_len()];
+            rope.copy_angles(*position, angles);
             let bits = &mut self.bits[lane * self.layout.head_dim..][..self.layout.head_dim];
-            simd::dispatch(path, Turn { stored, row: &mut self.row, angles: &self.angles, bits });
+            simd::dispatch(path, Turn { stored, row: &mut self.row, angles, bits });
         }
         Ok(())
     }

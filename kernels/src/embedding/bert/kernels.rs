@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::aligned::{Aligned, SharedMut};
+use crate::model::layer_norm;
 use crate::simd::{Kernel, Vector, add_products, exp};
 
 /// Layer normalisation ("Layer Normalization", equation 3) of each row of `rows + change`, into `rows`.
@@ -18,34 +19,10 @@ impl Kernel for AddNorm<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
         let len = self.weight.len();
-        let whole = len - len % V::LANES;
         for (row, change) in self.rows.chunks_exact_mut(len).zip(self.change.chunks_exact(len)) {
             row.iter_mut().zip(change).for_each(|(x, change)| *x += change);
-            // SAFETY: the caller's promise about the machine; `whole` ends inside the row.
-            let sum = unsafe {
-                let mut sum = V::splat(0.0);
-                for start in (0..whole).step_by(V::LANES) {
-                    sum = sum.add(V::load(row.as_ptr().add(start)));
-                }
-                sum.sum_lanes()
-            };
-            let mean = (sum + row[whole..].iter().sum::<f32>()) / len as f32;
-            // From the differences, not from the mean of the squares, which would cancel.
-            row.iter_mut().for_each(|x| *x -= mean);
-            // SAFETY: as above.
-            let squares = unsafe {
-                let mut sum = V::splat(0.0);
-                for start in (0..whole).step_by(V::LANES) {
-                    let x = V::load(row.as_ptr().add(start));
-                    sum = x.mul_add(x, sum);
-                }
-                sum.sum_lanes()
-            };
-            let variance = (squares + row[whole..].iter().map(|x| x * x).sum::<f32>()) / len as f32;
-            let share = 1.0 / (variance + self.epsilon).sqrt();
-            for ((x, weight), bias) in row.iter_mut().zip(self.weight).zip(self.bias) {
-                *x = *x * share * weight + bias;
-            }
+            // SAFETY: the caller's promise about the machine.
+            unsafe { layer_norm::<V>(row, self.weight, self.bias, self.epsilon) }
         }
     }
 }

@@ -3,7 +3,8 @@
 use super::*;
 
 impl Scene {
-    fn weights(&self, path: Path, q: &Matrix, positions: &[u32], options: AttentionOptions) -> Matrix {
+    fn weights(&self, path: Path, q: &Matrix, positions: &[u32], options: AttentionOptions<'_>) -> Matrix {
+        let options = AttentionOptions { slopes: self.slopes.as_deref(), ..options };
         let group = self.group(0..q.rows(), positions);
         attention_weights_with(path, false, &self.pool, 1, q, &group, options)
     }
@@ -17,7 +18,8 @@ impl Scene {
             let weights = self.keys.iter().zip(&self.key_positions).map(|(key, at)| {
                 let is_seen = *at != u32::MAX && *at <= position && window.is_none_or(|window| position - at < window);
                 let products = q.iter().zip(&key[kv..]).map(|(q, k)| f64::from(*q) * f64::from(*k));
-                if is_seen { (products.sum::<f64>() * 0.3).exp() } else { 0.0 }
+                let score = products.sum::<f64>() * 0.3 + self.bias(head, position, *at);
+                if is_seen { score.exp() } else { 0.0 }
             });
             let weights: Vec<f64> = weights.collect();
             let total: f64 = weights.iter().sum();
@@ -58,7 +60,9 @@ fn weights_are_those_of_the_dense_reference() {
             let mut positions = shuffled(83);
             positions[12] = u32::MAX;
             positions[70] = u32::MAX;
-            let scene = Scene::of(dtype, heads, kv_heads, head_dim, positions);
+            let mut scene = Scene::of(dtype, heads, kv_heads, head_dim, positions);
+            // Some with ALiBi.
+            scene.slopes = (heads < 5).then(|| crate::config::alibi_slopes(heads));
             for window in [None, Some(20), Some(0)] {
                 scene.check_weights(&[82, 0, 40, 81, 79, 12, 64], window);
             }

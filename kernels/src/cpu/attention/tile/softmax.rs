@@ -10,8 +10,12 @@ impl RowTile<'_> {
     /// # Safety
     /// The machine must have the instruction set of `V`.
     #[inline(always)]
-    pub(super) unsafe fn weigh<V: Vector>(&self, state: &mut State<'_>, masked: bool, paired: bool, queries: usize) {
-        let vecs = KEY_TILE / V::LANES;
+    pub(super) unsafe fn weigh<V: Vector>(&self, state: &mut State<'_>, tile: usize, masked: bool, paired: bool) {
+        let (vecs, queries) = (KEY_TILE / V::LANES, self.positions.len() * self.shared_heads);
+        if let Some(slopes) = self.options.slopes {
+            // SAFETY: the caller's promise.
+            unsafe { self.add_biases::<V>(slopes, tile, state.scores) };
+        }
         // SAFETY: rows of scores and masks are `KEY_TILE` long, which every vector divides, as it does `LANES`; decays
         // are padded to whole vectors.
         unsafe {
@@ -60,6 +64,34 @@ impl RowTile<'_> {
                 }
                 let weights = state.weights[query * LANES..(query + 1) * LANES].as_mut_ptr();
                 V::load(weights).mul_add(V::splat(state.decay[query]), fresh).store(weights);
+            }
+        }
+    }
+
+    /// Takes from every score its head's slope times the distance between key and query, by their true positions.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`.
+    #[inline(always)]
+    unsafe fn add_biases<V: Vector>(&self, slopes: &[f32], tile: usize, scores: &mut [f32]) {
+        let keys = self.sequence.key_positions[tile * KEY_TILE..].iter();
+        let slopes = &slopes[self.head * self.shared_heads..][..self.shared_heads];
+        let by_row = scores.chunks_exact_mut(self.shared_heads * KEY_TILE);
+        for (position, scores) in self.positions.iter().zip(by_row) {
+            let mut distances = [0.0_f32; KEY_TILE];
+            for (distance, key) in distances.iter_mut().zip(keys.clone()) {
+                // Keys that the row does not see are masked.
+                *distance = position.saturating_sub(*key) as f32;
+            }
+            for (slope, scores) in slopes.iter().zip(scores.chunks_exact_mut(KEY_TILE)) {
+                for slot in (0..KEY_TILE).step_by(V::LANES) {
+                    // SAFETY: the caller's promise; vectors divide a key tile.
+                    unsafe {
+                        let scores = scores.as_mut_ptr().add(slot);
+                        let distance = V::load(distances.as_ptr().add(slot));
+                        distance.mul_add(V::splat(-slope), V::load(scores)).store(scores);
+                    }
+                }
             }
         }
     }

@@ -73,7 +73,7 @@ impl RowTile<'_> {
                     Some(tiles) => self.score_by_tiles(tiles, &mut state, &keys.as_pairs().keys, queries),
                     None => self.score_all::<V, F, ROWS>(&mut state, &keys, queries),
                 }
-                self.weigh::<V>(&mut state, keys.masked, false, queries);
+                self.weigh::<V>(&mut state, tile, keys.masked, false);
                 let factors = factors.split_off_mut(..places).expect("a place for every tile");
                 factors.copy_from_slice(state.greatest);
                 let weights: &mut [f32] = std::mem::take(&mut state.scores);

@@ -1,16 +1,20 @@
 //! The forward as a textbook has it: dense, in f64, one token after the other.
 
-use super::super::{Embedding, Model};
+use super::super::{Embedding, Expand, Model, Norm};
+use super::alibi_slopes;
+use crate::config::Positions;
 use crate::linear::Linear;
 
 pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
     let config = &model.config;
-    let mut hidden: Vec<Vec<f64>> = tokens.iter().map(|token| embedding(model, *token as usize)).collect();
+    let each = tokens.iter().enumerate();
+    let mut hidden: Vec<Vec<f64>> = each.map(|(at, token)| embedding(model, *token as usize, at)).collect();
+    let slopes = (config.positions == Positions::Alibi).then(|| alibi_slopes(config.heads));
     for (index, layer) in model.layers.iter().enumerate() {
-        let normed: Vec<_> = hidden.iter().map(|row| norm(row, &layer.input_norm, config.rms_norm_eps)).collect();
+        let normed: Vec<_> = hidden.iter().map(|row| norm(row, &layer.input_norm, config.norm_eps)).collect();
         let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
             let head = |position: usize, head: &[f64]| {
-                let head = weight.as_ref().map_or(head.to_vec(), |weight| norm(head, weight, config.rms_norm_eps));
+                let head = weight.as_ref().map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
                 if rotate { rotated(model, &head, position) } else { head }
             };
             let rows = normed.iter().enumerate();
@@ -25,7 +29,11 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
             for (head, q) in q[position].iter().enumerate() {
                 let kv = head / (config.heads / config.kv_heads);
                 let scores: Vec<f64> = (first..=position)
-                    .map(|key| (dot(q, &k[key][kv]) / (config.head_dim as f64).sqrt()).exp())
+                    .map(|key| {
+                        let bias = slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
+                        let score = dot(q, &k[key][kv]) / (config.head_dim as f64).sqrt();
+                        (score - bias * (position - key) as f64).exp()
+                    })
                     .collect();
                 let total: f64 = scores.iter().sum();
                 mixed.extend((0..config.head_dim).map(|d| {
@@ -33,30 +41,41 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
                 }));
             }
             add(hidden, &dense(&layer.o, &mixed));
-            let normed = norm(hidden, &layer.post_norm, config.rms_norm_eps);
-            let inner = (0..config.intermediate_size).map(|column| {
-                // Sixteen columns of gate, then the same of up.
-                let gate = column / 16 * 32 + column % 16;
-                let (gate, up) = (output(&layer.gate_up, gate, &normed), output(&layer.gate_up, gate + 16, &normed));
-                gate / (1.0 + (-gate).exp()) * up
+            let normed = norm(hidden, &layer.post_norm, config.norm_eps);
+            let inner = (0..config.intermediate_size).map(|column| match &layer.expand {
+                Expand::Gated(gate_up) => {
+                    // Sixteen columns of gate, then the same of up.
+                    let gate = column / 16 * 32 + column % 16;
+                    let (gate, up) = (output(gate_up, gate, &normed), output(gate_up, gate + 16, &normed));
+                    gate / (1.0 + (-gate).exp()) * up
+                }
+                Expand::Plain(up) => {
+                    let x = output(up, column, &normed);
+                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+                    x / 2.0 * (1.0 + inner.tanh())
+                }
             });
             let inner: Vec<f64> = inner.collect();
             add(hidden, &dense(&layer.down, &inner));
         }
     }
-    let normed = hidden.iter().map(|row| norm(row, &model.final_norm, config.rms_norm_eps));
+    let normed = hidden.iter().map(|row| norm(row, &model.final_norm, config.norm_eps));
     normed.map(|row| dense(&model.head, &row)).collect()
 }
 
-fn embedding(model: &Model, token: usize) -> Vec<f64> {
+fn embedding(model: &Model, token: usize, position: usize) -> Vec<f64> {
     let hidden = model.config.hidden_size;
-    match &model.embedding {
+    let mut embedded: Vec<f64> = match &model.embedding {
         Embedding::Tied => weights(&model.head, token),
         Embedding::F32(values) => values[token * hidden..][..hidden].iter().map(|x| f64::from(*x)).collect(),
         Embedding::Bf16(bits) => {
             bits[token * hidden..][..hidden].iter().map(|bits| half::bf16::from_bits(*bits).to_f64()).collect()
         }
+    };
+    if let Some(table) = &model.position_table {
+        embedded.iter_mut().zip(&table[position * hidden..]).for_each(|(x, place)| *x += f64::from(*place));
     }
+    model.embedding_norm.as_ref().map_or(embedded.clone(), |weights| norm(&embedded, weights, model.config.norm_eps))
 }
 
 fn weights(linear: &Linear, row: usize) -> Vec<f64> {
@@ -74,7 +93,8 @@ fn dense(linear: &Linear, x: &[f64]) -> Vec<f64> {
 }
 
 fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
-    let (frequencies, factor) = model.config.rope.inverse_frequencies(model.config.head_dim);
+    let Some(rope) = model.config.rope() else { return head.to_vec() };
+    let (frequencies, factor) = rope.inverse_frequencies(model.config.head_dim);
     let pairs = frequencies.len();
     let turn = |i: usize| {
         let angle = position as f64 * f64::from(frequencies[i % pairs]);
@@ -85,7 +105,19 @@ fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
     (0..head.len()).map(turn).collect()
 }
 
-fn norm(row: &[f64], weight: &[f32], epsilon: f32) -> Vec<f64> {
+fn norm(row: &[f64], norm: &Norm, epsilon: f32) -> Vec<f64> {
+    match norm {
+        Norm::Rms(weight) => rms_norm(row, weight, epsilon),
+        Norm::Layer { weight, bias } => {
+            let mean = row.iter().sum::<f64>() / row.len() as f64;
+            let centred: Vec<f64> = row.iter().map(|x| x - mean).collect();
+            let normed = rms_norm(&centred, weight, epsilon);
+            normed.iter().zip(bias).map(|(x, bias)| x + f64::from(*bias)).collect()
+        }
+    }
+}
+
+fn rms_norm(row: &[f64], weight: &[f32], epsilon: f32) -> Vec<f64> {
     let mean = row.iter().map(|x| x * x).sum::<f64>() / row.len() as f64;
     row.iter().zip(weight).map(|(x, weight)| x / (mean + f64::from(epsilon)).sqrt() * f64::from(*weight)).collect()
 }

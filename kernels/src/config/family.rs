@@ -1,0 +1,142 @@
+//! What tells families of decoders apart, as data: how their configuration is read, and what their checkpoints call a tensor. Everything
+//! else follows from the [`ModelConfig`].
+
+use serde::{Deserialize, Serialize};
+
+use super::fields::Fields;
+use super::{ModelConfig, bloom, gpt2, llama};
+use crate::error::{Error, Result};
+
+/// The decoder families that the forward covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Architecture {
+    Llama,
+    Mistral,
+    Qwen2,
+    Qwen3,
+    Bloom,
+    Gpt2,
+}
+
+/// A family.
+struct Family {
+    /// Its name in `architectures`.
+    class_name: &'static str,
+    /// Its `model_type`.
+    model_type: &'static str,
+    read: fn(Architecture, &Fields<'_>) -> Result<ModelConfig>,
+    tensors: &'static TensorNames,
+}
+
+/// What a checkpoint calls its tensors, each without `.weight` and `.bias`. A family has no use for some.
+#[derive(Debug)]
+pub(crate) struct TensorNames {
+    pub embedding: &'static str,
+    /// The table of learned positions.
+    pub positions: &'static str,
+    pub embedding_norm: &'static str,
+    /// What stands before a layer's number. The names of its parts follow that.
+    pub layers: &'static str,
+    pub input_norm: &'static str,
+    pub qkv: Qkv,
+    /// Norms of heads.
+    pub q_norm: &'static str,
+    pub k_norm: &'static str,
+    pub o: &'static str,
+    /// The norm behind the attention.
+    pub post_norm: &'static str,
+    pub gate: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
+    pub final_norm: &'static str,
+    /// The output head, where that is not the embedding table.
+    pub head: &'static str,
+    /// Whether a layer's matrices are `[inputs, outputs]`.
+    pub is_inputs_first: bool,
+}
+
+/// How a checkpoint has the projections of queries, keys and values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Qkv {
+    /// As three.
+    Apart([&'static str; 3]),
+    /// As one: of each head the outputs of Q, of K and of V, then of the next head.
+    ByHead(&'static str),
+    /// As one: all outputs of Q, then all of K, then all of V.
+    InTurn(&'static str),
+}
+
+impl Architecture {
+    const ALL: [Self; 6] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Bloom, Self::Gpt2];
+
+    fn family(self) -> Family {
+        let like_llama =
+            |class_name, model_type| Family { class_name, model_type, read: llama::read, tensors: &llama::TENSORS };
+        match self {
+            Self::Llama => like_llama("LlamaForCausalLM", "llama"),
+            Self::Mistral => like_llama("MistralForCausalLM", "mistral"),
+            Self::Qwen2 => like_llama("Qwen2ForCausalLM", "qwen2"),
+            Self::Qwen3 => like_llama("Qwen3ForCausalLM", "qwen3"),
+            Self::Bloom => Family {
+                class_name: "BloomForCausalLM",
+                model_type: "bloom",
+                read: bloom::read,
+                tensors: &bloom::TENSORS,
+            },
+            Self::Gpt2 => Family {
+                class_name: "GPT2LMHeadModel",
+                model_type: "gpt2",
+                read: gpt2::read,
+                tensors: &gpt2::TENSORS,
+            },
+        }
+    }
+
+    /// The class name in `architectures`.
+    pub fn class_name(self) -> &'static str {
+        self.family().class_name
+    }
+
+    /// The value of `model_type`.
+    pub fn model_type(self) -> &'static str {
+        self.family().model_type
+    }
+
+    /// What a checkpoint calls its tensors.
+    pub(crate) fn tensors(self) -> &'static TensorNames {
+        self.family().tensors
+    }
+
+    /// The configuration of a model of this family.
+    pub(super) fn read_config(self, fields: &Fields<'_>) -> Result<ModelConfig> {
+        (self.family().read)(self, fields)
+    }
+
+    /// `architectures` decides, because several classes share a `model_type`; `model_type` is for folders that
+    /// leave it out.
+    pub(super) fn read(fields: &Fields<'_>) -> Result<Self> {
+        let classes: Vec<String> = fields.optional("architectures", "a list of class names")?.unwrap_or_default();
+        if let Some(found) = classes.iter().find_map(|class| Self::ALL.into_iter().find(|a| a.class_name() == class)) {
+            return Ok(found);
+        }
+        let model_type: Option<String> = fields.optional("model_type", "a string")?;
+        if classes.is_empty()
+            && let Some(found) = Self::ALL.into_iter().find(|a| Some(a.model_type()) == model_type.as_deref())
+        {
+            return Ok(found);
+        }
+        let name = match (classes.first(), model_type) {
+            (Some(class), _) => class.clone(),
+            (None, Some(model_type)) => format!("model_type \"{model_type}\""),
+            (None, None) => {
+                return Err(Error::invalid_model(
+                    "config.json names neither `architectures` nor `model_type`; is this a language model's folder? \
+                     Fetch it again",
+                ));
+            }
+        };
+        let supported = Self::ALL.map(Self::class_name).join(", ");
+        Err(Error::unsupported(format!("{name} is not supported; take a model of one of these kinds: {supported}")))
+    }
+}

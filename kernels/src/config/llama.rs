@@ -1,0 +1,143 @@
+//! Llama and what follows it: RMS norms, rotary positions, a gated feed-forward part; and how Mistral, Qwen2 and Qwen3 differ.
+
+use super::family::{Architecture, Qkv, TensorNames};
+use super::fields::Fields;
+use super::{
+    FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
+    Positions, RopeConfig, WeightDtype, optional_size, size,
+};
+use crate::error::{Error, Result};
+
+pub(super) const TENSORS: TensorNames = TensorNames {
+    embedding: "model.embed_tokens",
+    positions: "",
+    embedding_norm: "",
+    layers: "model.layers",
+    input_norm: "input_layernorm",
+    qkv: Qkv::Apart(["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]),
+    q_norm: "self_attn.q_norm",
+    k_norm: "self_attn.k_norm",
+    o: "self_attn.o_proj",
+    post_norm: "post_attention_layernorm",
+    gate: "mlp.gate_proj",
+    up: "mlp.up_proj",
+    down: "mlp.down_proj",
+    final_norm: "model.norm",
+    head: "lm_head",
+    is_inputs_first: false,
+};
+
+pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
+    let activation: Option<String> = fields.optional("hidden_act", "a string")?;
+    if let Some(activation) = activation.filter(|name| name != "silu" && name != "swish") {
+        return Err(Error::unsupported(format!(
+            "activation hidden_act \"{activation}\" is not supported; take a model with silu"
+        )));
+    }
+    let hidden_size = size(fields, "hidden_size", MOST_FEATURES)?;
+    let heads = size(fields, "num_attention_heads", MOST_HEADS)?;
+    let layers = size(fields, "num_hidden_layers", MOST_LAYERS)?;
+    let kv_heads = optional_size(fields, "num_key_value_heads", MOST_HEADS)?.unwrap_or(match architecture {
+        // The class default of transformers, which the published files rely on.
+        Architecture::Mistral => 8,
+        _ => heads,
+    });
+    let head_dim = optional_size(fields, "head_dim", MOST_HEAD_DIM)?.unwrap_or(match architecture {
+        Architecture::Qwen3 => 128,
+        _ => hidden_size / heads,
+    });
+    let stated_positions =
+        optional_size(fields, "max_position_embeddings", MOST_POSITIONS)?.unwrap_or(match architecture {
+            Architecture::Mistral => 131_072,
+            Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
+            _ => 2048,
+        });
+    let rope = RopeConfig::read(fields, stated_positions)?;
+    let attention_bias = match architecture {
+        Architecture::Mistral | Architecture::Qwen2 => false,
+        _ => fields.flag("attention_bias", false)?,
+    };
+    Ok(ModelConfig {
+        architecture,
+        vocab_size: size(fields, "vocab_size", MOST_TOKENS)?,
+        hidden_size,
+        intermediate_size: size(fields, "intermediate_size", MOST_FEATURES)?,
+        layers,
+        heads,
+        kv_heads,
+        head_dim,
+        norm: NormKind::Rms,
+        norm_eps: fields.optional::<f64>("rms_norm_eps", "a number")?.unwrap_or(1e-6) as f32,
+        max_positions: rope.max_positions(stated_positions)?,
+        positions: Positions::Rotary(rope),
+        feed_forward: FeedForwardKind::Gated,
+        embedding_norm: false,
+        tie_embeddings: fields.flag("tie_word_embeddings", false)?,
+        qkv_bias: attention_bias || architecture == Architecture::Qwen2,
+        o_bias: attention_bias,
+        mlp_bias: architecture == Architecture::Llama && fields.flag("mlp_bias", false)?,
+        qk_norm: architecture == Architecture::Qwen3,
+        windows: windows(fields, architecture, layers)?,
+        torch_dtype: WeightDtype::read(fields)?,
+        bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
+        eos_token_ids: fields.token_ids("eos_token_id")?,
+    })
+}
+
+/// The attention window of every layer, by the rules of each transformers class.
+///
+/// Mistral: every layer, unless `sliding_window` is null. Qwen2 and Qwen3: only with `use_sliding_window`, and
+/// then the layers from `max_window_layers` on, or those that `layer_types` names. Llama has none.
+fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Result<Vec<Option<u32>>> {
+    let stated: Option<u32> = match fields.optional::<u32>("sliding_window", "a positive integer or null")? {
+        Some(0) => return Err(Error::invalid_model("config.json: `sliding_window` is 0; fetch the model again")),
+        // The classes' default where the key is left out; null switches it off.
+        None if !fields.mentions("sliding_window") => Some(4096),
+        stated => stated,
+    };
+    let kinds = fields.optional::<Vec<String>>("layer_types", "a list of strings")?;
+    match architecture {
+        Architecture::Qwen2 | Architecture::Qwen3 => {
+            let window = if fields.flag("use_sliding_window", false)? { stated } else { None };
+            if let Some(kinds) = kinds {
+                return windows_by_kind(&kinds, layers, window);
+            }
+            let first: usize = fields.optional("max_window_layers", "an integer")?.unwrap_or(28);
+            Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
+        }
+        _ => {
+            let window = stated.filter(|_| architecture == Architecture::Mistral);
+            let expected = if window.is_some() { "sliding_attention" } else { "full_attention" };
+            // These classes treat all layers alike and ignore `layer_types`; a file that says otherwise was made for
+            // a class that this is not.
+            if let Some(other) = kinds.iter().flatten().find(|kind| *kind != expected) {
+                return Err(Error::unsupported(format!(
+                    "{} with layers of type {other} is not supported",
+                    architecture.class_name()
+                )));
+            }
+            Ok(vec![window; layers])
+        }
+    }
+}
+
+fn windows_by_kind(kinds: &[String], layers: usize, window: Option<u32>) -> Result<Vec<Option<u32>>> {
+    if kinds.len() != layers {
+        return Err(Error::invalid_model(format!(
+            "config.json: `layer_types` has {} entries for {layers} layers; fetch the model again",
+            kinds.len()
+        )));
+    }
+    kinds
+        .iter()
+        .map(|kind| match kind.as_str() {
+            "full_attention" => Ok(None),
+            "sliding_attention" if window.is_some() => Ok(window),
+            "sliding_attention" => Err(Error::invalid_model(
+                "config.json: `layer_types` asks for sliding attention, but `sliding_window` is off; fetch the model \
+                 again",
+            )),
+            other => Err(Error::unsupported(format!("layers of type {other} are not supported"))),
+        })
+        .collect()
+}
