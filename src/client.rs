@@ -48,6 +48,11 @@ impl Client {
         response.text().await.map_err(|error| self.lost(&error))
     }
 
+    /// DELETE of a path with a query.
+    pub async fn delete_with<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T> {
+        self.read(self.request(Method::DELETE, path)?.query(query)).await
+    }
+
     /// DELETE of a path.
     pub async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T> {
         self.read(self.request(Method::DELETE, path)?).await

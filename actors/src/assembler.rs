@@ -10,7 +10,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::grammar::{Constraint, GrammarSpec};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -18,7 +18,7 @@ use crate::budget::Budget;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
-use crate::pml::{Roles, compile};
+use crate::pml::{Layout, Roles, Schema, compile, modules};
 use crate::prompt::{ChatLayout, PromptFormat, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
@@ -123,6 +123,25 @@ impl Assembler {
         }
         let question = question.clone();
         self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
+    }
+
+    /// Where everything of a schema stands, and how each text of its modules is computed apart, with its module's path.
+    ///
+    /// # Errors
+    /// As [`Layout::of`].
+    pub(crate) async fn lay_out(
+        &self,
+        schema: Arc<Schema>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<(Layout, Vec<(String, Segment)>)> {
+        self.run(caller, deadline, move |inner| {
+            let most = u32::try_from(inner.context).unwrap_or(u32::MAX);
+            let layout = Layout::of(&schema, inner.roles.as_ref(), &*inner.tokenizer, most)?;
+            let modules = modules(&layout, inner.can_move);
+            Ok((layout, modules))
+        })
+        .await
     }
 
     /// Compiles what an answer must conform to.

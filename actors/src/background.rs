@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use ragstone_storage::key::{Fingerprint, KvKey};
-use ragstone_storage::plan::{PlanOptions, ReuseMode};
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode};
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
@@ -123,7 +123,7 @@ pub(crate) struct Whose {
 
 impl Whose {
     /// Nobody waits for it.
-    fn background(tenant: Arc<str>) -> Self {
+    pub(crate) fn background(tenant: Arc<str>) -> Self {
         let (caller, deadline) = (Caller::default(), deadline_after(DEADLINE));
         Self { tenant, caller, urgency: Urgency::Background, deadline }
     }
@@ -227,11 +227,12 @@ impl Background {
         tokens: Arc<[u32]>,
         prompt: Arc<[Segment]>,
         found_in: u64,
-    ) -> Result<()> {
-        if !is_there(&self.workers.runner.store, key, tokens).await? {
-            compute(&self.workers, whose, prompt, found_in).await?;
+    ) -> Result<Precomputed> {
+        if is_there(&self.workers.runner.store, key, tokens).await? {
+            return Ok(Precomputed::AlreadyThere);
         }
-        Ok(())
+        let filed = compute(&self.workers, whose, prompt, found_in).await?;
+        Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
     }
 
     /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.

@@ -11,7 +11,7 @@ use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostGrid, CostProfile, Costs, PrefillCost};
 use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
-use ragstone_storage::plan::LOOKING_TOKENS;
+use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 
 use crate::error::Result;
 use crate::ragstone::Progress;

@@ -5,8 +5,9 @@ mod loads;
 use std::sync::Arc;
 
 use ragstone_storage::cost::CostModel;
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan, predict_without};
-use ragstone_storage::residency::{Residency, Segment, SegmentResidency, look_up_prompt};
+use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan, predict_without};
+use ragstone_storage::prompt::residency::{Residency, SegmentResidency, look_up_prompt};
+use ragstone_storage::prompt::segment::Segment;
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{Precision, Tier};

@@ -33,6 +33,7 @@ pub mod ragstone;
 pub mod report;
 pub mod retrieval;
 mod runner;
+pub mod schemas;
 pub mod settings;
 pub mod size;
 pub mod speculation;

@@ -11,8 +11,10 @@ use ragstone_kernels::chat::Date;
 use ragstone_kernels::grammar::Constraint;
 use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
-use ragstone_storage::residency::{Segment, SegmentKind, prompt_keys};
+use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
+use ragstone_storage::prompt::record_use;
+use ragstone_storage::prompt::residency::prompt_keys;
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -175,7 +177,7 @@ impl Pipeline {
 
     /// Files what is fresh of a prompt that is the request's own, counts it, and reports.
     fn account(&self, asking: &Asking, prefilled: &mut Prefilled, ttft: Ttft) -> ReuseReport {
-        self.store.record_use(&prefilled.sequence.prefill.plan);
+        record_use(&self.store, &prefilled.sequence.prefill.plan);
         self.learn(&prefilled.sequence);
         self.keep(&asking.question, &prefilled.segments, &mut prefilled.sequence, asking.found_in);
         let ttft = Ttft { assemble_ms: prefilled.assemble_ms, ..ttft };
@@ -434,9 +436,9 @@ fn cut_root(segments: &mut Vec<Segment>) {
 #[cfg(test)]
 mod draft_tests;
 #[cfg(test)]
-mod learned_tests;
-#[cfg(test)]
 mod hijack_tests;
+#[cfg(test)]
+mod learned_tests;
 #[cfg(test)]
 mod pml_tests;
 #[cfg(test)]

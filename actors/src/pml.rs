@@ -19,11 +19,12 @@ mod schema;
 mod select;
 
 pub use self::compile::compile;
+pub(crate) use self::compile::modules;
 pub use self::document::MAX_DOCUMENT_BYTES;
 pub use self::layout::{Block, Layout, Part};
 pub use self::prompt::Prompt;
 pub use self::roles::Roles;
-pub use self::schema::{Item, Module, Parameter, Role, Schema, Sources, Union};
+pub use self::schema::{GivenSources, Item, Module, Parameter, Role, Schema, Sources, Union};
 pub use self::select::{Placed, PlacedFrom, Selected, select};
 
 use ragstone_kernels::tokenizer::Tokenizer;

@@ -33,7 +33,7 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::pool::BlockId;
 use ragstone_storage::env::Env;
 use ragstone_storage::key::KvKey;
-use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::prompt::plan::LoadPlan;
 
 use self::mend::CatchUp;
 pub(crate) use self::selector::splitmix64;

@@ -34,6 +34,7 @@ use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::question::Question;
+use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::status::{ModelStatus, Status};
 use crate::stream::{AnswerStream, deadline_after};
@@ -94,6 +95,7 @@ struct Inner {
     library: Library,
     warmer: Warmer,
     calibrator: Calibrator,
+    schemas: Schemas,
     jobs: Jobs,
     processors: Turns,
 }
@@ -262,6 +264,11 @@ impl Ragstone {
     /// Finds out how the model's prompts may be blended.
     pub fn calibrator(&self) -> &Calibrator {
         &self.inner.calibrator
+    }
+
+    /// Schemas that are kept by name.
+    pub fn schemas(&self) -> &Schemas {
+        &self.inner.schemas
     }
 
     /// The room of durable jobs.

@@ -1,7 +1,8 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
-use ragstone_storage::plan::{InTier, LoadPlan, Prediction, SegmentPlan, SegmentPrediction, Source, Why};
-use ragstone_storage::residency::SegmentKind;
+use ragstone_storage::cost::Prediction;
+use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
+use ragstone_storage::prompt::segment::SegmentKind;
 use ragstone_storage::tier::Tier;
 use serde::Serialize;
 

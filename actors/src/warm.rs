@@ -18,7 +18,7 @@ use futures::Stream;
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
 use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
 use ragstone_storage::key::{KvKey, SegmentDigest};
-use ragstone_storage::residency::Segment;
+use ragstone_storage::prompt::segment::Segment;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 

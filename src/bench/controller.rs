@@ -8,7 +8,7 @@ use std::time::Duration;
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
-use ragstone_storage::plan::{Choosing, PlanOptions, Ratio, ReuseMode, Why};
+use ragstone_storage::prompt::plan::{Choosing, PlanOptions, Ratio, ReuseMode, Why};
 use ragstone_storage::store::AdmissionRule;
 use serde::Serialize;
 use tokio::runtime::Handle;

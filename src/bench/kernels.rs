@@ -4,7 +4,7 @@ use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::Precision;
 use ragstone_kernels::measure::{self, Case, Layers};
 use ragstone_kernels::simd::Path;
-use ragstone_storage::plan::LOOKING_TOKENS;
+use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 use serde::Serialize;
 
 use super::{Machine, Spread};

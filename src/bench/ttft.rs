@@ -20,12 +20,12 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::cost::PrefillCost;
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{LoadPlan, PlanOptions, ReuseMode};
 use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode};
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore};
 use ragstone_storage::tier::SharedTier;
-use ragstone_storage::tier::device::{DeviceOptions, DeviceTier, KeptSegment};
+use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
 use serde::Serialize;
 use tokio::runtime::Handle;
@@ -393,7 +393,7 @@ impl Bench {
                 }
             })?;
         if let Some(seen) = &fused.device {
-            let path = KeptSegment::path_of(&fused.plan, &tokens);
+            let path = fused.plan.kept_segments(&tokens);
             drop(self.device.keep(seen, &path, &mut table, 1.0));
         }
         Ok(Answered { done, plan: fused.plan, look_up_ms })

@@ -1,6 +1,7 @@
 //! `ragstone pml`
 
 mod run;
+mod stored;
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +25,16 @@ pub enum Command {
     Layout(Args),
     /// Answer a prompt of a schema; modules are computed once, and taken from the store from then on
     Run(run::Args),
+    /// Keep a schema by its name; a changed one takes the place of the old one, and of its KV
+    Add(stored::AddArgs),
+    /// List the schemas that are kept
+    List(stored::Whose),
+    /// Show a schema that is kept: where its modules stand
+    Show(stored::NamedArgs),
+    /// Forget a schema, and remove its KV from every tier
+    Remove(stored::RemoveArgs),
+    /// Compute the modules of a schema that is kept, before anybody asks
+    Encode(stored::EncodeArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -114,6 +125,11 @@ fn read_bounded(path: &Path, most: u64) -> Result<String, String> {
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     let (args, is_check) = match command {
         Command::Run(args) => return run::with_store(config, args).await,
+        Command::Add(args) => return stored::add(config, args).await,
+        Command::List(whose) => return stored::list(config, whose).await,
+        Command::Show(args) => return stored::show(config, args).await,
+        Command::Remove(args) => return stored::remove(config, args).await,
+        Command::Encode(args) => return stored::encode(config, args).await,
         Command::Check(args) => (args, true),
         Command::Layout(args) => (args, false),
     };

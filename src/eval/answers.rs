@@ -13,7 +13,7 @@ use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::residency::SegmentKind;
+use ragstone_storage::prompt::segment::SegmentKind;
 
 use super::dataset::Item;
 use super::journal::{Asked, Journal};
@@ -372,7 +372,7 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ragstone_storage::plan::Why;
+    use ragstone_storage::prompt::plan::Why;
 
     #[test]
     fn an_answer_from_elsewhere_is_not_measured() {

@@ -86,7 +86,9 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     }
     let input = match (&extension.pml, prompt) {
         (None, prompt) => prompt.input()?,
-        (Some(pml), Prompt::Text(prompt)) => pml.input(&prompt)?,
+        (Some(pml), Prompt::Text(prompt)) => {
+            pml.input(&prompt, opened.ragstone.schemas(), &extension.tenant, caller(request)).await?
+        }
         (Some(_), _) => return Err(Error::param("prompt", "`prompt` must be one text, a prompt of the schema")),
     };
     let asked = Asked {

@@ -16,6 +16,7 @@ mod operations;
 mod page;
 mod pml;
 mod responses;
+mod schemas;
 mod shape;
 mod tools;
 pub mod visitor;
@@ -70,6 +71,7 @@ pub fn app(
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
         .configure(cache::paths)
+        .configure(schemas::paths)
         .configure(page::paths)
         .configure(health_paths)
         .default_service(web::to(not_found))

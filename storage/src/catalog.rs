@@ -1,12 +1,13 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
 //! ingest, warm-up and removal.
 //!
-//! Nothing here is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
+//! Nothing here but schemas, which their clients have, is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
 
 mod calibration;
 mod costs;
 mod journal;
 mod objects;
+mod schemas;
 mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use sled::Tree;
 
 pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
+pub use self::schemas::SchemaRecord;
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
 use crate::key::Fingerprint;
@@ -53,6 +55,8 @@ pub struct Catalog {
     removals: Tree,
     /// Fingerprint [32], SegmentDigest [16] and KvKey [32] -> nothing: to be removed from object storage
     object_removals: Tree,
+    /// Tenant, 0, name -> [`SchemaRecord`] as JSON
+    schemas: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -278,10 +282,21 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 9] {
-        let Self { db: _, settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins } =
-            self;
-        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins]
+    fn trees(&self) -> [&Tree; 10] {
+        let Self {
+            db: _,
+            settings,
+            models,
+            digests,
+            accesses,
+            jobs,
+            warm_jobs,
+            removals,
+            object_removals,
+            pins,
+            schemas,
+        } = self;
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas]
     }
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
@@ -318,6 +333,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         warm_jobs: tree("warm_jobs")?,
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
+        schemas: tree("pml_schemas")?,
         db,
     })
 }

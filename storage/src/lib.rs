@@ -14,9 +14,8 @@ pub mod frame;
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 pub mod key;
-pub mod plan;
 pub mod policy;
-pub mod residency;
+pub mod prompt;
 pub mod simulate;
 pub mod store;
 pub mod tier;

@@ -7,7 +7,7 @@
 //!   copy is made once, and leaving a faster tier costs nothing (RAGCache's swap-out-only-once).
 //! - A look-up asks the tiers in turn, object storage for all segments at once (`find.rs`).
 //! - An entry that is being read from a slower tier is read once, whoever asks, and is then in host memory (`reader.rs`).
-//! - Each tier evicts by its own policy, told once a request which entries it used ([`KvStore::record_use`]).
+//! - Each tier evicts by its own policy, told once a request which entries it used ([`record_use`](crate::prompt::record_use)).
 
 mod admin;
 mod find;
@@ -30,7 +30,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use self::admin::{DamagedEntry, VerifyReport};
-pub(crate) use self::find::uses_of;
 pub use self::find::{Found, ObjectsFound, Wanted};
 pub use self::invalidate::Invalidated;
 pub use self::listing::EntryInfo;

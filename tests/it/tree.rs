@@ -173,6 +173,34 @@ fn lower_layers_know_nothing_of_the_upper_ones() {
     }
 }
 
+/// Segments and keys, the tiers and the store, what is resident, the plan: each knows those before it, and none those behind.
+#[test]
+fn the_way_of_a_prompt_goes_round_in_no_circle() {
+    let (upper, residency, plan) = ("crate::prompt", "prompt::residency", "prompt::plan");
+    let forbidden: &[(&str, &[&str])] = &[
+        ("storage/src/prompt/segment.rs", &["crate::store", "crate::tier", residency, plan, "super::"]),
+        ("storage/src/prompt/residency.rs", &[plan, "super::plan", "super::uses"]),
+        ("storage/src/tier", &[residency, plan, "prompt::record_use"]),
+        ("storage/src/store", &[upper]),
+        ("storage/src/cost", &[upper]),
+        ("storage/src/tree", &[upper]),
+        ("storage/src/block", &[upper]),
+        ("storage/src/entry", &[upper]),
+    ];
+    for (name, text) in sources().iter().filter(|(name, _)| !is_test_file(name)) {
+        let uses = production(text).into_iter().filter(|line| !line.trim_start().starts_with("//"));
+        let used: Vec<&str> = uses.collect();
+        for (place, words) in forbidden.iter().filter(|(place, _)| name.starts_with(place)) {
+            for word in *words {
+                assert!(
+                    !used.iter().any(|line| line.contains(word)),
+                    "{name} must not know {word}, as {place} stands before it"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_is_left_for_later() {
     let marks = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("to", "do!("), concat!("unimple", "mented!(")];

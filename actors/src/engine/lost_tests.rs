@@ -11,8 +11,8 @@ use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::{BlockId, KvLayout};
 use ragstone_storage::env::FailMode;
-use ragstone_storage::plan::ReuseMode;
 use ragstone_storage::policy::PolicyKind;
+use ragstone_storage::prompt::plan::ReuseMode;
 use ragstone_storage::tier::device::DeviceOptions;
 
 use super::device_tests::{Bench, letters, passage, question, root};

@@ -29,7 +29,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_kernels::sampling::{Sampled, Sampler};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier, LostPath};
 use tokio::sync::{mpsc, oneshot};
 

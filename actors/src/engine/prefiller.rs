@@ -13,7 +13,7 @@ use crate::prefill::{PrefillError, Selection};
 use crate::speculation::Hold;
 use crate::worker::Service;
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::plan::LoadPlan;
+use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::tier::device::DevicePath;
 
 /// The worker between the pipeline and the engine thread.

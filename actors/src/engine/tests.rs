@@ -6,9 +6,9 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
-use ragstone_storage::plan::{Choosing, SegmentPlan, Source, Why};
 use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::residency::SegmentKind;
+use ragstone_storage::prompt::plan::{Choosing, SegmentPlan, Source, Why};
+use ragstone_storage::prompt::segment::SegmentKind;
 use ragstone_storage::tier::device::DeviceOptions;
 
 use super::device::shed_hopeless;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ragstone_storage::ErrorKind;
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::plan::{BEGUN_TOGETHER, lanes};
+use ragstone_storage::prompt::plan::{BEGUN_TOGETHER, lanes};
 use ragstone_storage::store::{EntryReader, LayerFrame};
 use ragstone_storage::tier::{EntryId, Precision, Tier};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

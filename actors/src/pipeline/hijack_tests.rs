@@ -11,8 +11,8 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvLayout};
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::entry::{EntryBuilder, NewEntry};
 use ragstone_storage::key::KvKey;
-use ragstone_storage::plan::plan;
-use ragstone_storage::residency::{Residency, prompt_keys};
+use ragstone_storage::prompt::plan::plan;
+use ragstone_storage::prompt::residency::{Residency, prompt_keys};
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 

@@ -88,7 +88,8 @@ fn over(order: &[usize], reuse: Reuse) -> Question {
     let texts = ["Callux Motors makes lamps and boats.", "Nine boats lay in the harbour of Tarn.", "It was always so."];
     let document = |at: &usize| InlineDocument { title: format!("Title {at}"), text: texts[*at].into() };
     let documents = order.iter().map(document).collect();
-    let messages = vec![ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "How many boats lay in Tarn?")];
+    let messages =
+        vec![ChatMessage::new("system", "Be brief."), ChatMessage::new("user", "How many boats lay in Tarn?")];
     let context = Some(Context { documents, ..Context::default() });
     let mut asked = question(Input::Chat { messages, tools: Vec::new(), context }, reuse, 6);
     asked.sampling.logprobs = Some(5);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ragstone_storage::plan::{PlanOptions, Ratio, ReuseMode};
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::prompt::plan::{PlanOptions, Ratio, ReuseMode};
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 
 use super::{Asking, Pipeline};
 use crate::background::Whose;

@@ -9,7 +9,7 @@ use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::key::KvKey;
-use ragstone_storage::residency::TEXT_TOKENS;
+use ragstone_storage::prompt::segment::TEXT_TOKENS;
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use ragstone_storage::residency::{Apart, Place, Segment, SegmentKind};
+use ragstone_storage::prompt::segment::{Apart, Place, Segment, SegmentKind};
 
 use super::{Block, Encode, Layout, Part, Placed, PlacedFrom, Prompt, Roles, Schema, Selected, select};
 use crate::error::{Error, ErrorKind, Result};
@@ -47,6 +47,24 @@ pub fn compile(
     }
     let computed = computed(&layout, &schema.scaffolds, &selected, can_move);
     Ok(segments(&computed, &selected))
+}
+
+/// Every text of a schema's modules that is kept, with the path of its module, as it is computed apart where no `<scaffold>` is taken whole.
+pub(crate) fn modules(layout: &Layout, can_move: bool) -> Vec<(String, Segment)> {
+    let mut blocks = Vec::new();
+    blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
+    let mut modules = Vec::new();
+    for (path, block) in blocks.iter().filter(|(_, block)| block.cache) {
+        let (runs, mut computed) = (own_runs(block, Some(path)), Computed::new());
+        note(&runs, can_move, &mut computed);
+        for Run { start, tokens, path } in runs {
+            let Some(path) = path else { continue };
+            let Some(apart) = computed.remove(&(path.clone(), start)) else { continue };
+            let place = Some(Place { start, apart: Some(apart) });
+            modules.push((path, Segment { kind: SegmentKind::Module, tokens, place }));
+        }
+    }
+    modules
 }
 
 fn segments(computed: &Computed, selected: &Selected) -> Vec<Segment> {

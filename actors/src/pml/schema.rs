@@ -1,6 +1,7 @@
 //! What a schema states: anonymous text, modules, unions of modules, parameters, and roles around them.
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{BTreeMap, HashSet};
 
 use super::document::{Child, Element, Place, read, wrong};
 use crate::error::Result;
@@ -25,6 +26,32 @@ pub trait Sources {
 impl Sources for () {
     fn text(&self, _name: &str) -> std::result::Result<String, String> {
         Err("a schema may name files only where it is read from a file itself".to_owned())
+    }
+}
+
+/// Bytes of all the texts that a schema takes from elsewhere, each time that it does.
+const MOST_SOURCE_BYTES: usize = 8 << 20;
+
+/// Texts that came with a schema, by the names that it has for them.
+pub struct GivenSources<'a> {
+    texts: &'a BTreeMap<String, String>,
+    left: Cell<usize>,
+}
+
+impl<'a> GivenSources<'a> {
+    /// These texts, each of which may be taken more than once, within a bound on what is taken.
+    pub fn new(texts: &'a BTreeMap<String, String>) -> Self {
+        Self { texts, left: Cell::new(MOST_SOURCE_BYTES) }
+    }
+}
+
+impl Sources for GivenSources<'_> {
+    fn text(&self, name: &str) -> std::result::Result<String, String> {
+        let text = self.texts.get(name).ok_or("`sources` does not have it")?;
+        let left = self.left.get().checked_sub(text.len());
+        let left = left.ok_or_else(|| format!("the schema takes more than {MOST_SOURCE_BYTES} bytes of such texts"))?;
+        self.left.set(left);
+        Ok(text.clone())
     }
 }
 

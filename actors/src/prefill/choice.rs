@@ -6,8 +6,8 @@ use std::ops::Range;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::Placed;
-use ragstone_storage::plan::{LOOKING_TOKENS, LoadPlan, SegmentPlan, Source};
-use ragstone_storage::residency::SegmentKind;
+use ragstone_storage::prompt::plan::{LOOKING_TOKENS, LoadPlan, SegmentPlan, Source};
+use ragstone_storage::prompt::segment::SegmentKind;
 
 use super::selector::{Candidates, Look, Selection};
 
@@ -254,8 +254,9 @@ pub(super) fn rows(plan: &LoadPlan, with_blended: bool) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use ragstone_storage::key::{Fingerprint, KvKey};
-    use ragstone_storage::plan::{PlanOptions, ReuseMode, plan};
-    use ragstone_storage::residency::{Candidate, CandidateKind, Residency, Segment, prompt_keys};
+    use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
+    use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, prompt_keys};
+    use ragstone_storage::prompt::segment::Segment;
     use ragstone_storage::tier::Tier;
 
     use super::*;

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Wanted};
-use ragstone_storage::plan::{SegmentPlan, Source, Why};
+use ragstone_storage::prompt::plan::{SegmentPlan, Source, Why};
 use ragstone_storage::tier::Tier;
 
 use super::Prefill;

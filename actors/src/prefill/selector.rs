@@ -19,7 +19,7 @@ mod random;
 use std::ops::Range;
 
 use ragstone_kernels::deviation::Compared;
-use ragstone_storage::plan::Choosing;
+use ragstone_storage::prompt::plan::Choosing;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::random::splitmix64;

@@ -8,7 +8,7 @@ use ragstone_kernels::backend::{Backend, KvBytes, StoredKv};
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::{Keep, Next, Placed, Places, Seen, Selector};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::plan::{Choosing, LoadPlan, SegmentPlan, Source};
+use ragstone_storage::prompt::plan::{Choosing, LoadPlan, SegmentPlan, Source};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 

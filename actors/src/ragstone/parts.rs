@@ -31,6 +31,7 @@ use crate::pipeline::Pipeline;
 use crate::plans::Plans;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
+use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::speculation::Times;
 use crate::status::ModelStatus;
@@ -85,8 +86,7 @@ impl Parts {
         }
         let status = model_status(model_id, &model, &loaded.fingerprint);
         let (prompt, context) = (settings.prompt.clone(), engine.context());
-        let assembler =
-            Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
+        let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             assembler,
@@ -118,6 +118,7 @@ impl Parts {
             runtime,
             aside: CancellationToken::new(),
         });
+        let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             pipeline,
@@ -130,6 +131,7 @@ impl Parts {
             library,
             warmer,
             calibrator,
+            schemas,
             jobs,
             processors,
         })

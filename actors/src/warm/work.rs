@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ragstone_storage::catalog::{WarmJob, WarmProgress};
 use ragstone_storage::key::KvKey;
-use ragstone_storage::residency::{Segment, SegmentKind};
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::Became;
 use tokio::sync::mpsc;
 

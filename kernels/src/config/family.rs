@@ -84,12 +84,9 @@ impl Architecture {
                 read: bloom::read,
                 tensors: &bloom::TENSORS,
             },
-            Self::Gpt2 => Family {
-                class_name: "GPT2LMHeadModel",
-                model_type: "gpt2",
-                read: gpt2::read,
-                tensors: &gpt2::TENSORS,
-            },
+            Self::Gpt2 => {
+                Family { class_name: "GPT2LMHeadModel", model_type: "gpt2", read: gpt2::read, tensors: &gpt2::TENSORS }
+            }
         }
     }
 

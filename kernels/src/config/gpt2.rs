@@ -4,8 +4,8 @@
 use super::family::{Architecture, Qkv, TensorNames};
 use super::fields::Fields;
 use super::{
-    FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind, Positions,
-    WeightDtype, heads_of, optional_size, refuse_flag, size, size_of,
+    FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
+    Positions, WeightDtype, heads_of, optional_size, refuse_flag, size, size_of,
 };
 use crate::error::{Error, Result};
 

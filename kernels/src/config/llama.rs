@@ -3,8 +3,8 @@
 use super::family::{Architecture, Qkv, TensorNames};
 use super::fields::Fields;
 use super::{
-    FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
-    Positions, RopeConfig, WeightDtype, optional_size, size,
+    FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig,
+    NormKind, Positions, RopeConfig, WeightDtype, optional_size, size,
 };
 use crate::error::{Error, Result};
 

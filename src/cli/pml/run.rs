@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 
 use futures::StreamExt;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A schema: <schema name="…">…
+    /// A schema's file, <schema name="…">…, or the name of one that is kept
     #[arg(value_name = "SCHEMA")]
     schema: PathBuf,
     /// A prompt of it: <prompt schema="…">…
@@ -32,6 +32,9 @@ pub struct Args {
     /// 0 always takes the likeliest token
     #[arg(long, value_name = "T", default_value_t = 0.0)]
     temperature: f32,
+    /// Whose schemas and KV
+    #[arg(long, value_name = "NAME", default_value = "")]
+    tenant: String,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -53,15 +56,20 @@ impl Sources for Remembered<'_> {
 
 impl Args {
     fn request(&self) -> Result<Value> {
-        let schema = document(&self.schema)?;
-        let sources = Remembered { beside: Beside(&self.schema), texts: RefCell::default() };
-        Schema::parse(&schema, &sources).map_err(|error| named(&self.schema, &error))?;
+        let pml = match self.schema.to_str().filter(|_| !self.schema.exists() && self.schema.extension().is_none()) {
+            Some(name) => json!({ "name": name }),
+            None => {
+                let (schema, sources) = with_sources(&self.schema)?;
+                json!({ "schema": schema, "sources": sources })
+            }
+        };
         let mut request = json!({
             "prompt": document(&self.prompt)?,
             "temperature": self.temperature,
             "stream": true,
             "ragstone": {
-                "pml": { "schema": schema, "sources": sources.texts.into_inner() },
+                "pml": pml,
+                "tenant": self.tenant,
                 "reuse": if self.no_reuse { "off" } else { "auto" },
             },
         });
@@ -70,6 +78,14 @@ impl Args {
         }
         Ok(request)
     }
+}
+
+/// A schema's text, and the texts that it names.
+pub fn with_sources(path: &Path) -> Result<(String, BTreeMap<String, String>)> {
+    let schema = document(path)?;
+    let sources = Remembered { beside: Beside(path), texts: RefCell::default() };
+    Schema::parse(&schema, &sources).map_err(|error| named(path, &error))?;
+    Ok((schema, sources.texts.into_inner()))
 }
 
 /// Runs the prompt, prints the answer as it comes, then what was reused.

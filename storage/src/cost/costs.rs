@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Prediction;
 use super::{CostGrid, Prices, ReadCost, ReadMeter};
 use crate::Result;
-use crate::plan::Prediction;
 use crate::tier::Tier;
 use crate::tier::resident::locked;
 

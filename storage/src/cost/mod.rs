@@ -23,6 +23,21 @@ const MOST_LAYERS: u32 = 1 << 16;
 /// Of a byte, or of a weight.
 const MOST_US_OF_ONE: f64 = 1e6;
 
+/// A prompt's predicted times, in milliseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Prediction {
+    /// From the start of its loads to its first token, on an engine that does nothing else.
+    pub total_ms: f64,
+    /// What its loads take, of the tier that takes longest.
+    pub load_ms: f64,
+    /// What its computation takes.
+    pub compute_ms: f64,
+    /// What of that goes into placing what was loaded.
+    pub place_ms: f64,
+    /// What the computation waits for loads: what the overlap does not hide.
+    pub wait_ms: f64,
+}
+
 /// Prefill times of one model on one machine.
 ///
 /// ```json

@@ -8,9 +8,10 @@ use crate::Result;
 use crate::cost::CostGrid;
 use crate::env::Stopwatch;
 use crate::key::KvKey;
-use crate::plan::{PlanOptions, ReuseMode, Source, plan};
 use crate::policy::PolicyKind;
-use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind, SegmentResidency};
+use crate::prompt::plan::{PlanOptions, ReuseMode, Source, plan};
+use crate::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResidency};
+use crate::prompt::segment::SegmentKind;
 use crate::tier::Tier;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
 

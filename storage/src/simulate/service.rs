@@ -1,7 +1,7 @@
 //! One workload through all tiers of a node, as the store and the engine run them: a tree for each tier, entries written through to the
 //! slower tiers when they are computed, loads that take time and are declined where computing is faster, and blending.
 //!
-//! Look-up, plan and bookkeeping are the service's own functions ([`crate::plan::plan`], [`crate::tier::resident`]); a prompt takes what its plan predicts
+//! Look-up, plan and bookkeeping are the service's own functions ([`crate::prompt::plan::plan`], [`crate::tier::resident`]); a prompt takes what its plan predicts
 //! (`plan/predict.rs`), on an engine that does nothing else. What follows a prompt is done before the next one comes: entries are
 //! on disk, and passages that can be blended next time have their standalone entry, whose computation is counted apart.
 
@@ -19,10 +19,12 @@ use super::{Request, Workload};
 use crate::Result;
 use crate::cost::CostModel;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, SegmentPlan, Source, Why, plan};
 use crate::policy::PolicyKind;
-use crate::residency::{Residency, SegmentKind, SegmentResidency};
-use crate::store::{AdmissionRule, uses_of};
+use crate::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, SegmentPlan, Source, Why, plan};
+use crate::prompt::residency::{Residency, SegmentResidency};
+use crate::prompt::segment::SegmentKind;
+use crate::prompt::uses_of;
+use crate::store::AdmissionRule;
 use crate::tier::{EntrySummary, Tier};
 
 /// Requests between two reports of progress.
@@ -219,7 +221,7 @@ impl<'a> Service<'a> {
         Ok(plan(&nothing, &options, Some(&self.costs))?.prediction.unwrap_or_default().total_ms)
     }
 
-    /// As [`crate::residency::look_up_prompt`] does it.
+    /// As [`crate::prompt::residency::look_up_prompt`] does it.
     fn look_up(&self, request: &Request) -> Residency {
         let workload = self.run.workload;
         let keys: Vec<KvKey> = request.path.iter().map(|node| key_of(*node)).collect();

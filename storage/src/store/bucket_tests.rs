@@ -10,8 +10,9 @@ use super::tests::options;
 use super::*;
 use crate::entry::{EntryBuilder, NewEntry};
 use crate::key::SegmentDigest;
-use crate::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
-use crate::residency::{CandidateKind, Residency, Segment, SegmentKind, look_up_prompt};
+use crate::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
+use crate::prompt::residency::{CandidateKind, Residency, look_up_prompt};
+use crate::prompt::segment::{Segment, SegmentKind};
 use crate::tier::object::{Codec, ObjectOptions, ObjectTier};
 use crate::tier::{EntryId, Precision};
 
@@ -22,7 +23,7 @@ pub(super) const OTHER: Fingerprint = Fingerprint([2; 32]);
 const LAYERS: u32 = 2;
 
 fn plan(residency: &Residency, reuse: ReuseMode) -> LoadPlan {
-    crate::plan::plan(residency, &PlanOptions::fixed(0.15, reuse), None).unwrap()
+    crate::prompt::plan::plan(residency, &PlanOptions::fixed(0.15, reuse), None).unwrap()
 }
 
 pub(super) fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, codec: Codec) -> KvStore {
@@ -207,7 +208,7 @@ fn what_is_exact_anywhere_goes_before_eight_bits() {
     );
     // A node that does not keep 8 bits does not use them; what it keeps is exact for those that do.
     let plain = open(&c, &bucket, MODEL, Codec::Plain);
-    let is_missing = |at: &crate::residency::SegmentResidency| at.best().is_none();
+    let is_missing = |at: &crate::prompt::residency::SegmentResidency| at.best().is_none();
     assert!(look_up(&plain, Precision::Lossy).segments.iter().all(is_missing));
     keep(&plain, Some(root.key), &[2, 3]);
     let residency = look_up(&store, Precision::Lossy);

@@ -6,11 +6,8 @@ use std::sync::Arc;
 use super::KvStore;
 use super::reader::EntryReader;
 use super::tiers::count;
-use crate::cost::PrefillCost;
 use crate::entry::EntryHeader;
 use crate::key::{KvKey, SegmentDigest};
-use crate::plan::{LoadPlan, Source, Why};
-use crate::residency::SegmentKind;
 use crate::tier::resident::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
@@ -279,48 +276,17 @@ impl KvStore {
         avoided.insert(id.key, now + AVOIDED_MS);
     }
 
-    /// Tells every tier's policy what a prompt used, once a request, before what it computed is kept; and counts what its plan declined
-    /// to load. Memory only.
-    pub fn record_use(&self, plan: &LoadPlan) {
-        for segment in plan.segments.iter().filter(|segment| segment.why == Why::SlowToLoad) {
-            segment.tiers.iter().for_each(|tier| count(&self.0.tiers.counts.of(*tier).declined));
-        }
-        let uses = uses_of(plan, &self.costs().model().prefill);
-        for used in &uses {
+    /// Tells every tier's policy what a prompt used, and counts what was declined to load. Memory only.
+    pub(crate) fn record(&self, uses: &[Use], declined: impl Iterator<Item = Tier>) {
+        declined.for_each(|tier| count(&self.0.tiers.counts.of(tier).declined));
+        for used in uses {
             used.path[..used.cached].iter().for_each(|key| self.0.uses.record(key, self.env()));
         }
-        self.0.tiers.record(&uses);
+        self.0.tiers.record(uses);
     }
 
     /// Writes times of use to the catalog, once there are many that it does not know. BLOCKS for a moment.
     pub fn write_uses(&self) {
         self.0.uses.write_if_many();
     }
-}
-
-/// The paths that a plan used: its exact one, and each passage that was blended, or loaded behind what was computed. Pure.
-pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
-    let (cached, new) = (plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
-    let cost_per_token = prefill.prefill_us(f64::from(cached), f64::from(new)) / f64::from(new.max(1));
-    let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };
-    let mut uses = Vec::new();
-    for segment in &plan.segments {
-        match (segment.source, segment.file_under) {
-            (Source::Load { key, .. }, _) if exact.cached == exact.path.len() && segment.exact_key.is_some() => {
-                exact.path.push(key);
-                exact.cached += 1;
-            }
-            // What a prompt computes between modules is on the device alone.
-            _ if segment.kind == SegmentKind::Question => {}
-            (Source::Load { key, .. } | Source::Blend { key, .. }, _) => {
-                uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
-            }
-            (Source::Compute, Some(key)) => exact.path.push(key),
-            (Source::Compute, None) => {}
-        }
-    }
-    if !exact.path.is_empty() {
-        uses.push(exact);
-    }
-    uses
 }

@@ -7,7 +7,7 @@ use super::bucket_tests::{MODEL, OTHER, keep, objects, open};
 use super::*;
 use crate::env::FailMode;
 use crate::policy::PolicyKind;
-use crate::residency::{Segment, SegmentKind};
+use crate::prompt::segment::{Segment, SegmentKind};
 use crate::tier::EntryId;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 use crate::tier::object::Codec;

@@ -9,8 +9,9 @@ use super::transfer::Read;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
 use crate::key::SegmentDigest;
-use crate::plan::{PlanOptions, ReuseMode, plan};
-use crate::residency::{Segment, SegmentKind, look_up_prompt};
+use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
+use crate::prompt::residency::look_up_prompt;
+use crate::prompt::segment::{Segment, SegmentKind};
 use crate::tier::conformance::ModelTier;
 use crate::tier::disk::tests::{tamper_frame, tamper_row};
 use crate::tier::resident::locked;
@@ -434,7 +435,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     let residency = look_up_prompt(&store, None, Precision::Exact, "", &prompt).unwrap();
     let plan = plan(&residency, &PlanOptions::fixed(0.15, ReuseMode::Auto), None).unwrap();
     assert_eq!([root, a, b].map(|id| uses(&id)), before, "a look-up is no use");
-    store.record_use(&plan);
+    crate::prompt::record_use(&store, &plan);
     assert_eq!([root, a, b].map(|id| uses(&id)), before.map(|uses| uses + 1));
 }
 

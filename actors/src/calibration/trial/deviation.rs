@@ -9,8 +9,9 @@ use ragstone_kernels::forward::{Chunk, Forward, Keep, Outcome, Placed, Places, R
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::LayerKv;
 use ragstone_kernels::pool::KvData;
-use ragstone_storage::plan::{PlanOptions, ReuseMode, plan};
-use ragstone_storage::residency::{Residency, Segment, SegmentKind};
+use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
+use ragstone_storage::prompt::residency::Residency;
+use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 
 use super::{Trials, keys, tokens_of};
 use crate::error::{Error, ErrorKind, Result};

@@ -262,7 +262,7 @@ impl<B: Backend> Device<B> {
         let (mut paths, mut path) = (Vec::new(), Vec::new());
         if let Some(seen) = device {
             if done.is_finite {
-                path = KeptSegment::path_of(plan, &tokens);
+                path = plan.kept_segments(&tokens);
                 paths = keep(&self.tier, seen, &path, &mut table, us_per_token);
             } else {
                 paths.push(seen);

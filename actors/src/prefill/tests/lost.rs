@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ragstone_storage::ErrorKind as StorageErrorKind;
 use ragstone_storage::env::FailMode;
-use ragstone_storage::plan::Why;
+use ragstone_storage::prompt::plan::Why;
 use ragstone_storage::tier::Precision;
 
 use super::*;

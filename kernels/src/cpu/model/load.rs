@@ -44,7 +44,9 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
         (embedding, head(&table(names.head)?))
     };
     let position_table = match config.positions {
-        Positions::Learned => Some(loader.values(&format!("{}.weight", names.positions), &[config.max_positions, hidden])?),
+        Positions::Learned => {
+            Some(loader.values(&format!("{}.weight", names.positions), &[config.max_positions, hidden])?)
+        }
         Positions::Rotary(_) | Positions::Alibi => None,
     };
     let embedding_norm = config.embedding_norm.then(|| loader.norm(names.embedding_norm)).transpose()?;

@@ -9,7 +9,8 @@ use crate::catalog::Catalog;
 use crate::cost::{CostGrid, CostProfile, Costs, ReadCost};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind};
 use crate::env::Env;
-use crate::residency::{Segment, look_up_prompt};
+use crate::prompt::residency::look_up_prompt;
+use crate::prompt::segment::Segment;
 use crate::simulate::{Capacity, Family, Replay, replay};
 use crate::store::{KvStore, StoreOptions};
 use crate::tier::Precision;
@@ -166,7 +167,7 @@ impl Real {
             (0..LAYERS).for_each(|layer| drop(reader.layer(layer).unwrap()));
             assert!(store.drain(SOON));
         }
-        store.record_use(&plan);
+        crate::prompt::record_use(store, &plan);
         let wanted = self.recurring.borrow_mut().note(&residency.segments, &plan);
         let chain: Vec<_> = residency.segments[..wanted].iter().map(|at| (at.chain_key, at.parent)).collect();
         drop(residency.found);

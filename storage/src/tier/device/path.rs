@@ -8,8 +8,7 @@ use ragstone_kernels::pool::BlockId;
 use super::{DeviceTier, Node};
 use crate::block::{BLOCK_TOKENS, BlockCopy, BlockTable, PackedTables, SharedBlock, WeakBlock};
 use crate::key::KvKey;
-use crate::plan::{LoadPlan, SegmentPlan};
-use crate::residency::Segment;
+use crate::prompt::segment::Segment;
 use crate::tree::{KnowledgeTree, NodeId};
 use crate::{Error, Result};
 
@@ -47,15 +46,6 @@ pub enum Refused {
 }
 
 impl KeptSegment {
-    /// What the device keeps of a prompt of these `tokens` that was prefilled as planned.
-    pub fn path_of(plan: &LoadPlan, tokens: &[u32]) -> Vec<Self> {
-        let segment = |(planned, key): (&SegmentPlan, KvKey)| {
-            let (begin, end) = (planned.range.start as usize, planned.range.end as usize);
-            Self { key, segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into(), place: None }, end }
-        };
-        plan.device_path().map(segment).collect()
-    }
-
     /// The blocks of a sequence that hold its tokens.
     pub(super) fn blocks(&self) -> Range<usize> {
         let begin = self.end - self.segment.tokens.len();

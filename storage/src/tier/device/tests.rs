@@ -8,7 +8,8 @@ use self::engine::{Engine, Sequence};
 use super::*;
 use crate::ErrorKind;
 use crate::block::BLOCK_TOKENS;
-use crate::residency::{Segment, SegmentKind, prompt_keys};
+use crate::prompt::residency::prompt_keys;
+use crate::prompt::segment::{Segment, SegmentKind};
 
 const MODEL: Fingerprint = Fingerprint([7; 32]);
 const BLOCK_BYTES: usize = 100;
@@ -180,7 +181,7 @@ fn tenants_and_other_tokens_find_nothing() {
     let keys = prompt_keys(&MODEL, "other", &path).unwrap();
     let mine = prompt_keys(&MODEL, "t", &path).unwrap();
     assert!(keys.iter().zip(&mine).all(|(other, mine)| other.chain_key.is_none() || other.chain_key != mine.chain_key));
-    let found = |keys: &[crate::residency::SegmentResidency], path: &[Segment]| {
+    let found = |keys: &[crate::prompt::residency::SegmentResidency], path: &[Segment]| {
         let path = keys.iter().zip(path).filter_map(|(at, segment)| Some((at.chain_key?, segment)));
         engine.tier.find("t", path).segments()
     };

@@ -14,13 +14,15 @@ use serde::{Deserialize, Serialize};
 pub use self::cheapest::{InTier, cheapest};
 pub use self::decide::Why;
 use self::decide::{Decision, decide, parts};
-pub use self::predict::{BEGUN_TOGETHER, Prediction, lanes};
+pub use self::predict::{BEGUN_TOGETHER, lanes};
 use self::predict::{Share, alone};
 pub use self::recurring::Recurring;
-use crate::cost::CostModel;
+use crate::cost::{CostModel, Prediction};
 use crate::key::KvKey;
-use crate::residency::{Candidate, CandidateKind, Residency, SegmentKind, SegmentResidency};
+use crate::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResidency};
+use crate::prompt::segment::{Segment, SegmentKind};
 use crate::tier::Tier;
+use crate::tier::device::KeptSegment;
 use crate::{Error, Result};
 
 /// How far reuse may go.
@@ -253,6 +255,19 @@ impl LoadPlan {
         with_tokens.map_while(move |segment| Some((segment, segment.device_key.filter(|_| is_as_planned(segment))?)))
     }
 
+    /// The same of a prompt of these `tokens` that was prefilled as planned.
+    pub fn kept_segments(&self, tokens: &[u32]) -> Vec<KeptSegment> {
+        let segment = |(planned, key): (&SegmentPlan, KvKey)| {
+            let (begin, end) = (planned.range.start as usize, planned.range.end as usize);
+            KeptSegment {
+                key,
+                segment: Segment { kind: planned.kind, tokens: tokens[begin..end].into(), place: None },
+                end,
+            }
+        };
+        self.device_path().map(segment).collect()
+    }
+
     /// What the prompt ends with and nobody looks up: its tokens are the first of the answer's text.
     pub fn question(&self) -> Option<&SegmentPlan> {
         self.segments.last().filter(|segment| segment.kind == SegmentKind::Question)
@@ -303,7 +318,10 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
     let last_with_tokens = found.iter().rposition(|at| at.tokens > 0);
     let usable = |index: usize, candidate: &Candidate| {
         let has_kv = found[index].kind != SegmentKind::Question || candidate.tier == Tier::Device;
-        has_kv && found[index].tokens > 0 && Some(index) != last_with_tokens && may_use(&found[index], candidate.kind, options.reuse)
+        has_kv
+            && found[index].tokens > 0
+            && Some(index) != last_with_tokens
+            && may_use(&found[index], candidate.kind, options.reuse)
     };
     let decision = decide(found, usable, options, costs);
     let segments = segments(found, &decision, options, last_with_tokens, costs);

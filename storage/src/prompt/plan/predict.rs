@@ -10,10 +10,8 @@
 //! controller's T_recompute and T_load, taken together instead of compared). Where what is not stored passes some layers first, so that
 //! the choice sees what it looks at, that comes before all else.
 
-use serde::Serialize;
-
 use super::{Choosing, LOOKING_TOKENS};
-use crate::cost::CostModel;
+use crate::cost::{CostModel, Prediction};
 use crate::tier::Tier;
 
 /// Entries of object storage whose first layers are asked for before the first of them has come.
@@ -74,21 +72,6 @@ pub(super) enum Work {
         bytes: u64,
     },
     Compute,
-}
-
-/// A prompt's predicted times, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Prediction {
-    /// From the start of its loads to its first token, on an engine that does nothing else.
-    pub total_ms: f64,
-    /// What its loads take, of the tier that takes longest.
-    pub load_ms: f64,
-    /// What its computation takes.
-    pub compute_ms: f64,
-    /// What of that goes into placing what was loaded.
-    pub place_ms: f64,
-    /// What the computation waits for loads: what the overlap does not hide.
-    pub wait_ms: f64,
 }
 
 /// The choice that a blend makes: the share of its tokens that is recomputed, and how that is chosen.

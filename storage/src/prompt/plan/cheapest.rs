@@ -67,7 +67,7 @@ mod tests {
 
     use super::*;
     use crate::cost::{CostGrid, PrefillCost, Prices, ReadCost};
-    use crate::plan::Choosing;
+    use crate::prompt::plan::Choosing;
 
     const CONTEXT: u32 = 4096;
     const RATIO: f32 = 0.15;

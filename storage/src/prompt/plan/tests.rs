@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::key::Fingerprint;
-use crate::residency::{Apart, Place, Segment, prompt_keys};
+use crate::prompt::residency::prompt_keys;
+use crate::prompt::segment::{Apart, Place, Segment};
 
 /// Without costs: what is stored is used.
 fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {

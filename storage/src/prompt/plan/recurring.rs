@@ -8,7 +8,8 @@ use std::collections::HashSet;
 
 use super::{LoadPlan, Source};
 use crate::key::KvKey;
-use crate::residency::{SegmentKind, SegmentResidency};
+use crate::prompt::residency::SegmentResidency;
+use crate::prompt::segment::SegmentKind;
 
 /// Chains that are remembered: between so many and twice as many.
 const REMEMBERED: usize = 1 << 14;
@@ -52,8 +53,8 @@ impl Recurring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{PlanOptions, ReuseMode, plan};
-    use crate::residency::{Candidate, CandidateKind, Residency};
+    use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
+    use crate::prompt::residency::{Candidate, CandidateKind, Residency};
     use crate::tier::Tier;
 
     /// A passage after those before it, with its standalone entry where it is to be blended.

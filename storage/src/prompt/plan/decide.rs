@@ -9,10 +9,10 @@
 use serde::Serialize;
 
 use super::cheapest::{HIDDEN, InTier, by_tier};
-use super::predict::{Part, Prediction, Share, Work, predict};
+use super::predict::{Part, Share, Work, predict};
 use super::{PlanOptions, Ratio};
-use crate::cost::CostModel;
-use crate::residency::{Candidate, CandidateKind, SegmentResidency};
+use crate::cost::{CostModel, Prediction};
+use crate::prompt::residency::{Candidate, CandidateKind, SegmentResidency};
 use crate::tier::Tier;
 
 /// A load is declined if the prompt takes this much less without it: less is within what predictions are wrong by.

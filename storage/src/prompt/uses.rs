@@ -1,0 +1,42 @@
+//! What a prompt used of the tiers, by which they evict.
+
+use super::plan::{LoadPlan, Source, Why};
+use super::segment::SegmentKind;
+use crate::cost::PrefillCost;
+use crate::store::KvStore;
+use crate::tier::Use;
+
+/// Tells every tier's policy what a prompt used, once a request, before what it computed is kept; and counts what its plan declined
+/// to load. Memory only.
+pub fn record_use(store: &KvStore, plan: &LoadPlan) {
+    let declined = plan.segments.iter().filter(|segment| segment.why == Why::SlowToLoad);
+    let declined = declined.flat_map(|segment| segment.tiers.iter().copied());
+    store.record(&uses_of(plan, &store.costs().model().prefill), declined);
+}
+
+/// The paths that a plan used: its exact one, and each passage that was blended, or loaded behind what was computed. Pure.
+pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
+    let (cached, new) = (plan.exact_tokens + plan.blended_tokens, plan.computed_tokens);
+    let cost_per_token = prefill.prefill_us(f64::from(cached), f64::from(new)) / f64::from(new.max(1));
+    let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };
+    let mut uses = Vec::new();
+    for segment in &plan.segments {
+        match (segment.source, segment.file_under) {
+            (Source::Load { key, .. }, _) if exact.cached == exact.path.len() && segment.exact_key.is_some() => {
+                exact.path.push(key);
+                exact.cached += 1;
+            }
+            // What a prompt computes between modules is on the device alone.
+            _ if segment.kind == SegmentKind::Question => {}
+            (Source::Load { key, .. } | Source::Blend { key, .. }, _) => {
+                uses.push(Use { path: vec![key], cached: 1, cost_per_token: 0.0 });
+            }
+            (Source::Compute, Some(key)) => exact.path.push(key),
+            (Source::Compute, None) => {}
+        }
+    }
+    if !exact.path.is_empty() {
+        uses.push(exact);
+    }
+    uses
+}
