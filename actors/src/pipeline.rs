@@ -434,9 +434,9 @@ fn cut_root(segments: &mut Vec<Segment>) {
 #[cfg(test)]
 mod draft_tests;
 #[cfg(test)]
-mod learned_tests;
-#[cfg(test)]
 mod hijack_tests;
+#[cfg(test)]
+mod learned_tests;
 #[cfg(test)]
 mod pml_tests;
 #[cfg(test)]

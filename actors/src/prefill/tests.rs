@@ -191,7 +191,8 @@ fn cases() -> Vec<Vec<Segment>> {
 
 #[test]
 fn ratio_one_equals_full_prefill_however_much_is_cached() {
-    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages))) {
+    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages)))
+    {
         let segments = prompt_of(&passages);
         for cached in 0..=passages.len() {
             let bench = Bench::over(model());
@@ -268,7 +269,8 @@ impl Selector<Model> for Taken {
 
 #[test]
 fn ratio_zero_equals_plain_reuse() {
-    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages))) {
+    for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages)))
+    {
         let bench = Bench::over(model());
         passages.iter().for_each(|passage| bench.store_behind_root(passage));
         let (done, _) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.0, false);

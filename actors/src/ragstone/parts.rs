@@ -85,8 +85,7 @@ impl Parts {
         }
         let status = model_status(model_id, &model, &loaded.fingerprint);
         let (prompt, context) = (settings.prompt.clone(), engine.context());
-        let assembler =
-            Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
+        let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;
         let pipeline = Arc::new_cyclic(|me| Pipeline {
             admission: Places::new("admission", queued),
             assembler,

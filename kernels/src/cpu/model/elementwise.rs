@@ -168,7 +168,7 @@ impl Kernel for Gelu<'_> {
 #[inline(always)]
 unsafe fn gelu<V: Vector>(x: V) -> V {
     // -2 sqrt(2 / pi)
-    const FACTOR: f32 = -1.595_769_1;
+    const FACTOR: f32 = -1.595_769;
     // SAFETY: the caller's promise.
     unsafe {
         let inner = x.mul(x).mul_add(V::splat(0.044_715), V::splat(1.0));
