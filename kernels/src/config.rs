@@ -19,10 +19,10 @@ use crate::folder;
 use fields::Fields;
 
 pub use family::Architecture;
-pub(crate) use family::{Qkv, TensorNames};
+pub(crate) use family::{Qkv, TensorNames, Up};
 pub use positions::Positions;
 pub(crate) use positions::alibi_slopes;
-pub use rope::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
+pub use rope::{Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling};
 
 /// Upper bounds of the sizes in a `config.json`. Real models stay far below; a damaged file must not make the program reserve
 /// gigabytes before a tensor's shape contradicts it, and their products stay far below 2^63.
@@ -124,6 +124,10 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// Attention window in tokens, one a layer; `None` sees everything before it.
     pub windows: Vec<Option<u32>>,
+    /// Elements of a head that are turned, from the first one on, where positions are rotary.
+    pub rotated: usize,
+    /// Layers that turn nothing though positions are rotary.
+    pub unrotated: Vec<usize>,
     pub torch_dtype: WeightDtype,
     pub bos_token_id: Option<u32>,
     pub eos_token_ids: Vec<u32>,
@@ -214,7 +218,14 @@ impl ModelConfig {
                 )));
             }
         }
-        self.positions.rope().map_or(Ok(()), |rope| rope.check(self.head_dim))
+        let Some(rope) = self.positions.rope() else { return Ok(()) };
+        if self.rotated < 2 || !self.rotated.is_multiple_of(2) || self.rotated > self.head_dim {
+            return Err(Error::invalid_model(format!(
+                "config.json: `partial_rotary_factor` turns {} of the {} elements of a head; fetch the model again",
+                self.rotated, self.head_dim
+            )));
+        }
+        rope.check(self.rotated)
     }
 }
 

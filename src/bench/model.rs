@@ -193,7 +193,7 @@ impl<'a> Sequence<'a> {
         layout.dtype.round(&mut kv);
         let (slots, data) = (&self.positions[..context], KvData::F32(&kv));
         for layer in 0..layout.layers {
-            self.pool.write(layer, self.model.rope(), &self.blocks, slots, slots, data, data)?;
+            self.pool.write(layer, self.model.rope(layer), &self.blocks, slots, slots, data, data)?;
         }
         let mut token = self.tokens[0];
         let started = Stopwatch::start();

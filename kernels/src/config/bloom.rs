@@ -1,7 +1,7 @@
 //! BLOOM ("BLOOM: A 176B-Parameter Open-Access Multilingual Language Model"): layer norms, one of them behind the embedding, ALiBi, a
 //! plain feed-forward part.
 
-use super::family::{Architecture, Qkv, TensorNames};
+use super::family::{Architecture, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
@@ -20,8 +20,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     k_norm: "",
     o: "self_attention.dense",
     post_norm: "post_attention_layernorm",
-    gate: "",
-    up: "mlp.dense_h_to_4h",
+    up: Up::One("mlp.dense_h_to_4h"),
     down: "mlp.dense_4h_to_h",
     final_norm: "transformer.ln_f",
     head: "lm_head",
@@ -57,6 +56,8 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         mlp_bias: true,
         qk_norm: false,
         windows: vec![None; layers],
+        rotated: 0,
+        unrotated: Vec::new(),
         torch_dtype: WeightDtype::read(fields)?,
         bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
         eos_token_ids: fields.token_ids("eos_token_id")?,

@@ -15,6 +15,8 @@ pub enum Architecture {
     Mistral,
     Qwen2,
     Qwen3,
+    SmolLm3,
+    Phi3,
     Bloom,
     Gpt2,
 }
@@ -46,8 +48,7 @@ pub(crate) struct TensorNames {
     pub o: &'static str,
     /// The norm behind the attention.
     pub post_norm: &'static str,
-    pub gate: &'static str,
-    pub up: &'static str,
+    pub up: Up,
     pub down: &'static str,
     pub final_norm: &'static str,
     /// The output head, where that is not the embedding table.
@@ -67,8 +68,18 @@ pub(crate) enum Qkv {
     InTurn(&'static str),
 }
 
+/// How a checkpoint has the feed-forward part's way in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Up {
+    /// Gate and up.
+    Apart([&'static str; 2]),
+    /// As one; of a gated part all outputs of the gate, then all of up.
+    One(&'static str),
+}
+
 impl Architecture {
-    const ALL: [Self; 6] = [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::Bloom, Self::Gpt2];
+    const ALL: [Self; 8] =
+        [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::SmolLm3, Self::Phi3, Self::Bloom, Self::Gpt2];
 
     fn family(self) -> Family {
         let like_llama =
@@ -78,6 +89,8 @@ impl Architecture {
             Self::Mistral => like_llama("MistralForCausalLM", "mistral"),
             Self::Qwen2 => like_llama("Qwen2ForCausalLM", "qwen2"),
             Self::Qwen3 => like_llama("Qwen3ForCausalLM", "qwen3"),
+            Self::SmolLm3 => like_llama("SmolLM3ForCausalLM", "smollm3"),
+            Self::Phi3 => Family { tensors: &llama::PHI3_TENSORS, ..like_llama("Phi3ForCausalLM", "phi3") },
             Self::Bloom => Family {
                 class_name: "BloomForCausalLM",
                 model_type: "bloom",

@@ -1,7 +1,7 @@
 //! GPT-2 ("Language Models are Unsupervised Multitask Learners"): layer norms, a table of learned positions, a plain feed-forward part;
 //! matrices the other way round.
 
-use super::family::{Architecture, Qkv, TensorNames};
+use super::family::{Architecture, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
@@ -20,8 +20,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     k_norm: "",
     o: "attn.c_proj",
     post_norm: "ln_2",
-    gate: "",
-    up: "mlp.c_fc",
+    up: Up::One("mlp.c_fc"),
     down: "mlp.c_proj",
     final_norm: "transformer.ln_f",
     head: "lm_head",
@@ -66,6 +65,8 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         mlp_bias: true,
         qk_norm: false,
         windows: vec![None; layers],
+        rotated: 0,
+        unrotated: Vec::new(),
         torch_dtype: WeightDtype::read(fields)?,
         bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
         eos_token_ids: fields.token_ids("eos_token_id")?,

@@ -1,6 +1,7 @@
-//! Llama and what follows it: RMS norms, rotary positions, a gated feed-forward part; and how Mistral, Qwen2 and Qwen3 differ.
+//! Llama and what follows it: RMS norms, rotary positions, a gated feed-forward part; and how Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 (with
+//! Phi-4-mini, which has its class) differ.
 
-use super::family::{Architecture, Qkv, TensorNames};
+use super::family::{Architecture, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig,
@@ -19,13 +20,15 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     k_norm: "self_attn.k_norm",
     o: "self_attn.o_proj",
     post_norm: "post_attention_layernorm",
-    gate: "mlp.gate_proj",
-    up: "mlp.up_proj",
+    up: Up::Apart(["mlp.gate_proj", "mlp.up_proj"]),
     down: "mlp.down_proj",
     final_norm: "model.norm",
     head: "lm_head",
     is_inputs_first: false,
 };
+
+pub(super) const PHI3_TENSORS: TensorNames =
+    TensorNames { qkv: Qkv::InTurn("self_attn.qkv_proj"), up: Up::One("mlp.gate_up_proj"), ..TENSORS };
 
 pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
     let activation: Option<String> = fields.optional("hidden_act", "a string")?;
@@ -40,6 +43,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
     let kv_heads = optional_size(fields, "num_key_value_heads", MOST_HEADS)?.unwrap_or(match architecture {
         // The class default of transformers, which the published files rely on.
         Architecture::Mistral => 8,
+        Architecture::SmolLm3 => 4,
         _ => heads,
     });
     let head_dim = optional_size(fields, "head_dim", MOST_HEAD_DIM)?.unwrap_or(match architecture {
@@ -49,12 +53,18 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
     let stated_positions =
         optional_size(fields, "max_position_embeddings", MOST_POSITIONS)?.unwrap_or(match architecture {
             Architecture::Mistral => 131_072,
-            Architecture::Qwen2 | Architecture::Qwen3 => 32_768,
+            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::SmolLm3 => 32_768,
+            Architecture::Phi3 => 4096,
             _ => 2048,
         });
-    let rope = RopeConfig::read(fields, stated_positions)?;
+    let (rope, part) = RopeConfig::read(fields, stated_positions, default_theta(architecture))?;
+    if part != 1.0 && architecture != Architecture::Phi3 {
+        return Err(Error::unsupported(
+            "rotary embedding of a part of each head is supported of Phi3ForCausalLM alone",
+        ));
+    }
     let attention_bias = match architecture {
-        Architecture::Mistral | Architecture::Qwen2 => false,
+        Architecture::Mistral | Architecture::Qwen2 | Architecture::Phi3 => false,
         _ => fields.flag("attention_bias", false)?,
     };
     Ok(ModelConfig {
@@ -72,41 +82,72 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         positions: Positions::Rotary(rope),
         feed_forward: FeedForwardKind::Gated,
         embedding_norm: false,
-        tie_embeddings: fields.flag("tie_word_embeddings", false)?,
+        tie_embeddings: fields.flag("tie_word_embeddings", architecture == Architecture::SmolLm3)?,
         qkv_bias: attention_bias || architecture == Architecture::Qwen2,
         o_bias: attention_bias,
-        mlp_bias: architecture == Architecture::Llama && fields.flag("mlp_bias", false)?,
+        mlp_bias: matches!(architecture, Architecture::Llama | Architecture::SmolLm3)
+            && fields.flag("mlp_bias", false)?,
         qk_norm: architecture == Architecture::Qwen3,
         windows: windows(fields, architecture, layers)?,
+        rotated: (head_dim as f64 * part) as usize,
+        unrotated: unrotated(fields, architecture, layers)?,
         torch_dtype: WeightDtype::read(fields)?,
         bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
         eos_token_ids: fields.token_ids("eos_token_id")?,
     })
 }
 
+/// The base of the frequencies where a file names none.
+fn default_theta(architecture: Architecture) -> f64 {
+    if architecture == Architecture::SmolLm3 { 2_000_000.0 } else { 10_000.0 }
+}
+
+/// The layers that turn nothing. SmolLM3 has a list of 1 and 0 (`no_rope_layers`: 0 is a layer without), or leaves out every fourth.
+fn unrotated(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Result<Vec<usize>> {
+    if architecture != Architecture::SmolLm3 {
+        return Ok(Vec::new());
+    }
+    let listed = fields.optional::<Vec<u8>>("no_rope_layers", "a list of 0 and 1")?;
+    if let Some(listed) = listed {
+        if listed.len() != layers {
+            return Err(Error::invalid_model(format!(
+                "config.json: `no_rope_layers` has {} entries for {layers} layers; fetch the model again",
+                listed.len()
+            )));
+        }
+        return Ok((0..layers).filter(|layer| listed[*layer] == 0).collect());
+    }
+    let interval = optional_size(fields, "no_rope_layer_interval", MOST_LAYERS)?.unwrap_or(4);
+    Ok((0..layers).filter(|layer| (layer + 1) % interval == 0).collect())
+}
+
 /// The attention window of every layer, by the rules of each transformers class.
 ///
-/// Mistral: every layer, unless `sliding_window` is null. Qwen2 and Qwen3: only with `use_sliding_window`, and
-/// then the layers from `max_window_layers` on, or those that `layer_types` names. Llama has none.
+/// Mistral and Phi-3: every layer, unless `sliding_window` is null. Qwen2 and Qwen3: only with `use_sliding_window`, and
+/// then the layers from `max_window_layers` on, or those that `layer_types` names. SmolLM3: the same of those that turn nothing. Llama has none.
 fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Result<Vec<Option<u32>>> {
     let stated: Option<u32> = match fields.optional::<u32>("sliding_window", "a positive integer or null")? {
         Some(0) => return Err(Error::invalid_model("config.json: `sliding_window` is 0; fetch the model again")),
         // The classes' default where the key is left out; null switches it off.
-        None if !fields.mentions("sliding_window") => Some(4096),
+        None if !fields.mentions("sliding_window") && has_default_window(architecture) => Some(4096),
         stated => stated,
     };
     let kinds = fields.optional::<Vec<String>>("layer_types", "a list of strings")?;
     match architecture {
-        Architecture::Qwen2 | Architecture::Qwen3 => {
+        Architecture::Qwen2 | Architecture::Qwen3 | Architecture::SmolLm3 => {
             let window = if fields.flag("use_sliding_window", false)? { stated } else { None };
             if let Some(kinds) = kinds {
                 return windows_by_kind(&kinds, layers, window);
+            }
+            if architecture == Architecture::SmolLm3 {
+                let unrotated = unrotated(fields, architecture, layers)?;
+                return Ok((0..layers).map(|layer| window.filter(|_| unrotated.contains(&layer))).collect());
             }
             let first: usize = fields.optional("max_window_layers", "an integer")?.unwrap_or(28);
             Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
         }
         _ => {
-            let window = stated.filter(|_| architecture == Architecture::Mistral);
+            let window = stated.filter(|_| matches!(architecture, Architecture::Mistral | Architecture::Phi3));
             let expected = if window.is_some() { "sliding_attention" } else { "full_attention" };
             // These classes treat all layers alike and ignore `layer_types`; a file that says otherwise was made for
             // a class that this is not.
@@ -119,6 +160,10 @@ fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Re
             Ok(vec![window; layers])
         }
     }
+}
+
+fn has_default_window(architecture: Architecture) -> bool {
+    !matches!(architecture, Architecture::SmolLm3 | Architecture::Phi3)
 }
 
 fn windows_by_kind(kinds: &[String], layers: usize, window: Option<u32>) -> Result<Vec<Option<u32>>> {

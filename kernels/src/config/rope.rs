@@ -32,10 +32,11 @@ pub enum RopeScaling {
     },
     Llama3(Llama3Scaling),
     Yarn(YarnScaling),
-    /// Every frequency divided by a factor of its own, `[head_dim / 2]`: how GGUF files state Llama 3's rule.
+    /// Every frequency divided by a factor of its own, one a pair: how GGUF files state Llama 3's rule.
     Factors {
         factors: Vec<f32>,
     },
+    LongRope(LongRopeScaling),
 }
 
 /// Llama 3.1's rule: long wavelengths are interpolated, short ones kept, those between are blended.
@@ -65,9 +66,22 @@ pub struct YarnScaling {
     pub truncate: bool,
 }
 
+/// LongRoPE ("LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens"), as far as prompts go that are no longer than those of the
+/// pre-training. Of longer ones every frequency is another, that of the first token, too: their KV would have nothing in common with that of
+/// shorter ones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LongRopeScaling {
+    /// What frequencies are divided by, one a pair (`short_factor`).
+    pub factors: Vec<f32>,
+    /// Context length of the pre-training in tokens.
+    pub original_max_positions: usize,
+    /// What cos and sin are multiplied by.
+    pub attention_factor: f64,
+}
+
 impl RopeConfig {
-    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4).
-    pub(super) fn read(fields: &Fields<'_>, max_positions: usize) -> Result<Self> {
+    /// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (transformers 4); and the part of a head that is turned.
+    pub(super) fn read(fields: &Fields<'_>, max_positions: usize, default_theta: f64) -> Result<(Self, f64)> {
         let parameters = match fields.object("rope_parameters")? {
             Some(parameters) => Some(parameters),
             None => fields.object("rope_scaling")?,
@@ -84,10 +98,13 @@ impl RopeConfig {
         if partial.is_none() {
             partial = fields.optional("partial_rotary_factor", "a number")?;
         }
-        if partial.is_some_and(|part| part != 1.0) {
-            return Err(Error::unsupported("rotary embedding of a part of each head is not supported"));
+        let partial = partial.unwrap_or(1.0);
+        if !(partial > 0.0 && partial <= 1.0) {
+            return Err(Error::invalid_model(format!(
+                "config.json: `partial_rotary_factor` is {partial}, not above 0 and at most 1; fetch the model again"
+            )));
         }
-        let theta = theta.unwrap_or(10_000.0);
+        let theta = theta.unwrap_or(default_theta);
         if !(theta > 1.0 && theta <= MOST_THETA) {
             return Err(Error::invalid_model(format!(
                 "config.json: `rope_theta` is {theta}, not above 1 and at most {MOST_THETA:e}; fetch the model again"
@@ -97,11 +114,11 @@ impl RopeConfig {
             Some(parameters) => RopeScaling::read(&parameters, fields, max_positions)?,
             None => RopeScaling::None,
         };
-        Ok(Self { theta, scaling })
+        Ok((Self { theta, scaling }, partial))
     }
 
     /// Longest context in tokens when `config.json` states `stated`: linear and YaRN stretch it, Llama 3's files
-    /// state the stretched length already.
+    /// state the stretched length already; LongRoPE's do, too, and of that only the original one is covered.
     ///
     /// # Errors
     /// `InvalidModel` for a length that no model has.
@@ -111,6 +128,7 @@ impl RopeConfig {
             RopeScaling::None | RopeScaling::Llama3(_) | RopeScaling::Factors { .. } => stated,
             RopeScaling::Linear { factor } => (stated as f64 * factor) as usize,
             RopeScaling::Yarn(yarn) => (yarn.original_max_positions as f64 * yarn.factor) as usize,
+            RopeScaling::LongRope(long) => return Ok(stated.min(long.original_max_positions)),
         };
         if stretched > MOST_POSITIONS {
             return Err(Error::invalid_model(format!(
@@ -123,6 +141,15 @@ impl RopeConfig {
 
     /// Whether every frequency that follows is a number that can be used; that each parameter is in its range does not say so.
     pub(super) fn check(&self, head_dim: usize) -> Result<()> {
+        if let RopeScaling::LongRope(long) = &self.scaling
+            && long.factors.len() != head_dim / 2
+        {
+            return Err(Error::invalid_model(format!(
+                "config.json: `short_factor` has {} entries for {} frequencies; fetch the model again",
+                long.factors.len(),
+                head_dim / 2
+            )));
+        }
         let (frequencies, attention_factor) = self.inverse_frequencies(head_dim);
         let all_good = frequencies.iter().all(|frequency| frequency.is_finite() && *frequency >= 0.0);
         if all_good && attention_factor.is_finite() && attention_factor > 0.0 {
@@ -134,7 +161,8 @@ impl RopeConfig {
         ))
     }
 
-    /// Angles per position, `[head_dim / 2]` in radians, and the factor that cos and sin are multiplied by.
+    /// Angles per position, `[head_dim / 2]` in radians, and the factor that cos and sin are multiplied by. Of a head that is turned in part,
+    /// `head_dim` is that part.
     ///
     /// Element i rotates the pair (i, i + head_dim / 2). Computed in f32 step by step as transformers does, so
     /// that angles at large positions agree with it.
@@ -149,6 +177,13 @@ impl RopeConfig {
             }
             RopeScaling::Factors { factors } => {
                 frequencies.iter_mut().zip(factors).for_each(|(frequency, factor)| *frequency /= factor);
+            }
+            RopeScaling::LongRope(long) => {
+                // As transformers does it: the factor first.
+                for (i, (frequency, factor)) in frequencies.iter_mut().zip(&long.factors).enumerate() {
+                    *frequency = 1.0 / (factor * (self.theta as f32).powf((2 * i) as f32 / head_dim as f32));
+                }
+                attention_factor = long.attention_factor as f32;
             }
             RopeScaling::Llama3(llama3) => {
                 frequencies.iter_mut().for_each(|frequency| *frequency = llama3.scale(*frequency));
@@ -184,9 +219,10 @@ impl RopeScaling {
             "default" => Ok(Self::None),
             "linear" => Ok(Self::Linear { factor: factor(parameters, "factor")? }),
             "llama3" => Ok(Self::Llama3(Llama3Scaling::read(parameters, config, max_positions)?)),
+            "longrope" => Ok(Self::LongRope(LongRopeScaling::read(parameters, config, max_positions)?)),
             "yarn" => Ok(Self::Yarn(YarnScaling::read(parameters, config, max_positions)?)),
             other => Err(Error::unsupported(format!(
-                "rotary scaling of type {other} is not supported; take a model with default, linear, llama3 or yarn"
+                "rotary scaling of type {other} is not supported; take a model with default, linear, llama3, yarn or longrope"
             ))),
         }
     }
@@ -267,6 +303,28 @@ impl YarnScaling {
             high += 0.001;
         }
         (low as f32, high as f32)
+    }
+}
+
+impl LongRopeScaling {
+    fn read(parameters: &Fields<'_>, config: &Fields<'_>, max_positions: usize) -> Result<Self> {
+        let factors: Option<Vec<f32>> = parameters.optional("short_factor", "a list of numbers")?;
+        let factors =
+            factors.ok_or_else(|| Error::invalid_model("config.json lacks `short_factor`; fetch the model again"))?;
+        if !factors.iter().all(|factor| (1e-3..=MOST_FACTOR as f32).contains(factor)) {
+            return Err(Error::invalid_model(
+                "config.json: `short_factor` has factors that no model has; fetch the model again",
+            ));
+        }
+        let original_max_positions = original_positions(parameters, config, max_positions)?;
+        let stretched = match parameters.has("factor") {
+            true => factor(parameters, "factor")?,
+            false => max_positions as f64 / original_max_positions as f64,
+        };
+        let own =
+            if stretched <= 1.0 { 1.0 } else { (1.0 + stretched.ln() / (original_max_positions as f64).ln()).sqrt() };
+        let attention_factor = parameters.optional("attention_factor", "a number")?.unwrap_or(own);
+        Ok(Self { factors, original_max_positions, attention_factor })
     }
 }
 

@@ -34,7 +34,9 @@ fn refusal(class: &str, changes: Value) -> (ErrorKind, String) {
 
 #[test]
 fn rotary_frequencies_agree_with_transformers() {
-    for name in ["llama_mha", "rope_linear", "rope_llama3", "rope_yarn", "rope_yarn_mscale"] {
+    let names =
+        ["llama_mha", "rope_linear", "rope_llama3", "rope_yarn", "rope_yarn_mscale", "phi3_partial", "phi3_longrope"];
+    for name in names {
         let folder = fixtures().join(name);
         let config = ModelConfig::from_folder(&folder).unwrap();
         let bytes = fs::read(folder.join("expected.safetensors")).unwrap();
@@ -43,7 +45,7 @@ fn rotary_frequencies_agree_with_transformers() {
             let data = expected.tensor(tensor).unwrap().data().to_vec();
             data.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
         };
-        let (frequencies, factor) = config.rope().unwrap().inverse_frequencies(config.head_dim);
+        let (frequencies, factor) = config.rope().unwrap().inverse_frequencies(config.rotated);
         let reference = read("inv_freq");
         assert_eq!(frequencies.len(), reference.len(), "{name}");
         for (i, (ours, theirs)) in frequencies.iter().zip(&reference).enumerate() {
@@ -127,6 +129,31 @@ fn bloom_and_gpt_2_say_it_in_their_own_words() {
 }
 
 #[test]
+fn layers_and_heads_may_be_turned_in_part() {
+    let smollm3 = |changes: Value| with("SmolLM3ForCausalLM", changes);
+    let config = smollm3(json!({"no_rope_layers": [1, 0, 1, 0]})).unwrap();
+    assert_eq!((config.unrotated, config.rotated, config.tie_embeddings), (vec![1, 3], 8, true));
+    assert_eq!(smollm3(json!({})).unwrap().unrotated, [3], "every fourth");
+    let window = json!({"sliding_window": 9, "use_sliding_window": true});
+    assert_eq!(smollm3(window).unwrap().windows, [None, None, None, Some(9)]);
+    let few = smollm3(json!({"no_rope_layers": [1]})).unwrap_err();
+    assert!(few.kind() == ErrorKind::InvalidModel && few.to_string().contains("no_rope_layers"), "{few}");
+    let phi3 = |changes: Value| with("Phi3ForCausalLM", changes);
+    let config = phi3(json!({"partial_rotary_factor": 0.75, "sliding_window": null})).unwrap();
+    assert_eq!((config.rotated, config.head_dim, config.windows, config.qkv_bias), (6, 8, vec![None; 4], false));
+    assert_eq!(phi3(json!({"sliding_window": 9})).unwrap().windows, [Some(9); 4]);
+    let long = |factors: usize, part: f64| {
+        let scaling =
+            json!({"type": "longrope", "short_factor": vec![1.5; factors], "long_factor": vec![3.0; factors]});
+        phi3(json!({"rope_scaling": scaling, "original_max_position_embeddings": 100, "partial_rotary_factor": part}))
+    };
+    assert_eq!(long(3, 0.75).unwrap().max_positions, 100, "of longer prompts every frequency is another");
+    for (factors, part) in [(4, 0.75), (3, 1.5), (3, 0.0), (3, 0.1)] {
+        assert_eq!(long(factors, part).unwrap_err().kind(), ErrorKind::InvalidModel, "{factors} {part}");
+    }
+}
+
+#[test]
 fn windows_follow_each_class() {
     let windows = |class, changes| with(class, changes).unwrap().windows;
     assert_eq!(windows("LlamaForCausalLM", json!({"sliding_window": 9})), [None; 4]);
@@ -172,8 +199,8 @@ fn what_would_compute_something_else_is_refused() {
     let cases = [
         (json!({"hidden_act": "gelu"}), "gelu"),
         (scaling("dynamic"), "dynamic"),
-        (scaling("longrope"), "longrope"),
-        (json!({"partial_rotary_factor": 0.5}), "part of each head"),
+        (scaling("ntk"), "ntk"),
+        (json!({"partial_rotary_factor": 0.5}), "a part of each head"),
         (json!({"rope_parameters": {"full_attention": {"rope_type": "default"}}}), "layer type"),
         (json!({"quantization_config": {"quant_method": "awq"}}), "quantized"),
         (json!({"torch_dtype": "float8_e4m3fn"}), "float8_e4m3fn"),
@@ -248,7 +275,15 @@ fn no_value_of_any_key_hurts() {
             }
         }
     }
-    for class in ["LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"] {
+    let rotary = [
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "SmolLM3ForCausalLM",
+        "Phi3ForCausalLM",
+    ];
+    for class in rotary {
         for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {
             let mut whole = base(class);
             extra.as_object().unwrap().iter().for_each(|(key, value)| whole[key] = value.clone());

@@ -50,12 +50,12 @@ impl Backend for Model {
     fn place(&self, pool: &mut KvPool, layer: usize, to: Slots<'_>, kv: &LayerKv, rows: Range<usize>) -> Result<()> {
         let dim = kv.k.cols();
         let part = |matrix| KvData::F32(&Matrix::as_slice(matrix)[rows.start * dim..rows.end * dim]);
-        pool.write(layer, self.rope(), to.blocks, to.slots, to.positions, part(&kv.k), part(&kv.v))
+        pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, part(&kv.k), part(&kv.v))
     }
 
     fn place_stored(&self, pool: &mut KvPool, layer: usize, to: Slots<'_>, stored: StoredKv<'_>) -> Result<()> {
         let (k, v) = stored.data();
-        pool.write(layer, self.rope(), to.blocks, to.slots, to.positions, k, v)
+        pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, k, v)
     }
 
     fn finish(&self, layer: usize, rows: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {

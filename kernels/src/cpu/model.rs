@@ -2,6 +2,7 @@
 //! [`Forward`](crate::forward::Forward)'s. What families differ in is in the [`ModelConfig`] and in which weights there are.
 
 mod elementwise;
+mod embedding;
 mod load;
 mod random;
 
@@ -15,7 +16,7 @@ use rayon::prelude::*;
 use crate::attention::{AttentionOptions, RowGroup, attend, attention_weights};
 use crate::config::ModelConfig;
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::ModelFiles;
 use crate::linear::{Activations, Format, Input, Linear, Output};
 use crate::matrix::Matrix;
@@ -23,6 +24,7 @@ use crate::pool::{KvLayout, KvPool};
 use crate::rope::Rope;
 pub(crate) use elementwise::layer_norm;
 use elementwise::{Norm, gelu_row, rms_norm};
+use embedding::Embedding;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -55,6 +57,8 @@ pub struct Model {
     kv_dtype: KvDtype,
     arithmetic: Arithmetic,
     rope: Rope,
+    /// Of layers that turn nothing.
+    no_rope: Rope,
     /// ALiBi's, one a head.
     slopes: Option<Vec<f32>>,
     embedding: Embedding,
@@ -80,13 +84,6 @@ impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "weights {}, compute {}", self.weights.name(), self.compute.name())
     }
-}
-
-/// The embedding table `[vocab, hidden]`, where it is not the output head's.
-enum Embedding {
-    Tied,
-    F32(Vec<f32>),
-    Bf16(Vec<u16>),
 }
 
 struct Layer {
@@ -176,9 +173,9 @@ impl Model {
         self.arithmetic
     }
 
-    /// The rotation of its queries and keys; one that leaves them as they are, where positions are known otherwise.
-    pub fn rope(&self) -> &Rope {
-        &self.rope
+    /// The rotation of a layer's queries and keys; one that leaves them as they are, where positions are known otherwise.
+    pub fn rope(&self, layer: usize) -> &Rope {
+        if self.config.unrotated.contains(&layer) { &self.no_rope } else { &self.rope }
     }
 
     /// An arena for `blocks` blocks of its keys and values.
@@ -192,60 +189,8 @@ impl Model {
             let linears = [&l.q, &l.k, &l.v, &l.o, l.expand.linear(), &l.down];
             linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>()
         });
-        let embedding = match &self.embedding {
-            Embedding::Tied => 0,
-            Embedding::F32(values) => values.len() * 4,
-            Embedding::Bf16(bits) => bits.len() * 2,
-        };
         let positions = self.position_table.as_ref().map_or(0, |table| table.len() * 4);
-        layers.sum::<usize>() + self.head.size_in_bytes() + embedding + positions
-    }
-
-    /// The embeddings of `tokens`, each at its position, `[tokens, hidden]`.
-    ///
-    /// # Errors
-    /// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
-    pub(crate) fn embed_tokens(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
-        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
-            return Err(Error::invalid_input(format!(
-                "token id {token} is outside the model's vocabulary of {vocab}; the tokenizer belongs to another model"
-            )));
-        }
-        let known = self.config.max_positions;
-        if let Some(position) = positions.iter().find(|position| **position as usize >= known)
-            && self.position_table.is_some()
-        {
-            return Err(Error::invalid_input(format!(
-                "position {position} is beyond the {known} that the model has learned; shorten the prompt"
-            )));
-        }
-        let mut out = Matrix::zeros(tokens.len(), hidden);
-        let rows = out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).zip(positions);
-        rows.for_each(|((out, token), position)| {
-            self.embedding_row(*token as usize, out);
-            if let Some(table) = &self.position_table {
-                let place = &table[*position as usize * hidden..][..hidden];
-                out.iter_mut().zip(place).for_each(|(out, place)| *out += place);
-            }
-            if let Some(norm) = &self.embedding_norm {
-                let embedded = out.to_vec();
-                norm.row(&embedded, out, self.config.norm_eps);
-            }
-        });
-        Ok(out)
-    }
-
-    fn embedding_row(&self, token: usize, out: &mut [f32]) {
-        let start = token * out.len();
-        match &self.embedding {
-            Embedding::Tied => self.head.weight_row(token, out),
-            Embedding::F32(values) => out.copy_from_slice(&values[start..start + out.len()]),
-            Embedding::Bf16(bits) => {
-                let widen = |bits: &u16| f32::from_bits(u32::from(*bits) << 16);
-                out.iter_mut().zip(&bits[start..]).for_each(|(out, bits)| *out = widen(bits));
-            }
-        }
+        layers.sum::<usize>() + self.head.size_in_bytes() + self.embedding.size_in_bytes() + positions
     }
 
     /// K and V of the tokens whose hidden states enter `layer`, `[tokens, hidden]`.
@@ -375,9 +320,10 @@ impl Model {
         if let Some(norm) = &weights.q_norm {
             rms_norm(q.as_mut_slice(), norm, config.norm_eps);
         }
+        let rope = self.rope(layer);
         for group in groups {
             let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
-            rotated.zip(group.positions).for_each(|(row, position)| self.rope.rotate_row(row, *position));
+            rotated.zip(group.positions).for_each(|(row, position)| rope.rotate_row(row, *position));
         }
     }
 

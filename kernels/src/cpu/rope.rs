@@ -24,8 +24,11 @@ impl Rope {
     /// The rotation of a model, its scaling included.
     pub fn new(config: &ModelConfig) -> Self {
         let Some(rope) = config.rope() else { return Self::none(config.head_dim) };
-        let (frequencies, attention_factor) = rope.inverse_frequencies(config.head_dim);
-        Self::from_frequencies(frequencies, attention_factor, config.max_positions)
+        let (frequencies, attention_factor) = rope.inverse_frequencies(config.rotated);
+        Self {
+            head_dim: config.head_dim,
+            ..Self::from_frequencies(frequencies, attention_factor, config.max_positions)
+        }
     }
 
     /// No rotation, of heads `[head_dim]`.
@@ -151,6 +154,17 @@ mod tests {
         rope.rotate_row(&mut row, 77);
         rope.rotate(&mut row[..4], 3);
         assert_eq!((row, rope.head_dim()), ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0], 4));
+    }
+
+    #[test]
+    fn of_a_head_that_is_turned_in_part_the_rest_stays() {
+        let (whole, part) = (rope(), Rope { head_dim: 8, ..rope() });
+        let mut row: Vec<f32> = (0..16).map(|i| i as f32).collect();
+        let mut heads = row.clone();
+        part.rotate_row(&mut row, 33);
+        heads.chunks_mut(8).for_each(|head| whole.rotate(&mut head[..6], 33));
+        assert_eq!(row, heads);
+        assert_eq!((row[6], row[15]), (6.0, 15.0));
     }
 
     #[test]

@@ -40,6 +40,8 @@ fn every_variant_is_there() {
         "llama_mha",
         "mistral_full",
         "mistral_sliding",
+        "phi3_longrope",
+        "phi3_partial",
         "qwen2",
         "qwen2_sliding",
         "qwen3",
@@ -48,6 +50,7 @@ fn every_variant_is_there() {
         "rope_llama3",
         "rope_yarn",
         "rope_yarn_mscale",
+        "smollm3",
     ];
     assert_eq!(names(), expected);
 }
@@ -166,6 +169,9 @@ fn a_small_mistake_would_show() {
         ("rope_yarn", "\"factor\": 4.0", "\"factor\": 3.99"),
         ("rope_yarn_mscale", "\"truncate\": false", "\"truncate\": true"),
         ("qwen3", "\"rms_norm_eps\": 1e-05", "\"rms_norm_eps\": 1e-03"),
+        ("phi3_partial", "\"partial_rotary_factor\": 0.75", "\"partial_rotary_factor\": 0.625"),
+        ("phi3_longrope", "\"short_factor\": [", "\"attention_factor\": 1.1, \"short_factor\": ["),
+        ("smollm3", "\"no_rope_layers\": [\n    1,\n    0", "\"no_rope_layers\": [\n    1,\n    1"),
         ("bloom", "\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 1e-03"),
         // Of the same shapes, and other slopes.
         ("bloom_six_heads", "\"n_head\": 6", "\"n_head\": 3"),

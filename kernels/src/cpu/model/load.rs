@@ -7,7 +7,9 @@ use rayon::prelude::*;
 
 use super::elementwise::Norm;
 use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
-use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, Qkv, TensorNames, WeightDtype, alibi_slopes};
+use crate::config::{
+    FeedForwardKind, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes,
+};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{Linear, Precision, Weights};
@@ -56,6 +58,7 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     Ok(Model {
         arithmetic,
         rope: Rope::new(&config),
+        no_rope: Rope::none(config.head_dim),
         slopes: slopes(&config),
         kv_dtype,
         embedding,
@@ -134,8 +137,11 @@ impl Loader<'_> {
             }
         };
         let expand = match config.feed_forward {
-            FeedForwardKind::Gated => Expand::Gated(self.gate_up([&name(names.gate), &name(names.up)])?),
-            FeedForwardKind::Plain => Expand::Plain(self.linear(&name(names.up), inner, hidden, config.mlp_bias)?),
+            FeedForwardKind::Gated => Expand::Gated(self.gate_up(layer)?),
+            FeedForwardKind::Plain => {
+                let (Up::One(part) | Up::Apart([_, part])) = names.up;
+                Expand::Plain(self.linear(&name(part), inner, hidden, config.mlp_bias)?)
+            }
         };
         Ok(Layer {
             input_norm: self.norm(&name(names.input_norm))?,
@@ -171,11 +177,25 @@ impl Loader<'_> {
         Ok([(0, query), (1, kv), (2, kv)].map(part))
     }
 
-    fn gate_up(&self, names: [&str; 2]) -> Result<Linear> {
+    fn gate_up(&self, layer: usize) -> Result<Linear> {
         let (outputs, inputs) = (self.config.intermediate_size, self.config.hidden_size);
-        let bias = |name: &str| self.bias(name, outputs, self.config.mlp_bias);
-        let biases = [bias(names[0])?, bias(names[1])?];
-        let (gate, up) = (self.matrix(names[0], outputs, inputs)?, self.matrix(names[1], outputs, inputs)?);
+        let name = |part: &str| format!("{}.{layer}.{part}", self.names.layers);
+        let bias = |name: &str, outputs| self.bias(name, outputs, self.config.mlp_bias);
+        let (biases, gate, up) = match self.names.up {
+            Up::Apart(parts) => {
+                let [gate, up] = parts.map(name);
+                let biases = [bias(&gate, outputs)?, bias(&up, outputs)?];
+                (biases, self.matrix(&gate, outputs, inputs)?, self.matrix(&up, outputs, inputs)?)
+            }
+            Up::One(part) => {
+                let bias = bias(&name(part), 2 * outputs)?;
+                let halves = |bias: Vec<f32>| (bias[..outputs].to_vec(), bias[outputs..].to_vec());
+                let (of_gate, of_up) = bias.map(halves).unzip();
+                let both = self.matrix(&name(part), 2 * outputs, inputs)?;
+                let half = |first: usize| rows_of(&both, inputs, &(first..first + outputs).collect::<Vec<_>>());
+                ([of_gate, of_up], half(0), half(outputs))
+            }
+        };
         let bias = match &biases {
             [Some(gate), Some(up)] => Some([gate.as_slice(), up.as_slice()]),
             _ => None,

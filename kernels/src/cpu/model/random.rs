@@ -87,6 +87,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     Model {
         arithmetic: source.arithmetic,
         rope: Rope::new(&config),
+        no_rope: Rope::none(config.head_dim),
         slopes: slopes(&config),
         kv_dtype,
         embedding,

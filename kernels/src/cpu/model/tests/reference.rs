@@ -15,7 +15,7 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
         let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
             let head = |position: usize, head: &[f64]| {
                 let head = weight.as_ref().map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
-                if rotate { rotated(model, &head, position) } else { head }
+                if rotate && !config.unrotated.contains(&index) { rotated(model, &head, position) } else { head }
             };
             let rows = normed.iter().enumerate();
             rows.map(|(p, row)| dense(linear, row).chunks(config.head_dim).map(|h| head(p, h)).collect()).collect()
@@ -94,7 +94,7 @@ fn dense(linear: &Linear, x: &[f64]) -> Vec<f64> {
 
 fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
     let Some(rope) = model.config.rope() else { return head.to_vec() };
-    let (frequencies, factor) = rope.inverse_frequencies(model.config.head_dim);
+    let (frequencies, factor) = rope.inverse_frequencies(model.config.rotated);
     let pairs = frequencies.len();
     let turn = |i: usize| {
         let angle = position as f64 * f64::from(frequencies[i % pairs]);
@@ -102,7 +102,7 @@ fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
         let (sin, cos) = angle.sin_cos();
         f64::from(factor) * if i < pairs { a * cos - b * sin } else { b * cos + a * sin }
     };
-    (0..head.len()).map(turn).collect()
+    (0..2 * pairs).map(turn).chain(head[2 * pairs..].iter().copied()).collect()
 }
 
 fn norm(row: &[f64], norm: &Norm, epsilon: f32) -> Vec<f64> {
