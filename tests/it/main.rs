@@ -32,11 +32,11 @@ mod openai_tools;
 #[path = "../outside/mod.rs"]
 mod outside;
 mod page;
-mod pml;
 mod request_bounds;
 mod restart;
 mod rounds;
 mod s3;
+mod schemas;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;
 mod simulate;
