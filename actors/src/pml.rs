@@ -10,17 +10,22 @@
 //! All of it is pure. Members of a union begin at one position, a parameter reserves positions for its argument, and modules that a prompt
 //! does not import leave gaps; so every module has the same positions in every prompt of the schema.
 
+mod build;
 mod compile;
 mod document;
 mod layout;
+mod program;
 mod prompt;
 mod roles;
 mod schema;
 mod select;
+mod write;
 
+pub use self::build::{Choice, Content, Picks};
 pub use self::compile::compile;
 pub use self::document::MAX_DOCUMENT_BYTES;
 pub use self::layout::{Block, Layout, Part};
+pub use self::program::Program;
 pub use self::prompt::Prompt;
 pub use self::roles::Roles;
 pub use self::schema::{Item, Module, Parameter, Role, Schema, Sources, Union};
@@ -65,4 +70,4 @@ impl Encode for Tokenizer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
