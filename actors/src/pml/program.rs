@@ -30,6 +30,7 @@ mod declaration;
 mod expression;
 mod known;
 mod meaning;
+mod names;
 mod render;
 mod statements;
 mod syntax;

@@ -10,6 +10,9 @@ use crate::error::Result;
 use crate::pml::MAX_DOCUMENT_BYTES;
 use crate::pml::document::{Place, wrong};
 
+/// Parts of a condition that a name stands for.
+const MAX_CONDITION: usize = 100;
+
 /// What an expression means.
 #[derive(Debug, Clone)]
 pub(super) enum Meaning {
@@ -40,6 +43,35 @@ pub(super) enum Decided {
     By(Arc<Condition>),
 }
 
+impl Meaning {
+    /// What a name may stand for: conditions of conditions of conditions would take for ever to decide.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is too large a condition.
+    pub fn bound(self, at: Place) -> Result<Self> {
+        match &self {
+            Self::Condition(condition) if condition.size(MAX_CONDITION) >= MAX_CONDITION => {
+                Err(wrong(at, "too long a condition for a name to stand for; write it where it is asked"))
+            }
+            _ => Ok(self),
+        }
+    }
+}
+
+impl Condition {
+    /// Its parts, counted up to `most`.
+    fn size(&self, most: usize) -> usize {
+        let of = |parts: &[Arc<Self>]| {
+            parts.iter().fold(1, |size, part| if size < most { size + part.size(most - size) } else { size })
+        };
+        match self {
+            Self::Flag(_) | Self::Filled(_) | Self::Is(..) => 1,
+            Self::Not(inner) => of(std::slice::from_ref(inner)),
+            Self::All(parts) | Self::Any(parts) => of(parts),
+        }
+    }
+}
+
 impl Unroller<'_> {
     /// # Errors
     /// `InvalidInput` with its place: a name that is unknown, or what does not fit together.
@@ -49,9 +81,15 @@ impl Unroller<'_> {
             Form::Text(text) => Ok(Meaning::Known(Known::text(text))),
             Form::Whole(whole) => Ok(Meaning::Known(Known::Whole(*whole))),
             Form::Truth(truth) => Ok(Meaning::Known(Known::Truth(*truth))),
-            Form::Name(name) => self.named(of.at, name),
+            Form::Name(name) => {
+                let meaning = self.names.named(of.at, name)?;
+                if let Meaning::Condition(condition) = &meaning {
+                    self.step(of.at, condition.size(MAX_CONDITION))?;
+                }
+                Ok(meaning)
+            }
             Form::List(items) => {
-                let items: Result<Vec<Known>> = items.iter().map(|item| self.known(item)).collect();
+                let items: Result<Vec<Known>> = items.iter().map(|item| self.written(item)).collect();
                 Ok(Meaning::Known(Known::List(items?.into())))
             }
             Form::Item(whole, field) => {
@@ -88,6 +126,17 @@ impl Unroller<'_> {
                 Err(wrong(of.at, format!("`{name}` is an argument ({what}) and known when the prompt is made; {why}")))
             }
             Meaning::Condition(_) => Err(wrong(of.at, "a condition is no value; write {% if … %}")),
+        }
+    }
+
+    /// An item of a list that is written in the program.
+    fn written(&mut self, of: &Expression) -> Result<Known> {
+        match self.known(of)? {
+            item @ (Known::Text(_) | Known::Whole(_) | Known::Truth(_)) => Ok(item),
+            other => {
+                let why = "a list that is written in a program has strings and numbers; give others as JSON";
+                Err(wrong(of.at, format!("{} in a list: {why}", other.kind())))
+            }
         }
     }
 

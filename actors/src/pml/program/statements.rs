@@ -6,8 +6,9 @@ use super::declaration::Kind;
 use super::expression::{Call, Expression, Form};
 use super::known::Known;
 use super::meaning::{Condition, Decided, Meaning};
+use super::names::Binding;
 use super::syntax::{For, If, Node};
-use super::unroll::{Binding, Unroller, slug};
+use super::unroll::{Part, Unroller, slug};
 use crate::error::Result;
 use crate::pml::document::{Place, wrong};
 
@@ -37,7 +38,7 @@ impl Unroller<'_> {
                     self.step(at, 1)?;
                     let pieces = self.module(at, 2, |unroller| unroller.text(at, value))?;
                     let when = Condition::Is(Arc::clone(&name), value.as_str().into());
-                    parts.push((base(&when), Some(Arc::new(when)), pieces));
+                    parts.push(Part { name: base(&when), when: Some(Arc::new(when)), pieces });
                 }
                 self.parts(at, parts)
             }
@@ -67,11 +68,11 @@ impl Unroller<'_> {
         let mut parts = Vec::with_capacity(open.len() + 1);
         for (condition, body) in open {
             let pieces = self.module(at, levels, |unroller| unroller.nodes(body))?;
-            parts.push((base(&condition), Some(condition), pieces));
+            parts.push(Part { name: base(&condition), when: Some(condition), pieces });
         }
         if !otherwise.is_empty() {
             let pieces = self.module(at, levels, |unroller| unroller.nodes(otherwise))?;
-            parts.push((last, None, pieces));
+            parts.push(Part { name: last, when: None, pieces });
         }
         self.parts(at, parts)
     }
@@ -91,25 +92,29 @@ impl Unroller<'_> {
         for (index, item) in items.iter().enumerate() {
             self.step(at, 1)?;
             let pieces = self.module(at, 1, |unroller| {
-                unroller.define(at, &repeated.item, Binding::Value(Meaning::Known(item.clone())))?;
-                unroller.define_loop(index, items.len());
+                unroller.names.define(at, &repeated.item, Binding::Value(Meaning::Known(item.clone())))?;
+                unroller.names.define_loop(index, items.len());
                 unroller.nodes(&repeated.body)
             })?;
-            self.parts(at, vec![(format!("{}-{}", repeated.item, index + 1), None, pieces)])?;
+            let name = format!("{}-{}", repeated.item, index + 1);
+            self.parts(at, vec![Part { name, when: None, pieces }])?;
         }
         Ok(())
     }
 
     /// A module, which every prompt takes that takes what it is called in.
     fn call(&mut self, at: Place, call: &Call) -> Result<()> {
-        let (called, order) = self.macro_named(at, &call.name)?;
+        if self.calls.contains(&call.name) {
+            return Err(wrong(at, format!("`{}` calls itself: its module would be inside itself", call.name)));
+        }
+        let (called, order) = self.names.macro_named(at, &call.name)?;
         if call.arguments.len() > called.parameters.len() {
             let (most, given) = (called.parameters.len(), call.arguments.len());
             return Err(wrong(at, format!("`{}` takes {most} arguments and is given {given}", call.name)));
         }
         let mut given: Vec<Option<Meaning>> = Vec::with_capacity(called.parameters.len());
         for argument in &call.arguments {
-            given.push(Some(self.meaning(argument)?));
+            given.push(Some(self.meaning(argument)?.bound(argument.at)?));
         }
         given.resize(called.parameters.len(), None);
         for (name, value) in &call.named {
@@ -119,9 +124,10 @@ impl Unroller<'_> {
             if given[index].is_some() {
                 return Err(wrong(value.at, format!("`{name}` is given twice")));
             }
-            given[index] = Some(self.meaning(value)?);
+            given[index] = Some(self.meaning(value)?.bound(value.at)?);
         }
-        let hidden = self.enter(&call.name, order);
+        self.calls.push(call.name.clone());
+        let hidden = self.names.hide_since(order);
         for ((name, default), value) in called.parameters.iter().zip(&mut given) {
             if value.is_none() {
                 let Some(default) = default else {
@@ -133,13 +139,14 @@ impl Unroller<'_> {
         let pieces = self.module(at, 1, |unroller| {
             for ((name, _), value) in called.parameters.iter().zip(given) {
                 if let Some(value) = value {
-                    unroller.define(at, name, Binding::Value(value))?;
+                    unroller.names.define(at, name, Binding::Value(value))?;
                 }
             }
             unroller.nodes(&called.body)
         })?;
-        self.leave(hidden);
-        self.parts(at, vec![(call.name.clone(), None, pieces)])
+        self.names.show(hidden);
+        self.calls.pop();
+        self.parts(at, vec![Part { name: call.name.clone(), when: None, pieces }])
     }
 }
 

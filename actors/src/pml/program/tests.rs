@@ -345,6 +345,11 @@ fn nothing_blows_up() {
     let brackets = format!("{{# program p #}}{{{{ {}1{} }}}}", "(".repeat(10_000), ")".repeat(10_000));
     let nots = format!("{{# program p #}}{{% if {} true %}}{{% endif %}}", "not ".repeat(10_000));
     let fields = format!("{{# program p\nl: list []\n#}}{{{{ l{} }}}}", "[0]".repeat(10_000));
+    let lists: String = (1..20_000).map(|at| format!("{{% set l{at} = [l{}] %}}", at - 1)).collect();
+    let lists = format!("{{# program p #}}{{% set l0 = [1] %}}{lists}");
+    let conditions: String = (1..200).map(|at| format!("{{% set c{at} = c{0} and c{0} %}}", at - 1)).collect();
+    let conditions =
+        format!("{{# program p\nf: flag\n#}}{{% set c0 = not f %}}{conditions}{{% if c199 %}}x{{% endif %}}");
     let joined = format!("{{# program p\nl: list {ten}\n#}}{{{{ l|join('{}') }}}}", "y".repeat(200_000));
     let cases = [
         (nested(8, "x"), "becomes a schema of more than"),
@@ -357,6 +362,8 @@ fn nothing_blows_up() {
         (brackets, "nest less"),
         (nots, "nest less"),
         (fields, "too many fields"),
+        (lists, "a list in a list"),
+        (conditions, "too long a condition"),
         (joined, "longer than a schema may be"),
         ("x".repeat(MAX_DOCUMENT_BYTES + 1), "bytes"),
     ];

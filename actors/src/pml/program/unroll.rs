@@ -1,15 +1,14 @@
 //! A program's statements to what its schema consists of: macros and files are called, loops go over their lists, what is known is decided. What
 //! is made is counted before it is made, so that no nesting of loops and calls becomes larger than a schema may be.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::ops::Range;
+use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::declaration::{Declarations, allowed};
-use super::known::Known;
-use super::meaning::{Condition, Meaning};
-use super::syntax::{Macro, Node, parse};
+use super::meaning::Condition;
+use super::names::{Binding, Names};
+use super::syntax::{Node, parse};
 use crate::error::{Error, Result};
 use crate::pml::document::{MAX_DEPTH, MAX_NODES, Place, wrong};
 use crate::pml::schema::is_module_name;
@@ -61,16 +60,9 @@ pub(super) enum Tailed {
     Argument(String),
 }
 
-/// What a name stands for.
-#[derive(Clone)]
-pub(super) enum Binding {
-    Value(Meaning),
-    Macro(Rc<Macro>),
-}
-
 /// Names of a module's modules and parameters.
 #[derive(Default)]
-struct Names {
+struct Taken {
     modules: HashSet<String>,
     parameters: HashSet<String>,
     /// The last number given to a name that was taken.
@@ -79,16 +71,12 @@ struct Names {
 
 pub(super) struct Unroller<'a> {
     sources: &'a dyn Sources,
-    /// What names stand for, with when they were introduced; the last one counts.
-    bindings: HashMap<Rc<str>, Vec<(usize, Binding)>>,
-    introduced: Vec<Rc<str>>,
-    /// Of those, what a macro does not see: what came between its definition and its call.
-    hidden: Range<usize>,
+    pub(super) names: Names,
     /// Macros and files that are open.
-    calls: Vec<String>,
+    pub(super) calls: Vec<String>,
     files: Vec<String>,
     read: HashMap<String, Rc<[Node]>>,
-    modules: Vec<Names>,
+    modules: Vec<Taken>,
     pub(super) pieces: Vec<Vec<Piece>>,
     pub(super) tail: Option<Tail>,
     role: Option<Role>,
@@ -101,15 +89,13 @@ pub(super) struct Unroller<'a> {
 
 impl<'a> Unroller<'a> {
     pub fn new(declared: &Declarations, sources: &'a dyn Sources) -> Self {
-        let mut unroller = Self {
+        Self {
             sources,
-            bindings: HashMap::new(),
-            introduced: Vec::new(),
-            hidden: 0..0,
+            names: Names::of(declared),
             calls: Vec::new(),
             files: Vec::new(),
             read: HashMap::new(),
-            modules: vec![Names::default()],
+            modules: vec![Taken::default()],
             pieces: vec![Vec::new()],
             tail: None,
             role: None,
@@ -118,14 +104,7 @@ impl<'a> Unroller<'a> {
             nodes: 0,
             depth: 0,
             nesting: 0,
-        };
-        for (name, kind) in &declared.arguments {
-            unroller.introduce(name, Binding::Value(Meaning::Argument(name.as_str().into(), Arc::new(kind.clone()))));
         }
-        for (name, list) in &declared.lists {
-            unroller.introduce(name, Binding::Value(Meaning::Known(list.clone())));
-        }
-        unroller
     }
 
     /// Counts work.
@@ -183,97 +162,14 @@ impl<'a> Unroller<'a> {
                         "macros are defined by the program itself, outside of loops, conditions and files",
                     ));
                 }
-                self.define(*at, &defined.name, Binding::Macro(Rc::clone(defined)))
+                self.names.define(*at, &defined.name, Binding::Macro(Rc::clone(defined)))
             }
             Node::Set(at, name, value) => {
-                let value = self.meaning(value)?;
-                self.define(*at, name, Binding::Value(value))
+                let value = self.meaning(value)?.bound(*at)?;
+                self.names.define(*at, name, Binding::Value(value))
             }
             Node::Include(at, file) => self.include(*at, file),
         }
-    }
-
-    fn introduce(&mut self, name: &str, binding: Binding) {
-        let name: Rc<str> = name.into();
-        self.bindings.entry(Rc::clone(&name)).or_default().push((self.introduced.len(), binding));
-        self.introduced.push(name);
-    }
-
-    /// Gives a name a meaning, which it must not have yet.
-    pub(super) fn define(&mut self, at: Place, name: &str, binding: Binding) -> Result<()> {
-        if self.binding(name).is_some() {
-            return Err(wrong(at, format!("`{name}` stands for something already; take another name")));
-        }
-        self.introduce(name, binding);
-        Ok(())
-    }
-
-    pub(super) fn define_loop(&mut self, index: usize, length: usize) {
-        let whole = |value: usize| Known::Whole(value as i64);
-        let fields = [
-            ("index", whole(index + 1)),
-            ("index0", whole(index)),
-            ("first", Known::Truth(index == 0)),
-            ("last", Known::Truth(index + 1 == length)),
-            ("length", whole(length)),
-        ];
-        let fields: BTreeMap<String, Known> = fields.map(|(name, value)| (name.to_owned(), value)).into();
-        self.introduce("loop", Binding::Value(Meaning::Known(Known::Map(Rc::new(fields)))));
-    }
-
-    /// What was introduced so far, to [`forget`](Self::forget) what comes after.
-    pub(super) fn mark(&self) -> usize {
-        self.introduced.len()
-    }
-
-    pub(super) fn forget(&mut self, mark: usize) {
-        for name in self.introduced.drain(mark..) {
-            if let Some(stack) = self.bindings.get_mut(&name) {
-                stack.pop();
-            }
-        }
-    }
-
-    fn binding(&self, name: &str) -> Option<&Binding> {
-        let stack = self.bindings.get(name)?;
-        stack.iter().rev().find(|(order, _)| !self.hidden.contains(order)).map(|(_, binding)| binding)
-    }
-
-    /// What a name in an expression means.
-    pub(super) fn named(&self, at: Place, name: &str) -> Result<Meaning> {
-        match self.binding(name) {
-            Some(Binding::Value(meaning)) => Ok(meaning.clone()),
-            Some(Binding::Macro(_)) => Err(wrong(at, format!("`{name}` is a macro; call it: {{{{ {name}(…) }}}}"))),
-            None => {
-                let declared = "declare it at the program's beginning, or set it before";
-                Err(wrong(at, format!("nothing is called `{name}` here; {declared}")))
-            }
-        }
-    }
-
-    /// The macro of this name, and when it was defined.
-    pub(super) fn macro_named(&self, at: Place, name: &str) -> Result<(Rc<Macro>, usize)> {
-        if self.calls.iter().any(|open| open == name) {
-            return Err(wrong(at, format!("`{name}` calls itself: its module would be inside itself")));
-        }
-        let is_seen = |(order, _): &&(usize, Binding)| !self.hidden.contains(order);
-        let defined = self.bindings.get(name).and_then(|stack| stack.iter().rev().find(is_seen));
-        match defined {
-            Some((order, Binding::Macro(called))) => Ok((Rc::clone(called), *order)),
-            Some(_) => Err(wrong(at, format!("`{name}` is no macro and cannot be called"))),
-            None => Err(wrong(at, format!("no macro `{name}` is defined before this; there are no functions"))),
-        }
-    }
-
-    /// Enters a macro that was defined at `order`: what came since is hidden. Returns what was hidden before.
-    pub(super) fn enter(&mut self, name: &str, order: usize) -> Range<usize> {
-        self.calls.push(name.to_owned());
-        std::mem::replace(&mut self.hidden, order..self.introduced.len())
-    }
-
-    pub(super) fn leave(&mut self, hidden: Range<usize>) {
-        self.calls.pop();
-        self.hidden = hidden;
     }
 
     pub(super) fn text(&mut self, at: Place, text: &str) -> Result<()> {
@@ -399,26 +295,24 @@ impl<'a> Unroller<'a> {
         }
         self.make(at, levels, 0)?;
         self.deeper(at, levels)?;
-        self.modules.push(Names::default());
+        self.modules.push(Taken::default());
         self.pieces.push(Vec::new());
-        let mark = self.mark();
+        let mark = self.names.mark();
         fill(self)?;
-        self.forget(mark);
+        self.names.forget(mark);
         self.modules.pop();
         self.depth -= levels;
         Ok(self.pieces.pop().unwrap_or_default())
     }
 
-    /// Modules of which one is taken, named by `bases`.
-    pub(super) fn parts(&mut self, at: Place, parts: Vec<(String, Option<Arc<Condition>>, Vec<Piece>)>) -> Result<()> {
-        let mut named = Vec::with_capacity(parts.len());
-        for (base, when, pieces) in parts {
-            let name = if pieces.is_empty() { String::new() } else { self.fresh(&base) };
-            self.make(at, 0, name.len())?;
-            named.push(Part { name, when, pieces });
+    /// Modules of which one is taken; each gets the name that it asks for, with a number if that is taken.
+    pub(super) fn parts(&mut self, at: Place, mut parts: Vec<Part>) -> Result<()> {
+        for part in parts.iter_mut().filter(|part| !part.pieces.is_empty()) {
+            part.name = self.fresh(&part.name);
+            self.make(at, 0, part.name.len())?;
         }
-        if named.iter().any(|part| !part.pieces.is_empty()) {
-            self.push(Piece::Parts(named));
+        if parts.iter().any(|part| !part.pieces.is_empty()) {
+            self.push(Piece::Parts(parts));
         }
         Ok(())
     }
@@ -464,7 +358,7 @@ impl<'a> Unroller<'a> {
         let pieces = self.module(at, 1, |unroller| unroller.nodes(&nodes).map_err(inner))?;
         self.files.pop();
         let stem = file.rsplit('/').next().unwrap_or(file).split('.').next().unwrap_or(file);
-        self.parts(at, vec![(slug(stem), None, pieces)])
+        self.parts(at, vec![Part { name: slug(stem), when: None, pieces }])
     }
 }
 
