@@ -4,6 +4,7 @@
 //! ```text
 //! schema.xml -document-> elements -schema-> Schema -layout-> Layout: every module's tokens and positions
 //! prompt.xml -document-> elements -prompt-> Prompt -select-> Selected: the modules that it imports, its arguments and its text, by position
+//! program.jinja -program-> Schema, and for arguments its Prompt; Content and Picks build both in Rust; -write-> XML again
 //! Selected -compile-> segments: what is taken from the store, and behind what it is computed where it is not there
 //! ```
 //!

@@ -180,7 +180,7 @@ impl Parser {
     }
 
     /// Statements up to the end of a turn, or to a block that goes on or ends one: its word, read, and its place.
-    fn body(&mut self, within: Option<Role>) -> Result<(Vec<Node>, Option<(String, Place)>)> {
+    fn body(&mut self, within: Option<Role>) -> Result<(Vec<Node>, Option<End>)> {
         let mut nodes = Vec::new();
         while let Some((token, at)) = self.tokens.next() {
             self.last = at;
@@ -350,7 +350,7 @@ impl Parser {
     }
 
     /// Whether a block has ended as it should.
-    fn ended(&mut self, at: Place, wanted: &str, end: Option<(String, Place)>) -> Result<()> {
+    fn ended(&mut self, at: Place, wanted: &str, end: Option<End>) -> Result<()> {
         match end {
             Some((word, _)) if word == wanted => self.close(),
             Some((word, place)) => {
@@ -360,6 +360,9 @@ impl Parser {
         }
     }
 }
+
+/// What ended a body, and where.
+type End = (String, Place);
 
 enum Block {
     Statement(Node),
