@@ -1,5 +1,6 @@
 //! `ragstone pml`
 
+mod program;
 mod run;
 mod stored;
 
@@ -23,7 +24,9 @@ pub enum Command {
     Check(Args),
     /// Show where everything of a schema stands, and what of it a prompt takes
     Layout(Args),
-    /// Answer a prompt of a schema; modules are computed once, and taken from the store from then on
+    /// Compile a program, a template, to a schema and, for arguments, to a prompt of it
+    Compile(program::Args),
+    /// Answer a prompt of a schema, or a program; modules are computed once, and taken from the store from then on
     Run(run::Args),
     /// Keep a schema by its name; a changed one takes the place of the old one, and of its KV
     Add(stored::AddArgs),
@@ -124,6 +127,7 @@ fn read_bounded(path: &Path, most: u64) -> Result<String, String> {
 /// Checks or shows a schema.
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     let (args, is_check) = match command {
+        Command::Compile(args) => return program::compile(&args),
         Command::Run(args) => return run::with_store(config, args).await,
         Command::Add(args) => return stored::add(config, args).await,
         Command::List(whose) => return stored::list(config, whose).await,

@@ -9,6 +9,7 @@ use futures::StreamExt;
 use ragstone_actors::pml::{Schema, Sources};
 use serde_json::{Value, json};
 
+use super::program::{Given, is_program};
 use super::{Beside, document, named};
 use crate::cli::{output, report};
 use crate::client::Client;
@@ -17,12 +18,14 @@ use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A schema's file, <schema name="…">…, or the name of one that is kept
-    #[arg(value_name = "SCHEMA")]
+    /// A schema's file, <schema name="…">…, the name of one that is kept, or a program: {# program NAME …
+    #[arg(value_name = "SCHEMA|PROGRAM")]
     schema: PathBuf,
-    /// A prompt of it: <prompt schema="…">…
+    /// A prompt of the schema: <prompt schema="…">…
     #[arg(value_name = "PROMPT")]
-    prompt: PathBuf,
+    prompt: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
     /// Compute everything with the prompt, instead of taking modules as they were computed apart
     #[arg(long)]
     no_reuse: bool,
@@ -55,16 +58,45 @@ impl Sources for Remembered<'_> {
 }
 
 impl Args {
-    fn request(&self) -> Result<Value> {
-        let pml = match self.schema.to_str().filter(|_| !self.schema.exists() && self.schema.extension().is_none()) {
-            Some(name) => json!({ "name": name }),
-            None => {
-                let (schema, sources) = with_sources(&self.schema)?;
-                json!({ "schema": schema, "sources": sources })
-            }
+    /// The name of a schema that is kept: what is no file, and has no extension as files have.
+    fn kept_name(&self) -> Option<&str> {
+        self.schema.to_str().filter(|_| !self.schema.exists() && self.schema.extension().is_none())
+    }
+
+    /// Which schema it is of, and the prompt.
+    fn documents(&self) -> Result<(Value, String)> {
+        let prompt = || {
+            let missing = || named(&self.schema, &"a schema is answered by a prompt of it: give the prompt's file, too");
+            document(self.prompt.as_ref().ok_or_else(missing)?)
         };
+        let name = self.kept_name();
+        let text = if name.is_some() { String::new() } else { document(&self.schema)? };
+        if is_program(&text) {
+            if let Some(prompt) = &self.prompt {
+                let why = "a program makes its prompt of arguments; give them by --arg NAME=VALUE";
+                return Err(named(&self.schema, &format!("{why} instead of {}", prompt.display())));
+            }
+            let program = self.given.compile(&self.schema, &text)?;
+            let prompt = self.given.prompt(&self.schema, &program)?;
+            return Ok((json!({ "schema": program.schema().to_xml() }), prompt.to_xml()));
+        }
+        if !self.given.is_empty() {
+            return Err(named(
+                &self.schema,
+                &"--arg and --lists are for programs, and this is none: it does not begin with {#",
+            ));
+        }
+        if let Some(name) = name {
+            return Ok((json!({ "name": name }), prompt()?));
+        }
+        let (schema, sources) = with_sources(&self.schema)?;
+        Ok((json!({ "schema": schema, "sources": sources }), prompt()?))
+    }
+
+    fn request(&self) -> Result<Value> {
+        let (pml, prompt) = self.documents()?;
         let mut request = json!({
-            "prompt": document(&self.prompt)?,
+            "prompt": prompt,
             "temperature": self.temperature,
             "stream": true,
             "ragstone": {
@@ -117,5 +149,5 @@ pub async fn run(client: &Client, args: &Args) -> Result<()> {
 
 /// Opens the way to the store.
 pub async fn with_store(config: &Config, args: Args) -> Result<()> {
-    crate::access::with(config, "pml run", async |client: &Client| run(client, &args).await).await
+    crate::access::creating(config, "pml run", async |client: &Client| run(client, &args).await).await
 }
