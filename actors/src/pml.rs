@@ -4,23 +4,29 @@
 //! ```text
 //! schema.xml -document-> elements -schema-> Schema -layout-> Layout: every module's tokens and positions
 //! prompt.xml -document-> elements -prompt-> Prompt -select-> Selected: the modules that it imports, its arguments and its text, by position
+//! program.jinja -program-> Schema, and for arguments its Prompt; Content and Picks build both in Rust; -write-> XML again
 //! Selected -compile-> segments: what is taken from the store, and behind what it is computed where it is not there
 //! ```
 //!
 //! All of it is pure. Members of a union begin at one position, a parameter reserves positions for its argument, and modules that a prompt
 //! does not import leave gaps; so every module has the same positions in every prompt of the schema.
 
+mod build;
 mod compile;
 mod document;
 mod layout;
+mod program;
 mod prompt;
 mod roles;
 mod schema;
 mod select;
+mod write;
 
+pub use self::build::{Choice, Content, Picks};
 pub use self::compile::compile;
 pub use self::document::MAX_DOCUMENT_BYTES;
 pub use self::layout::{Block, Layout, Part};
+pub use self::program::Program;
 pub use self::prompt::Prompt;
 pub use self::roles::Roles;
 pub use self::schema::{Item, Module, Parameter, Role, Schema, Sources, Union};
@@ -65,4 +71,4 @@ impl Encode for Tokenizer {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,9 +9,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The longest document, in bytes.
 pub const MAX_DOCUMENT_BYTES: usize = 1 << 20;
 /// Elements inside one another, at the most.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 /// Elements, attributes, texts and comments, at the most.
-const MAX_NODES: u32 = 100_000;
+pub(super) const MAX_NODES: u32 = 100_000;
 
 /// Where something stands in a document; both count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +46,11 @@ pub(crate) enum Child {
 /// Something is wrong with a document, there.
 pub(super) fn wrong(at: Place, why: impl fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("{at}: {why}"))
+}
+
+/// Whether XML has this character (XML 1.0, `Char`).
+pub(super) fn is_char(c: char) -> bool {
+    matches!(c, '\t' | '\n' | '\r' | ' '..='\u{FFFD}' | '\u{10000}'..)
 }
 
 /// Reads a document: its only element.

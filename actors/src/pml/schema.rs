@@ -6,7 +6,7 @@ use super::document::{Child, Element, Place, read, wrong};
 use crate::error::Result;
 
 /// The longest argument that a parameter may have, in tokens.
-const MAX_PARAMETER_TOKENS: u32 = 1 << 16;
+pub(super) const MAX_PARAMETER_TOKENS: u32 = 1 << 16;
 
 /// Elements that mean something of their own: no module has such a name, as a prompt imports modules by theirs.
 const RESERVED: [&str; 10] =
@@ -33,10 +33,8 @@ impl Sources for () {
 pub struct Schema {
     /// Its name, which prompts say.
     pub name: String,
-    /// What it consists of, in order.
-    pub items: Vec<Item>,
-    /// Modules that are computed together, by the names of modules at the top, where a prompt imports all of them.
-    pub scaffolds: Vec<Vec<String>>,
+    pub(super) items: Vec<Item>,
+    pub(super) scaffolds: Vec<Vec<String>>,
 }
 
 /// A part of a schema or of a module.
@@ -122,6 +120,16 @@ struct Names {
 }
 
 impl Schema {
+    /// What it consists of, in order.
+    pub fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Modules that are computed together, by the names of modules at the top, where a prompt imports all of them.
+    pub fn scaffolds(&self) -> &[Vec<String>] {
+        &self.scaffolds
+    }
+
     /// Reads a schema.
     ///
     /// # Errors
@@ -158,7 +166,11 @@ impl Reader<'_> {
         for child in &of.children {
             let element = match child {
                 Child::Text(text) => {
-                    items.push(Item::Text(text.clone()));
+                    match items.last_mut() {
+                        // A `<scaffold>` stood between.
+                        Some(Item::Text(before)) => before.push_str(text),
+                        _ => items.push(Item::Text(text.clone())),
+                    }
                     continue;
                 }
                 Child::Element(element) => element,
@@ -217,7 +229,11 @@ impl Reader<'_> {
         if let Some(source) = element.attribute("src") {
             let text = self.sources.text(source);
             let text = text.map_err(|why| wrong(element.at, format!("`{source}` cannot be read: {why}")))?;
-            items.insert(0, Item::Text(text));
+            match items.first_mut() {
+                Some(Item::Text(own)) => own.insert_str(0, &text),
+                _ if text.is_empty() => {}
+                _ => items.insert(0, Item::Text(text)),
+            }
         }
         Ok(Module { name, cache, items })
     }
@@ -268,7 +284,8 @@ fn parameter(element: &Element, names: &mut Names, is_top: bool) -> Result<Param
         return Err(wrong(element.at, "a parameter stands in a module: who imports that gives its argument"));
     }
     let name = element.required("name")?.to_owned();
-    if !is_element_name(&name) {
+    // An attribute of that name declares a namespace.
+    if !is_element_name(&name) || name == "xmlns" {
         return Err(wrong(
             element.at,
             format!("`{name}` is no name for a parameter: it has to be that of an attribute"),
@@ -289,8 +306,22 @@ fn parameter(element: &Element, names: &mut Names, is_top: bool) -> Result<Param
     Ok(Parameter { name, length, scaffold: element.attribute("scaffold").map(str::to_owned) })
 }
 
-/// Whether an XML element, or an attribute, can be called so.
-fn is_element_name(name: &str) -> bool {
-    let begins = |c: char| c.is_alphabetic() || c == '_';
-    name.starts_with(begins) && name.chars().all(|c| begins(c) || c.is_numeric() || "-.".contains(c))
+/// Whether a module can be called so.
+pub(super) fn is_module_name(name: &str) -> bool {
+    is_element_name(name) && !RESERVED.contains(&name)
+}
+
+/// Whether an XML element, or an attribute, can be called so (XML 1.0, `Name`, without colons).
+pub(super) fn is_element_name(name: &str) -> bool {
+    name.starts_with(begins_name) && name.chars().all(|c| begins_name(c) || continues_name(c))
+}
+
+fn begins_name(c: char) -> bool {
+    matches!(c, 'A'..='Z' | '_' | 'a'..='z' | '\u{C0}'..='\u{D6}' | '\u{D8}'..='\u{F6}' | '\u{F8}'..='\u{2FF}' | '\u{370}'..='\u{37D}'
+        | '\u{37F}'..='\u{1FFF}' | '\u{200C}'..='\u{200D}' | '\u{2070}'..='\u{218F}' | '\u{2C00}'..='\u{2FEF}' | '\u{3001}'..='\u{D7FF}'
+        | '\u{F900}'..='\u{FDCF}' | '\u{FDF0}'..='\u{FFFD}' | '\u{10000}'..='\u{EFFFF}')
+}
+
+fn continues_name(c: char) -> bool {
+    matches!(c, '-' | '.' | '0'..='9' | '\u{B7}' | '\u{300}'..='\u{36F}' | '\u{203F}'..='\u{2040}')
 }

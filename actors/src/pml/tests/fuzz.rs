@@ -1,5 +1,6 @@
 //! Whatever a schema and a prompt say: refused, or laid out without overlaps, every module at its own positions in every prompt.
 
+use super::build::unplaced;
 use super::*;
 use crate::fuzz::fuzz;
 
@@ -10,6 +11,7 @@ fn holds(input: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(input) else { return false };
     let Some((schema, prompt)) = text.split_once(CUT) else { return false };
     let (Ok(layout), Ok(prompt)) = (lay(schema), Prompt::parse(prompt)) else { return false };
+    written_and_read(schema, &prompt);
     check(&layout.top);
     let Ok(selected) = select(&layout, &prompt, Some(&roles()), &Bytes, MOST) else { return false };
     for pair in selected.placed.windows(2) {
@@ -24,6 +26,21 @@ fn holds(input: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// What is written is read as the same.
+fn written_and_read(schema: &str, prompt: &Prompt) {
+    let schema = Schema::parse(schema, &()).expect("it was laid out");
+    match Schema::parse(&schema.to_xml(), &()) {
+        Ok(again) => assert_eq!(again, schema),
+        // What needs an escape is longer than where it stood as CDATA.
+        Err(error) => assert!(error.to_string().contains("bytes"), "{error}"),
+    }
+    let xml = prompt.to_xml();
+    match Prompt::parse(&xml) {
+        Ok(again) => assert_eq!((unplaced(&again), again.to_xml()), (unplaced(prompt), xml)),
+        Err(error) => assert!(error.to_string().contains("bytes"), "{error}"),
+    }
 }
 
 /// Parts follow each other without gaps or overlaps.
