@@ -1,5 +1,6 @@
 //! `ragstone pml`
 
+mod program;
 mod run;
 
 use std::path::{Path, PathBuf};
@@ -22,7 +23,9 @@ pub enum Command {
     Check(Args),
     /// Show where everything of a schema stands, and what of it a prompt takes
     Layout(Args),
-    /// Answer a prompt of a schema; modules are computed once, and taken from the store from then on
+    /// Compile a program, a template, to a schema and, for arguments, to a prompt of it
+    Compile(program::Args),
+    /// Answer a prompt of a schema, or a program; modules are computed once, and taken from the store from then on
     Run(run::Args),
 }
 
@@ -113,6 +116,7 @@ fn read_bounded(path: &Path, most: u64) -> Result<String, String> {
 /// Checks or shows a schema.
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     let (args, is_check) = match command {
+        Command::Compile(args) => return program::compile(&args),
         Command::Run(args) => return run::with_store(config, args).await,
         Command::Check(args) => (args, true),
         Command::Layout(args) => (args, false),

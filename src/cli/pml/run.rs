@@ -9,6 +9,7 @@ use futures::StreamExt;
 use ragstone_actors::pml::{Schema, Sources};
 use serde_json::{Value, json};
 
+use super::program::{Given, is_program};
 use super::{Beside, document, named};
 use crate::cli::{output, report};
 use crate::client::Client;
@@ -17,12 +18,14 @@ use crate::error::{Error, Result};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A schema: <schema name="…">…
-    #[arg(value_name = "SCHEMA")]
+    /// A schema: <schema name="…">… or a program: {# program NAME …
+    #[arg(value_name = "SCHEMA|PROGRAM")]
     schema: PathBuf,
-    /// A prompt of it: <prompt schema="…">…
+    /// A prompt of the schema: <prompt schema="…">…
     #[arg(value_name = "PROMPT")]
-    prompt: PathBuf,
+    prompt: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given,
     /// Compute everything with the prompt, instead of taking modules as they were computed apart
     #[arg(long)]
     no_reuse: bool,
@@ -52,16 +55,40 @@ impl Sources for Remembered<'_> {
 }
 
 impl Args {
-    fn request(&self) -> Result<Value> {
-        let schema = document(&self.schema)?;
+    /// A schema, the texts that it names, and a prompt of it.
+    fn documents(&self) -> Result<(String, BTreeMap<String, String>, String)> {
+        let text = document(&self.schema)?;
+        if is_program(&text) {
+            if let Some(prompt) = &self.prompt {
+                let why = "a program makes its prompt of arguments; give them by --arg NAME=VALUE";
+                return Err(named(&self.schema, &format!("{why} instead of {}", prompt.display())));
+            }
+            let program = self.given.compile(&self.schema, &text)?;
+            let prompt = self.given.prompt(&self.schema, &program)?;
+            return Ok((program.schema().to_xml(), BTreeMap::new(), prompt.to_xml()));
+        }
+        if !self.given.is_empty() {
+            return Err(named(
+                &self.schema,
+                &"--arg and --lists are for programs, and this is none: it does not begin with {#",
+            ));
+        }
+        let Some(prompt) = &self.prompt else {
+            return Err(named(&self.schema, &"a schema is answered by a prompt of it: give the prompt's file, too"));
+        };
         let sources = Remembered { beside: Beside(&self.schema), texts: RefCell::default() };
-        Schema::parse(&schema, &sources).map_err(|error| named(&self.schema, &error))?;
+        Schema::parse(&text, &sources).map_err(|error| named(&self.schema, &error))?;
+        Ok((text, sources.texts.into_inner(), document(prompt)?))
+    }
+
+    fn request(&self) -> Result<Value> {
+        let (schema, sources, prompt) = self.documents()?;
         let mut request = json!({
-            "prompt": document(&self.prompt)?,
+            "prompt": prompt,
             "temperature": self.temperature,
             "stream": true,
             "ragstone": {
-                "pml": { "schema": schema, "sources": sources.texts.into_inner() },
+                "pml": { "schema": schema, "sources": sources },
                 "reuse": if self.no_reuse { "off" } else { "auto" },
             },
         });
@@ -101,5 +128,5 @@ pub async fn run(client: &Client, args: &Args) -> Result<()> {
 
 /// Opens the way to the store.
 pub async fn with_store(config: &Config, args: Args) -> Result<()> {
-    crate::access::with(config, "pml run", async |client: &Client| run(client, &args).await).await
+    crate::access::creating(config, "pml run", async |client: &Client| run(client, &args).await).await
 }
