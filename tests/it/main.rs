@@ -32,6 +32,7 @@ mod openai_tools;
 #[path = "../outside/mod.rs"]
 mod outside;
 mod page;
+mod pml;
 mod request_bounds;
 mod restart;
 mod rounds;
