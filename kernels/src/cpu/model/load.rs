@@ -121,6 +121,7 @@ impl Loader<'_> {
             }
             self.values(&name(&format!("{part}.weight")), &[config.head_dim]).map(Some)
         };
+        let input_norm = self.norm(&name(names.input_norm))?;
         let [q, k, v] = match names.qkv {
             Qkv::Apart([q, k, v]) => {
                 let linear = |part, outputs| self.linear(&name(part), outputs, hidden, config.qkv_bias);
@@ -144,7 +145,7 @@ impl Loader<'_> {
             }
         };
         Ok(Layer {
-            input_norm: self.norm(&name(names.input_norm))?,
+            input_norm,
             q,
             k,
             v,
