@@ -1,133 +1,153 @@
-//! `ragstone pml`: the examples through the real program, and what is wrong with a program on the command line.
+//! Prompt Markup Language through the whole program: schemas that are kept, their modules in every tier, over restarts and changes.
 
-use std::path::Path;
+use reqwest::Method;
+use serde_json::{Value, json};
 
-use serde_json::Value;
+use crate::harness::{Folder, Service};
 
-use crate::harness::Folder;
+const SCHEMA: &str = "<schema name=\"trip\">Nine boats lay in the harbour of Tarn this week, and three of them carried salt.\
+    <module name=\"stay\">The boats stay for <parameter name=\"days\" length=\"6\"/> days in all, and then they leave the harbour again.</module>\
+    <union><module name=\"lamps\">Calbet Works makes copper lanterns in the town of Orvik.</module>\
+    <module name=\"boats\">Elka Dorman was born in Tarn, plays the lute, and owns four boats.</module></union></schema>";
+const PROMPT: &str = "<prompt schema=\"trip\"><stay days=\"nine\"/><lamps/>How many boats lay in Tarn?</prompt>";
 
-fn example(name: &str) -> String {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/pml").join(name).to_str().unwrap().to_owned()
+async fn run(service: &Service, prompt: &str, extension: Value) -> Value {
+    let body = json!({ "prompt": prompt, "max_tokens": 6, "temperature": 0, "ragstone": extension });
+    let (status, answer) = service.post("/v1/completions", &body).await;
+    assert_eq!(status, 200, "{answer}");
+    answer
 }
 
-/// A use: what is run, and the same with something else selected.
-struct Use {
-    name: &'static str,
-    first: Vec<String>,
-    other: Vec<String>,
+async fn as_owner(folder: &Folder, url: String, method: Method, body: &Value) -> (u16, Value) {
+    let request = reqwest::Client::new().request(method, url).header("x-ragstone-token", folder.token());
+    let response = request.json(body).send().await.unwrap();
+    (response.status().as_u16(), response.json().await.unwrap())
 }
 
-fn uses() -> Vec<Use> {
-    let files = |schema: &str, prompt: &str| vec![example(schema), example(prompt)];
-    let given = |program: &str, arguments: &[&str]| {
-        let arguments = arguments.iter().flat_map(|argument| ["--arg".to_owned(), (*argument).to_owned()]);
-        std::iter::once(example(program)).chain(arguments).collect::<Vec<_>>()
-    };
-    let trip = |duration: &str| {
-        given("trip.jinja", &[&format!("duration={duration}"), "city=lisbon", "question=What should I pack?"])
-    };
-    let persona = |cheerful: &str| {
-        let cheerful = format!("cheerful={cheerful}");
-        given("persona.jinja", &["age=student", "interest=science", &cheerful, "question=Which book should it be?"])
-    };
-    let all = |name, files: Vec<String>| Use { name, first: files.clone(), other: files };
-    vec![
-        all("code generation", files("code-schema.xml", "code-prompt.xml")),
-        all("personalisation", files("persona-schema.xml", "persona-prompt.xml")),
-        all("parameters", files("trip-schema.xml", "trip-prompt.xml")),
-        Use { name: "a program of parameters", first: trip("3 days"), other: trip("two weeks") },
-        Use { name: "a program of personas", first: persona("true"), other: persona("false") },
-    ]
+fn text(answer: &Value) -> &str {
+    answer["choices"][0]["text"].as_str().unwrap()
 }
 
-/// Tokens that were taken from the store, and those that were computed with the prompt.
-fn tokens(report: &Value) -> (u64, u64) {
-    let count = |kind: &str| report["tokens"][kind].as_u64().unwrap();
-    (count("exact") + count("blended"), count("computed"))
+/// Tokens that were computed, and the tiers that others came from.
+fn computed(answer: &Value) -> (u64, Vec<&str>) {
+    let report = &answer["ragstone"]["report"];
+    let tiers = report["segments"].as_array().unwrap().iter().filter_map(|segment| segment["tier"].as_str());
+    (report["tokens"]["computed"].as_u64().unwrap(), tiers.collect())
 }
 
-fn run(folder: &Folder, arguments: &[String]) -> Value {
-    let mut command = vec!["pml", "run", "--json", "--max-tokens", "8"];
-    command.extend(arguments.iter().map(String::as_str));
-    folder.json(&command)
-}
-
-#[test]
-fn the_examples_run_and_take_their_modules_from_the_store() {
+#[tokio::test]
+async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     let folder = Folder::new();
-    for Use { name, first, other } in uses() {
-        let cold = run(&folder, &first);
-        // The process has ended: what comes now was on disk.
-        let warm = run(&folder, &first);
-        let (reused, computed) = tokens(&warm["report"]);
-        assert!(reused > computed && reused > 20, "{name}: {reused} from the store, {computed} computed\n{warm}");
-        assert_eq!(warm["answer"], cold["answer"], "{name}");
-        let tiers = warm["report"]["loads"].as_array().unwrap();
-        assert!(tiers.iter().any(|load| load["tier"] == "disk"), "{name}: {warm}");
-        let again = run(&folder, &other);
-        assert!(tokens(&again["report"]).0 > 20, "{name}, something else selected: {again}");
-        let full = run(&folder, &[&first[..], &["--no-reuse".to_owned()]].concat());
-        assert_eq!(tokens(&full["report"]).0, 0, "{name}: {full}");
+    // So small a model computes faster than a disk is read.
+    let all = ["--set", "kv_admission=always", "--set", "device_cache=false"];
+    let service = folder.serve(&all).await;
+    let (status, added) = service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA })).await;
+    assert_eq!((status, &added["name"], &added["is_new"]), (200, &json!("trip"), &json!(true)), "{added}");
+    let paths: Vec<&str> = added["modules"].as_array().unwrap().iter().filter_map(|it| it["path"].as_str()).collect();
+    assert_eq!(paths, ["/", "stay", "boats", "lamps"]);
+    let (_, again) = service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA })).await;
+    assert_eq!((&again["version"], &again["is_new"]), (&added["version"], &json!(false)));
+
+    // By name, and as it comes along: one prompt, one answer, and modules are computed once.
+    let encode = "/v1/pml/schemas/trip/encode";
+    let (status, encoded) =
+        as_owner(&folder, service.url(encode), Method::POST, &json!({ "modules": ["lamps"] })).await;
+    assert_eq!((status, &encoded["computed"], &encoded["already_there"]), (200, &json!(1), &json!(0)), "{encoded}");
+    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({})).await;
+    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(4), &json!(1)), "{encoded}");
+    let first = run(&service, PROMPT, json!({ "pml": { "name": "trip" } })).await;
+    let (alone, tiers) = computed(&first);
+    assert!(tiers.len() == 4 && tiers.iter().all(|tier| *tier == "host"), "{tiers:?}");
+    let sent = run(&service, PROMPT, json!({ "pml": { "schema": SCHEMA } })).await;
+    assert_eq!((text(&sent), computed(&sent).0), (text(&first), alone));
+    // Another tenant has neither the schema nor its KV.
+    let body = json!({ "prompt": PROMPT, "ragstone": { "pml": { "name": "trip" }, "tenant": "other" } });
+    let (status, refused) = service.post("/v1/completions", &body).await;
+    assert!(status == 404 && refused["error"]["message"].as_str().unwrap().contains("`trip`"), "{refused}");
+    assert_eq!(service.get("/v1/pml/schemas?tenant=other").await.1["data"], json!([]));
+    assert_eq!(service.stop(), 0);
+
+    // From the disk after a restart.
+    let service = folder.serve(&all).await;
+    let later = run(&service, PROMPT, json!({ "pml": { "name": "trip" } })).await;
+    let (same, tiers) = computed(&later);
+    assert_eq!((text(&later), same), (text(&first), alone));
+    assert!(tiers.len() == 4 && tiers.iter().all(|tier| *tier == "disk"), "{tiers:?}");
+
+    // One module changes: its old KV goes, that of the others stays.
+    let changed = SCHEMA.replace("copper lanterns", "iron lanterns");
+    let (_, added) = service.post("/v1/pml/schemas", &json!({ "schema": changed })).await;
+    // With it what stands behind an argument, which has no entry to show what it stands behind: time is lost, no more.
+    assert_eq!((&added["is_new"], &added["entries_removed"]), (&json!(true), &json!(2)), "{added}");
+    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({})).await;
+    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(2), &json!(3)), "{encoded}");
+    let (_, shown) = service.get("/v1/pml/schemas/trip").await;
+    assert_eq!((&shown["version"], shown["schema"].as_str()), (&added["version"], Some(changed.as_str())));
+
+    // What another schema says, too, stays.
+    let other = "<schema name=\"other\"><module name=\"a\">Elka Dorman was born in Tarn, plays the lute, and owns four boats.</module></schema>";
+    service.post("/v1/pml/schemas", &json!({ "schema": other })).await;
+    let (status, removed) = as_owner(&folder, service.url("/v1/pml/schemas/trip"), Method::DELETE, &json!({})).await;
+    assert_eq!((status, &removed["entries_removed"]), (200, &json!(4)), "{removed}");
+    assert_eq!(service.get("/v1/pml/schemas/trip").await.0, 404);
+    let (_, encoded) = as_owner(&folder, service.url("/v1/pml/schemas/other/encode"), Method::POST, &json!({})).await;
+    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(0), &json!(1)), "{encoded}");
+    assert_eq!(service.stop(), 0);
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_schema_is_one_clear_error() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA })).await;
+    for (path, body, status, words) in [
+        ("/v1/pml/schemas", json!({}), 400, "schema"),
+        ("/v1/pml/schemas", json!({ "schema": "<schema" }), 400, "line 1"),
+        ("/v1/pml/schemas", json!({ "schema": "<schema name='a'/>", "tenant": "a\nb" }), 400, "tenant"),
+        ("/v1/pml/schemas", json!({ "schema": format!("<schema name='{}'>a</schema>", "x".repeat(200)) }), 400, "128"),
+        ("/v1/pml/schemas", json!({ "schema": SCHEMA, "extra": 1 }), 400, "extra"),
+        ("/v1/pml/schemas/none/encode", json!({}), 404, "none"),
+        ("/v1/pml/schemas/trip/encode", json!({ "modules": ["lamps", "no"] }), 400, "`no`"),
+        ("/v1/completions", json!({ "prompt": PROMPT, "ragstone": { "pml": {} } }), 400, "either"),
+        ("/v1/completions", json!({ "prompt": "<prompt", "ragstone": { "pml": { "name": "trip" } } }), 400, "line 1"),
+        (
+            "/v1/completions",
+            json!({ "prompt": "<prompt schema='trip'><no/></prompt>", "ragstone": { "pml": { "name": "trip" } } }),
+            400,
+            "no",
+        ),
+    ] {
+        let (got, answer) = as_owner(&folder, service.url(path), Method::POST, &body).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(got == status && message.contains(words), "{path} {body}: {got} {answer}");
     }
+    // Deleting, and computing without being asked, is the owner's.
+    assert_eq!(service.post("/v1/pml/schemas/trip/encode", &json!({})).await.0, 403);
+    assert_eq!(service.get("/v1/pml/schemas").await.1["data"].as_array().map(Vec::len), Some(1));
+    assert_eq!(service.stop(), 0);
 }
 
 #[test]
-fn a_program_is_compiled_and_its_output_is_a_schema_and_a_prompt() {
+fn the_commands_keep_a_schema_and_run_its_prompts() {
     let folder = Folder::new();
-    let program = example("trip.jinja");
-    let given = ["--arg", "duration=3 days", "--arg", "city=tromso", "--arg", "question=Why?"];
-    let compiled = folder.run(&[&["pml", "compile", &program], &given[..]].concat()).succeeded().stdout;
-    let (schema, prompt) = compiled.trim_end().split_once("</schema>\n").unwrap();
-    assert!(schema.starts_with("<schema name=\"trip\">"), "{schema}");
-    assert!(prompt.starts_with("<prompt schema=\"trip\">") && prompt.contains("<city-else><seen>"), "{prompt}");
-    // What it prints is what the other commands take.
-    let schema = folder.write("s.xml", format!("{schema}</schema>"));
-    let prompt = folder.write("p.xml", prompt);
-    let layout = folder.json(&["pml", "layout", schema.to_str().unwrap(), prompt.to_str().unwrap(), "--json"]);
-    assert_eq!(layout["schema"], "trip");
-    assert!(layout["prompt"]["kept_tokens"].as_u64().unwrap() > 20, "{layout}");
-    let json = folder.json(&["pml", "compile", &program, "--json"]);
-    assert_eq!((&json["prompt"], &json["arguments"]["frugal"]), (&Value::Null, &Value::from("true or false")));
-
-    let lists = folder.write("lists.json", r#"{"files": [{"name": "a.py", "text": "a = 1"}]}"#);
-    let text = "{# program code\nfiles: list\n#}{% for file in files %}{{ file.name }}: {{ file.text }}{% endfor %}";
-    let program = folder.write("code.jinja", text);
-    let listed = folder.run(&["pml", "compile", program.to_str().unwrap(), "--lists", lists.to_str().unwrap()]);
-    let wanted = "<schema name=\"code\"><module name=\"file-1\">a.py: a = 1</module></schema>\n";
-    assert_eq!(listed.succeeded().stdout, wanted);
-}
-
-#[test]
-fn what_is_wrong_with_a_program_names_the_file_and_the_place() {
-    let folder = Folder::new();
-    let program = folder.write("p.jinja", "{# program p\ncity: one of \"a\", \"b\"\n#}\n{{ city }} {{ town }}");
-    let program = program.to_str().unwrap();
-    folder.run(&["pml", "compile", program]).failed_with(&["p.jinja", "line 4, column 15", "nothing is called `town`"]);
-    let trip = example("trip.jinja");
-    folder.run(&["pml", "compile", &trip, "--arg", "city=rome"]).failed_with(&[
-        "trip.jinja",
-        "`city`",
-        "\"lisbon\"",
-        "--arg",
-    ]);
-    folder.run(&["pml", "compile", &trip, "--arg", "city"]).failed_with(&["--arg city", "NAME=VALUE"]);
-    folder
-        .run(&["pml", "compile", &trip, "--arg", "frugal=true", "--arg", "frugal=true"])
-        .failed_with(&["given twice"]);
-    folder.run(&["pml", "run", &trip]).failed_with(&["trip.jinja", "`duration`", "is not given"]);
-    folder.run(&["pml", "run", &trip, program]).failed_with(&["trip.jinja", "--arg NAME=VALUE"]);
-    let schema = example("trip-schema.xml");
-    folder.run(&["pml", "run", &schema]).failed_with(&["trip-schema.xml", "the prompt's file"]);
-    folder.run(&["pml", "run", &schema, &example("trip-prompt.xml"), "--arg", "a=b"]).failed_with(&["for programs"]);
-    folder.run(&["pml", "compile", &schema]).failed_with(&["trip-schema.xml", "line 1, column 1", "{# program NAME"]);
-    let lists = folder.write("lists.json", "[1]");
-    folder
-        .run(&["pml", "compile", &trip, "--lists", lists.to_str().unwrap()])
-        .failed_with(&["lists.json", "JSON object"]);
-    let include = folder.write("i.jinja", "{# program p #}{% include '../../etc/passwd' %}");
-    folder.run(&["pml", "compile", include.to_str().unwrap()]).failed_with(&[
-        "i.jinja",
-        "line 1, column 16",
-        "etc/passwd",
-    ]);
+    let schema = folder.write(
+        "trip.xml",
+        SCHEMA
+            .replace("Calbet Works makes copper lanterns in the town of Orvik.", "")
+            .replace("<module name=\"lamps\">", "<module name=\"lamps\" src=\"lamps.txt\">"),
+    );
+    folder.write("lamps.txt", "Calbet Works makes copper lanterns in the town of Orvik.");
+    let prompt = folder.write("prompt.xml", PROMPT);
+    let prompt = prompt.to_str().unwrap();
+    folder.run(&["pml", "add", schema.to_str().unwrap()]).succeeded();
+    let listed = folder.json(&["pml", "list", "--json"]);
+    assert_eq!((listed.as_array().map(Vec::len), &listed[0]["name"]), (Some(1), &json!("trip")));
+    assert!(folder.run(&["pml", "show", "trip"]).succeeded().stdout.contains("lamps"));
+    let kept = folder.json(&["pml", "run", "trip", prompt, "--max-tokens", "4", "--json"]);
+    let sent = folder.json(&["pml", "run", schema.to_str().unwrap(), prompt, "--max-tokens", "4", "--json"]);
+    assert_eq!(kept["answer"], sent["answer"]);
+    folder.run(&["pml", "encode", "trip"]).succeeded();
+    folder.run(&["pml", "remove", "trip"]).failed_with(&["--yes"]);
+    folder.run(&["pml", "remove", "trip", "--yes"]).succeeded();
+    folder.run(&["pml", "run", "trip", prompt]).failed_with(&["no schema `trip`"]);
 }

@@ -81,9 +81,8 @@ impl Parts {
         let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
         let background = Background::start(workers, runtime.clone());
         let jobs = Jobs::new(runtime.clone());
-        if let Some(collector) = Collector::new(&settings, object.as_ref(), env.clone()) {
-            collector.start(jobs.clone(), &runtime);
-        }
+        let collector = Collector::new(&settings, object.as_ref(), env.clone());
+        collector.into_iter().for_each(|collector| collector.start(jobs.clone(), &runtime));
         let status = model_status(model_id, &model, &loaded.fingerprint);
         let (prompt, context) = (settings.prompt.clone(), engine.context());
         let assembler = Assembler::start(loaded.tokenizer, loaded.chat, prompt, context, model.config(), env.clone())?;

@@ -228,9 +228,9 @@ fn yarn(key: &str, value: Value) -> Value {
 }
 
 /// Every key of every kind of file takes every value that could hurt: an error or a model that can be used, at once.
-#[test]
-fn no_value_of_any_key_hurts() {
-    let values = [
+/// What may stand anywhere in somebody's file.
+fn values() -> [Value; 22] {
+    [
         json!(null),
         json!(0),
         json!(1),
@@ -253,7 +253,12 @@ fn no_value_of_any_key_hurts() {
         json!([4294967295u32]),
         json!({}),
         json!(true),
-    ];
+    ]
+}
+
+#[test]
+fn no_value_of_any_key_hurts() {
+    let values = values();
     let extra = json!({
         "sliding_window": 9, "use_sliding_window": true, "max_window_layers": 2, "head_dim": 8, "eos_token_id": 2,
         "bos_token_id": 1, "rope_theta": 1e4, "torch_dtype": "float32", "attention_bias": false,
