@@ -97,6 +97,22 @@ fn what_groups_save_is_measured() {
 }
 
 #[test]
+fn modules_are_measured_from_every_tier_beside_a_full_prefill() {
+    let folder = Folder::new();
+    let small = "--workload pml --shape tiny --module-tokens 256,512 --runs 1 --json";
+    let arguments: Vec<&str> = ["bench", "serve"].into_iter().chain(small.split_whitespace()).collect();
+    let report = folder.json(&arguments);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|it| it["tokens"].as_u64().unwrap()).collect::<Vec<_>>(), [256, 512]);
+    for ways in results.iter().map(|it| it["ways"].as_array().unwrap()) {
+        let names: Vec<&str> = ways.iter().map(|way| way["from"].as_str().unwrap()).collect();
+        assert_eq!(names, ["full", "device", "host", "disk"]);
+        assert!(ways.iter().all(|way| is_positive(&way["ttft_ms"]["median"])), "{report}");
+        assert_eq!(ways[0]["speedup"]["median"], 1.0);
+    }
+}
+
+#[test]
 fn what_cannot_be_measured_is_refused() {
     let folder = Folder::new();
     for flag in ["--runs", "--streams", "--clients", "--document-tokens"] {

@@ -37,9 +37,9 @@ mod request_bounds;
 mod restart;
 mod rounds;
 mod s3;
-mod schemas;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;
+mod schemas;
 mod simulate;
 mod tree;
 mod warm;

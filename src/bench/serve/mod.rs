@@ -8,6 +8,7 @@ pub mod engine;
 pub mod groups;
 mod load;
 pub mod overload;
+pub mod pml;
 pub mod rag;
 pub(super) mod random_model;
 pub mod reorder;

@@ -1,6 +1,8 @@
 //! `ragstone bench serve`
 
-use crate::bench::serve::{Setup, Shape, engine, groups, overload, rag, reorder, with_service};
+use ragstone_storage::store::AdmissionRule;
+
+use crate::bench::serve::{Setup, Shape, engine, groups, overload, pml, rag, reorder, with_service};
 use crate::bench::{Machine, Percentiles};
 use crate::cli::output;
 use crate::config::Config;
@@ -32,6 +34,9 @@ pub struct Args {
     /// Workload reorder: arrivals, in times of what can be answered
     #[arg(long, value_name = "TIMES", value_parser = factor, default_value_t = 1.2)]
     arrivals: f64,
+    /// Workload pml: tokens of all modules of a prompt
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count, default_value = "1024,2048,4096,8192")]
+    module_tokens: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -44,6 +49,8 @@ enum Workload {
     Overload,
     /// Prompts with several answers, and beam searches: the share of blocks that they save
     Groups,
+    /// Prompts of modules (Prompt Cache): time to first token by where these come from, beside a full prefill
+    Pml,
     /// The questions of `rag`, a little more of them than can be answered, first come first served and reordered
     Reorder,
 }
@@ -139,7 +146,7 @@ fn count(text: &str) -> Result<usize, String> {
 
 /// Measures a service of this process's own, on a data folder that goes away with it.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let Args { workload, shape, runs, seed, json, engine, rag, overload, arrivals } = args;
+    let Args { workload, shape, runs, seed, json, engine, rag, overload, arrivals, module_tokens } = args;
     match workload {
         Workload::Engine => {
             let options = engine.options(runs.unwrap_or(3));
@@ -161,6 +168,16 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             let setup = Setup { shape, seed, clients: 1 };
             let report = with_service(config, setup, async |clients| groups::measure(clients, options).await).await?;
             if json { output::json(&report) } else { print_groups(&report) }
+        }
+        Workload::Pml => {
+            let runs = runs.unwrap_or(3);
+            let options = pml::Options { runs, lengths: module_tokens, modules: 8, question: 32 };
+            let setup = Setup { shape, seed, clients: 1 };
+            let mut config = config.clone();
+            // Every tier is to be read from, whatever pays here.
+            config.settings.kv_admission = AdmissionRule::Always;
+            let report = with_service(&config, setup, async |clients| pml::measure(clients, options).await).await?;
+            if json { output::json(&report) } else { print_pml(&report) }
         }
         Workload::Overload => {
             let options = overload.options(rag.answer_tokens);
@@ -287,6 +304,21 @@ fn print_groups(report: &groups::Report) -> Result<()> {
     for result in &report.results {
         let groups::Shares { prompt_tokens, answer_tokens, tails, samples, beams } = result;
         output::line(&format!("{prompt_tokens:>6} {answer_tokens:>8} {tails:>18} {samples:>9.2} {beams:>7.2}"))?;
+    }
+    Ok(())
+}
+
+fn print_pml(report: &pml::Report) -> Result<()> {
+    print_machine(&report.machine)?;
+    output::line("module tokens   from     TTFT ms (min .. max)          times sooner than in full")?;
+    for measured in &report.results {
+        for way in &measured.ways {
+            let (ms, speedup) = (way.ttft_ms, way.speedup);
+            output::line(&format!(
+                "{:>13}   {:<6} {:>9.1} ({:.1} .. {:.1}) {:>20.1} ({:.1} .. {:.1})",
+                measured.tokens, way.from, ms.median, ms.least, ms.greatest, speedup.median, speedup.least, speedup.greatest
+            ))?;
+        }
     }
     Ok(())
 }

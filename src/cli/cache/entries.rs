@@ -112,7 +112,9 @@ fn of(of: &Value) -> String {
             out + ")"
         }
         "system_prompt" => "system prompt".to_owned(),
-        "prompt_start" => "start of another prompt: a caller's own system prompt, a schema's module, or a conversation".to_owned(),
+        "prompt_start" => {
+            "start of another prompt: a caller's own system prompt, a schema's module, or a conversation".to_owned()
+        }
         _ => "unknown: no passage of this data folder".to_owned(),
     }
 }

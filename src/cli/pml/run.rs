@@ -66,7 +66,8 @@ impl Args {
     /// Which schema it is of, and the prompt.
     fn documents(&self) -> Result<(Value, String)> {
         let prompt = || {
-            let missing = || named(&self.schema, &"a schema is answered by a prompt of it: give the prompt's file, too");
+            let missing =
+                || named(&self.schema, &"a schema is answered by a prompt of it: give the prompt's file, too");
             document(self.prompt.as_ref().ok_or_else(missing)?)
         };
         let name = self.kept_name();

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 pub use self::cheapest::{InTier, cheapest};
 pub use self::decide::Why;
-pub use self::options::{Choosing, LOOKING_TOKENS, PlanOptions, Ratio, ReuseMode};
 use self::decide::{Decision, decide, parts};
+pub use self::options::{Choosing, LOOKING_TOKENS, PlanOptions, Ratio, ReuseMode};
 pub use self::predict::{BEGUN_TOGETHER, lanes};
 use self::predict::{Share, alone};
 pub use self::recurring::Recurring;
