@@ -306,11 +306,7 @@ impl Calibrator {
         patient: Option<Handle>,
     ) -> Result<Calibration> {
         wanted.check()?;
-        if !self.0.pipeline.known.can_move() {
-            let message = "this model's keys and values have their positions in them and cannot be moved, so that its prompts are never \
-                           blended: there is nothing to calibrate";
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        self.check_can_move()?;
         let Inner { model, pipeline, catalog, .. } = &*self.0;
         let (passages, asked) = self.asked(&wanted).await?;
         let context = pipeline.engine.context().saturating_sub(wanted.tokens);
@@ -380,6 +376,15 @@ impl Calibrator {
         crate::ragstone::blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
         pipeline.known.learn(&pipeline.settings, calibration.clone());
         Ok(calibration)
+    }
+
+    fn check_can_move(&self) -> Result<()> {
+        if self.0.pipeline.known.can_move() {
+            return Ok(());
+        }
+        let message = "this model's keys and values have their positions in them and cannot be moved, so that its prompts are never \
+                       blended: there is nothing to calibrate";
+        Err(Error::new(ErrorKind::InvalidInput, message))
     }
 
     /// The questions, and whose passages they are over.
