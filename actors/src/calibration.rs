@@ -387,15 +387,6 @@ impl Calibrator {
         Ok(calibration)
     }
 
-    fn check_can_move(&self) -> Result<()> {
-        if self.0.pipeline.known.can_move() {
-            return Ok(());
-        }
-        let message = "this model's keys and values have their positions in them and cannot be moved, so that its prompts are never \
-                       blended: there is nothing to calibrate";
-        Err(Error::new(ErrorKind::InvalidInput, message))
-    }
-
     /// The questions, and whose passages they are over.
     async fn asked(&self, wanted: &Calibrate) -> Result<(String, Vec<prompts::Prompt>)> {
         if !wanted.questions.is_empty() {

@@ -316,7 +316,14 @@ fn print_pml(report: &pml::Report) -> Result<()> {
             let (ms, speedup) = (way.ttft_ms, way.speedup);
             output::line(&format!(
                 "{:>13}   {:<6} {:>9.1} ({:.1} .. {:.1}) {:>20.1} ({:.1} .. {:.1})",
-                measured.tokens, way.from, ms.median, ms.least, ms.greatest, speedup.median, speedup.least, speedup.greatest
+                measured.tokens,
+                way.from,
+                ms.median,
+                ms.least,
+                ms.greatest,
+                speedup.median,
+                speedup.least,
+                speedup.greatest
             ))?;
         }
     }
