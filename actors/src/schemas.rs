@@ -1,29 +1,35 @@
 //! Schemas that clients keep here by name, so that a prompt says which it is of instead of bringing it along (Prompt Cache, section 3.2).
 //!
 //! Keys of modules follow from tokens, so that no entry is ever taken for another version's. A schema that changes or goes takes the
-//! KV along that no other schema has a text of, in every tier.
+//! KV along that none of its tenant's others has, from host memory, disk and bucket; on the device it is found no more, and leaves when room is needed.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ragstone_storage::catalog::{Catalog, SchemaRecord};
-use ragstone_storage::key::SegmentDigest;
+use ragstone_storage::key::{KvKey, SegmentDigest};
 use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::tier::{EntryId, Tier};
 use serde::Serialize;
 
 use crate::background::{Precomputed, Whose};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::library::Withdrawn;
 use crate::pipeline::Pipeline;
 use crate::pml::{Block, GivenSources, Layout, Part, Schema};
 use crate::question::check_tenant;
 use crate::ragstone::blocking;
 use crate::stream::deadline_after;
 
-/// Schemas of a data folder.
-const MOST_SCHEMAS: usize = 1024;
+/// Schemas of a tenant, and of a data folder.
+const MOST_OF_TENANT: usize = 256;
+const MOST_SCHEMAS: usize = 4096;
+/// Bytes of a schema with its sources, and of all that are kept.
+const MOST_BYTES: usize = 8 << 20;
+const MOST_BYTES_OF_ALL: usize = 256 << 20;
+/// Schemas whose layouts are kept in memory.
+const MOST_KNOWN: usize = 64;
 /// Bytes of a schema's name.
 const MOST_NAME_BYTES: usize = 128;
 /// Laying a schema out reads its text once.
@@ -46,7 +52,6 @@ struct Known {
     schema: Arc<Schema>,
     layout: Layout,
     modules: Vec<(String, Segment)>,
-    digests: HashSet<SegmentDigest>,
 }
 
 /// A schema that is kept.
@@ -79,6 +84,15 @@ pub struct StoredModule {
     pub tokens: u32,
     /// Whether its KV is kept.
     pub cache: bool,
+}
+
+/// KV that left the tiers with a schema.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Withdrawn {
+    /// Entries, each counted once.
+    pub entries_removed: u64,
+    /// Their copies, and those of what stood behind them.
+    pub copies_removed: u64,
 }
 
 /// What adding a schema did.
@@ -125,10 +139,7 @@ impl Schemas {
         check_tenant(tenant)?;
         let _turn = self.0.changing.lock().await;
         let name = Schema::parse(&text, &GivenSources::new(&sources))?.name;
-        if name.is_empty() || name.len() > MOST_NAME_BYTES || name.contains(char::is_control) {
-            let message = format!("a schema's name has 1 to {MOST_NAME_BYTES} printable bytes to be kept by");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        check_name(&name)?;
         let record = SchemaRecord {
             tenant: tenant.to_owned(),
             name,
@@ -143,19 +154,15 @@ impl Schemas {
             let schema = stored(before, &known);
             return Ok(Added { schema, is_new: false, withdrawn: Withdrawn::default() });
         }
-        let (catalog, kept, is_more) = (self.0.catalog.clone(), record.clone(), before.is_none());
-        blocking(move || {
-            if is_more && catalog.schemas()?.len() >= MOST_SCHEMAS {
-                let message = format!("{MOST_SCHEMAS} schemas are kept, which is the most; remove one");
-                return Err(Error::new(ErrorKind::InvalidInput, message));
-            }
-            Ok(catalog.put_schema(&kept)?)
-        })
-        .await?;
+        let (catalog, kept) = (self.0.catalog.clone(), record.clone());
+        blocking(move || check_room(&catalog.schemas()?, &kept)).await?;
+        // First, so that whoever is interrupted has the old one still, and adds the new one again.
         let withdrawn = match &before {
-            Some(before) => self.withdraw(before, caller).await?,
+            Some(before) => self.withdraw(before, Some(&known), caller).await?,
             None => Withdrawn::default(),
         };
+        let (catalog, kept) = (self.0.catalog.clone(), record.clone());
+        blocking(move || Ok(catalog.put_schema(&kept)?)).await?;
         Ok(Added { schema: stored(&record, &known), is_new: true, withdrawn })
     }
 
@@ -196,13 +203,15 @@ impl Schemas {
     /// Forgets a schema, and takes the KV along that no other one has a text of.
     ///
     /// # Errors
-    /// As [`Schemas::get`]. Where a tier fails its KV may be left; no prompt of another schema finds it.
+    /// As [`Schemas::get`], and those of a tier: then it is still there, to be removed again.
     pub async fn remove(&self, tenant: &str, name: &str, caller: Caller) -> Result<Withdrawn> {
         let _turn = self.0.changing.lock().await;
         let record = self.needed(tenant, name).await?;
-        let (catalog, gone) = (self.0.catalog.clone(), record.clone());
-        blocking(move || Ok(catalog.remove_schema(&gone.tenant, &gone.name)?)).await?;
-        self.withdraw(&record, caller).await
+        // First, so that whoever is interrupted asks again.
+        let withdrawn = self.withdraw(&record, None, caller).await?;
+        let catalog = self.0.catalog.clone();
+        blocking(move || Ok(catalog.remove_schema(&record.tenant, &record.name)?)).await?;
+        Ok(withdrawn)
     }
 
     /// Computes a schema's modules, each apart, and keeps them: all, or those of these paths. What is there already is not computed, so that
@@ -211,6 +220,8 @@ impl Schemas {
     /// # Errors
     /// As [`Schemas::get`]; `InvalidInput` for a path that the schema does not have.
     pub async fn encode(&self, tenant: &str, name: &str, paths: &[String], caller: Caller) -> Result<Encoded> {
+        // What goes after this is not filed any more.
+        let found_in = self.0.pipeline.store.epoch();
         let record = self.needed(tenant, name).await?;
         let known = self.known(&record, caller).await?;
         let is_of = |path: &String, of: &str| of == path || of.starts_with(&format!("{path}/"));
@@ -219,7 +230,6 @@ impl Schemas {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let pipeline = &self.0.pipeline;
-        let found_in = pipeline.store.epoch();
         let mut done = Encoded::default();
         let wanted =
             known.modules.iter().filter(|(of, _)| paths.is_empty() || paths.iter().any(|path| is_of(path, of)));
@@ -257,48 +267,90 @@ impl Schemas {
         let schema = Arc::new(Schema::parse(&record.schema, &GivenSources::new(&record.sources))?);
         let assembler = &self.0.pipeline.assembler;
         let (layout, modules) = assembler.lay_out(schema.clone(), caller, deadline_after(LAYOUT_DEADLINE)).await?;
-        let fingerprint = self.0.pipeline.store.fingerprint();
-        let digests = modules.iter().map(|(_, segment)| SegmentDigest::of(fingerprint, &segment.tokens)).collect();
-        let known = Arc::new(Known { schema, layout, modules, digests });
+        let known = Arc::new(Known { schema, layout, modules });
         let mut all = self.lock();
-        if all.len() >= MOST_SCHEMAS {
+        if all.len() >= MOST_KNOWN {
             all.clear();
         }
         all.insert(record.version.clone(), known.clone());
         Ok(known)
     }
 
-    /// Takes out of every tier what was computed of a schema that is not kept any more, but for texts that others have, too.
-    async fn withdraw(&self, gone: &SchemaRecord, caller: Caller) -> Result<Withdrawn> {
-        let mut digests = self.known(gone, caller).await?.digests.clone();
-        let catalog = self.0.catalog.clone();
-        for other in blocking(move || Ok(catalog.schemas()?)).await? {
+    /// Takes out of every tier what was computed of a schema, but for what the tenant's other schemas have, too, and the one that takes its
+    /// place. Keys are the tenant's own, so that nobody removes, or learns of, what others have.
+    async fn withdraw(&self, gone: &SchemaRecord, instead: Option<&Known>, caller: Caller) -> Result<Withdrawn> {
+        let known = self.known(gone, caller).await?;
+        let mut wanted = self.keys(&gone.tenant, &known);
+        for other in self.list(&gone.tenant).await?.iter().filter(|other| other.name != gone.name) {
             // One that cannot be read any more keeps nothing.
-            if let Ok(other) = self.known(&other, caller).await {
-                digests.retain(|digest| !other.digests.contains(digest));
+            if let Ok(other) = self.known(other, caller).await {
+                let kept = self.keys(&gone.tenant, &other);
+                wanted.retain(|key, _| !kept.contains_key(key));
             }
         }
-        let is_kept = |record: &SchemaRecord| record.version == gone.version;
-        let catalog = self.0.catalog.clone();
-        if !blocking(move || Ok(catalog.schemas()?)).await?.iter().any(is_kept) {
-            self.lock().remove(&gone.version);
+        if let Some(instead) = instead {
+            let kept = self.keys(&gone.tenant, instead);
+            wanted.retain(|key, _| !kept.contains_key(key));
         }
-        let (store, digests) = (self.0.pipeline.store.clone(), digests.into_iter().collect::<Vec<_>>());
+        self.lock().remove(&gone.version);
+        let store = self.0.pipeline.store.clone();
         blocking(move || {
-            let removed = store.invalidate(&digests, &[])?;
+            let mut withdrawn = Withdrawn::default();
+            for (key, segment) in wanted {
+                let mut copies = 0;
+                for tier in [Tier::Host, Tier::Disk, Tier::Object] {
+                    copies += store.evict(&EntryId { key, segment }, tier)?;
+                }
+                withdrawn.entries_removed += u64::from(copies > 0);
+                withdrawn.copies_removed += copies;
+            }
             store.flush()?;
-            Ok(Withdrawn {
-                entries_removed: removed.entries,
-                copies_removed: removed.copies,
-                bytes_removed: removed.bytes,
-            })
+            Ok(withdrawn)
         })
         .await
+    }
+
+    /// A tenant's entries of a schema.
+    fn keys(&self, tenant: &str, known: &Known) -> HashMap<KvKey, SegmentDigest> {
+        let fingerprint = self.0.pipeline.store.fingerprint();
+        let key = |segment: &Segment| {
+            let (key, _) = segment.apart(fingerprint, tenant)?;
+            Some((key, SegmentDigest::of(fingerprint, &segment.tokens)))
+        };
+        known.modules.iter().filter_map(|(_, segment)| key(segment)).collect()
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let is_usable = !["", ".", ".."].contains(&name) && !name.contains(|c: char| c.is_control() || c == '/');
+    if is_usable && name.len() <= MOST_NAME_BYTES {
+        return Ok(());
+    }
+    let message = format!("the name of a schema that is kept has 1 to {MOST_NAME_BYTES} printable bytes, and no slash");
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
+/// Whether one more may be kept.
+fn check_room(kept: &[SchemaRecord], more: &SchemaRecord) -> Result<()> {
+    let bytes = |record: &SchemaRecord| record.schema.len() + record.sources.values().map(String::len).sum::<usize>();
+    let others: Vec<&SchemaRecord> =
+        kept.iter().filter(|other| (&other.tenant, &other.name) != (&more.tenant, &more.name)).collect();
+    let of_tenant = others.iter().filter(|other| other.tenant == more.tenant).count();
+    let of_all: usize = others.iter().map(|other| bytes(other)).sum();
+    let refused = if bytes(more) > MOST_BYTES {
+        format!("the schema and its sources have {} bytes, and {MOST_BYTES} are the most that are kept", bytes(more))
+    } else if of_tenant >= MOST_OF_TENANT {
+        format!("{MOST_OF_TENANT} schemas of a tenant are the most that are kept; remove one")
+    } else if others.len() >= MOST_SCHEMAS || of_all + bytes(more) > MOST_BYTES_OF_ALL {
+        "the data folder keeps as many schemas as it may; remove some".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(ErrorKind::InvalidInput, refused))
 }
 
 /// The same for the same text and sources.

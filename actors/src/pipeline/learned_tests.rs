@@ -11,7 +11,7 @@ use ragstone_storage::store::AdmissionRule;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::pml_tests::{PROMPT, Reference, SCHEMA, ask, furthest, input, model, run};
+use super::pml_tests::{PROMPT, Reference, SCHEMA, ask, bits, furthest, input, model, run};
 use super::tests::{EVENING_UNIX_MS, answer, close, open_model, question, write_demo};
 use super::*;
 use crate::calibration::Calibrate;
@@ -76,11 +76,6 @@ async fn open(folder: &TempDir) -> Ragstone {
         ..Settings::default()
     };
     open_model(folder, settings, &Env::seeded(7, EVENING_UNIX_MS)).await
-}
-
-/// Every alternative's bits, token by token.
-fn bits(answer: &Answer) -> Vec<(u32, u32)> {
-    answer.tokens.iter().flat_map(|token| token.top.iter().map(|it| (it.id, it.logprob.to_bits()))).collect()
 }
 
 /// A question over documents, in this order.

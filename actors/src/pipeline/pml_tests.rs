@@ -185,7 +185,7 @@ pub(super) fn furthest(answer: &Answer, logits: &[f32]) -> f32 {
 }
 
 /// The likeliest tokens of every step, bit for bit.
-fn bits(answer: &Answer) -> Vec<(u32, u32)> {
+pub(super) fn bits(answer: &Answer) -> Vec<(u32, u32)> {
     answer.tokens.iter().flat_map(|token| token.top.iter().map(|it| (it.id, it.logprob.to_bits()))).collect()
 }
 

@@ -58,9 +58,12 @@ impl Sources for Remembered<'_> {
 }
 
 impl Args {
-    /// The name of a schema that is kept: what is no file, and has no extension as files have.
+    /// The name of a schema that is kept: what is no file, and is not called as schemas' files are.
     fn kept_name(&self) -> Option<&str> {
-        self.schema.to_str().filter(|_| !self.schema.exists() && self.schema.extension().is_none())
+        let is_file = |name: &str| {
+            name.contains(['/', '\\']) || [".xml", ".pml", ".jinja", ".j2"].iter().any(|end| name.ends_with(end))
+        };
+        self.schema.to_str().filter(|name| !self.schema.exists() && !is_file(name))
     }
 
     /// Which schema it is of, and the prompt.
