@@ -68,14 +68,13 @@ impl Drop for ChainPlace {
     }
 }
 
-/// A passage to compute behind the root alone, so that it can stand anywhere in a later prompt.
+/// An entry to compute before anybody asks: of a passage behind the root alone, so that it can stand anywhere in a later prompt, or of a module.
 #[derive(Clone)]
 pub(crate) struct Precompute {
-    pub tenant: Arc<str>,
-    /// `None` where prompts have no root.
-    pub root: Option<Segment>,
-    pub passage: Segment,
-    /// The store's epoch before the passage was read from the corpus: what was invalidated since is not filed.
+    pub key: KvKey,
+    /// The prompt in which it is computed: its last segment is the entry's.
+    pub prompt: Arc<[Segment]>,
+    /// The store's epoch before its text was read: what was invalidated since is not filed.
     pub found_in: u64,
 }
 
@@ -102,14 +101,28 @@ pub(crate) enum Precomputed {
 }
 
 impl Precompute {
-    /// The key of the system prompt before it.
-    fn root_key(&self, fingerprint: &Fingerprint) -> Option<KvKey> {
-        self.root.as_ref().map(|root| KvKey::derive(fingerprint, &self.tenant, None, &root.tokens))
+    /// A passage behind `root`; `None` where prompts have no root.
+    pub(crate) fn behind_root(
+        fingerprint: &Fingerprint,
+        tenant: &str,
+        root: Option<Segment>,
+        passage: Segment,
+        found_in: u64,
+    ) -> Self {
+        let root_key = root.as_ref().map(|root| KvKey::derive(fingerprint, tenant, None, &root.tokens));
+        let key = KvKey::derive(fingerprint, tenant, root_key.as_ref(), &passage.tokens);
+        Self { key, prompt: root.into_iter().chain([passage]).collect(), found_in }
     }
 
-    /// The key that its entry has.
-    pub(crate) fn key(&self, fingerprint: &Fingerprint) -> KvKey {
-        KvKey::derive(fingerprint, &self.tenant, self.root_key(fingerprint).as_ref(), &self.passage.tokens)
+    /// A module, as it is computed apart; `None` for a segment that is none.
+    pub(crate) fn module(fingerprint: &Fingerprint, tenant: &str, module: &Segment, found_in: u64) -> Option<Self> {
+        let (key, prompt) = module.apart(fingerprint, tenant)?;
+        Some(Self { key, prompt: prompt.into(), found_in })
+    }
+
+    /// The entry's tokens.
+    pub(crate) fn tokens(&self) -> Arc<[u32]> {
+        self.prompt.last().map_or_else(|| Arc::from([]), |segment| segment.tokens.clone())
     }
 }
 
@@ -131,7 +144,7 @@ impl Whose {
 
 /// One piece of work for the engine.
 enum Work {
-    BehindRoot(Precompute),
+    Entry(Arc<str>, Precompute),
     Chain(Chain, ChainPlace),
     /// And the store's epoch when it was lost.
     Restore(LostPath, u64),
@@ -169,7 +182,9 @@ impl Background {
             while let Some((wanted, _pending)) = waiting.recv().await {
                 let done = async {
                     match wanted {
-                        Work::BehindRoot(wanted) => precompute(&theirs, wanted).await.map(drop),
+                        Work::Entry(tenant, wanted) => {
+                            precompute(&theirs, &Whose::background(tenant), wanted).await.map(drop)
+                        }
                         Work::Chain(wanted, _place) => make_exact(&theirs, wanted).await,
                         Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
                     }
@@ -189,9 +204,9 @@ impl Background {
         Self { queue, pending: Arc::new(watch::Sender::new(0)), chains: Chains::default(), runtime, workers }
     }
 
-    /// Queues a passage; drops it where the queue is full.
-    pub(crate) fn precompute(&self, wanted: Precompute) {
-        self.queue(Work::BehindRoot(wanted));
+    /// Queues an entry; drops it where the queue is full.
+    pub(crate) fn precompute(&self, tenant: Arc<str>, wanted: Precompute) {
+        self.queue(Work::Entry(tenant, wanted));
     }
 
     /// Queues the beginning of a prompt; drops it where it is queued already, or enough others are: passages' own entries, which serve any
@@ -214,25 +229,9 @@ impl Background {
         }
     }
 
-    /// Computes a passage now, before those in the queue, and says what became of it.
-    pub(crate) async fn compute(&self, wanted: Precompute) -> Result<Precomputed> {
-        precompute(&self.workers, wanted).await
-    }
-
-    /// Computes the last segment of `prompt`, whose entry has this key, where no tier has it, and files it.
-    pub(crate) async fn encode(
-        &self,
-        whose: &Whose,
-        key: KvKey,
-        tokens: Arc<[u32]>,
-        prompt: Arc<[Segment]>,
-        found_in: u64,
-    ) -> Result<Precomputed> {
-        if is_there(&self.workers.runner.store, key, tokens).await? {
-            return Ok(Precomputed::AlreadyThere);
-        }
-        let filed = compute(&self.workers, whose, prompt, found_in).await?;
-        Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
+    /// Computes an entry now where no tier has it, before those in the queue, and says what became of it.
+    pub(crate) async fn compute(&self, whose: &Whose, wanted: Precompute) -> Result<Precomputed> {
+        precompute(&self.workers, whose, wanted).await
     }
 
     /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.
@@ -282,16 +281,18 @@ async fn is_there(store: &KvStore, key: KvKey, tokens: Arc<[u32]>) -> Result<boo
     blocking(move || Ok(store.find_objects([(&key, &tokens[..])]).contains(&key))).await
 }
 
-/// Computes one passage behind its root and files it.
-async fn precompute(workers: &Workers, wanted: Precompute) -> Result<Precomputed> {
-    let key = wanted.key(workers.runner.store.fingerprint());
-    if is_there(&workers.runner.store, key, wanted.passage.tokens.clone()).await? {
-        workers.runner.store.write_again(&key);
+/// Computes one entry where no tier has it, and files it.
+async fn precompute(workers: &Workers, whose: &Whose, wanted: Precompute) -> Result<Precomputed> {
+    let key = wanted.key;
+    if is_there(&workers.runner.store, key, wanted.tokens()).await? {
+        // An answer has no time for what was lost on its way to the disk.
+        if whose.urgency == Urgency::Background {
+            workers.runner.store.write_again(&key);
+        }
         let is_local = workers.runner.store.contains(&key).is_some();
         return Ok(if is_local { Precomputed::AlreadyThere } else { Precomputed::InBucket });
     }
-    let segments = wanted.root.into_iter().chain([wanted.passage]).collect();
-    let filed = compute(workers, &Whose::background(wanted.tenant), segments, wanted.found_in).await?;
+    let filed = compute(workers, whose, wanted.prompt, wanted.found_in).await?;
     Ok(if filed.contains(&key) { Precomputed::Computed } else { Precomputed::Unkeepable })
 }
 

@@ -381,7 +381,9 @@ impl Pipeline {
         let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
         for index in &sequence.prefill.plan.missing_behind_root {
             let passage = segments[*index].clone();
-            self.background.precompute(Precompute { tenant: tenant.clone(), root: root.clone(), passage, found_in });
+            let fingerprint = self.store.fingerprint();
+            let wanted = Precompute::behind_root(fingerprint, &tenant, root.clone(), passage, found_in);
+            self.background.precompute(tenant.clone(), wanted);
         }
         // Whoever asks for a ratio wants what is blended to stay so.
         if question.reuse == Reuse::Auto && question.selection.is_none() {

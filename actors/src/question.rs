@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::pml::{Prompt, Schema};
+use crate::pml::{Layout, Prompt, Schema};
 use crate::prefill::Selection;
 
 /// Bytes of a tenant's name.
@@ -81,6 +81,8 @@ pub enum Input {
     Pml {
         /// The schema.
         schema: Arc<Schema>,
+        /// Where everything of it stands, if that is known.
+        layout: Option<Arc<Layout>>,
         /// What it takes of it, and adds.
         prompt: Arc<Prompt>,
     },

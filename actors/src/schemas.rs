@@ -2,18 +2,19 @@
 //!
 //! Keys of modules follow from tokens, so that no entry is ever taken for another version's. A schema that changes or goes takes the
 //! KV along that none of its tenant's others has, from host memory, disk and bucket; on the device it is found no more, and leaves when room is needed.
+//! Its entries' keys are noted in the catalog for each model that it was used with, so that KV of models that are not in use goes with it, too.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ragstone_storage::catalog::{Catalog, SchemaRecord};
-use ragstone_storage::key::{KvKey, SegmentDigest};
+use ragstone_storage::catalog::{Catalog, ModuleEntry, SchemaEntries, SchemaRecord};
+use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
 use ragstone_storage::prompt::segment::Segment;
-use ragstone_storage::tier::{EntryId, Tier};
+use ragstone_storage::store::Withdrawn;
+use ragstone_storage::tier::EntryId;
 use serde::Serialize;
 
-use crate::background::{Precomputed, Whose};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
@@ -42,15 +43,22 @@ pub struct Schemas(Arc<Inner>);
 struct Inner {
     catalog: Arc<Catalog>,
     pipeline: Arc<Pipeline>,
-    /// What was read and laid out, by version.
-    known: Mutex<HashMap<String, Arc<Known>>>,
+    known: Mutex<KnownSchemas>,
     /// One change at a time.
     changing: tokio::sync::Mutex<()>,
 }
 
+#[derive(Default)]
+struct KnownSchemas {
+    /// What was read and laid out, by version.
+    laid_out: HashMap<String, Arc<Known>>,
+    /// Those whose entries were noted since the start: tenant, name and version.
+    noted: HashSet<[String; 3]>,
+}
+
 struct Known {
     schema: Arc<Schema>,
-    layout: Layout,
+    layout: Arc<Layout>,
     modules: Vec<(String, Segment)>,
 }
 
@@ -86,15 +94,6 @@ pub struct StoredModule {
     pub cache: bool,
 }
 
-/// KV that left the tiers with a schema.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Withdrawn {
-    /// Entries, each counted once.
-    pub entries_removed: u64,
-    /// Their copies, and those of what stood behind them.
-    pub copies_removed: u64,
-}
-
 /// What adding a schema did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Added {
@@ -108,15 +107,13 @@ pub struct Added {
     pub withdrawn: Withdrawn,
 }
 
-/// What encoding a schema's modules did, counted in texts of modules: parts between parameters count one each.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Encoded {
-    /// Computed and kept.
-    pub computed: u32,
-    /// Kept by a tier already.
-    pub already_there: u32,
-    /// Computed, and kept by no tier: there is no room, or loading it would take longer than computing it.
-    pub not_kept: u32,
+/// What an entry is, where it is a module's.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct ModuleName {
+    /// Its schema; of several, the first by name.
+    pub schema: String,
+    /// The module's path in it; `/` is the schema's own text.
+    pub module: String,
 }
 
 impl Schemas {
@@ -148,7 +145,7 @@ impl Schemas {
             sources,
             added_unix_ms: self.0.pipeline.env.now_unix_ms(),
         };
-        let known = self.known(&record, caller).await?;
+        let known = self.laid_out(&record, caller).await?;
         let before = self.record(tenant, &record.name).await?;
         if let Some(before) = before.as_ref().filter(|before| before.version == record.version) {
             let schema = stored(before, &known);
@@ -163,6 +160,7 @@ impl Schemas {
         };
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
         blocking(move || Ok(catalog.put_schema(&kept)?)).await?;
+        self.note(&record, &known).await?;
         Ok(Added { schema: stored(&record, &known), is_new: true, withdrawn })
     }
 
@@ -191,13 +189,66 @@ impl Schemas {
         Ok((record, stored))
     }
 
-    /// A schema for a prompt.
+    /// A schema for a prompt, and where everything of it stands.
     ///
     /// # Errors
     /// As [`Schemas::get`].
-    pub async fn find(&self, tenant: &str, name: &str, caller: Caller) -> Result<Arc<Schema>> {
+    pub async fn find(&self, tenant: &str, name: &str, caller: Caller) -> Result<(Arc<Schema>, Arc<Layout>)> {
         let record = self.needed(tenant, name).await?;
-        Ok(self.known(&record, caller).await?.schema.clone())
+        let known = self.known(&record, caller).await?;
+        Ok((known.schema.clone(), known.layout.clone()))
+    }
+
+    /// The entries of a schema's modules, under every model that it was used with: all, or those of one module with what it contains.
+    ///
+    /// # Errors
+    /// As [`Schemas::get`]; `InvalidInput` for a module that the schema does not have.
+    pub async fn entries(
+        &self,
+        tenant: &str,
+        name: &str,
+        module: Option<&str>,
+        caller: Caller,
+    ) -> Result<HashSet<KvKey>> {
+        let record = self.needed(tenant, name).await?;
+        let known = self.known(&record, caller).await?;
+        let paths: Vec<String> = module.map(str::to_owned).into_iter().collect();
+        check_paths(name, &known, &paths)?;
+        let noted = self.noted_of(tenant, |of| of == name).await?;
+        let entries = noted.into_iter().flat_map(|noted| noted.modules);
+        Ok(entries.filter(|entry| is_wanted(&entry.path, &paths)).map(|entry| entry.key).collect())
+    }
+
+    /// What entries are, of modules of whatever tenant.
+    ///
+    /// # Errors
+    /// As the catalog says.
+    pub async fn names(&self) -> Result<HashMap<KvKey, ModuleName>> {
+        let catalog = self.0.catalog.clone();
+        blocking(move || {
+            let mut names: HashMap<KvKey, ModuleName> = HashMap::new();
+            for SchemaEntries { name: schema, modules, .. } in catalog.schema_entries()? {
+                for ModuleEntry { path: module, key, .. } in modules {
+                    let name = ModuleName { schema: schema.clone(), module };
+                    let known = names.entry(key).or_insert_with(|| name.clone());
+                    *known = name.min(known.clone());
+                }
+            }
+            Ok(names)
+        })
+        .await
+    }
+
+    /// The texts of a schema's modules, as each is computed apart: all, or those of these paths with what they contain.
+    ///
+    /// # Errors
+    /// As [`Schemas::get`]; `InvalidInput` for a path that the schema does not have.
+    pub(crate) async fn modules(&self, tenant: &str, name: &str, paths: &[String]) -> Result<Vec<Segment>> {
+        let record = self.needed(tenant, name).await?;
+        let known = self.known(&record, Caller::default()).await?;
+        check_paths(name, &known, paths)?;
+        let wanted = known.modules.iter().filter(|(path, _)| is_wanted(path, paths));
+        Ok(wanted.map(|(_, segment)| segment.clone()).collect())
     }
 
     /// Forgets a schema, and takes the KV along that no other one has a text of.
@@ -214,39 +265,6 @@ impl Schemas {
         Ok(withdrawn)
     }
 
-    /// Computes a schema's modules, each apart, and keeps them: all, or those of these paths. What is there already is not computed, so that
-    /// whoever was interrupted asks again.
-    ///
-    /// # Errors
-    /// As [`Schemas::get`]; `InvalidInput` for a path that the schema does not have.
-    pub async fn encode(&self, tenant: &str, name: &str, paths: &[String], caller: Caller) -> Result<Encoded> {
-        // What goes after this is not filed any more.
-        let found_in = self.0.pipeline.store.epoch();
-        let record = self.needed(tenant, name).await?;
-        let known = self.known(&record, caller).await?;
-        let is_of = |path: &String, of: &str| of == path || of.starts_with(&format!("{path}/"));
-        if let Some(unknown) = paths.iter().find(|path| !known.modules.iter().any(|(of, _)| is_of(path, of))) {
-            let message = format!("schema `{name}` has no module `{unknown}` that is kept");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        let pipeline = &self.0.pipeline;
-        let mut done = Encoded::default();
-        let wanted =
-            known.modules.iter().filter(|(of, _)| paths.is_empty() || paths.iter().any(|path| is_of(path, of)));
-        for (_, segment) in wanted {
-            let Some((key, prompt)) = segment.apart(pipeline.store.fingerprint(), tenant) else { continue };
-            let whose = Whose { caller, ..Whose::background(tenant.into()) };
-            let encoded =
-                pipeline.background.encode(&whose, key, segment.tokens.clone(), prompt.into(), found_in).await?;
-            match encoded {
-                Precomputed::Computed => done.computed += 1,
-                Precomputed::AlreadyThere | Precomputed::InBucket => done.already_there += 1,
-                Precomputed::Unkeepable => done.not_kept += 1,
-            }
-        }
-        Ok(done)
-    }
-
     async fn record(&self, tenant: &str, name: &str) -> Result<Option<SchemaRecord>> {
         let (catalog, tenant, name) = (self.0.catalog.clone(), tenant.to_owned(), name.to_owned());
         blocking(move || Ok(catalog.schema(&tenant, &name)?)).await
@@ -260,15 +278,22 @@ impl Schemas {
         self.record(tenant, name).await?.ok_or_else(missing)
     }
 
+    /// A schema that is kept. Its entries are noted from here on.
     async fn known(&self, record: &SchemaRecord, caller: Caller) -> Result<Arc<Known>> {
-        if let Some(known) = self.lock().get(&record.version) {
+        let known = self.laid_out(record, caller).await?;
+        self.note(record, &known).await?;
+        Ok(known)
+    }
+
+    async fn laid_out(&self, record: &SchemaRecord, caller: Caller) -> Result<Arc<Known>> {
+        if let Some(known) = self.lock().laid_out.get(&record.version) {
             return Ok(known.clone());
         }
         let schema = Arc::new(Schema::parse(&record.schema, &GivenSources::new(&record.sources))?);
         let assembler = &self.0.pipeline.assembler;
         let (layout, modules) = assembler.lay_out(schema.clone(), caller, deadline_after(LAYOUT_DEADLINE)).await?;
-        let known = Arc::new(Known { schema, layout, modules });
-        let mut all = self.lock();
+        let known = Arc::new(Known { schema, layout: Arc::new(layout), modules });
+        let all = &mut self.lock().laid_out;
         if all.len() >= MOST_KNOWN {
             all.clear();
         }
@@ -276,52 +301,89 @@ impl Schemas {
         Ok(known)
     }
 
+    /// Notes the entries of a schema under the present model, before there are any.
+    async fn note(&self, record: &SchemaRecord, known: &Known) -> Result<()> {
+        let of = [record.tenant.clone(), record.name.clone(), record.version.clone()];
+        if self.lock().noted.contains(&of) {
+            return Ok(());
+        }
+        let entries = SchemaEntries {
+            tenant: record.tenant.clone(),
+            name: record.name.clone(),
+            version: record.version.clone(),
+            fingerprint: *self.0.pipeline.store.fingerprint(),
+            modules: self.module_entries(&record.tenant, known),
+        };
+        let catalog = self.0.catalog.clone();
+        blocking(move || Ok(catalog.put_schema_entries(&entries)?)).await?;
+        self.lock().noted.insert(of);
+        Ok(())
+    }
+
+    /// What is noted of a tenant's schemas, by name.
+    async fn noted_of(&self, tenant: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<SchemaEntries>> {
+        let catalog = self.0.catalog.clone();
+        let mut all = blocking(move || Ok(catalog.schema_entries()?)).await?;
+        all.retain(|of| of.tenant == tenant && is_wanted(&of.name));
+        Ok(all)
+    }
+
     /// Takes out of every tier what was computed of a schema, but for what the tenant's other schemas have, too, and the one that takes its
     /// place. Keys are the tenant's own, so that nobody removes, or learns of, what others have.
     async fn withdraw(&self, gone: &SchemaRecord, instead: Option<&Known>, caller: Caller) -> Result<Withdrawn> {
-        let known = self.known(gone, caller).await?;
-        let mut wanted = self.keys(&gone.tenant, &known);
-        for other in self.list(&gone.tenant).await?.iter().filter(|other| other.name != gone.name) {
-            // One that cannot be read any more keeps nothing.
-            if let Ok(other) = self.known(other, caller).await {
-                let kept = self.keys(&gone.tenant, &other);
-                wanted.retain(|key, _| !kept.contains_key(key));
+        // A model that never used it computed nothing of it.
+        self.known(gone, caller).await?;
+        let mut wanted: HashMap<KvKey, (Fingerprint, EntryId)> = HashMap::new();
+        let mut kept: HashSet<KvKey> = HashSet::new();
+        for SchemaEntries { name, fingerprint, modules, .. } in self.noted_of(&gone.tenant, |_| true).await? {
+            if name == gone.name {
+                wanted.extend(modules.iter().map(|entry| (entry.key, (fingerprint, entry.id()))));
+            } else {
+                kept.extend(modules.iter().map(|entry| entry.key));
             }
         }
-        if let Some(instead) = instead {
-            let kept = self.keys(&gone.tenant, instead);
-            wanted.retain(|key, _| !kept.contains_key(key));
+        kept.extend(instead.iter().flat_map(|known| self.module_entries(&gone.tenant, known)).map(|entry| entry.key));
+        wanted.retain(|key, _| !kept.contains(key));
+        {
+            let mut known = self.lock();
+            known.laid_out.remove(&gone.version);
+            known.noted.remove(&[gone.tenant.clone(), gone.name.clone(), gone.version.clone()]);
         }
-        self.lock().remove(&gone.version);
         let store = self.0.pipeline.store.clone();
-        blocking(move || {
-            let mut withdrawn = Withdrawn::default();
-            for (key, segment) in wanted {
-                let mut copies = 0;
-                for tier in [Tier::Host, Tier::Disk, Tier::Object] {
-                    copies += store.evict(&EntryId { key, segment }, tier)?;
-                }
-                withdrawn.entries_removed += u64::from(copies > 0);
-                withdrawn.copies_removed += copies;
-            }
-            store.flush()?;
-            Ok(withdrawn)
-        })
-        .await
+        blocking(move || Ok(store.withdraw(&wanted.into_values().collect::<Vec<_>>())?)).await
     }
 
-    /// A tenant's entries of a schema.
-    fn keys(&self, tenant: &str, known: &Known) -> HashMap<KvKey, SegmentDigest> {
+    /// A tenant's entries of a schema under the present model.
+    fn module_entries(&self, tenant: &str, known: &Known) -> Vec<ModuleEntry> {
         let fingerprint = self.0.pipeline.store.fingerprint();
-        let key = |segment: &Segment| {
+        let entry = |(path, segment): &(String, Segment)| {
             let (key, _) = segment.apart(fingerprint, tenant)?;
-            Some((key, SegmentDigest::of(fingerprint, &segment.tokens)))
+            Some(ModuleEntry { path: path.clone(), key, segment: SegmentDigest::of(fingerprint, &segment.tokens) })
         };
-        known.modules.iter().filter_map(|(_, segment)| key(segment)).collect()
+        known.modules.iter().filter_map(entry).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Arc<Known>>> {
+    fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
         self.0.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a module is among these paths, or within one of them; none is all.
+fn is_wanted(module: &str, paths: &[String]) -> bool {
+    let is_within =
+        |path: &String| module.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    paths.is_empty() || paths.iter().any(is_within)
+}
+
+fn check_paths(schema: &str, known: &Known, paths: &[String]) -> Result<()> {
+    let is_there = |path: &String| known.modules.iter().any(|(of, _)| is_wanted(of, std::slice::from_ref(path)));
+    match paths.iter().find(|path| !is_there(path)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let message =
+                format!("schema `{schema}` has no module `{unknown}` that is kept; `ragstone pml show` lists them");
+            Err(Error::new(ErrorKind::InvalidInput, message))
+        }
     }
 }
 

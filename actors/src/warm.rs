@@ -1,8 +1,9 @@
-//! Warm-up: a collection's entries behind the root are computed before anybody asks.
+//! Warm-up: a collection's entries behind the root, or a schema's modules, are computed before anybody asks.
 //!
 //! A warm-up is a job in the catalog's journal. It takes the passages in the order of their ids, skips the entries that
 //! are there, and notes how far it is only when what it computed is on disk; so a kill at any instant costs the passages
-//! since the last note, and the next start goes on behind it. One job computes at a time, one entry after the other, at
+//! since the last note, and the next start goes on behind it. Of modules it looks at all again: there are few, and the schema may have
+//! changed. One job computes at a time, one entry after the other, at
 //! the engine's background urgency: answers go first, and where they take all there is, it waits.
 //!
 //! An entry that the disk declines because computing it again is faster than loading it is counted apart, and done with: at
@@ -10,15 +11,14 @@
 
 mod work;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::Stream;
-use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress};
-use ragstone_storage::corpus::{Corpus, PassageTokens, Scope};
-use ragstone_storage::key::{KvKey, SegmentDigest};
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress, WarmSubject};
+use ragstone_storage::corpus::{Corpus, Scope};
+use ragstone_storage::key::SegmentDigest;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
@@ -27,6 +27,8 @@ use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
 use crate::question::check_tenants;
 use crate::ragstone::blocking;
+use crate::schemas::Schemas;
+use crate::warm::work::{Piece, Work};
 
 /// Jobs in the journal; more are refused.
 const MOST_JOBS: usize = 256;
@@ -43,6 +45,7 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     pipeline: Arc<Pipeline>,
+    schemas: Schemas,
     jobs: Jobs,
     state: Mutex<State>,
     /// Wakes the running job where it waits, because it was cancelled.
@@ -94,7 +97,7 @@ pub enum WarmState {
 /// What a warm-up would have to do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmEstimate {
-    /// Distinct passages.
+    /// Distinct passages, or texts of modules.
     pub passages: u64,
     /// Entries that are there.
     pub entries_there: u64,
@@ -107,39 +110,49 @@ pub struct WarmEstimate {
 /// Whose entries are wanted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warm {
-    /// All its passages.
-    pub collection: String,
-    /// Only this document's.
-    pub document: Option<String>,
+    /// Of what.
+    pub subject: WarmSubject,
     /// For whom; none given is the default tenant.
     pub tenants: Vec<String>,
 }
 
+impl Warm {
+    /// For whom, each once.
+    fn tenants(&self) -> Vec<String> {
+        if self.tenants.is_empty() {
+            return vec![String::new()];
+        }
+        self.tenants.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect()
+    }
+}
+
 impl Warmer {
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, pipeline: Arc<Pipeline>, jobs: Jobs) -> Self {
-        Self(Arc::new(Inner { corpus, catalog, pipeline, jobs, state: Mutex::default(), wake: Notify::new() }))
+    pub(crate) fn new(
+        corpus: Corpus,
+        catalog: Arc<Catalog>,
+        pipeline: Arc<Pipeline>,
+        schemas: Schemas,
+        jobs: Jobs,
+    ) -> Self {
+        let (state, wake) = (Mutex::default(), Notify::new());
+        Self(Arc::new(Inner { corpus, catalog, pipeline, schemas, jobs, state, wake }))
     }
 
     /// Journals a warm-up. One of the same passages and tenants that is not finished is taken up instead. Await it on a
     /// multi-thread runtime.
     ///
     /// # Errors
-    /// `InvalidInput` for a bad tenant; `NotFound` for an unknown collection or document; `Overloaded` where too many jobs wait.
+    /// `InvalidInput` for a bad tenant or an unknown module; `NotFound` for an unknown collection, document or schema; `Overloaded` where
+    /// too many jobs wait.
     pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
         check_tenants(&wanted.tenants)?;
-        let passages_total = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?.len() as u64;
-        let Warm { collection, document, mut tenants } = wanted;
-        if tenants.is_empty() {
-            tenants.push(String::new());
-        }
-        tenants.sort();
-        tenants.dedup();
+        let tenants = wanted.tenants();
+        let passages_total = self.work_of(&wanted.subject, &tenants).await?.len() as u64;
         let store = &self.0.pipeline.store;
         let job = WarmJob {
             id: 0,
             fingerprint: *store.fingerprint(),
-            collection,
-            document,
+            subject: wanted.subject,
             tenants,
             created_unix_ms: store.env().now_unix_ms(),
             progress: WarmProgress { passages_total, ..WarmProgress::default() },
@@ -168,45 +181,47 @@ impl Warmer {
     /// What a warm-up would have to do. Changes nothing. Await it on a multi-thread runtime.
     ///
     /// # Errors
-    /// `NotFound` for an unknown collection or document.
+    /// As [`Warmer::begin`].
     pub async fn estimate(&self, wanted: &Warm) -> Result<WarmEstimate> {
         check_tenants(&wanted.tenants)?;
-        let ids = self.passage_ids(&wanted.collection, wanted.document.as_deref()).await?;
-        let root = self.0.pipeline.root()?;
-        let default = [String::new()];
-        let tenants = if wanted.tenants.is_empty() { &default[..] } else { &wanted.tenants };
-        let mut estimate = WarmEstimate { passages: ids.len() as u64, ..WarmEstimate::default() };
-        for batch in ids.chunks(1024) {
-            for passage in self.0.corpus.passages_of(&wanted.collection, batch).await? {
-                for tenant in tenants {
-                    if self.is_there(tenant, root.as_ref(), &passage) {
-                        estimate.entries_there += 1;
-                    } else {
-                        estimate.entries_missing += 1;
-                        estimate.tokens_missing += passage.token_ids.len() as u64;
-                    }
+        let tenants = wanted.tenants();
+        let work = self.work_of(&wanted.subject, &tenants).await?;
+        let mut estimate = WarmEstimate { passages: work.len() as u64, ..WarmEstimate::default() };
+        for batch in work.batches(0, 1024) {
+            for Piece { wanted, .. } in self.pieces(&wanted.subject, &tenants, &work, batch, 0).await? {
+                if self.0.pipeline.store.contains(&wanted.key).is_some() {
+                    estimate.entries_there += 1;
+                } else {
+                    estimate.entries_missing += 1;
+                    estimate.tokens_missing += wanted.tokens().len() as u64;
                 }
             }
         }
         Ok(estimate)
     }
 
-    fn is_there(&self, tenant: &str, root: Option<&Segment>, passage: &PassageTokens) -> bool {
-        let store = &self.0.pipeline.store;
-        let derive =
-            |parent: Option<&KvKey>, tokens: &[u32]| KvKey::derive(store.fingerprint(), tenant, parent, tokens);
-        let root = root.map(|root| derive(None, &root.tokens));
-        store.contains(&derive(root.as_ref(), &passage.token_ids)).is_some()
-    }
-
-    async fn passage_ids(&self, collection: &str, document: Option<&str>) -> Result<Vec<String>> {
-        let ids = self.0.corpus.passage_ids(Scope { collection: Some(collection), document }).await?;
-        match document {
-            Some(document) if ids.is_empty() => {
-                let message = format!("there is no document `{document}` in collection `{collection}`");
-                Err(Error::new(ErrorKind::NotFound, message))
+    /// What there is to see to.
+    async fn work_of(&self, subject: &WarmSubject, tenants: &[String]) -> Result<Work> {
+        match subject {
+            WarmSubject::Passages { collection, document } => {
+                let scope = Scope { collection: Some(collection), document: document.as_deref() };
+                let ids = self.0.corpus.passage_ids(scope).await?;
+                match document {
+                    Some(document) if ids.is_empty() => {
+                        let message = format!("there is no document `{document}` in collection `{collection}`");
+                        Err(Error::new(ErrorKind::NotFound, message))
+                    }
+                    _ => Ok(Work::Passages(ids)),
+                }
             }
-            _ => Ok(ids),
+            WarmSubject::Modules { schema, modules } => {
+                let mut texts = Vec::new();
+                for tenant in tenants {
+                    let own = self.0.schemas.modules(tenant, schema, modules).await?;
+                    texts.extend(own.into_iter().map(|module| (tenant.clone(), module)));
+                }
+                Ok(Work::Modules(texts))
+            }
         }
     }
 
@@ -223,7 +238,7 @@ impl Warmer {
             if state != WarmState::Waiting || Some(job.id) == except {
                 continue;
             }
-            tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished warm-up");
+            tracing::info!(job = job.id, subject = ?job.subject, "going on with an unfinished warm-up");
             let warmer = self.clone();
             let work = async move {
                 let (events, _) = mpsc::channel(1);
@@ -281,7 +296,7 @@ impl Warmer {
         let running = Running(self);
         let done = self.work(&job, events).await;
         drop(running);
-        // A collection that is gone will not come back by itself; anything else may work at the next start.
+        // A collection or schema that is gone will not come back by itself; anything else may work at the next start.
         let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
         if over {
             self.cancel(id).await?;

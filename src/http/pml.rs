@@ -27,12 +27,15 @@ impl Pml {
     /// The prompt `text` of this schema.
     pub async fn input(&self, text: &str, schemas: &Schemas, tenant: &str, caller: Caller) -> Result<Input> {
         let prompt = Prompt::parse(text).map_err(|error| Error::param("prompt", error.to_string()))?;
-        let schema = match (&self.schema, &self.name) {
-            (Some(_), None) => Arc::new(self.given()?),
-            (None, Some(name)) => schemas.find(tenant, name, caller).await?,
+        let (schema, layout) = match (&self.schema, &self.name) {
+            (Some(_), None) => (Arc::new(self.given()?), None),
+            (None, Some(name)) => {
+                let (schema, layout) = schemas.find(tenant, name, caller).await?;
+                (schema, Some(layout))
+            }
             _ => return Err(Error::param("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
         };
-        Ok(Input::Pml { schema, prompt: Arc::new(prompt) })
+        Ok(Input::Pml { schema, layout, prompt: Arc::new(prompt) })
     }
 
     fn given(&self) -> Result<Schema> {

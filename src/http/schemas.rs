@@ -16,10 +16,9 @@ use crate::service::{State, caller};
 
 /// The paths.
 pub fn paths(config: &mut ServiceConfig) {
-    config
-        .service(resource("/v1/pml/schemas", "GET, POST", vec![web::get().to(list), web::post().to(add)]))
-        .service(resource("/v1/pml/schemas/{name}", "GET, DELETE", vec![web::get().to(show), web::delete().to(remove)]))
-        .service(resource("/v1/pml/schemas/{name}/encode", "POST", vec![web::post().to(encode)]));
+    config.service(resource("/v1/pml/schemas", "GET, POST", vec![web::get().to(list), web::post().to(add)])).service(
+        resource("/v1/pml/schemas/{name}", "GET, DELETE", vec![web::get().to(show), web::delete().to(remove)]),
+    );
 }
 
 /// Whose schema is meant.
@@ -86,23 +85,4 @@ async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<S
     let mut answer = json!(withdrawn);
     (answer["name"], answer["deleted"]) = (json!(name), json!(true));
     Ok(HttpResponse::Ok().json(answer))
-}
-
-/// Computes a schema's modules before anybody asks: `{"modules"?, "tenant"?}`. For the data folder's owner.
-async fn encode(
-    state: web::Data<State>,
-    request: HttpRequest,
-    path: web::Path<String>,
-    incoming: Incoming,
-) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
-    let schemas = state.opened()?.ragstone.schemas().clone();
-    let mut fields = Fields::read(incoming).await?;
-    let modules: Vec<String> = fields.take("modules")?.unwrap_or_default();
-    let tenant: String = fields.take("tenant")?.unwrap_or_default();
-    fields.finish()?;
-    let (name, caller) = (path.into_inner(), caller(&request));
-    let work = async move { schemas.encode(&tenant, &name, &modules, caller).await };
-    let encoded = state.run(&request, Work::Upkeep, work).await??;
-    Ok(HttpResponse::Ok().json(encoded))
 }

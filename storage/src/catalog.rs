@@ -18,8 +18,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
-pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
-pub use self::schemas::SchemaRecord;
+pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+pub use self::schemas::{ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
 use crate::key::Fingerprint;
@@ -57,6 +57,8 @@ pub struct Catalog {
     object_removals: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON
     schemas: Tree,
+    /// tenant, 0, name, 0, fingerprint -> [`SchemaEntries`] as JSON
+    schema_entries: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -282,7 +284,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 10] {
+    fn trees(&self) -> [&Tree; 11] {
         let Self {
             db: _,
             settings,
@@ -295,8 +297,9 @@ impl Catalog {
             object_removals,
             pins,
             schemas,
+            schema_entries,
         } = self;
-        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas]
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas, schema_entries]
     }
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
@@ -334,6 +337,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
+        schema_entries: tree("pml_entries")?,
         db,
     })
 }

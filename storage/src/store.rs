@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::admin::{DamagedEntry, VerifyReport};
 pub use self::find::{Found, ObjectsFound, Wanted};
-pub use self::invalidate::Invalidated;
+pub use self::invalidate::{Invalidated, Withdrawn};
 pub use self::listing::EntryInfo;
 use self::reader::Flights;
 pub use self::reader::{EntryReader, LayerFrame};

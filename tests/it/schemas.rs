@@ -24,6 +24,14 @@ async fn as_owner(folder: &Folder, url: String, method: Method, body: &Value) ->
     (response.status().as_u16(), response.json().await.unwrap())
 }
 
+/// Computes modules ahead; how many were computed, and how many were there.
+fn encoded(folder: &Folder, arguments: &[&str]) -> (u64, u64) {
+    let done = folder.json(&[&["pml", "encode"], arguments, &["--json"]].concat());
+    let number = |name: &str| done[name].as_u64().unwrap();
+    assert_eq!(number("passages_done"), number("passages_total"), "{done}");
+    (number("entries_computed"), number("entries_skipped"))
+}
+
 fn text(answer: &Value) -> &str {
     answer["choices"][0]["text"].as_str().unwrap()
 }
@@ -49,12 +57,8 @@ async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     assert_eq!((&again["version"], &again["is_new"]), (&added["version"], &json!(false)));
 
     // By name, and as it comes along: one prompt, one answer, and modules are computed once.
-    let encode = "/v1/pml/schemas/trip/encode";
-    let (status, encoded) =
-        as_owner(&folder, service.url(encode), Method::POST, &json!({ "modules": ["lamps"] })).await;
-    assert_eq!((status, &encoded["computed"], &encoded["already_there"]), (200, &json!(1), &json!(0)), "{encoded}");
-    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({})).await;
-    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(4), &json!(1)), "{encoded}");
+    assert_eq!(encoded(&folder, &["trip", "--module", "lamps"]), (1, 0));
+    assert_eq!(encoded(&folder, &["trip"]), (4, 1));
     let first = run(&service, PROMPT, json!({ "pml": { "name": "trip" } })).await;
     let (alone, tiers) = computed(&first);
     assert!(tiers.len() == 4 && tiers.iter().all(|tier| *tier == "host"), "{tiers:?}");
@@ -77,19 +81,16 @@ async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     // Another tenant computes KV of his own, and takes nothing of others along.
     let (_, theirs) = service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA, "tenant": "other" })).await;
     assert_eq!(theirs["is_new"], true);
-    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({ "tenant": "other" })).await;
-    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(5), &json!(0)), "{encoded}");
+    assert_eq!(encoded(&folder, &["trip", "--tenant", "other"]), (5, 0));
     let small = json!({ "schema": "<schema name='trip'>Nothing.</schema>", "tenant": "other" });
     assert_eq!(service.post("/v1/pml/schemas", &small).await.1["entries_removed"], 5);
-    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({})).await;
-    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(0), &json!(5)), "{encoded}");
+    assert_eq!(encoded(&folder, &["trip"]), (0, 5));
 
     // One module changes: its old KV goes, that of the others stays.
     let changed = SCHEMA.replace("copper lanterns", "iron lanterns");
     let (_, added) = service.post("/v1/pml/schemas", &json!({ "schema": changed })).await;
     assert_eq!((&added["is_new"], &added["entries_removed"]), (&json!(true), &json!(1)), "{added}");
-    let (_, encoded) = as_owner(&folder, service.url(encode), Method::POST, &json!({})).await;
-    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(1), &json!(4)), "{encoded}");
+    assert_eq!(encoded(&folder, &["trip"]), (1, 4));
     let (_, shown) = service.get("/v1/pml/schemas/trip").await;
     assert_eq!((&shown["version"], shown["schema"].as_str()), (&added["version"], Some(changed.as_str())));
 
@@ -99,8 +100,7 @@ async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     let (status, removed) = as_owner(&folder, service.url("/v1/pml/schemas/trip"), Method::DELETE, &json!({})).await;
     assert_eq!((status, &removed["entries_removed"]), (200, &json!(4)), "{removed}");
     assert_eq!(service.get("/v1/pml/schemas/trip").await.0, 404);
-    let (_, encoded) = as_owner(&folder, service.url("/v1/pml/schemas/other/encode"), Method::POST, &json!({})).await;
-    assert_eq!((&encoded["computed"], &encoded["already_there"]), (&json!(0), &json!(1)), "{encoded}");
+    assert_eq!(encoded(&folder, &["other"]), (0, 1));
     assert_eq!(service.stop(), 0);
 }
 
@@ -115,8 +115,12 @@ async fn what_is_wrong_with_a_schema_is_one_clear_error() {
         ("/v1/pml/schemas", json!({ "schema": "<schema name='a'/>", "tenant": "a\nb" }), 400, "tenant"),
         ("/v1/pml/schemas", json!({ "schema": format!("<schema name='{}'>a</schema>", "x".repeat(200)) }), 400, "128"),
         ("/v1/pml/schemas", json!({ "schema": SCHEMA, "extra": 1 }), 400, "extra"),
-        ("/v1/pml/schemas/none/encode", json!({}), 404, "none"),
-        ("/v1/pml/schemas/trip/encode", json!({ "modules": ["lamps", "no"] }), 400, "`no`"),
+        ("/v1/cache/warm", json!({ "schema": "none" }), 404, "none"),
+        ("/v1/cache/warm", json!({ "schema": "trip", "modules": ["lamps", "no"] }), 400, "`no`"),
+        ("/v1/cache/warm", json!({ "schema": "trip", "collection": "c" }), 400, "collection"),
+        ("/v1/cache/pin", json!({ "schema": "none" }), 404, "none"),
+        ("/v1/cache/pin", json!({ "schema": "trip", "module": "no" }), 400, "`no`"),
+        ("/v1/cache/pin", json!({ "module": "lamps" }), 400, "schema"),
         ("/v1/completions", json!({ "prompt": PROMPT, "ragstone": { "pml": {} } }), 400, "either"),
         ("/v1/completions", json!({ "prompt": "<prompt", "ragstone": { "pml": { "name": "trip" } } }), 400, "line 1"),
         (
@@ -131,7 +135,7 @@ async fn what_is_wrong_with_a_schema_is_one_clear_error() {
         assert!(got == status && message.contains(words), "{path} {body}: {got} {answer}");
     }
     // Deleting, and computing without being asked, is the owner's.
-    assert_eq!(service.post("/v1/pml/schemas/trip/encode", &json!({})).await.0, 403);
+    assert_eq!(service.post("/v1/cache/warm", &json!({ "schema": "trip" })).await.0, 403);
     assert_eq!(service.get("/v1/pml/schemas").await.1["data"].as_array().map(Vec::len), Some(1));
     assert_eq!(service.stop(), 0);
 }
@@ -159,4 +163,68 @@ fn the_commands_keep_a_schema_and_run_its_prompts() {
     folder.run(&["pml", "remove", "trip"]).failed_with(&["--yes"]);
     folder.run(&["pml", "remove", "trip", "--yes"]).succeeded();
     folder.run(&["pml", "run", "trip", prompt]).failed_with(&["no schema `trip`"]);
+}
+
+/// What the cache verbs say of a schema's entries: named, pinned, evicted and warmed by schema and module.
+#[tokio::test]
+async fn the_cache_verbs_know_modules() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "kv_admission=always"]).await;
+    for tenant in ["", "other"] {
+        service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA, "tenant": tenant })).await;
+    }
+    // What would be computed, and what is once it is.
+    let dry = folder.json(&["cache", "warm", "--schema", "trip", "--dry-run", "--json"]);
+    assert_eq!((&dry["passages"], &dry["entries_missing"]), (&json!(5), &json!(5)), "{dry}");
+    assert!(folder.run(&["cache", "warm", "--schema", "trip"]).succeeded().stdout.contains("5 texts of modules"));
+    assert_eq!(encoded(&folder, &["trip", "--tenant", "other"]), (5, 0));
+    crate::cache::settle(&service).await;
+
+    let list = |arguments: &[&str]| {
+        let found = folder.json(&[&["cache", "list", "--json"], arguments].concat());
+        found["data"].as_array().unwrap().iter().map(|entry| entry["of"].clone()).collect::<Vec<_>>()
+    };
+    let of = |module: &str| json!({ "kind": "module", "schema": "trip", "module": module });
+    let mut all = list(&["--schema", "trip"]);
+    all.sort_by_key(ToString::to_string);
+    assert_eq!(all, ["/", "boats", "lamps", "stay", "stay"].map(of));
+    assert_eq!(list(&["--schema", "trip", "--tenant", "other"]).len(), 5);
+    assert_eq!(list(&[]).len(), 10, "everybody's");
+    assert_eq!(list(&["--schema", "trip", "--module", "lamps"]), [of("lamps")]);
+    let shown = folder.run(&["cache", "list", "--schema", "trip"]).succeeded().stdout;
+    assert!(shown.contains("module stay of schema trip") && shown.contains("text of schema trip"), "{shown}");
+
+    // Pinned by module, it stays where the schema's others leave; of another tenant nothing moves.
+    assert_eq!(folder.json(&["cache", "pin", "--schema", "trip", "--module", "lamps", "--json"])["changed"], 1);
+    let gone = folder.json(&["cache", "evict", "--schema", "trip", "--json"]);
+    assert_eq!((&gone["entries"], &gone["pinned"]), (&json!(4), &json!(1)), "{gone}");
+    assert_eq!(list(&["--schema", "trip"]), [of("lamps")]);
+    assert_eq!(list(&["--schema", "trip", "--tenant", "other"]).len(), 5);
+    // A schema that goes takes along what is pinned, and the pin.
+    folder.run(&["pml", "remove", "trip", "--yes"]).succeeded();
+    assert_eq!(list(&[]).len(), 5);
+    service.post("/v1/pml/schemas", &json!({ "schema": SCHEMA })).await;
+    assert_eq!(encoded(&folder, &["trip"]), (5, 0));
+    crate::cache::settle(&service).await;
+    assert_eq!(folder.json(&["cache", "unpin", "--schema", "trip", "--json"])["changed"], 0);
+    assert_eq!(service.stop(), 0);
+}
+
+/// A kill while modules are computed: the next start goes on, and what was computed is not computed again.
+#[tokio::test]
+async fn encoding_survives_a_kill() {
+    let folder = Folder::new();
+    let all = ["--set", "kv_admission=always"];
+    let service = folder.serve_with(&all, &[("RAGSTONE_FAILPOINTS", "warm.after_entry=kill@20")]).await;
+    let modules: String = (0..40)
+        .map(|at| format!("<module name=\"m{at}\">Lantern {at} burns with a flame of colour {at}.</module>"))
+        .collect();
+    service.post("/v1/pml/schemas", &json!({ "schema": format!("<schema name=\"many\">{modules}</schema>") })).await;
+    folder.run(&["pml", "encode", "many"]).failed_with(&["broke off"]);
+    service.wait();
+    let service = folder.serve(&all).await;
+    let done = encoded(&folder, &["many"]);
+    assert!(done.0 + done.1 == 40 && done.1 >= 16, "{done:?}");
+    assert_eq!(folder.json(&["cache", "warm", "--list", "--json"]), json!([]));
+    assert_eq!(service.stop(), 0);
 }

@@ -6,7 +6,7 @@ use ragstone_storage::prompt::plan::{PlanOptions, Ratio, ReuseMode};
 use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 
 use super::{Asking, Pipeline};
-use crate::background::Whose;
+use crate::background::{Precompute, Whose};
 use crate::engine::Urgency;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Input, Question, Reuse};
@@ -25,9 +25,10 @@ impl Pipeline {
             deadline: asking.deadline,
         };
         for segment in segments.iter().filter(|segment| segment.kind == SegmentKind::Module) {
-            let Some((key, prompt)) = segment.apart(self.store.fingerprint(), &question.tenant) else { continue };
-            let tokens = segment.tokens.clone();
-            self.background.encode(&whose, key, tokens, prompt.into(), asking.found_in).await?;
+            let (fingerprint, tenant) = (self.store.fingerprint(), &question.tenant);
+            if let Some(wanted) = Precompute::module(fingerprint, tenant, segment, asking.found_in) {
+                self.background.compute(&whose, wanted).await?;
+            }
         }
         Ok(())
     }

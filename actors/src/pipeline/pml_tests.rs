@@ -50,7 +50,7 @@ async fn open_on(folder: &TempDir, device_cache: bool) -> Ragstone {
 
 pub(super) fn input(schema: &str, prompt: &str) -> Input {
     let schema = Schema::parse(schema, &()).unwrap();
-    Input::Pml { schema: Arc::new(schema), prompt: Arc::new(Prompt::parse(prompt).unwrap()) }
+    Input::Pml { schema: Arc::new(schema), layout: None, prompt: Arc::new(Prompt::parse(prompt).unwrap()) }
 }
 
 pub(super) async fn ask(ragstone: &Ragstone, input: Input, reuse: Reuse) -> Answer {
@@ -187,6 +187,47 @@ pub(super) fn furthest(answer: &Answer, logits: &[f32]) -> f32 {
 /// The likeliest tokens of every step, bit for bit.
 pub(super) fn bits(answer: &Answer) -> Vec<(u32, u32)> {
     answer.tokens.iter().flat_map(|token| token.top.iter().map(|it| (it.id, it.logprob.to_bits()))).collect()
+}
+
+/// Plain PyTorch that knows nothing of this program: its own layout, modules, masks and forward (`ops/fixtures/make_modules.py`).
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_answer_as_in_plain_pytorch() {
+    #[derive(serde::Deserialize)]
+    struct Case {
+        schema: String,
+        prompt: String,
+        steps: Vec<Step>,
+    }
+    #[derive(serde::Deserialize)]
+    struct Step {
+        token: u32,
+        top: Vec<(u32, f32)>,
+    }
+    let fixture = super::tests::repository().join("kernels/tests/fixtures/modules.json");
+    let cases: Vec<Case> = serde_json::from_slice(&std::fs::read(fixture).unwrap()).unwrap();
+    assert_eq!(cases.len(), 5);
+    let folder = tempfile::tempdir().unwrap();
+    let ragstone = open(&folder).await;
+    // Computed, then from the tiers.
+    for _ in 0..2 {
+        for Case { schema, prompt, steps } in &cases {
+            let mut asked = question(input(schema, prompt), Reuse::Auto, 4);
+            asked.sampling.logprobs = Some(20);
+            let answer = ragstone.answer(asked).await.unwrap().collect().await.unwrap();
+            ragstone.settle().await;
+            assert_eq!(answer.tokens.len(), steps.len(), "{prompt}");
+            for (token, Step { token: expected, top }) in answer.tokens.iter().zip(steps) {
+                assert_eq!(token.id, *expected, "{prompt}");
+                for (id, logprob) in top {
+                    let ours = token.top.iter().find(|it| it.id == *id).map(|it| it.logprob);
+                    // The last of them may be as likely as the next.
+                    let ours = ours.or_else(|| token.top.last().map(|it| it.logprob)).unwrap_or_default();
+                    assert!((ours - logprob).abs() < 1e-4, "{prompt}: token {id}: {ours} and {logprob}");
+                }
+            }
+        }
+    }
+    close(ragstone, &folder).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,40 +31,52 @@ type Computed = HashMap<(String, u32), Apart>;
 /// layout, which their keys then cover.
 ///
 /// # Errors
-/// Those of [`Layout::of`] and [`select`]; `InvalidInput` where nothing is left of it.
+/// Those of [`select`]; `InvalidInput` where nothing is left of it.
 pub fn compile(
     schema: &Schema,
+    layout: &Layout,
     prompt: &Prompt,
     roles: Option<&Roles>,
     encode: &dyn Encode,
     most: u32,
     can_move: bool,
 ) -> Result<Vec<Segment>> {
-    let layout = Layout::of(schema, roles, encode, most)?;
-    let selected = select(&layout, prompt, roles, encode, most)?;
+    let selected = select(layout, prompt, roles, encode, most)?;
     if selected.placed.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "the prompt imports nothing and says nothing"));
     }
-    let computed = computed(&layout, &schema.scaffolds, &selected, can_move);
+    let computed = computed(layout, &schema.scaffolds, &selected, can_move);
     Ok(segments(&computed, &selected))
 }
 
-/// Every text of a schema's modules that is kept, with the path of its module, as it is computed apart where no `<scaffold>` is taken whole.
-pub(crate) fn modules(layout: &Layout, can_move: bool) -> Vec<(String, Segment)> {
+/// Every text of a schema's modules that is kept, with the path of its module, as it is computed apart: by itself, and in each `<scaffold>`
+/// that its module is in.
+pub(crate) fn modules(schema: &Schema, layout: &Layout, can_move: bool) -> Vec<(String, Segment)> {
     let mut blocks = Vec::new();
     blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
+    let alone = blocks.iter().map(|(path, block)| own_runs(block, Some(path)));
+    let together = schema.scaffolds.iter().map(|names| runs_of(names, &blocks));
+    let is_kept = |of: &String| blocks.iter().any(|(path, block)| path == of && block.cache);
     let mut modules = Vec::new();
-    for (path, block) in blocks.iter().filter(|(_, block)| block.cache) {
-        let (runs, mut computed) = (own_runs(block, Some(path)), Computed::new());
+    for runs in alone.chain(together) {
+        let mut computed = Computed::new();
         note(&runs, can_move, &mut computed);
         for Run { start, tokens, path } in runs {
-            let Some(path) = path else { continue };
+            let Some(path) = path.filter(is_kept) else { continue };
             let Some(apart) = computed.remove(&(path.clone(), start)) else { continue };
             let place = Some(Place { start, apart: Some(apart) });
             modules.push((path, Segment { kind: SegmentKind::Module, tokens, place }));
         }
     }
     modules
+}
+
+/// What modules that are computed together consist of, by position.
+fn runs_of(names: &[String], blocks: &[(String, &Block)]) -> Vec<Run> {
+    let members = blocks.iter().filter(|(path, _)| names.contains(path));
+    let mut runs: Vec<Run> = members.flat_map(|(path, block)| own_runs(block, Some(path))).collect();
+    runs.sort_by_key(|run| run.start);
+    runs
 }
 
 fn segments(computed: &Computed, selected: &Selected) -> Vec<Segment> {
@@ -112,10 +124,7 @@ fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected, can
         })
     };
     for names in scaffolds.iter().filter(|names| names.iter().all(is_taken)) {
-        let members = blocks.iter().filter(|(path, _)| names.contains(path));
-        let mut runs: Vec<Run> = members.flat_map(|(path, block)| own_runs(block, Some(path))).collect();
-        runs.sort_by_key(|run| run.start);
-        note(&runs, can_move, &mut computed);
+        note(&runs_of(names, &blocks), can_move, &mut computed);
     }
     computed
 }

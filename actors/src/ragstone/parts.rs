@@ -106,7 +106,8 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
-        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), jobs.clone());
+        let schemas = Schemas::new(catalog.clone(), pipeline.clone());
+        let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
         let calibrator = Calibrator::new(calibration::Inner {
             model,
             weights: loaded.weights_digest,
@@ -117,7 +118,6 @@ impl Parts {
             runtime,
             aside: CancellationToken::new(),
         });
-        let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             pipeline,

@@ -2,16 +2,17 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::time::Duration;
 
-use ragstone_storage::catalog::{WarmJob, WarmProgress};
+use ragstone_storage::catalog::{WarmJob, WarmProgress, WarmSubject};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::Became;
 use tokio::sync::mpsc;
 
 use super::{WarmEvent, Warmer, cancelled};
-use crate::background::{Precompute, Precomputed};
+use crate::background::{Precompute, Precomputed, Whose};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ragstone::blocking;
 
@@ -25,32 +26,84 @@ const DRAIN_STEP: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// What a warm-up has to see to.
+pub(super) enum Work {
+    /// Passages, by their ids.
+    Passages(Vec<String>),
+    /// Texts of modules, and whose each is.
+    Modules(Vec<(String, Segment)>),
+}
+
+impl Work {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Passages(ids) => ids.len(),
+            Self::Modules(texts) => texts.len(),
+        }
+    }
+
+    /// How much of it an earlier run has done that came as far as `last_passage`.
+    fn done_before(&self, last_passage: &str) -> usize {
+        match self {
+            Self::Passages(ids) => ids.partition_point(|id| id.as_str() <= last_passage),
+            // What is there is skipped.
+            Self::Modules(_) => 0,
+        }
+    }
+
+    /// What the journal calls a place in it.
+    fn name(&self, at: usize) -> String {
+        match self {
+            Self::Passages(ids) => ids.get(at).cloned().unwrap_or_default(),
+            Self::Modules(_) => String::new(),
+        }
+    }
+
+    /// What is left behind the first `begin`, in order.
+    pub(super) fn batches(&self, begin: usize, size: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let end = self.len();
+        (begin..end).step_by(size).map(move |at| at..end.min(at + size))
+    }
+}
+
+/// An entry that a warm-up is to see to.
+pub(super) struct Piece {
+    /// Its place in the [`Work`].
+    of: usize,
+    tenant: String,
+    pub(super) wanted: Precompute,
+}
+
 /// What was done for one entry.
 struct Seen {
-    /// Its passage.
-    passage: String,
+    /// Its place in the [`Work`].
+    of: usize,
     /// `None`: it cannot be computed.
     did: Option<Precomputed>,
 }
 
-/// The entries of some passages.
+/// The entries of some passages or modules.
 type Batch = HashMap<KvKey, Seen>;
 
 impl Warmer {
     /// Sees to every passage behind the job's place, and notes it batch by batch.
     pub(super) async fn work(&self, job: &WarmJob, events: &mpsc::Sender<Result<WarmEvent>>) -> Result<WarmProgress> {
-        let ids = self.passage_ids(&job.collection, job.document.as_deref()).await?;
+        let work = self.work_of(&job.subject, &job.tenants).await?;
         let mut progress = job.progress.clone();
-        let begin = ids.partition_point(|id| *id <= progress.last_passage);
-        (progress.passages_done, progress.passages_total) = (begin as u64, ids.len() as u64);
+        let begin = work.done_before(&progress.last_passage);
+        if begin == 0 {
+            // It begins anew: what an earlier run computed it finds there.
+            progress = WarmProgress::default();
+        }
+        (progress.passages_done, progress.passages_total) = (begin as u64, work.len() as u64);
         progress.entries_lost = 0;
-        for batch in ids[begin..].chunks(PASSAGES_PER_NOTE) {
+        for batch in work.batches(begin, PASSAGES_PER_NOTE) {
             self.show(job.id, &progress);
-            let lost = self.batch(job, batch, &mut progress).await?;
+            let lost = self.batch(job, &work, batch.clone(), &mut progress).await?;
             progress.passages_done += (batch.len() - lost.min(batch.len())) as u64;
             // Once something is not on the disk, the place stays before it: after a kill it is looked at again.
             if progress.entries_lost == 0 {
-                progress.last_passage.clone_from(&batch[batch.len() - 1]);
+                progress.last_passage = work.name(batch.end - 1);
             }
             self.note(job.id, &progress).await?;
             // Nobody has to see every step.
@@ -68,13 +121,13 @@ impl Warmer {
         Err(Error::new(ErrorKind::Full, message))
     }
 
-    /// Sees to the entries of some passages and counts what became of them; how many passages stay to be done.
-    async fn batch(&self, job: &WarmJob, ids: &[String], progress: &mut WarmProgress) -> Result<usize> {
+    /// Sees to some entries and counts what became of them; how many passages or texts stay to be done.
+    async fn batch(&self, job: &WarmJob, work: &Work, at: Range<usize>, progress: &mut WarmProgress) -> Result<usize> {
         let store = &self.0.pipeline.store;
         let mut batch = Batch::new();
         for round in 1.. {
             let found_in = store.epoch();
-            self.compute(job, ids, &mut batch).await?;
+            self.compute(job, work, at.clone(), &mut batch).await?;
             self.written(job.id).await?;
             let lost = |key: &KvKey, seen: &Seen| seen.should_be_here() && store.became_of(key) == Became::Lost;
             // What was invalidated meanwhile was taken away on purpose: what is still in the corpus is computed once more.
@@ -84,14 +137,14 @@ impl Warmer {
             batch.retain(|key, seen| !lost(key, seen));
         }
         let mut unfinished = BTreeSet::new();
-        for (key, Seen { passage, did }) in batch {
+        for (key, Seen { of, did }) in batch {
             let became = did.is_some_and(is_local).then(|| store.became_of(&key));
             match (did, became) {
                 (None | Some(Precomputed::Unkeepable), _) => progress.entries_failed += 1,
                 (_, Some(Became::Declined)) => progress.entries_declined += 1,
                 (_, Some(Became::Lost)) => {
                     progress.entries_lost += 1;
-                    unfinished.insert(passage);
+                    unfinished.insert(of);
                 }
                 (Some(Precomputed::Computed), _) => progress.entries_computed += 1,
                 (Some(_), _) => progress.entries_skipped += 1,
@@ -100,33 +153,68 @@ impl Warmer {
         Ok(unfinished.len())
     }
 
-    /// Computes what is missing of the passages' entries and is not in `batch` yet.
-    async fn compute(&self, job: &WarmJob, ids: &[String], batch: &mut Batch) -> Result<()> {
-        let (store, root) = (&self.0.pipeline.store, self.0.pipeline.root()?);
-        let found_in = store.epoch();
-        let passages = self.patiently(job.id, || self.0.corpus.passages_of(&job.collection, ids)).await?;
-        for passage in passages {
-            for tenant in &job.tenants {
-                let segment = Segment { kind: SegmentKind::Passage, tokens: passage.token_ids.clone(), place: None };
-                let wanted =
-                    Precompute { tenant: tenant.as_str().into(), root: root.clone(), passage: segment, found_in };
-                let key = wanted.key(store.fingerprint());
-                if let Entry::Vacant(place) = batch.entry(key) {
-                    let did = self.entry(job.id, wanted, &passage.id).await?;
-                    place.insert(Seen { passage: passage.id.clone(), did });
-                }
+    /// Computes what is missing of these entries and is not in `batch` yet.
+    async fn compute(&self, job: &WarmJob, work: &Work, at: Range<usize>, batch: &mut Batch) -> Result<()> {
+        let found_in = self.0.pipeline.store.epoch();
+        let pieces = || self.pieces(&job.subject, &job.tenants, work, at.clone(), found_in);
+        for piece in self.patiently(job.id, pieces).await? {
+            if let Entry::Vacant(place) = batch.entry(piece.wanted.key) {
+                let did = self.entry(job.id, &piece).await?;
+                place.insert(Seen { of: piece.of, did });
             }
         }
         Ok(())
     }
 
+    /// The entries of some passages or modules; passages that are gone have none.
+    pub(super) async fn pieces(
+        &self,
+        subject: &WarmSubject,
+        tenants: &[String],
+        work: &Work,
+        at: Range<usize>,
+        found_in: u64,
+    ) -> Result<Vec<Piece>> {
+        let fingerprint = self.0.pipeline.store.fingerprint();
+        let mut pieces = Vec::new();
+        match (work, subject) {
+            (Work::Modules(texts), _) => {
+                for of in at {
+                    let (tenant, module) = &texts[of];
+                    let wanted = Precompute::module(fingerprint, tenant, module, found_in);
+                    pieces.extend(wanted.map(|wanted| Piece { of, tenant: tenant.clone(), wanted }));
+                }
+            }
+            (Work::Passages(ids), WarmSubject::Passages { collection, .. }) => {
+                let (root, first) = (self.0.pipeline.root()?, at.start);
+                let ids = &ids[at];
+                for passage in self.0.corpus.passages_of(collection, ids).await? {
+                    let Some(of) = ids.iter().position(|id| *id == passage.id) else { continue };
+                    for tenant in tenants {
+                        let (kind, tokens) = (SegmentKind::Passage, passage.token_ids.clone());
+                        let passage = Segment { kind, tokens, place: None };
+                        let wanted = Precompute::behind_root(fingerprint, tenant, root.clone(), passage, found_in);
+                        pieces.push(Piece { of: first + of, tenant: tenant.clone(), wanted });
+                    }
+                }
+            }
+            // The work is of the subject.
+            (Work::Passages(_), WarmSubject::Modules { .. }) => {}
+        }
+        Ok(pieces)
+    }
+
     /// Computes one entry, if it is missing. `None`: it fails at every attempt; the others need not.
-    async fn entry(&self, job: u64, wanted: Precompute, passage: &str) -> Result<Option<Precomputed>> {
+    async fn entry(&self, job: u64, piece: &Piece) -> Result<Option<Precomputed>> {
         let pipeline = &self.0.pipeline;
-        let did = match self.patiently(job, || pipeline.background.compute(wanted.clone())).await {
+        let attempt = || {
+            let (whose, wanted) = (Whose::background(piece.tenant.as_str().into()), piece.wanted.clone());
+            async move { pipeline.background.compute(&whose, wanted).await }
+        };
+        let did = match self.patiently(job, attempt).await {
             Ok(did) => Some(did),
             Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::ContextLength) => {
-                tracing::warn!(%error, passage, "a passage cannot be computed ahead");
+                tracing::warn!(%error, key = %piece.wanted.key, "a passage or module cannot be computed ahead");
                 None
             }
             Err(error) => return Err(error),

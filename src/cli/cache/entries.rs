@@ -112,9 +112,13 @@ fn of(of: &Value) -> String {
             out + ")"
         }
         "system_prompt" => "system prompt".to_owned(),
-        "prompt_start" => {
-            "start of another prompt: a caller's own system prompt, a schema's module, or a conversation".to_owned()
-        }
+        "module" => match (text(&of["schema"]), text(&of["module"])) {
+            (schema, "/") => format!("text of schema {}", output::one_line(schema, 40)),
+            (schema, module) => {
+                format!("module {} of schema {}", output::one_line(module, 40), output::one_line(schema, 40))
+            }
+        },
+        "prompt_start" => "start of another prompt: a caller's own system prompt, or a conversation".to_owned(),
         _ => "unknown: no passage of this data folder".to_owned(),
     }
 }
@@ -224,7 +228,13 @@ mod tests {
         // Entries of several models say whose they are.
         let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
         let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));
-        let text = table(&json!({ "data": [second, third], "entries": 2, "bytes": 0, "has_more": false }));
+        let module = |path: &str| json!({ "kind": "module", "schema": "trip", "module": path });
+        let fourth = row("0123456789abcdef", "1111111111111111", "", module("stay/long"));
+        let fifth = row("0123456789abcdef", "1111111111111111", "", module("/"));
+        let all = [second, third, fourth, fifth];
+        let text = table(&json!({ "data": all, "entries": 4, "bytes": 0, "has_more": false }));
+        assert!(text.contains("  module stay/long of schema trip, model 1111"), "{text}");
+        assert!(text.contains("  text of schema trip, model 1111"), "{text}");
         assert!(text.contains("  system prompt, model 000000000000\n"), "{text}");
         assert!(text.contains("  unknown: no passage of this data folder, model 111111111111\n"), "{text}");
     }

@@ -14,6 +14,12 @@ pub struct Filter {
     /// Entries of this document's passages, as `documents list` prints it
     #[arg(long, value_name = "ID")]
     document: Option<String>,
+    /// Entries of the modules of this schema, as `pml list` prints it; of --tenant, else of the default one
+    #[arg(long, value_name = "NAME")]
+    schema: Option<String>,
+    /// Of these, entries of this module and of what it contains, as `pml show` prints it
+    #[arg(long, value_name = "PATH", requires = "schema")]
+    module: Option<String>,
     /// Entries of this tenant; "" is the default one
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
@@ -82,6 +88,8 @@ impl Filter {
         let fields = [
             ("collection", text(&self.collection)),
             ("document", text(&self.document)),
+            ("schema", text(&self.schema)),
+            ("module", text(&self.module)),
             ("tenant", text(&self.tenant)),
             ("tier", text(&self.tier)),
             ("older_than_s", seconds(self.older_than)),

@@ -10,6 +10,7 @@ mod warm;
 
 pub use self::filter::Subject;
 pub use self::invalidate::{How, remove};
+pub use self::warm::Wanted as WarmUp;
 use crate::config::Config;
 use crate::error::Result;
 

@@ -20,6 +20,12 @@ use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
+    /// The modules of this schema instead, as `pml list` prints it
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["collection", "document"])]
+    schema: Option<String>,
+    /// Of these, only this module and what it contains; may be given again
+    #[arg(long = "module", value_name = "PATH", requires = "schema")]
+    modules: Vec<String>,
     /// For this tenant; may be given again [default: the default tenant]
     #[arg(long = "tenant", value_name = "NAME")]
     tenants: Vec<String>,
@@ -45,35 +51,70 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if let Some(job) = args.cancel {
         return cancel(config, job, args.json).await;
     }
-    let Subject { collection, document } = &args.subject;
-    let body =
-        json!({ "collection": collection, "document": document, "tenants": args.tenants, "dry_run": args.dry_run });
+    let wanted = match args.schema {
+        Some(schema) => Wanted::of_schema(&schema, &args.modules, &args.tenants),
+        None => Wanted::of_passages(&args.subject, &args.tenants),
+    };
     if args.dry_run {
+        let mut body = wanted.body.clone();
+        body["dry_run"] = true.into();
         let estimate: Value = access::with(config, "cache warm", async |client: &Client| {
             let bar = Progress::new("looking what is missing", Unit::Nothing);
             bar.during(client.post(&["v1", "cache", "warm"], &body)).await
         })
         .await?;
-        return if args.json { output::json(&estimate) } else { output::line(&estimated(&estimate)) };
+        return if args.json { output::json(&estimate) } else { output::line(&estimated(&wanted, &estimate)) };
     }
-    let (job, done) = watch(config, &args.subject, &body).await?;
-    if args.json {
-        let mut value = json!(done);
-        value["id"] = job.into();
-        return output::json(&value);
-    }
-    output::line(&summary(job, &args.subject, &done))
+    wanted.run(config, args.json).await
 }
 
-async fn watch(config: &Config, subject: &Subject, body: &Value) -> Result<(u64, WarmProgress)> {
+/// What is to be warmed.
+pub struct Wanted {
+    body: Value,
+    shown: String,
+    /// One of what is counted, and several.
+    counted: [&'static str; 2],
+}
+
+impl Wanted {
+    fn of_passages(subject: &Subject, tenants: &[String]) -> Self {
+        let Subject { collection, document } = subject;
+        let body = json!({ "collection": collection, "document": document, "tenants": tenants });
+        Self { body, shown: subject.shown(), counted: ["passage", "passages"] }
+    }
+
+    /// A schema's modules: all, or these.
+    pub fn of_schema(schema: &str, modules: &[String], tenants: &[String]) -> Self {
+        let body = json!({ "schema": schema, "modules": modules, "tenants": tenants });
+        let shown = format!("schema {}", output::one_line(schema, 40));
+        Self { body, shown, counted: ["text of modules", "texts of modules"] }
+    }
+
+    /// Computes it, watches, and says what was done.
+    pub async fn run(&self, config: &Config, json: bool) -> Result<()> {
+        let (job, done) = watch(config, self).await?;
+        if json {
+            let mut value = json!(done);
+            value["id"] = job.into();
+            return output::json(&value);
+        }
+        output::line(&summary(job, self, &done))
+    }
+
+    fn count(&self, number: u64) -> String {
+        output::count(number, self.counted[0], self.counted[1])
+    }
+}
+
+async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> {
     let job = Cell::new(None);
     let work = async |client: &Client| {
-        let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], body).await?);
+        let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], &wanted.body).await?);
         let mut bar = None;
         while let Some(event) = events.next().await.transpose()? {
             if let Some(id) = event["begun"]["id"].as_u64() {
                 job.set(Some(id));
-                let what = format!("warm-up {id} of {}", subject.shown());
+                let what = format!("warm-up {id} of {}", wanted.shown);
                 // A program that reads along and a person before Ctrl-C want to know the number.
                 beside_bars(|| eprintln!("{what}"));
                 bar = Some(Progress::new(what, Unit::Items));
@@ -104,7 +145,7 @@ fn interrupted(job: u64, is_remote: bool) -> String {
     format!("interrupted; warm-up {job} {becomes}, `ragstone cache warm --cancel {job}` ends it for good")
 }
 
-fn estimated(estimate: &Value) -> String {
+fn estimated(wanted: &Wanted, estimate: &Value) -> String {
     let megabytes = mebibytes(number(&estimate["bytes_missing"]));
     let there = match number(&estimate["entries_there"]) {
         1 => "1 entry is there".to_owned(),
@@ -112,17 +153,17 @@ fn estimated(estimate: &Value) -> String {
     };
     format!(
         "{}: {there}, {} would be computed ({}, {megabytes:.1} MiB)",
-        output::count(number(&estimate["passages"]), "passage", "passages"),
+        wanted.count(number(&estimate["passages"])),
         estimate["entries_missing"],
         output::count(number(&estimate["tokens_missing"]), "token", "tokens"),
     )
 }
 
-fn summary(job: u64, subject: &Subject, done: &WarmProgress) -> String {
+fn summary(job: u64, wanted: &Wanted, done: &WarmProgress) -> String {
     let mut text = format!(
         "warm-up {job} of {}: {}; {} computed, {} there already",
-        subject.shown(),
-        output::count(done.passages_done, "passage", "passages"),
+        wanted.shown,
+        wanted.count(done.passages_done),
         output::count(done.entries_computed, "entry", "entries"),
         done.entries_skipped
     );
@@ -155,12 +196,18 @@ pub(super) fn jobs_table(jobs: &Value) -> String {
     let mut out = String::new();
     for job in jobs.as_array().into_iter().flatten() {
         let progress = &job["progress"];
-        let _ = write!(out, "warm-up {} of {}", job["id"], job["collection"].as_str().unwrap_or_default());
-        if let Some(document) = job["document"].as_str() {
-            let _ = write!(out, ", document {}", output::one_line(document, 40));
-        }
+        let text = |value: &Value| output::one_line(value.as_str().unwrap_or_default(), 40);
+        let _ = write!(out, "warm-up {} of ", job["id"]);
+        let (of, [one, several]) = match (&job["schema"], &job["document"]) {
+            (Value::String(_), _) => (format!("schema {}", text(&job["schema"])), ["text", "texts"]),
+            (_, Value::String(_)) => {
+                (format!("{}, document {}", text(&job["collection"]), text(&job["document"])), ["passage", "passages"])
+            }
+            _ => (text(&job["collection"]), ["passage", "passages"]),
+        };
+        out.push_str(&of);
         let state = job["state"].as_str().unwrap_or_default().replace('_', " ");
-        let passages = output::count(number(&progress["passages_total"]), "passage", "passages");
+        let passages = output::count(number(&progress["passages_total"]), one, several);
         let _ = writeln!(out, ": {state}, {} of {passages}", progress["passages_done"]);
     }
     out
@@ -184,8 +231,13 @@ mod tests {
             "progress": { "passages_done": 3, "passages_total": 9 },
         }]);
         assert_eq!(jobs_table(&jobs), "warm-up 7 of law, document it's: other model, 3 of 9 passages\n");
+        let jobs = json!([{
+            "id": 8, "schema": "trip", "modules": [], "state": "running",
+            "progress": { "passages_done": 0, "passages_total": 1 },
+        }]);
+        assert_eq!(jobs_table(&jobs), "warm-up 8 of schema trip: running, 0 of 1 text\n");
         let done = WarmProgress { passages_done: 3, entries_computed: 2, entries_failed: 1, ..WarmProgress::default() };
-        let subject = Subject { collection: "law".into(), document: None };
+        let subject = Wanted::of_passages(&Subject { collection: "law".into(), document: None }, &[]);
         let text = summary(7, &subject, &done);
         assert!(
             text.starts_with("warm-up 7 of law: 3 passages; 2 entries computed, 0 there already, 1 cannot"),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::run::with_sources;
 use crate::access;
+use crate::cli::cache::WarmUp;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -136,19 +137,8 @@ pub async fn remove(config: &Config, args: RemoveArgs) -> Result<()> {
     output::line(&format!("{} is removed, and {} entries of its modules", args.name, removed["entries_removed"]))
 }
 
-/// Computes a schema's modules before anybody asks.
+/// Computes a schema's modules before anybody asks: a warm-up, which Ctrl-C and kills do not end.
 pub async fn encode(config: &Config, args: EncodeArgs) -> Result<()> {
-    let body = json!({ "modules": args.modules, "tenant": args.whose.tenant });
-    let work =
-        async |client: &Client| client.post::<Value>(&["v1", "pml", "schemas", &args.name, "encode"], &body).await;
-    let encoded = access::with(config, "pml encode", work).await?;
-    if args.whose.json {
-        return output::json(&encoded);
-    }
-    let not_kept = match encoded["not_kept"].as_u64().unwrap_or(0) {
-        0 => String::new(),
-        texts => format!(", {texts} that no tier keeps"),
-    };
-    let (computed, there) = (&encoded["computed"], &encoded["already_there"]);
-    output::line(&format!("{computed} texts of modules computed, {there} were there{not_kept}"))
+    let tenants = [args.whose.tenant];
+    WarmUp::of_schema(&args.name, &args.modules, &tenants).run(config, args.whose.json).await
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use ragstone_actors::Ragstone;
+use ragstone_actors::{Caller, Ragstone};
 use ragstone_storage::catalog::ModelRecord;
 use ragstone_storage::corpus::Scope;
-use ragstone_storage::key::{Fingerprint, SegmentDigest};
+use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
 use ragstone_storage::store::EntryInfo;
 use ragstone_storage::tier::{EntrySummary, Tier};
 use serde::Deserialize;
@@ -21,6 +21,10 @@ pub struct Filter {
     pub collection: Option<String>,
     /// Entries of the passages of the documents of this id.
     pub document: Option<String>,
+    /// Entries of the modules of this schema, which the tenant keeps.
+    pub schema: Option<String>,
+    /// Of these, those of the module of this path, and of what it contains.
+    pub module: Option<String>,
     /// The tenant; the default one is the empty name.
     pub tenant: Option<String>,
     /// Entries that this tier has.
@@ -35,6 +39,7 @@ pub struct Filter {
 
 /// A filter with everything looked up.
 pub struct Matcher {
+    keys: Option<HashSet<KvKey>>,
     segments: Option<HashSet<SegmentDigest>>,
     fingerprints: Option<Vec<Fingerprint>>,
     tenant: Option<String>,
@@ -49,6 +54,8 @@ impl Filter {
         Ok(Self {
             collection: fields.take("collection")?,
             document: fields.take("document")?,
+            schema: fields.take("schema")?,
+            module: fields.take("module")?,
             tenant: fields.take("tenant")?,
             tier: fields.take("tier")?,
             older_than_s: fields.take("older_than_s")?,
@@ -62,10 +69,10 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Looks up passages and models. Await it on the multi-thread runtime.
+    /// Looks up passages, modules and models. Await it on the multi-thread runtime.
     ///
     /// # Errors
-    /// `NotFound` for a collection, document or model that is not there.
+    /// `NotFound` for a collection, document, schema, module or model that is not there.
     pub async fn look_up(self, ragstone: &Ragstone, now_unix_ms: u64) -> Result<Matcher> {
         let scope = Scope { collection: self.collection.as_deref(), document: self.document.as_deref() };
         let segments = match (&self.collection, &self.document) {
@@ -78,12 +85,21 @@ impl Filter {
                 Some(segments)
             }
         };
+        let keys = match (&self.schema, &self.module) {
+            (None, None) => None,
+            (None, Some(_)) => return Err(Error::param("module", "say of which `schema` the module is")),
+            (Some(schema), module) => {
+                let (schemas, tenant) = (ragstone.schemas(), self.tenant.as_deref().unwrap_or_default());
+                Some(schemas.entries(tenant, schema, module.as_deref(), Caller::default()).await?)
+            }
+        };
         let fingerprints = match &self.model {
             None => None,
             Some(model) => Some(fingerprints(model, &ragstone.catalog().models()?)?),
         };
         let ago = |seconds: u64| now_unix_ms.saturating_sub(seconds.saturating_mul(1000));
         Ok(Matcher {
+            keys,
             segments,
             fingerprints,
             tenant: self.tenant,
@@ -126,7 +142,8 @@ impl Matcher {
 
     /// The same without what only this node knows: where it is, and when it was used.
     pub fn matches_summary(&self, summary: &EntrySummary) -> bool {
-        self.segments.as_ref().is_none_or(|segments| segments.contains(&summary.segment))
+        self.keys.as_ref().is_none_or(|keys| keys.contains(&summary.key))
+            && self.segments.as_ref().is_none_or(|segments| segments.contains(&summary.segment))
             && self.fingerprints.as_ref().is_none_or(|models| models.contains(&summary.fingerprint))
             && self.tenant.as_ref().is_none_or(|tenant| **tenant == *summary.tenant)
     }
@@ -148,8 +165,6 @@ impl Matcher {
 
 #[cfg(test)]
 mod tests {
-    use ragstone_storage::key::KvKey;
-
     use super::*;
 
     fn entry(tenant: &str, segment: u8, last_use_unix_ms: u64) -> EntryInfo {
@@ -170,6 +185,7 @@ mod tests {
 
     fn everything() -> Matcher {
         Matcher {
+            keys: None,
             segments: None,
             fingerprints: None,
             tenant: None,
@@ -184,7 +200,10 @@ mod tests {
         let one = entry("a", 7, 100);
         assert!(everything().matches(&one));
         let segments = |digest| Some(HashSet::from([SegmentDigest([digest; 16])]));
-        let cases: [(Matcher, bool); 10] = [
+        let keys = |key| Some(HashSet::from([KvKey([key; 32])]));
+        let cases: [(Matcher, bool); 12] = [
+            (Matcher { keys: keys(1), ..everything() }, true),
+            (Matcher { keys: keys(2), ..everything() }, false),
             (Matcher { segments: segments(7), ..everything() }, true),
             (Matcher { segments: segments(8), ..everything() }, false),
             (Matcher { fingerprints: Some(vec![Fingerprint([4; 32])]), ..everything() }, false),

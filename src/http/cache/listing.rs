@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
 use ragstone_actors::library::PassageName;
+use ragstone_actors::schemas::ModuleName;
 use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::SegmentDigest;
 use ragstone_storage::store::EntryInfo;
@@ -28,6 +29,8 @@ const MOST_LISTED: usize = 10_000;
 pub struct Listing {
     collection: Option<String>,
     document: Option<String>,
+    schema: Option<String>,
+    module: Option<String>,
     tenant: Option<String>,
     tier: Option<Tier>,
     older_than_s: Option<u64>,
@@ -63,6 +66,8 @@ enum Of {
     Passage(PassageName),
     /// What questions over passages begin with.
     SystemPrompt,
+    /// Text of a module of a schema that is kept.
+    Module(ModuleName),
     /// What another prompt begins with: a caller's own system prompt, or a conversation.
     PromptStart,
     /// Nothing that this folder's corpus has: a passage that came with a request, or with an import.
@@ -74,8 +79,9 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
     state.check_owner(&request)?;
     let query = web::Query::<Listing>::from_query(request.query_string())
         .map_err(|error| Error::invalid(format!("query: {error}; use collection, document, tenant, tier, …")))?;
-    let Listing { collection, document, tenant, tier, older_than_s, younger_than_s, model, limit } = query.into_inner();
-    let filter = Filter { collection, document, tenant, tier, older_than_s, younger_than_s, model };
+    let Listing { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model, limit } =
+        query.into_inner();
+    let filter = Filter { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model };
     let limit = limit.unwrap_or(100).min(MOST_LISTED);
     let ragstone = state.opened()?.ragstone.clone();
     let now = state.env.now_unix_ms();
@@ -130,9 +136,13 @@ async fn named(
 ) -> Result<Vec<Listed>> {
     let segments: HashSet<SegmentDigest> = entries.iter().map(|entry| entry.summary.segment).collect();
     let names = ragstone.library().names(&segments, Scope { collection, document }).await?;
+    let modules = ragstone.schemas().names().await?;
     let system_prompt = ragstone.warmer().system_prompt()?;
-    let listed = |entry: EntryInfo| Listed { of: of(&entry, &names, system_prompt), entry };
-    Ok(entries.into_iter().map(listed).collect())
+    let of = |entry: &EntryInfo| match modules.get(&entry.summary.key) {
+        Some(module) => Of::Module(module.clone()),
+        None => of(entry, &names, system_prompt),
+    };
+    Ok(entries.into_iter().map(|entry| Listed { of: of(&entry), entry }).collect())
 }
 
 fn of(entry: &EntryInfo, names: &HashMap<SegmentDigest, PassageName>, system_prompt: Option<SegmentDigest>) -> Of {

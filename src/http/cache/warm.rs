@@ -4,6 +4,7 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::warm::Warm;
+use ragstone_storage::catalog::WarmSubject;
 use serde_json::json;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -14,17 +15,18 @@ use crate::http::fields::Fields;
 use crate::lanes::Work;
 use crate::service::{Audience, State};
 
-/// Computes a collection's or a document's entries ahead: `{"collection", "document"?, "tenants"?, "dry_run"?}`. The job
+/// Computes a collection's or a document's entries ahead, or a schema's: `{"collection", "document"?}` or `{"schema", "modules"?}`, and
+/// `"tenants"?, "dry_run"?`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
 pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let wanted = Warm {
-        collection: fields.need("collection")?,
-        document: fields.take("document")?,
-        tenants: fields.take("tenants")?.unwrap_or_default(),
+    let subject = match fields.take("schema")? {
+        Some(schema) => WarmSubject::Modules { schema, modules: fields.take("modules")?.unwrap_or_default() },
+        None => WarmSubject::Passages { collection: fields.need("collection")?, document: fields.take("document")? },
     };
+    let wanted = Warm { subject, tenants: fields.take("tenants")?.unwrap_or_default() };
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     let warmer = opened.ragstone.warmer().clone();

@@ -34,9 +34,9 @@ async function read(signal) {
 function show(place, { warm, status }) {
   // A button that has the focus keeps it.
   if (place.contains(document.activeElement) && warm.length) return;
-  const rows = warm.map(({ id, collection, document: only, state, created_unix_ms: begun, progress }) => [
-    id, only ? `${collection} / ${only}` : collection, state.replace("_", " "), when(begun),
-    h("span", {}, h("progress", { max: progress.passages_total || 1, value: progress.passages_done, "aria-label": `Warm-up ${id}` }), ` ${count(progress.passages_done)} of ${count(progress.passages_total)} passages`),
+  const rows = warm.map(({ id, collection, document: only, schema, state, created_unix_ms: begun, progress }) => [
+    id, schema ? `schema ${schema}` : only ? `${collection} / ${only}` : collection, state.replace("_", " "), when(begun),
+    h("span", {}, h("progress", { max: progress.passages_total || 1, value: progress.passages_done, "aria-label": `Warm-up ${id}` }), ` ${count(progress.passages_done)} of ${count(progress.passages_total)} ${schema ? "texts" : "passages"}`),
     h("button", { class: "small danger", onclick: () => cancel(id) }, "Cancel …")]);
   const others = status.jobs.map(({ kind, jobs: number }) => [kind, count(number)]);
   place.replaceChildren(

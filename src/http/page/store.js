@@ -140,7 +140,7 @@ function row(entry) {
   const { of } = entry;
   const name = of.kind === "passage"
     ? h("a", { href: `#/collections/${encodeURIComponent(of.collection)}/${encodeURIComponent(of.document)}` }, `${of.title || of.document}${of.ordinal ? ` (${of.ordinal + 1})` : ""}`)
-    : of.kind.replace("_", " ");
+    : of.kind === "module" ? `${of.schema} ${of.module === "/" ? "(schema)" : of.module}` : of.kind.replace("_", " ");
   return h("div", { class: "entry" }, h("span", { class: "name", title: `${entry.key}, used last ${when(entry.last_use_unix_ms)}` }, name),
     h("span", { class: "quiet" }, `${counted(entry.tokens, "token")}, ${bytes(entry.bytes)}, ${counted(entry.uses, "use")}`),
     entry.tiers.map((tier) => h("span", { class: "tag" }, tier === "object" ? "bucket" : tier)),

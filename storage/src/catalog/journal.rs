@@ -17,10 +17,9 @@ pub struct WarmJob {
     pub id: u64,
     /// The model whose entries they are; another one leaves the job alone.
     pub fingerprint: Fingerprint,
-    /// Whose passages.
-    pub collection: String,
-    /// Only this document's.
-    pub document: Option<String>,
+    /// What is computed.
+    #[serde(flatten)]
+    pub subject: WarmSubject,
     /// For whom. The default tenant is the empty name.
     pub tenants: Vec<String>,
     /// Milliseconds since 1970.
@@ -29,12 +28,33 @@ pub struct WarmJob {
     pub progress: WarmProgress,
 }
 
+/// What a warm-up computes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum WarmSubject {
+    /// Passages, each behind what questions begin with.
+    Passages {
+        /// Whose.
+        collection: String,
+        /// Only this document's.
+        document: Option<String>,
+    },
+    /// Modules of a schema that the tenant keeps, each apart (Prompt Cache).
+    Modules {
+        /// Its name.
+        schema: String,
+        /// Only these, and what they contain; none: all.
+        modules: Vec<String>,
+    },
+}
+
 /// How far a warm-up is. What it counts is on disk, as far as the disk tier took it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WarmProgress {
-    /// Passages are done in the order of their ids; this is the last one. Empty before the first.
+    /// Passages are done in the order of their ids; this is the last one. Empty before the first, and for modules, of which each run looks
+    /// at all.
     pub last_passage: String,
-    /// Distinct passages that are done.
+    /// Distinct passages that are done, or texts of modules: what stands before and behind a parameter counts apart.
     pub passages_done: u64,
     /// Distinct passages when the job was last begun.
     pub passages_total: u64,
@@ -91,8 +111,7 @@ impl Catalog {
     /// As sled says.
     pub fn add_warm_job(&self, wanted: WarmJob) -> Result<WarmJob> {
         let same = |job: &WarmJob| {
-            (&job.fingerprint, &job.collection, &job.document, &job.tenants)
-                == (&wanted.fingerprint, &wanted.collection, &wanted.document, &wanted.tenants)
+            (&job.fingerprint, &job.subject, &job.tenants) == (&wanted.fingerprint, &wanted.subject, &wanted.tenants)
         };
         if let Some(job) = self.warm_jobs()?.into_iter().find(same) {
             return Ok(job);
@@ -212,12 +231,27 @@ mod tests {
         WarmJob {
             id: 0,
             fingerprint: Fingerprint([1; 32]),
-            collection: collection.to_owned(),
-            document: None,
+            subject: WarmSubject::Passages { collection: collection.to_owned(), document: None },
             tenants: vec![String::new()],
             created_unix_ms: 5,
             progress: WarmProgress::default(),
         }
+    }
+
+    #[test]
+    fn jobs_say_what_they_compute_and_those_of_earlier_builds_are_read() {
+        let passages = wanted("law");
+        let modules = WarmJob {
+            subject: WarmSubject::Modules { schema: "trip".into(), modules: vec!["boats".into()] },
+            ..wanted("law")
+        };
+        for job in [&passages, &modules] {
+            let row = serde_json::to_value(job).unwrap();
+            assert_eq!(&serde_json::from_value::<WarmJob>(row).unwrap(), job);
+        }
+        let row = serde_json::to_value(&passages).unwrap();
+        assert_eq!((&row["collection"], &row["document"]), (&"law".into(), &serde_json::Value::Null));
+        assert_eq!(serde_json::to_value(&modules).unwrap()["schema"], "trip");
     }
 
     #[test]

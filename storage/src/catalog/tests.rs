@@ -5,7 +5,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::key::KvKey;
 
-fn open(dir: &TempDir) -> Catalog {
+pub(super) fn open(dir: &TempDir) -> Catalog {
     Catalog::open(&dir.path().join("catalog"), &Env::seeded(0, 77)).unwrap()
 }
 

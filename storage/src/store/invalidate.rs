@@ -20,6 +20,15 @@ pub struct Invalidated {
     pub bytes: u64,
 }
 
+/// What a withdrawal removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Withdrawn {
+    /// Of the entries, those that a tier had, each counted once.
+    pub entries_removed: u64,
+    /// Their copies, and those of what stood behind them.
+    pub copies_removed: u64,
+}
+
 /// What an invalidation has done so far. A step that fails does not keep the others from being done.
 #[derive(Debug, Default)]
 struct Progress {
@@ -88,6 +97,48 @@ impl KvStore {
         }
         let Progress { keys, copies, bytes, failed, .. } = done;
         failed.map_or(Ok(Invalidated { entries: keys.len() as u64, copies, bytes }), Err)
+    }
+
+    /// Removes entries by their keys, and what stands behind them, from host memory, disk and bucket, pinned or not; of any model. What was
+    /// planned before this call is not filed after it. On the device they leave when room is needed: a path there is other prompts', too.
+    /// What a dead bucket keeps is removed by the next call, or the next [`invalidate`](Self::invalidate). BLOCKS.
+    ///
+    /// # Errors
+    /// The first that a tier says; every other step is done all the same.
+    pub fn withdraw(&self, wanted: &[(Fingerprint, EntryId)]) -> Result<Withdrawn> {
+        let mut done = Progress { doomed: wanted.iter().map(|(_, id)| id.key).collect(), ..Progress::default() };
+        let keys: Vec<KvKey> = done.doomed.iter().copied().collect();
+        self.0.tiers.tombstones.bury(&[], &keys);
+        if self.0.tiers.object.is_some() {
+            done.named = wanted.iter().copied().collect();
+            let noted = self.0.uses.catalog.add_object_removals(&done.named);
+            done.noted(noted);
+        }
+        for (_, id) in wanted {
+            self.withdraw_local(id, &mut done);
+        }
+        self.remove_named_objects(|_| true, &mut done);
+        self.0.uses.forget(&keys);
+        for key in &keys {
+            done.noted(self.set_pinned(key, false));
+        }
+        done.noted(self.flush());
+        let entries = keys.iter().filter(|key| done.keys.contains(*key)).count() as u64;
+        done.failed.map_or(Ok(Withdrawn { entries_removed: entries, copies_removed: done.copies }), Err)
+    }
+
+    fn withdraw_local(&self, id: &EntryId, done: &mut Progress) {
+        let tiers = &self.0.tiers;
+        for (tier, behind) in [(Tier::Host, tiers.host.behind(&id.key)), (Tier::Disk, tiers.disk.behind(&id.key))] {
+            let Some(entries) = tiers.get(tier) else { continue };
+            // Tiers of this machine go by the key alone.
+            let behind = behind.into_iter().map(|key| EntryId { key, segment: SegmentDigest([0; 16]) });
+            for id in behind.chain([*id]) {
+                if done.noted(entries.remove(&id)) == Some(true) {
+                    done.count(id.key, 0);
+                }
+            }
+        }
     }
 
     /// Removes the entries of some segments, and what stands behind them, from host memory and disk. Before that, those that
