@@ -271,7 +271,7 @@ impl Pipeline {
             segments: segments.clone(),
             caller: question.caller,
             tenant: question.tenant.as_str().into(),
-            options: options_of(question, self.plan_options(question, blend), self.known.can_move()),
+            options: options_of(question, self.plan_options(question, blend), blend.blending, self.known.can_move()),
             selection: blend.selection,
             found_in: *found_in,
             urgency: Urgency::Answer,
@@ -327,7 +327,7 @@ impl Pipeline {
         let floor = blend.ratio;
         let least = if is_alone { Ratio::AtLeast(floor) } else { Ratio::Fixed(floor) };
         let (reuse, ratio) = match question.reuse {
-            Reuse::Auto => (ReuseMode::Auto, least),
+            Reuse::Auto | Reuse::Calibrated => (ReuseMode::Auto, least),
             Reuse::Ratio(ratio) => (ReuseMode::Auto, Ratio::Fixed(ratio)),
             Reuse::Exact => (ReuseMode::ExactOnly, least),
             Reuse::Off => (ReuseMode::Off, least),
@@ -386,7 +386,7 @@ impl Pipeline {
             self.background.precompute(tenant.clone(), wanted);
         }
         // Whoever asks for a ratio wants what is blended to stay so.
-        if question.reuse == Reuse::Auto && question.selection.is_none() {
+        if matches!(question.reuse, Reuse::Auto | Reuse::Calibrated) && question.selection.is_none() {
             self.make_exact(&tenant, segments, &sequence.prefill.plan, found_in);
         }
     }

@@ -154,6 +154,9 @@ pub enum Reuse {
     Exact,
     /// No stored KV at all; nothing is kept either.
     Off,
+    /// As `Auto`; a schema's modules, which that takes as they are, are blended as the model was calibrated, too. On a model that is not
+    /// blended they are computed with the prompt.
+    Calibrated,
     /// As `Auto`, at this recompute ratio in `0.0..=1.0`.
     Ratio(f32),
 }

@@ -11,7 +11,7 @@ use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::Fields;
 use super::format;
-use super::generation::{Generation, alternatives, check_model, is_known, text_of};
+use super::generation::{Extension, Generation, alternatives, check_model, is_known, text_of};
 use super::responses::Requested;
 use super::responses::stream::ResponseStream;
 use super::shape::Shape;
@@ -65,12 +65,17 @@ pub async fn answer(
     fields.finish()?;
     name_tools(&mut messages);
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
-    if generation.extension.pml.is_some() {
-        return Err(Error::param("ragstone.pml", "a prompt of a schema is no conversation; use /v1/completions"));
-    }
     let list = tools.as_ref().map(|tools| tools.list.clone()).unwrap_or_default();
+    let input = match &generation.extension.pml {
+        Some(pml) => {
+            let prompt = markup(messages, &list, &generation.extension)?;
+            pml.input("messages[0].content", &prompt, &opened.ragstone, &generation.extension.tenant, caller(request))
+                .await?
+        }
+        None => Input::Chat { messages, tools: list, context: generation.extension.context() },
+    };
     let question = Question {
-        input: Input::Chat { messages, tools: list, context: generation.extension.context() },
+        input,
         sampling: generation.sampling,
         answers: generation.answers,
         reuse: generation.extension.reuse,
@@ -95,6 +100,24 @@ pub async fn answer(
         response: requested.map(|requested| ResponseStream::new(&state.env, &opened.model_id, requested)),
     };
     answer::respond(state, request, asked).await
+}
+
+/// The prompt of a schema: who says what stands in its markup, in the template's words.
+fn markup(mut messages: Vec<ChatMessage>, tools: &[Value], extension: &Extension) -> Result<String> {
+    if extension.collection.is_some() || !extension.documents.is_empty() {
+        let message = "a prompt of modules takes no passages: put them into its schema, or leave `ragstone.pml` out";
+        return Err(Error::param("ragstone.pml", message));
+    }
+    if !tools.is_empty() {
+        return Err(Error::param("tools", "a prompt of modules takes no tools: describe them in its schema"));
+    }
+    match messages.pop() {
+        Some(prompt) if messages.is_empty() && prompt.role == "user" => Ok(prompt.content),
+        _ => {
+            let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema:                            earlier turns stand in it as <user> and <assistant>";
+            Err(Error::param("messages", message))
+        }
+    }
 }
 
 /// `logprobs: true` asks for the chosen tokens', `top_logprobs` for alternatives beside them.

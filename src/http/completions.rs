@@ -87,7 +87,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     let input = match (&extension.pml, prompt) {
         (None, prompt) => prompt.input()?,
         (Some(pml), Prompt::Text(prompt)) => {
-            pml.input(&prompt, opened.ragstone.schemas(), &extension.tenant, caller(request)).await?
+            pml.input("prompt", &prompt, &opened.ragstone, &extension.tenant, caller(request)).await?
         }
         (Some(_), _) => return Err(Error::param("prompt", "`prompt` must be one text, a prompt of the schema")),
     };

@@ -129,7 +129,7 @@ pub struct Extension {
     pub explain: bool,
     /// Keeps this tenant's KV apart.
     pub tenant: String,
-    /// The schema of which the prompt is; completions only.
+    /// The schema of which the prompt is.
     pub pml: Option<Pml>,
     /// Seconds this request may take; at most the configured deadline.
     pub deadline_s: Option<u64>,

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ragstone_actors::pml::{GivenSources, Prompt, Schema};
-use ragstone_actors::schemas::Schemas;
-use ragstone_actors::{Caller, Input};
+use ragstone_actors::{Caller, Input, Ragstone};
 use serde::Deserialize;
 
 use crate::error::{Error, Result};
@@ -24,13 +23,20 @@ pub struct Pml {
 }
 
 impl Pml {
-    /// The prompt `text` of this schema.
-    pub async fn input(&self, text: &str, schemas: &Schemas, tenant: &str, caller: Caller) -> Result<Input> {
-        let prompt = Prompt::parse(text).map_err(|error| Error::param("prompt", error.to_string()))?;
+    /// The prompt `text` of this schema, which is the request's `field`.
+    pub async fn input(
+        &self,
+        field: &str,
+        text: &str,
+        ragstone: &Ragstone,
+        tenant: &str,
+        caller: Caller,
+    ) -> Result<Input> {
+        let prompt = Prompt::parse(text).map_err(|error| Error::param(field, error.to_string()))?;
         let (schema, layout) = match (&self.schema, &self.name) {
             (Some(_), None) => (Arc::new(self.given()?), None),
             (None, Some(name)) => {
-                let (schema, layout) = schemas.find(tenant, name, caller).await?;
+                let (schema, layout) = ragstone.schemas().find(tenant, name, caller).await?;
                 (schema, Some(layout))
             }
             _ => return Err(Error::param("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),

@@ -104,6 +104,37 @@ async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     assert_eq!(service.stop(), 0);
 }
 
+/// A conversation's answer over modules: roles in the markup become the template's, and the shape is that of chat.
+#[tokio::test]
+async fn a_chat_takes_a_prompt_of_modules() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    let schema = "<schema name=\"talk\"><system>Answer from what you read.</system><module name=\"boats\"><user>Nine boats lay in Tarn.</user></module></schema>";
+    service.post("/v1/pml/schemas", &json!({ "schema": schema })).await;
+    let prompt = "<prompt schema=\"talk\"><boats/><user>How many boats lay in Tarn?</user></prompt>";
+    let message = |role: &str, content: &str| json!({ "role": role, "content": content });
+    let body = |messages: Value, extension: Value| json!({ "messages": messages, "max_tokens": 6, "temperature": 0, "ragstone": extension });
+    let pml = json!({ "pml": { "name": "talk" } });
+    let chat = service.ask("/v1/chat/completions", &body(json!([message("user", prompt)]), pml.clone())).await;
+    let completed = run(&service, prompt, pml.clone()).await;
+    assert_eq!(chat["choices"][0]["message"]["content"].as_str(), Some(text(&completed)), "{chat}");
+    assert_eq!(chat["object"], "chat.completion");
+    assert!(chat["ragstone"]["report"]["tokens"]["blended"].as_u64().unwrap() > 0, "{chat}");
+    let streamed = json!({ "messages": [message("user", prompt)], "max_tokens": 6, "temperature": 0, "stream": true, "ragstone": pml });
+    assert!(!service.stream("/v1/chat/completions", &streamed).await.is_empty());
+
+    for (body, words) in [
+        (body(json!([message("system", "a"), message("user", prompt)]), pml.clone()), "one user message"),
+        (body(json!([message("assistant", prompt)]), pml.clone()), "one user message"),
+        (body(json!([message("user", "<prompt")]), pml.clone()), "line 1"),
+        (body(json!([message("user", prompt)]), json!({ "pml": { "name": "talk" }, "collection": "c" })), "passages"),
+    ] {
+        let (status, answer) = service.post("/v1/chat/completions", &body).await;
+        assert!(status == 400 && crate::harness::error_message(&answer).contains(words), "{body}: {answer}");
+    }
+    assert_eq!(service.stop(), 0);
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_schema_is_one_clear_error() {
     let folder = Folder::new();

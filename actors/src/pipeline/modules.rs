@@ -7,6 +7,7 @@ use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 
 use super::{Asking, Pipeline};
 use crate::background::{Precompute, Whose};
+use crate::calibration::Blending;
 use crate::engine::Urgency;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Input, Question, Reuse};
@@ -15,7 +16,7 @@ impl Pipeline {
     /// Computes the modules that no tier has, each apart, and files them. One that cannot be kept is computed with the prompt.
     pub(super) async fn encode_modules(&self, asking: &Asking, segments: &[Segment]) -> Result<()> {
         let question = &asking.question;
-        if !takes_modules(question) {
+        if !takes_modules(question, self.known.blend().blending) {
             return Ok(());
         }
         let whose = Whose {
@@ -50,20 +51,26 @@ impl Pipeline {
     }
 }
 
-/// Whether stored modules are taken as they are: approximate, and what a schema asks for.
-fn takes_modules(question: &Question) -> bool {
-    matches!(question.input, Input::Pml { .. }) && matches!(question.reuse, Reuse::Auto | Reuse::Ratio(_))
+/// Whether stored modules are taken: approximate, and what a schema asks for; as calibrated, where anything is.
+fn takes_modules(question: &Question, blending: Blending) -> bool {
+    let is_wanted = match question.reuse {
+        Reuse::Auto | Reuse::Ratio(_) => true,
+        Reuse::Calibrated => blending.blends(),
+        Reuse::Exact | Reuse::Off => false,
+    };
+    is_wanted && matches!(question.input, Input::Pml { .. })
 }
 
-/// Modules are taken as they are where nobody names a ratio, whatever passages may be; computing one with the prompt instead of
+/// Modules are taken as they are where nobody names a ratio or wants them blended as passages are; computing one with the prompt instead of
 /// loading it would make another prompt of it, so that no load is declined. Where the model's KV cannot be moved (`can_move`), they were
 /// computed where they stand.
-pub(super) fn options_of(question: &Question, options: PlanOptions, can_move: bool) -> PlanOptions {
-    if !takes_modules(question) {
+pub(super) fn options_of(question: &Question, options: PlanOptions, blending: Blending, can_move: bool) -> PlanOptions {
+    if !takes_modules(question, blending) {
         return options;
     }
     let ratio = match question.reuse {
         Reuse::Ratio(ratio) => Ratio::Fixed(ratio),
+        Reuse::Calibrated => options.ratio,
         _ => Ratio::Fixed(0.0),
     };
     let reuse = if can_move { ReuseMode::Auto } else { ReuseMode::SamePositions };

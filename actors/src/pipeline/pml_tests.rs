@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::tests::{close, open_with, question};
 use super::*;
 use crate::pml::{Block, Layout, Part, PlacedFrom, Prompt, Schema, select};
+use crate::prefill::Rule;
 use crate::ragstone::Ragstone;
 use crate::report::{Answer, TokenAccount};
 
@@ -266,6 +267,36 @@ async fn modules_are_computed_apart_once_and_taken_at_their_positions() {
     let full = Reference::of(SCHEMA, PROMPT, &tokenizer, &[]).joined().logits(&model);
     assert!(furthest(&answer, &full) < 1e-4);
     assert!(full.iter().zip(&logits).any(|(full, apart)| (full - apart).abs() > 1e-2), "the two differ");
+    close(ragstone, &folder).await;
+}
+
+/// As calibrated: blended where the model is, computed with the prompt where nobody knows how.
+#[tokio::test(flavor = "multi_thread")]
+async fn modules_are_blended_as_the_model_was_calibrated() {
+    let folder = tempfile::tempdir().unwrap();
+    let ragstone = open(&folder).await;
+    let full = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Off).await;
+    let entries = ragstone.store().status().host.entries;
+    let answer = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Calibrated).await;
+    assert_eq!(bits(&answer), bits(&full), "of an uncalibrated model");
+    assert_eq!((answer.finish.report.tokens.blended, ragstone.store().status().host.entries), (0, entries));
+    close(ragstone, &folder).await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let settings = Settings {
+        // What the evidence for the demo model is about.
+        selector: Some(Rule::CacheBlend),
+        recompute_ratio: Some(0.3),
+        blend_uncalibrated: true,
+        kv_admission: AdmissionRule::Always,
+        ..Settings::default()
+    };
+    let ragstone = open_with(&folder, "qwen_2_5", settings, &Env::seeded(7, 1_795_391_940_000)).await;
+    let as_they_are = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Auto).await.finish.report.tokens;
+    let blended = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Calibrated).await.finish.report.tokens;
+    assert_eq!(as_they_are.recomputed, 0);
+    assert!(blended.recomputed > 0, "{blended:?}");
+    assert_eq!(blended.total(), as_they_are.total());
     close(ragstone, &folder).await;
 }
 

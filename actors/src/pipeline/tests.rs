@@ -22,7 +22,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// 2026-11-22, 23:59 UTC.
 pub(super) const EVENING_UNIX_MS: u64 = 1_795_391_940_000;
 
-fn repository() -> PathBuf {
+pub(super) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 

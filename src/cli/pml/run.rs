@@ -29,6 +29,9 @@ pub struct Args {
     /// Compute everything with the prompt, instead of taking modules as they were computed apart
     #[arg(long)]
     no_reuse: bool,
+    /// Blend modules instead of taking them as they are: recompute this share of their tokens, 0 to 1, or as much as the model was calibrated for
+    #[arg(long, value_name = "calibrated|RATIO", conflicts_with = "no_reuse")]
+    blend: Option<Share>,
     /// The longest answer, in tokens
     #[arg(long, value_name = "N")]
     max_tokens: Option<usize>,
@@ -41,6 +44,25 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+/// How much of modules is recomputed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Share {
+    Calibrated,
+    Ratio(f32),
+}
+
+impl std::str::FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match (text, text.parse()) {
+            ("calibrated", _) => Ok(Self::Calibrated),
+            (_, Ok(ratio)) if (0.0..=1.0).contains(&ratio) => Ok(Self::Ratio(ratio)),
+            _ => Err("give `calibrated`, or a ratio of 0 to 1".to_owned()),
+        }
+    }
 }
 
 /// Remembers the texts that a schema names, to send them along.
@@ -97,6 +119,15 @@ impl Args {
         Ok((json!({ "schema": schema, "sources": sources }), prompt()?))
     }
 
+    fn reuse(&self) -> Value {
+        match self.blend {
+            None if self.no_reuse => json!("off"),
+            None => json!("auto"),
+            Some(Share::Calibrated) => json!("calibrated"),
+            Some(Share::Ratio(ratio)) => json!({ "ratio": ratio }),
+        }
+    }
+
     fn request(&self) -> Result<Value> {
         let (pml, prompt) = self.documents()?;
         let mut request = json!({
@@ -106,7 +137,7 @@ impl Args {
             "ragstone": {
                 "pml": pml,
                 "tenant": self.tenant,
-                "reuse": if self.no_reuse { "off" } else { "auto" },
+                "reuse": self.reuse(),
             },
         });
         if let Some(count) = self.max_tokens {
