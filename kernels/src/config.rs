@@ -3,6 +3,7 @@
 mod bloom;
 mod family;
 mod fields;
+mod gemma3;
 mod gpt2;
 mod llama;
 mod positions;
@@ -14,6 +15,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::activation::Activation;
 use crate::error::{Error, Result};
 use crate::folder;
 use fields::Fields;
@@ -88,8 +90,21 @@ impl NormKind {
 pub enum FeedForwardKind {
     /// `down(silu(gate(x)) * up(x))`
     Gated,
+    /// `down(gelu(gate(x)) * up(x))`, with the GELU's approximation by tanh.
+    GatedGelu,
     /// `down(gelu(up(x)))`, with the GELU's approximation by tanh.
     Plain,
+}
+
+impl FeedForwardKind {
+    /// What its gate goes through, if it has one.
+    pub fn gate(self) -> Option<Activation> {
+        match self {
+            Self::Gated => Some(Activation::Silu),
+            Self::GatedGelu => Some(Activation::Gelu),
+            Self::Plain => None,
+        }
+    }
 }
 
 /// Shapes and rules of one decoder-only model.
@@ -115,6 +130,14 @@ pub struct ModelConfig {
     pub feed_forward: FeedForwardKind,
     /// A norm of embeddings, before the first layer.
     pub embedding_norm: bool,
+    /// What embeddings are multiplied by.
+    pub embedding_scale: f32,
+    /// Norms of what a layer's attention and its feed-forward part add, beside those of what they take (Gemma).
+    pub output_norms: bool,
+    /// Weights of norms are kept less one (Gemma).
+    pub norm_weights_less_one: bool,
+    /// What the products of queries and keys are multiplied by; mostly `1 / sqrt(head_dim)`.
+    pub attention_scale: f32,
     /// The output head is the embedding table.
     pub tie_embeddings: bool,
     pub qkv_bias: bool,
@@ -128,6 +151,8 @@ pub struct ModelConfig {
     pub rotated: usize,
     /// Layers that turn nothing though positions are rotary.
     pub unrotated: Vec<usize>,
+    /// The rotation of layers that have a window, where it is another than that of the others.
+    pub local_rope: Option<RopeConfig>,
     pub torch_dtype: WeightDtype,
     pub bos_token_id: Option<u32>,
     pub eos_token_ids: Vec<u32>,
@@ -185,7 +210,7 @@ impl ModelConfig {
         self.kv_heads * self.head_dim
     }
 
-    /// The rotation of its queries and keys, if it has one.
+    /// The rotation of its queries and keys, if it has one; of its layers without a window, where they differ.
     pub fn rope(&self) -> Option<&RopeConfig> {
         self.positions.rope()
     }
@@ -225,7 +250,8 @@ impl ModelConfig {
                 self.rotated, self.head_dim
             )));
         }
-        rope.check(self.rotated)
+        let all = [Some(rope), self.local_rope.as_ref()];
+        all.into_iter().flatten().try_for_each(|rope| rope.check(self.rotated))
     }
 }
 
@@ -255,6 +281,11 @@ fn refuse_flag(fields: &Fields<'_>, key: &str, usual: bool) -> Result<()> {
         return Ok(());
     }
     Err(Error::unsupported(format!("`{key}` {} is not supported; take another model", !usual)))
+}
+
+/// What scores are multiplied by, where a model says nothing else ("Attention Is All You Need", equation 1).
+fn usual_scale(head_dim: usize) -> f32 {
+    1.0 / (head_dim as f32).sqrt()
 }
 
 /// Elements of a head, where heads share the features evenly.

@@ -1,5 +1,6 @@
 //! The CPU backend: kernels over plain slices, on every instruction set that [`simd`] knows.
 
+pub mod activation;
 pub(crate) mod aligned;
 pub mod attention;
 mod backend;

@@ -22,6 +22,6 @@ pub mod sampling;
 pub mod tokenizer;
 pub mod weights;
 
+pub use cpu::{activation, attention, deviation, linear, measure, model, pool, rope, simd};
 use cpu::{aligned, scratch};
-pub use cpu::{attention, deviation, linear, measure, model, pool, rope, simd};
 pub use error::{Error, ErrorKind, Result};

@@ -5,7 +5,7 @@ use super::family::{Architecture, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
-    Positions, WeightDtype, heads_of, optional_size, refuse_flag, size, size_of,
+    Positions, WeightDtype, heads_of, optional_size, refuse_flag, size, size_of, usual_scale,
 };
 use crate::error::Result;
 
@@ -20,6 +20,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     k_norm: "",
     o: "self_attention.dense",
     post_norm: "post_attention_layernorm",
+    output_norms: [""; 2],
     up: Up::One("mlp.dense_h_to_4h"),
     down: "mlp.dense_4h_to_h",
     final_norm: "transformer.ln_f",
@@ -50,6 +51,10 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         max_positions: optional_size(fields, "seq_length", MOST_POSITIONS)?.unwrap_or(TRAINED_POSITIONS),
         feed_forward: FeedForwardKind::Plain,
         embedding_norm: true,
+        embedding_scale: 1.0,
+        output_norms: false,
+        norm_weights_less_one: false,
+        attention_scale: usual_scale(heads_of(hidden_size, heads)?),
         tie_embeddings: fields.flag("tie_word_embeddings", true)?,
         qkv_bias: true,
         o_bias: true,
@@ -58,6 +63,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         windows: vec![None; layers],
         rotated: 0,
         unrotated: Vec::new(),
+        local_rope: None,
         torch_dtype: WeightDtype::read(fields)?,
         bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
         eos_token_ids: fields.token_ids("eos_token_id")?,

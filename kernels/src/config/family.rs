@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
-use super::{ModelConfig, bloom, gpt2, llama};
+use super::{ModelConfig, bloom, gemma3, gpt2, llama};
 use crate::error::{Error, Result};
 
 /// The decoder families that the forward covers.
@@ -19,6 +19,7 @@ pub enum Architecture {
     Phi3,
     Bloom,
     Gpt2,
+    Gemma3,
 }
 
 /// A family.
@@ -46,8 +47,10 @@ pub(crate) struct TensorNames {
     pub q_norm: &'static str,
     pub k_norm: &'static str,
     pub o: &'static str,
-    /// The norm behind the attention.
+    /// The norm behind the attention, of what enters the feed-forward part.
     pub post_norm: &'static str,
+    /// Norms of what the attention and the feed-forward part add.
+    pub output_norms: [&'static str; 2],
     pub up: Up,
     pub down: &'static str,
     pub final_norm: &'static str,
@@ -78,8 +81,17 @@ pub(crate) enum Up {
 }
 
 impl Architecture {
-    const ALL: [Self; 8] =
-        [Self::Llama, Self::Mistral, Self::Qwen2, Self::Qwen3, Self::SmolLm3, Self::Phi3, Self::Bloom, Self::Gpt2];
+    const ALL: [Self; 9] = [
+        Self::Llama,
+        Self::Mistral,
+        Self::Qwen2,
+        Self::Qwen3,
+        Self::SmolLm3,
+        Self::Phi3,
+        Self::Bloom,
+        Self::Gpt2,
+        Self::Gemma3,
+    ];
 
     fn family(self) -> Family {
         let like_llama =
@@ -96,6 +108,12 @@ impl Architecture {
                 model_type: "bloom",
                 read: bloom::read,
                 tensors: &bloom::TENSORS,
+            },
+            Self::Gemma3 => Family {
+                class_name: "Gemma3ForCausalLM",
+                model_type: "gemma3_text",
+                read: gemma3::read,
+                tensors: &gemma3::TENSORS,
             },
             Self::Gpt2 => {
                 Family { class_name: "GPT2LMHeadModel", model_type: "gpt2", read: gpt2::read, tensors: &gpt2::TENSORS }

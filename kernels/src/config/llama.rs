@@ -5,7 +5,7 @@ use super::family::{Architecture, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig,
-    NormKind, Positions, RopeConfig, WeightDtype, optional_size, size,
+    NormKind, Positions, RopeConfig, WeightDtype, optional_size, size, usual_scale,
 };
 use crate::error::{Error, Result};
 
@@ -20,6 +20,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     k_norm: "self_attn.k_norm",
     o: "self_attn.o_proj",
     post_norm: "post_attention_layernorm",
+    output_norms: [""; 2],
     up: Up::Apart(["mlp.gate_proj", "mlp.up_proj"]),
     down: "mlp.down_proj",
     final_norm: "model.norm",
@@ -82,6 +83,10 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         positions: Positions::Rotary(rope),
         feed_forward: FeedForwardKind::Gated,
         embedding_norm: false,
+        embedding_scale: 1.0,
+        output_norms: false,
+        norm_weights_less_one: false,
+        attention_scale: usual_scale(head_dim),
         tie_embeddings: fields.flag("tie_word_embeddings", architecture == Architecture::SmolLm3)?,
         qkv_bias: attention_bias || architecture == Architecture::Qwen2,
         o_bias: attention_bias,
@@ -91,6 +96,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         windows: windows(fields, architecture, layers)?,
         rotated: (head_dim as f64 * part) as usize,
         unrotated: unrotated(fields, architecture, layers)?,
+        local_rope: None,
         torch_dtype: WeightDtype::read(fields)?,
         bos_token_id: fields.token_ids("bos_token_id")?.first().copied(),
         eos_token_ids: fields.token_ids("eos_token_id")?,
@@ -166,7 +172,7 @@ fn has_default_window(architecture: Architecture) -> bool {
     !matches!(architecture, Architecture::SmolLm3 | Architecture::Phi3)
 }
 
-fn windows_by_kind(kinds: &[String], layers: usize, window: Option<u32>) -> Result<Vec<Option<u32>>> {
+pub(super) fn windows_by_kind(kinds: &[String], layers: usize, window: Option<u32>) -> Result<Vec<Option<u32>>> {
     if kinds.len() != layers {
         return Err(Error::invalid_model(format!(
             "config.json: `layer_types` has {} entries for {layers} layers; fetch the model again",

@@ -86,6 +86,22 @@ impl RopeConfig {
             Some(parameters) => Some(parameters),
             None => fields.object("rope_scaling")?,
         };
+        Self::read_of(parameters, fields, max_positions, default_theta)
+    }
+
+    /// A rotation that is not scaled.
+    pub(super) fn plain(theta: f64) -> Result<Self> {
+        check_theta(theta)?;
+        Ok(Self { theta, scaling: RopeScaling::None })
+    }
+
+    /// Reads given parameters; those that they lack are the file's.
+    pub(super) fn read_of(
+        parameters: Option<Fields<'_>>,
+        fields: &Fields<'_>,
+        max_positions: usize,
+        default_theta: f64,
+    ) -> Result<(Self, f64)> {
         let mut theta: Option<f64> = None;
         let mut partial: Option<f64> = None;
         if let Some(parameters) = &parameters {
@@ -105,11 +121,7 @@ impl RopeConfig {
             )));
         }
         let theta = theta.unwrap_or(default_theta);
-        if !(theta > 1.0 && theta <= MOST_THETA) {
-            return Err(Error::invalid_model(format!(
-                "config.json: `rope_theta` is {theta}, not above 1 and at most {MOST_THETA:e}; fetch the model again"
-            )));
-        }
+        check_theta(theta)?;
         let scaling = match parameters {
             Some(parameters) => RopeScaling::read(&parameters, fields, max_positions)?,
             None => RopeScaling::None,
@@ -326,6 +338,15 @@ impl LongRopeScaling {
         let attention_factor = parameters.optional("attention_factor", "a number")?.unwrap_or(own);
         Ok(Self { factors, original_max_positions, attention_factor })
     }
+}
+
+fn check_theta(theta: f64) -> Result<()> {
+    if theta > 1.0 && theta <= MOST_THETA {
+        return Ok(());
+    }
+    Err(Error::invalid_model(format!(
+        "config.json: `rope_theta` is {theta}, not above 1 and at most {MOST_THETA:e}; fetch the model again"
+    )))
 }
 
 /// YaRN's recommended attention temperature, 0.1 ln(s) + 1.

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 
 pub use activations::{Activations, Format, Input};
 
+use crate::activation::Activation;
 use crate::aligned::{Aligned, SharedMut};
 use crate::dtype::bf16_bits;
 use crate::simd::{self, Path, amx};
@@ -62,8 +63,8 @@ pub struct Linear {
     format: Format,
     /// Padded with zeros to whole panels; absent where the layer has none.
     bias: Option<Aligned<f32>>,
-    /// Whether the columns are those of gate and up in turn, see [`Linear::gate_up`].
-    is_gated: bool,
+    /// Of columns that are those of gate and up in turn, see [`Linear::gate_up`].
+    gate: Option<Activation>,
 }
 
 /// Where a layer's outputs go, `[rows, out_features]`.
@@ -89,7 +90,7 @@ impl Linear {
         check(out_features, in_features, weights, bias);
         let panels = pack(out_features, in_features, precision, |output| Some((weights, output)));
         let bias = bias.map(|bias| padded(bias.iter().copied()));
-        Self { panels, format: format(precision), bias, is_gated: false }
+        Self { panels, format: format(precision), bias, gate: None }
     }
 
     /// Two layers of one shape, the gate and the up projection of a gated feed-forward part, packed so that
@@ -103,6 +104,7 @@ impl Linear {
         weights: [Weights<'_>; 2],
         bias: Option<[&[f32]; 2]>,
         precision: Precision,
+        activation: Activation,
     ) -> Self {
         for (index, weights) in weights.into_iter().enumerate() {
             check(out_features, in_features, weights, bias.map(|bias| bias[index]));
@@ -121,7 +123,7 @@ impl Linear {
         let bias = bias.map(|bias| {
             padded((0..columns).map(|column| place(column).map_or(0.0, |(layer, output)| bias[layer][output])))
         });
-        Self { panels, format: format(precision), bias, is_gated: true }
+        Self { panels, format: format(precision), bias, gate: Some(activation) }
     }
 
     /// Values of an input row.
@@ -169,7 +171,7 @@ impl Linear {
 
     /// [`Linear::forward`] on a given instruction set.
     pub(crate) fn forward_on(&self, path: Path, x: Input<'_>, out: Output<'_>) {
-        assert!(!self.is_gated, "a gated layer has no plain outputs");
+        assert!(self.gate.is_none(), "a gated layer has no plain outputs");
         let (values, sink): (_, fn(_, _) -> _) = match out {
             Output::Store(values) => (values, |to, stride| Sink::Store { to, stride }),
             Output::Add(values) => (values, |to, stride| Sink::Add { to, stride }),
@@ -178,7 +180,7 @@ impl Linear {
         self.run(path, path == Path::Amx, x, sink(SharedMut::new(values), self.out_features()));
     }
 
-    /// `silu(x G^T) * (x U^T)` of a [gated](Linear::gate_up) layer ("GLU Variants Improve Transformer", equation 6),
+    /// `activation(x G^T) * (x U^T)` of a [gated](Linear::gate_up) layer ("GLU Variants Improve Transformer", equation 6),
     /// as rows `[rows, width]` in the format that the next layer reads.
     ///
     /// # Panics
@@ -204,15 +206,17 @@ impl Linear {
         out: &mut Activations,
         spare: &mut Activations,
     ) {
-        assert!(self.is_gated, "a plain layer has no gate");
+        let activation = self.gate.expect("a plain layer has no gate");
         assert_eq!(2 * width.next_multiple_of(GATE_COLUMNS), self.out_features(), "width of the gated outputs");
         let (rows, has_tiles) = (x.rows, path == Path::Amx);
         // A group of 8-bit values shares a scale, which is not known before the whole group is.
         let direct = if format == Format::Q8 { &mut *spare } else { &mut *out };
         let kept = if format == Format::Q8 { Format::F32 } else { format };
         let sink = match direct.reshape_raw(kept, has_tiles, rows, width) {
-            RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width },
-            RawRows::Bf16 { halves, places } => Sink::GateBf16 { to: SharedMut::new(halves), places, width },
+            RawRows::F32(values) => Sink::GateF32 { to: SharedMut::new(values), width, activation },
+            RawRows::Bf16 { halves, places } => {
+                Sink::GateBf16 { to: SharedMut::new(halves), places, width, activation }
+            }
         };
         self.run(path, has_tiles, x, sink);
         if format == Format::Q8 {

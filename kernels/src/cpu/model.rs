@@ -57,6 +57,8 @@ pub struct Model {
     kv_dtype: KvDtype,
     arithmetic: Arithmetic,
     rope: Rope,
+    /// Of layers with a window, where it is another one.
+    local_rope: Option<Rope>,
     /// Of layers that turn nothing.
     no_rope: Rope,
     /// ALiBi's, one a head.
@@ -96,6 +98,8 @@ struct Layer {
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     post_norm: Norm,
+    /// Of what the attention and the feed-forward part add.
+    output_norms: Option<[Norm; 2]>,
     expand: Expand,
     down: Linear,
 }
@@ -125,6 +129,7 @@ struct Scratch {
     inner: Activations,
     spare: Activations,
     plain: Matrix,
+    added: Matrix,
 }
 
 impl Model {
@@ -175,7 +180,11 @@ impl Model {
 
     /// The rotation of a layer's queries and keys; one that leaves them as they are, where positions are known otherwise.
     pub fn rope(&self, layer: usize) -> &Rope {
-        if self.config.unrotated.contains(&layer) { &self.no_rope } else { &self.rope }
+        match &self.local_rope {
+            _ if self.config.unrotated.contains(&layer) => &self.no_rope,
+            Some(local) if self.config.window(layer).is_some() => local,
+            _ => &self.rope,
+        }
     }
 
     /// An arena for `blocks` blocks of its keys and values.
@@ -298,13 +307,35 @@ impl Model {
                 Input::from(&scratch.mixed_in)
             }
         };
-        weights.o.forward(input, Output::Add(hidden));
+        let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
+        self.add(&weights.o, input, norm, hidden, &mut scratch.added);
+    }
+
+    /// Adds what `linear` makes of `input` to `hidden`, normed first where there is a norm.
+    fn add<'a>(
+        &self,
+        linear: &Linear,
+        input: impl Into<Input<'a>>,
+        norm: Option<&Norm>,
+        hidden: &mut [f32],
+        added: &mut Matrix,
+    ) {
+        let Some(norm) = norm else { return linear.forward(input, Output::Add(hidden)) };
+        let width = norm.width();
+        let added = added.reshape(hidden.len() / width, 2 * width);
+        let (from, to) = added.as_mut_slice().split_at_mut(hidden.len());
+        linear.forward(input, Output::Store(from));
+        let rows = from.par_chunks(width).zip(to.par_chunks_mut(width)).zip(hidden.par_chunks_mut(width));
+        rows.with_min_len(16).for_each(|((from, normed), hidden)| {
+            norm.row(from, normed, self.config.norm_eps);
+            hidden.iter_mut().zip(normed).for_each(|(hidden, added)| *hidden += *added);
+        });
     }
 
     fn attention_options(&self, layer: usize) -> AttentionOptions<'_> {
         AttentionOptions {
             window: self.config.window(layer),
-            scale: 1.0 / (self.config.head_dim as f32).sqrt(),
+            scale: self.config.attention_scale,
             compute: self.arithmetic.compute,
             slopes: self.slopes.as_deref(),
         }
@@ -343,7 +374,8 @@ impl Model {
                 scratch.inner.fill(format, rows, width, |row, out| gelu_row(plain.row(row), out));
             }
         }
-        weights.down.forward(&scratch.inner, Output::Add(hidden));
+        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
+        self.add(&weights.down, &scratch.inner, norm, hidden, &mut scratch.added);
     }
 
     fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {

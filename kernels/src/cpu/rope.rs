@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, RopeConfig};
 
 /// Positions whose angles are computed together.
 const CHUNK: usize = 1024;
@@ -21,9 +21,13 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// The rotation of a model, its scaling included.
+    /// The rotation of a model, its scaling included; of layers without a window, where layers differ.
     pub fn new(config: &ModelConfig) -> Self {
-        let Some(rope) = config.rope() else { return Self::none(config.head_dim) };
+        config.rope().map_or_else(|| Self::none(config.head_dim), |rope| Self::of(rope, config))
+    }
+
+    /// One of a model's rotations.
+    pub fn of(rope: &RopeConfig, config: &ModelConfig) -> Self {
         let (frequencies, attention_factor) = rope.inverse_frequencies(config.rotated);
         Self {
             head_dim: config.head_dim,

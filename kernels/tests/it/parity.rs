@@ -31,6 +31,8 @@ fn every_variant_is_there() {
     let expected = [
         "bloom",
         "bloom_six_heads",
+        "gemma3",
+        "gemma3_version_4",
         "gpt2",
         "gpt2_untied",
         "llama_bf16",
@@ -172,6 +174,10 @@ fn a_small_mistake_would_show() {
         ("phi3_partial", "\"partial_rotary_factor\": 0.75", "\"partial_rotary_factor\": 0.625"),
         ("phi3_longrope", "\"short_factor\": [", "\"attention_factor\": 1.1, \"short_factor\": ["),
         ("smollm3", "\"no_rope_layers\": [\n    1,\n    0", "\"no_rope_layers\": [\n    1,\n    1"),
+        ("gemma3", "\"query_pre_attn_scalar\": 12", "\"query_pre_attn_scalar\": 13"),
+        ("gemma3", "\"rope_theta\": 100.0", "\"rope_theta\": 120.0"),
+        ("gemma3_version_4", "\"rope_local_base_freq\": 100.0", "\"rope_local_base_freq\": 120.0"),
+        ("gemma3_version_4", "\"sliding_window_pattern\": 2", "\"sliding_window_pattern\": 3"),
         ("bloom", "\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 1e-03"),
         // Of the same shapes, and other slopes.
         ("bloom_six_heads", "\"n_head\": 6", "\"n_head\": 3"),

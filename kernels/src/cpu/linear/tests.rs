@@ -246,8 +246,13 @@ fn outputs_are_added_to_what_is_there() {
 }
 
 #[test]
-fn a_gated_layer_is_silu_of_one_times_the_other() {
-    for (rows, inputs, width) in [(1, 40, 5), (7, 33, 48), (20, 130, 100), (3, 64, 32)] {
+fn a_gated_layer_is_the_activation_of_one_times_the_other() {
+    let silu: fn(f64) -> f64 = |x| x / (1.0 + (-x).exp());
+    let gelu: fn(f64) -> f64 =
+        |x| x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3))).tanh());
+    let shapes = [(1, 40, 5), (7, 33, 48), (20, 130, 100), (3, 64, 32)];
+    let both = [(Activation::Silu, silu), (Activation::Gelu, gelu)];
+    for ((rows, inputs, width), (activation, activated)) in shapes.into_iter().flat_map(|of| both.map(|it| (of, it))) {
         let weights = [random(1, inputs * width), random(2, inputs * width)];
         let biases = [random(3, width), random(4, width)];
         let x = random(5, rows * inputs);
@@ -257,10 +262,11 @@ fn a_gated_layer_is_silu_of_one_times_the_other() {
             [Weights::F32(&weights[0]), Weights::F32(&weights[1])],
             Some([&biases[0], &biases[1]]),
             Precision::F32,
+            activation,
         );
         let gate = exact(&x, &weights[0], inputs, Some(&biases[0]));
         let up = exact(&x, &weights[1], inputs, Some(&biases[1]));
-        let expected: Vec<f64> = gate.iter().zip(&up).map(|(gate, up)| gate / (1.0 + (-gate).exp()) * up).collect();
+        let expected: Vec<f64> = gate.iter().zip(&up).map(|(gate, up)| activated(*gate) * up).collect();
         // Seen through a layer that passes its inputs on: whatever format the gated values have.
         let identity: Vec<f32> = (0..width * width).map(|i| f32::from(u8::from(i / width == i % width))).collect();
         let greatest = expected.iter().fold(0.0_f64, |a, b| a.max(b.abs()));
@@ -273,7 +279,7 @@ fn a_gated_layer_is_silu_of_one_times_the_other() {
                 gated.forward_gated_on(path, Input::f32(&x, rows), identity.format(), width, &mut inner, &mut spare);
                 let mut out = vec![f32::NAN; rows * width];
                 identity.forward_on(path, Input::from(&inner), Output::Store(&mut out));
-                let what = format!("{precision:?} {path:?} [{rows}, {inputs}] x {width}");
+                let what = format!("{precision:?} {path:?} {activation:?} [{rows}, {inputs}] x {width}");
                 assert_close(&out, &expected, error * greatest.max(1.0) + 1e-5, &what);
             }
         }
@@ -287,7 +293,7 @@ fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
     let bias = random(6, width);
     for precision in PRECISIONS {
         let weights = [Weights::F32(&weights[0]), Weights::F32(&weights[1])];
-        let gated = Linear::gate_up(width, inputs, weights, Some([&bias, &bias]), precision);
+        let gated = Linear::gate_up(width, inputs, weights, Some([&bias, &bias]), precision, Activation::Silu);
         for (format, &path) in
             PRECISIONS.map(format).iter().flat_map(|f| Path::available().iter().map(move |p| (*f, p)))
         {
@@ -340,7 +346,8 @@ fn eight_bits_are_the_same_on_every_path() {
 fn two_layers_of_different_types_keep_their_values() {
     let (inputs, width) = (40, 16);
     let (gate, up) = (to_bf16(&random(1, inputs * width)), random(2, inputs * width));
-    let mixed = Linear::gate_up(width, inputs, [Weights::Bf16(&gate), Weights::F32(&up)], None, Precision::F32);
+    let both = [Weights::Bf16(&gate), Weights::F32(&up)];
+    let mixed = Linear::gate_up(width, inputs, both, None, Precision::F32, Activation::Silu);
     let mut row = vec![0.0; inputs];
     mixed.weight_row(16, &mut row);
     assert_eq!(row, up[..inputs]);

@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-use crate::simd::{self, Kernel, Path, Vector, exp};
+use crate::activation::gelu;
+use crate::simd::{self, Kernel, Path, Vector};
 
 /// Values that one thread takes at a time.
 const VALUES_PER_TASK: usize = 1 << 15;
@@ -45,7 +46,7 @@ impl Norm {
     }
 }
 
-/// The GELU of one row, `from` to `to`, as trained models have approximated it: see [`Gelu`].
+/// The GELU of one row, `from` to `to`, as trained models have approximated it.
 pub(super) fn gelu_row(from: &[f32], to: &mut [f32]) {
     simd::dispatch(Path::best(), Gelu { from, to });
 }
@@ -136,8 +137,7 @@ pub(crate) unsafe fn layer_norm<V: Vector>(row: &mut [f32], weight: &[f32], bias
     }
 }
 
-/// `x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))` of every value ("Gaussian Error Linear Units", section 2). As
-/// `(1 + tanh u) / 2` is `1 / (1 + e^(-2u))`, nothing cancels.
+/// The GELU of every value, see [`gelu`].
 struct Gelu<'a> {
     from: &'a [f32],
     to: &'a mut [f32],
@@ -160,19 +160,6 @@ impl Kernel for Gelu<'_> {
             gelu(V::load(rest.as_ptr())).store(rest.as_mut_ptr());
         }
         self.to[whole..].copy_from_slice(&rest[..len - whole]);
-    }
-}
-
-/// # Safety
-/// The machine must have the instruction set of `V`.
-#[inline(always)]
-unsafe fn gelu<V: Vector>(x: V) -> V {
-    // -2 sqrt(2 / pi)
-    const FACTOR: f32 = -1.595_769;
-    // SAFETY: the caller's promise.
-    unsafe {
-        let inner = x.mul(x).mul_add(V::splat(0.044_715), V::splat(1.0));
-        x.div(V::splat(1.0).add(exp(x.mul(V::splat(FACTOR)).mul(inner))))
     }
 }
 

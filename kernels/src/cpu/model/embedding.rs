@@ -48,6 +48,9 @@ impl Model {
         let rows = out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).zip(positions);
         rows.for_each(|((out, token), position)| {
             self.embedding_row(*token as usize, out);
+            if self.config.embedding_scale != 1.0 {
+                out.iter_mut().for_each(|out| *out *= self.config.embedding_scale);
+            }
             if let Some(table) = &self.position_table {
                 let place = &table[*position as usize * hidden..][..hidden];
                 out.iter_mut().zip(place).for_each(|(out, place)| *out += place);

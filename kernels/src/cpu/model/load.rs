@@ -7,9 +7,8 @@ use rayon::prelude::*;
 
 use super::elementwise::Norm;
 use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
-use crate::config::{
-    FeedForwardKind, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes,
-};
+use crate::activation::Activation;
+use crate::config::{ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{Linear, Precision, Weights};
@@ -58,6 +57,7 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     Ok(Model {
         arithmetic,
         rope: Rope::new(&config),
+        local_rope: config.local_rope.as_ref().map(|rope| Rope::of(rope, &config)),
         no_rope: Rope::none(config.head_dim),
         slopes: slopes(&config),
         kv_dtype,
@@ -119,7 +119,7 @@ impl Loader<'_> {
             if !config.qk_norm {
                 return Ok(None);
             }
-            self.values(&name(&format!("{part}.weight")), &[config.head_dim]).map(Some)
+            self.norm_weights(&name(part), config.head_dim).map(Some)
         };
         let input_norm = self.norm(&name(names.input_norm))?;
         let [q, k, v] = match names.qkv {
@@ -137,12 +137,19 @@ impl Loader<'_> {
                 self.split(&name(part), |part, output| [0, query, query + kv][part] + output)?
             }
         };
-        let expand = match config.feed_forward {
-            FeedForwardKind::Gated => Expand::Gated(self.gate_up(layer)?),
-            FeedForwardKind::Plain => {
+        let expand = match config.feed_forward.gate() {
+            Some(activation) => Expand::Gated(self.gate_up(layer, activation)?),
+            None => {
                 let (Up::One(part) | Up::Apart([_, part])) = names.up;
                 Expand::Plain(self.linear(&name(part), inner, hidden, config.mlp_bias)?)
             }
+        };
+        let output_norms = match config.output_norms {
+            true => {
+                let [attention, feed_forward] = names.output_norms.map(|part| self.norm(&name(part)));
+                Some([attention?, feed_forward?])
+            }
+            false => None,
         };
         Ok(Layer {
             input_norm,
@@ -153,6 +160,7 @@ impl Loader<'_> {
             q_norm: head_norm(names.q_norm)?,
             k_norm: head_norm(names.k_norm)?,
             post_norm: self.norm(&name(names.post_norm))?,
+            output_norms,
             expand,
             down: self.linear(&name(names.down), hidden, inner, config.mlp_bias)?,
         })
@@ -178,7 +186,7 @@ impl Loader<'_> {
         Ok([(0, query), (1, kv), (2, kv)].map(part))
     }
 
-    fn gate_up(&self, layer: usize) -> Result<Linear> {
+    fn gate_up(&self, layer: usize, activation: Activation) -> Result<Linear> {
         let (outputs, inputs) = (self.config.intermediate_size, self.config.hidden_size);
         let name = |part: &str| format!("{}.{layer}.{part}", self.names.layers);
         let bias = |name: &str, outputs| self.bias(name, outputs, self.config.mlp_bias);
@@ -202,15 +210,24 @@ impl Loader<'_> {
             _ => None,
         };
         let precision = precision(self.arithmetic);
-        Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision))
+        Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision, activation))
     }
 
     fn norm(&self, name: &str) -> Result<Norm> {
         let values = |suffix: &str| self.values(&format!("{name}.{suffix}"), &[self.config.hidden_size]);
         Ok(match self.config.norm {
-            NormKind::Rms => Norm::Rms(values("weight")?),
+            NormKind::Rms => Norm::Rms(self.norm_weights(name, self.config.hidden_size)?),
             NormKind::Layer => Norm::Layer { weight: values("weight")?, bias: values("bias")? },
         })
+    }
+
+    /// The weights of a root mean square norm.
+    fn norm_weights(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let mut weights = self.values(&format!("{name}.weight"), &[len])?;
+        if self.config.norm_weights_less_one {
+            weights.iter_mut().for_each(|weight| *weight += 1.0);
+        }
+        Ok(weights)
     }
 
     fn bias(&self, name: &str, len: usize, is_there: bool) -> Result<Option<Vec<f32>>> {

@@ -5,6 +5,7 @@ use rayon::prelude::*;
 use super::elementwise::Norm;
 use super::load::{arithmetic, kv_dtype, precision, slopes};
 use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
+use crate::activation::Activation;
 use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, WeightDtype};
 use crate::dtype::{WeightFormat, bf16_bits};
 use crate::linear::{Linear, Weights};
@@ -44,7 +45,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let (query, kv) = (config.query_dim(), config.kv_dim());
     let bf16 = config.torch_dtype == WeightDtype::Bf16 || options.weights == Some(WeightFormat::Bf16);
     let matrices = match config.feed_forward {
-        FeedForwardKind::Gated => 3,
+        FeedForwardKind::Gated | FeedForwardKind::GatedGelu => 3,
         FeedForwardKind::Plain => 2,
     };
     let layer_values = hidden * (2 * query + 2 * kv + matrices * inner);
@@ -65,14 +66,20 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
             q_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
             k_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
             post_norm: source.norm(config.norm, hidden),
+            // What they norm would have variance 1 otherwise, whatever its matrices' scale.
+            output_norms: config.output_norms.then(|| [(); 2].map(|()| source.scaled_norm(hidden, part))),
             expand: source.expand(config.feed_forward, inner, hidden, config.mlp_bias),
             down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
         })
         .collect();
     // An embedding row has values of about 1, as the residual stream does, whether or not it is the output head too.
     // The final norm brings the logits back to a few units; its signs keep a tied model from repeating its input.
-    let unit = (hidden as f32).sqrt();
-    let embedding = if config.tie_embeddings { Embedding::Tied } else { source.table(vocab * hidden) };
+    let unit = (hidden as f32).sqrt() / config.embedding_scale;
+    let embedding = if config.tie_embeddings {
+        Embedding::Tied
+    } else {
+        source.table(vocab * hidden, 1.0 / config.embedding_scale)
+    };
     let head = source.linear(vocab, hidden, unit, false);
     let final_norm: Vec<f32> = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
     let final_norm = match config.norm {
@@ -87,6 +94,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     Model {
         arithmetic: source.arithmetic,
         rope: Rope::new(&config),
+        local_rope: config.local_rope.as_ref().map(|rope| Rope::of(rope, &config)),
         no_rope: Rope::none(config.head_dim),
         slopes: slopes(&config),
         kv_dtype,
@@ -110,17 +118,17 @@ impl Source<'_> {
     }
 
     fn expand(&mut self, kind: FeedForwardKind, outputs: usize, inputs: usize, has_bias: bool) -> Expand {
-        match kind {
-            FeedForwardKind::Gated => Expand::Gated(self.gate_up(outputs, inputs, has_bias)),
-            FeedForwardKind::Plain => Expand::Plain(self.linear(outputs, inputs, 1.0, has_bias)),
+        match kind.gate() {
+            Some(activation) => Expand::Gated(self.gate_up(outputs, inputs, has_bias, activation)),
+            None => Expand::Plain(self.linear(outputs, inputs, 1.0, has_bias)),
         }
     }
 
-    fn gate_up(&mut self, outputs: usize, inputs: usize, has_bias: bool) -> Linear {
+    fn gate_up(&mut self, outputs: usize, inputs: usize, has_bias: bool, activation: Activation) -> Linear {
         let biases = has_bias.then(|| [self.f32(outputs, 0.1), self.f32(outputs, 0.1)]);
         let bias = biases.as_ref().map(|[gate, up]| [gate.as_slice(), up.as_slice()]);
         let [gate, up] = [self.matrix(outputs, inputs, 1.0), self.matrix(outputs, inputs, 1.0)];
-        Linear::gate_up(outputs, inputs, [gate.view(), up.view()], bias, precision(self.arithmetic))
+        Linear::gate_up(outputs, inputs, [gate.view(), up.view()], bias, precision(self.arithmetic), activation)
     }
 
     fn matrix(&mut self, outputs: usize, inputs: usize, gain: f32) -> Values {
@@ -133,8 +141,11 @@ impl Source<'_> {
     }
 
     /// The embedding table, where it is not the output head.
-    fn table(&mut self, len: usize) -> Embedding {
-        let table = if self.bf16 { Embedding::Bf16(self.bf16(len, 1.0)) } else { Embedding::F32(self.f32(len, 1.0)) };
+    fn table(&mut self, len: usize, deviation: f32) -> Embedding {
+        let table = match self.bf16 {
+            true => Embedding::Bf16(self.bf16(len, deviation)),
+            false => Embedding::F32(self.f32(len, deviation)),
+        };
         self.report(len);
         table
     }
@@ -152,6 +163,10 @@ impl Source<'_> {
             NormKind::Rms => Norm::Rms(weight),
             NormKind::Layer => Norm::Layer { weight, bias: self.f32(len, 0.1) },
         }
+    }
+
+    fn scaled_norm(&mut self, len: usize, scale: f32) -> Norm {
+        Norm::Rms(self.around_one(len).into_iter().map(|weight| weight * scale).collect())
     }
 
     /// Norm weights.

@@ -25,6 +25,10 @@ fn config() -> ModelConfig {
         max_positions: 512,
         feed_forward: FeedForwardKind::Gated,
         embedding_norm: false,
+        embedding_scale: 1.0,
+        output_norms: false,
+        norm_weights_less_one: false,
+        attention_scale: 0.25,
         tie_embeddings: false,
         qkv_bias: false,
         o_bias: false,
@@ -33,6 +37,7 @@ fn config() -> ModelConfig {
         windows: vec![None; 3],
         rotated: 16,
         unrotated: Vec::new(),
+        local_rope: None,
         torch_dtype: WeightDtype::F32,
         bos_token_id: None,
         eos_token_ids: vec![],
@@ -56,6 +61,21 @@ fn plain(positions: Positions) -> ModelConfig {
     }
 }
 
+/// As Gemma 3 has it.
+fn gemma() -> ModelConfig {
+    ModelConfig {
+        feed_forward: FeedForwardKind::GatedGelu,
+        output_norms: true,
+        embedding_scale: 40.0_f32.sqrt(),
+        attention_scale: 0.3,
+        tie_embeddings: true,
+        qk_norm: true,
+        windows: vec![Some(20), None, Some(3)],
+        local_rope: Some(RopeConfig { theta: 100.0, scaling: RopeScaling::None }),
+        ..config()
+    }
+}
+
 /// One of everything that a config can ask for.
 fn variants() -> Vec<ModelConfig> {
     let qwen2 = ModelConfig { qkv_bias: true, tie_embeddings: true, ..config() };
@@ -67,6 +87,8 @@ fn variants() -> Vec<ModelConfig> {
         ModelConfig { torch_dtype: WeightDtype::Bf16, ..config() },
         ModelConfig { qk_norm: true, head_dim: 24, rotated: 24, ..qwen2 },
         ModelConfig { rotated: 12, unrotated: vec![1], ..config() },
+        gemma(),
+        ModelConfig { torch_dtype: WeightDtype::Bf16, tie_embeddings: false, o_bias: true, ..gemma() },
         plain(Positions::Alibi),
         plain(Positions::Learned),
         ModelConfig { torch_dtype: WeightDtype::Bf16, tie_embeddings: false, ..plain(Positions::Learned) },
@@ -170,7 +192,7 @@ fn a_prefill_over_the_pool_agrees_with_a_dense_reference() {
 /// place of 8 bits make of logits of a usual scale, and much smaller on average.
 #[test]
 fn rounded_arithmetic_stays_close_to_the_dense_reference() {
-    let configs = [config(), plain(Positions::Alibi), plain(Positions::Learned)];
+    let configs = [config(), gemma(), plain(Positions::Alibi), plain(Positions::Learned)];
     let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |arithmetic| (config, arithmetic)));
     for (config, (_, weights, compute)) in each {
         let model = model_in(config.clone(), KvDtype::F32, weights, compute);
@@ -227,7 +249,8 @@ fn more_rows_than_go_through_together_change_nothing() {
 
 #[test]
 fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
-    let configs = [ModelConfig { qkv_bias: true, ..config() }, plain(Positions::Alibi), plain(Positions::Learned)];
+    let configs =
+        [ModelConfig { qkv_bias: true, ..config() }, gemma(), plain(Positions::Alibi), plain(Positions::Learned)];
     let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |arithmetic| (config, arithmetic)));
     for (config, (dtype, weights, compute)) in each {
         let model = model_in(config.clone(), dtype, weights, compute);

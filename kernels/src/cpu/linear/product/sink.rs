@@ -1,9 +1,10 @@
 //! Where the sums of a panel go.
 
+use crate::activation::Activation;
 use crate::aligned::SharedMut;
 use crate::linear::activations::Halves;
 use crate::linear::panels::{GATE_COLUMNS, PANEL};
-use crate::simd::{Vector, exp};
+use crate::simd::Vector;
 
 /// The outputs of a product. Rows are `stride` (or `width`) apart.
 #[derive(Clone, Copy)]
@@ -12,10 +13,10 @@ pub(crate) enum Sink {
     Store { to: SharedMut, stride: usize },
     /// `to += sums`
     Add { to: SharedMut, stride: usize },
-    /// `to = silu(gate) * up`, f32.
-    GateF32 { to: SharedMut, width: usize },
-    /// `to = silu(gate) * up`, bf16; only `width` values of a row are outputs.
-    GateBf16 { to: SharedMut<u16>, places: Halves, width: usize },
+    /// `to = activation(gate) * up`, f32.
+    GateF32 { to: SharedMut, width: usize, activation: Activation },
+    /// `to = activation(gate) * up`, bf16; only `width` values of a row are outputs.
+    GateBf16 { to: SharedMut<u16>, places: Halves, width: usize, activation: Activation },
 }
 
 impl Sink {
@@ -50,16 +51,16 @@ impl Sink {
                         *to.add(column) += sum;
                     }
                 }
-                Self::GateF32 { to, width } => {
+                Self::GateF32 { to, width, activation } => {
                     for (column, pair) in gate_columns(panel, width, sums) {
-                        let values = gated::<V>(pair);
+                        let values = gated::<V>(pair, activation);
                         let len = GATE_COLUMNS.min(width - column);
                         to.at(row * width + column).copy_from_nonoverlapping(values.as_ptr(), len);
                     }
                 }
-                Self::GateBf16 { to, places, width } => {
+                Self::GateBf16 { to, places, width, activation } => {
                     for (column, pair) in gate_columns(panel, width, sums) {
-                        let values = gated::<V>(pair);
+                        let values = gated::<V>(pair, activation);
                         let mut halves = [0_u16; GATE_COLUMNS];
                         for start in (0..GATE_COLUMNS).step_by(V::LANES) {
                             V::load(values.as_ptr().add(start)).store_bf16(halves.as_mut_ptr().add(start));
@@ -84,25 +85,15 @@ fn gate_columns(panel: usize, width: usize, sums: &[f32]) -> impl Iterator<Item 
 /// # Safety
 /// The machine must have the instruction set of `V`.
 #[inline(always)]
-unsafe fn gated<V: Vector>(pair: &[f32]) -> [f32; GATE_COLUMNS] {
+unsafe fn gated<V: Vector>(pair: &[f32], activation: Activation) -> [f32; GATE_COLUMNS] {
     let (gate, up) = pair.split_at(GATE_COLUMNS);
     let mut values = [0.0; GATE_COLUMNS];
     for start in (0..GATE_COLUMNS).step_by(V::LANES) {
         // SAFETY: vectors divide the columns.
         unsafe {
             let (gate, up) = (V::load(gate[start..].as_ptr()), V::load(up[start..].as_ptr()));
-            silu(gate).mul(up).store(values[start..].as_mut_ptr());
+            activation.of(gate).mul(up).store(values[start..].as_mut_ptr());
         }
     }
     values
-}
-
-/// `x / (1 + e^-x)` by lane.
-///
-/// # Safety
-/// The machine must have the instruction set of `V`.
-#[inline(always)]
-unsafe fn silu<V: Vector>(x: V) -> V {
-    // SAFETY: the caller's promise.
-    unsafe { x.div(V::splat(1.0).add(exp(V::splat(0.0).sub(x)))) }
 }

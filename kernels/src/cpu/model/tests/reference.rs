@@ -2,7 +2,7 @@
 
 use super::super::{Embedding, Expand, Model, Norm};
 use super::alibi_slopes;
-use crate::config::Positions;
+use crate::config::{FeedForwardKind, Positions};
 use crate::linear::Linear;
 
 pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
@@ -15,7 +15,7 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
         let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
             let head = |position: usize, head: &[f64]| {
                 let head = weight.as_ref().map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
-                if rotate && !config.unrotated.contains(&index) { rotated(model, &head, position) } else { head }
+                if rotate && !config.unrotated.contains(&index) { rotated(model, index, &head, position) } else { head }
             };
             let rows = normed.iter().enumerate();
             rows.map(|(p, row)| dense(linear, row).chunks(config.head_dim).map(|h| head(p, h)).collect()).collect()
@@ -31,7 +31,7 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
                 let scores: Vec<f64> = (first..=position)
                     .map(|key| {
                         let bias = slopes.as_ref().map_or(0.0, |slopes| f64::from(slopes[head]));
-                        let score = dot(q, &k[key][kv]) / (config.head_dim as f64).sqrt();
+                        let score = dot(q, &k[key][kv]) * f64::from(config.attention_scale);
                         (score - bias * (position - key) as f64).exp()
                     })
                     .collect();
@@ -40,23 +40,27 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
                     scores.iter().zip(first..).map(|(score, key)| score / total * v[key][kv][d]).sum::<f64>()
                 }));
             }
-            add(hidden, &dense(&layer.o, &mixed));
+            let normed_output = |part: usize, row: Vec<f64>| match &layer.output_norms {
+                Some(norms) => norm(&row, &norms[part], config.norm_eps),
+                None => row,
+            };
+            add(hidden, &normed_output(0, dense(&layer.o, &mixed)));
             let normed = norm(hidden, &layer.post_norm, config.norm_eps);
             let inner = (0..config.intermediate_size).map(|column| match &layer.expand {
                 Expand::Gated(gate_up) => {
                     // Sixteen columns of gate, then the same of up.
                     let gate = column / 16 * 32 + column % 16;
                     let (gate, up) = (output(gate_up, gate, &normed), output(gate_up, gate + 16, &normed));
-                    gate / (1.0 + (-gate).exp()) * up
+                    let gate = match config.feed_forward {
+                        FeedForwardKind::GatedGelu => gelu(gate),
+                        _ => gate / (1.0 + (-gate).exp()),
+                    };
+                    gate * up
                 }
-                Expand::Plain(up) => {
-                    let x = output(up, column, &normed);
-                    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
-                    x / 2.0 * (1.0 + inner.tanh())
-                }
+                Expand::Plain(up) => gelu(output(up, column, &normed)),
             });
             let inner: Vec<f64> = inner.collect();
-            add(hidden, &dense(&layer.down, &inner));
+            add(hidden, &normed_output(1, dense(&layer.down, &inner)));
         }
     }
     let normed = hidden.iter().map(|row| norm(row, &model.final_norm, config.norm_eps));
@@ -72,10 +76,16 @@ fn embedding(model: &Model, token: usize, position: usize) -> Vec<f64> {
             bits[token * hidden..][..hidden].iter().map(|bits| half::bf16::from_bits(*bits).to_f64()).collect()
         }
     };
+    embedded.iter_mut().for_each(|x| *x *= f64::from(model.config.embedding_scale));
     if let Some(table) = &model.position_table {
         embedded.iter_mut().zip(&table[position * hidden..]).for_each(|(x, place)| *x += f64::from(*place));
     }
     model.embedding_norm.as_ref().map_or(embedded.clone(), |weights| norm(&embedded, weights, model.config.norm_eps))
+}
+
+fn gelu(x: f64) -> f64 {
+    let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+    x / 2.0 * (1.0 + inner.tanh())
 }
 
 fn weights(linear: &Linear, row: usize) -> Vec<f64> {
@@ -92,8 +102,9 @@ fn dense(linear: &Linear, x: &[f64]) -> Vec<f64> {
     (0..linear.out_features()).map(|row| output(linear, row, x)).collect()
 }
 
-fn rotated(model: &Model, head: &[f64], position: usize) -> Vec<f64> {
-    let Some(rope) = model.config.rope() else { return head.to_vec() };
+fn rotated(model: &Model, layer: usize, head: &[f64], position: usize) -> Vec<f64> {
+    let local = model.config.local_rope.as_ref().filter(|_| model.config.windows[layer].is_some());
+    let Some(rope) = local.or(model.config.rope()) else { return head.to_vec() };
     let (frequencies, factor) = rope.inverse_frequencies(model.config.rotated);
     let pairs = frequencies.len();
     let turn = |i: usize| {
