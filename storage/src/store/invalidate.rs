@@ -118,8 +118,9 @@ impl KvStore {
             self.withdraw_local(id, &mut done);
         }
         self.remove_named_objects(|_| true, &mut done);
-        self.0.uses.forget(&keys);
-        for key in &keys {
+        let gone: Vec<KvKey> = done.doomed.union(&done.keys).copied().collect();
+        self.0.uses.forget(&gone);
+        for key in &gone {
             done.noted(self.set_pinned(key, false));
         }
         done.noted(self.flush());
@@ -152,7 +153,9 @@ impl KvStore {
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
             done.noted(entries.list(&mut |summary| all.push((tier, summary))));
         }
-        let doomed = behind_any(segments, all.iter().map(|(_, summary)| summary));
+        let modules = done.noted(self.0.uses.catalog.schema_entries()).unwrap_or_default();
+        let apart = modules.into_iter().flat_map(|of| of.modules).map(|module| module.key).collect();
+        let doomed = behind_any(segments, &apart, all.iter().map(|(_, summary)| summary));
         let keys: Vec<KvKey> = doomed.keys().copied().collect();
         tiers.tombstones.bury(&[], &keys);
         done.doomed.extend(keys);
@@ -214,9 +217,11 @@ enum Doom {
     Suspected,
 }
 
-/// The entries of some segments, and those that stand behind them.
+/// The entries of some segments, and those that stand behind them. Those that are computed `apart`, modules of schemas, stand behind no passage, though
+/// what stands in for arguments before them is in no tier.
 fn behind_any<'a>(
     segments: &[SegmentDigest],
+    apart: &HashSet<KvKey>,
     entries: impl Iterator<Item = &'a EntrySummary> + Clone,
 ) -> HashMap<KvKey, Doom> {
     let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
@@ -228,7 +233,9 @@ fn behind_any<'a>(
                 return Some(Doom::Proven);
             }
             let parent = at.parent.as_ref()?;
-            let Some(above) = known.get(parent) else { return Some(Doom::Suspected) };
+            let Some(above) = known.get(parent) else {
+                return (!apart.contains(&entry.key)).then_some(Doom::Suspected);
+            };
             at = above;
         }
     };

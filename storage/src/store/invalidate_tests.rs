@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::bucket_tests::{MODEL, OTHER, keep, objects, open};
 use super::*;
+use crate::catalog::{ModuleEntry, SchemaEntries, SchemaRecord};
 use crate::env::FailMode;
 use crate::policy::PolicyKind;
 use crate::prompt::segment::{Segment, SegmentKind};
@@ -108,4 +109,65 @@ fn what_is_left_of_another_models_passage_leaves_with_any_later_attempt() {
     // The passage came back meanwhile, so that its removal has no segments left.
     store.invalidate(&[], &[]).unwrap();
     assert_eq!(objects(&bucket, "v1q8"), Vec::<String>::new(), "{}", behind.key);
+}
+
+fn note_modules(store: &KvStore, model: Fingerprint, ids: &[EntryId]) {
+    let (tenant, name, version) = (String::new(), "trip".to_owned(), "1".to_owned());
+    let record = SchemaRecord {
+        tenant: tenant.clone(),
+        name: name.clone(),
+        version: version.clone(),
+        schema: String::new(),
+        sources: Default::default(),
+        added_unix_ms: 0,
+    };
+    let module = |id: &EntryId| ModuleEntry { path: "/".into(), key: id.key, segment: id.segment };
+    let modules = ids.iter().map(module).collect();
+    store.0.uses.catalog.put_schema(&record).unwrap();
+    let entries = SchemaEntries { tenant, name, version, fingerprint: model, modules };
+    store.0.uses.catalog.put_schema_entries(&entries).unwrap();
+}
+
+/// What stands in for an argument is in no tier, so that a module behind it has a parent that nobody knows.
+#[test]
+fn modules_are_not_suspected_to_stand_behind_a_passage() {
+    let (dir, bucket) = (TempDir::new().unwrap(), Arc::new(InMemory::new()));
+    let store = open(&dir, &bucket, MODEL, Codec::Plain);
+    let passage = keep(&store, None, TOKENS[0]);
+    let [module, orphan] = [TOKENS[1], TOKENS[2]].map(|tokens| keep(&store, Some(KvKey([9; 32])), tokens));
+    note_modules(&store, MODEL, &[module]);
+    store.invalidate(&[passage.segment], &[]).unwrap();
+    let is_local = |id: &EntryId| matches!(store.contains(&id.key), Some(Tier::Host | Tier::Disk));
+    assert_eq!([passage, module, orphan].map(|id| is_local(&id)), [false, true, false]);
+    // Its own text being somebody's passage that goes, it goes with it.
+    store.invalidate(&[module.segment], &[]).unwrap();
+    assert!(!is_local(&module));
+}
+
+/// Pinned or not, of another model, too, with what stands behind; and with the next attempt where the bucket was dead.
+#[test]
+fn entries_are_withdrawn_by_their_keys_from_everywhere() {
+    let (dir, bucket) = (TempDir::new().unwrap(), Arc::new(InMemory::new()));
+    let other = {
+        let store = open(&dir, &bucket, OTHER, Codec::Plain);
+        keep(&store, None, TOKENS[0])
+    };
+    let store = open(&dir, &bucket, MODEL, Codec::Plain);
+    let [root, passage, behind] = filled(&store);
+    let stays = keep(&store, None, TOKENS[1]);
+    store.set_pinned(&behind.key, true).unwrap();
+    set_bucket(&store, FailMode::Error(ErrorKind::Unavailable));
+    let wanted = [(MODEL, passage), (OTHER, other)];
+    assert_eq!(store.withdraw(&wanted).unwrap_err().kind(), ErrorKind::Unavailable);
+    assert!(in_bucket(&bucket, &passage) && in_bucket(&bucket, &other));
+    assert!(!matches!(store.contains(&passage.key), Some(Tier::Host | Tier::Disk)), "this machine has it no more");
+    revive_bucket(&store, &root);
+    let done = store.withdraw(&wanted).unwrap();
+    assert_eq!((done.entries_removed, done.copies_removed), (2, 2), "what the bucket had");
+    assert!(!in_bucket(&bucket, &passage) && !in_bucket(&bucket, &other));
+    assert!(store.contains(&stays.key).is_some() && store.contains(&root.key).is_some());
+    assert_eq!(store.withdraw(&wanted).unwrap(), Withdrawn::default());
+    // What was planned before is not filed after it; what is planned now is.
+    let again = keep(&store, Some(root.key), TOKENS[1]);
+    assert!(again.key == passage.key && store.contains(&again.key).is_some());
 }
