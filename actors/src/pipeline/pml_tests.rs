@@ -285,7 +285,7 @@ async fn modules_are_blended_as_the_model_was_calibrated() {
     let folder = tempfile::tempdir().unwrap();
     let settings = Settings {
         // What the evidence for the demo model is about.
-        selector: Some(Rule::CacheBlend),
+        selector: Some(Rule::Cacheblend),
         recompute_ratio: Some(0.3),
         blend_uncalibrated: true,
         kv_admission: AdmissionRule::Always,
