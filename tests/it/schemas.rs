@@ -104,14 +104,14 @@ async fn a_schema_that_is_kept_serves_prompts_over_restarts_and_changes() {
     assert_eq!(service.stop(), 0);
 }
 
-/// A conversation's answer over modules: roles in the markup become the template's, and the shape is that of chat.
+/// An answer over modules in the shape of chat.
 #[tokio::test]
 async fn a_chat_takes_a_prompt_of_modules() {
     let folder = Folder::new();
     let service = folder.serve(&[]).await;
-    let schema = "<schema name=\"talk\"><system>Answer from what you read.</system><module name=\"boats\"><user>Nine boats lay in Tarn.</user></module></schema>";
+    let schema = "<schema name=\"talk\">Answer from what you read.<module name=\"boats\">Nine boats lay in Tarn.</module></schema>";
     service.post("/v1/pml/schemas", &json!({ "schema": schema })).await;
-    let prompt = "<prompt schema=\"talk\"><boats/><user>How many boats lay in Tarn?</user></prompt>";
+    let prompt = "<prompt schema=\"talk\"><boats/>How many boats lay in Tarn?</prompt>";
     let message = |role: &str, content: &str| json!({ "role": role, "content": content });
     let body = |messages: Value, extension: Value| json!({ "messages": messages, "max_tokens": 6, "temperature": 0, "ragstone": extension });
     let pml = json!({ "pml": { "name": "talk" } });
@@ -251,7 +251,7 @@ async fn encoding_survives_a_kill() {
         .map(|at| format!("<module name=\"m{at}\">Lantern {at} burns with a flame of colour {at}.</module>"))
         .collect();
     service.post("/v1/pml/schemas", &json!({ "schema": format!("<schema name=\"many\">{modules}</schema>") })).await;
-    folder.run(&["pml", "encode", "many"]).failed_with(&["broke off"]);
+    folder.run(&["pml", "encode", "many"]).failed_with(&["went away", "run the command again"]);
     service.wait();
     let service = folder.serve(&all).await;
     let done = encoded(&folder, &["many"]);

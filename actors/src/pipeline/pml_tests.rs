@@ -276,10 +276,9 @@ async fn modules_are_blended_as_the_model_was_calibrated() {
     let folder = tempfile::tempdir().unwrap();
     let ragstone = open(&folder).await;
     let full = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Off).await;
-    let entries = ragstone.store().status().host.entries;
     let answer = ask(&ragstone, input(SCHEMA, PROMPT), Reuse::Calibrated).await;
     assert_eq!(bits(&answer), bits(&full), "of an uncalibrated model");
-    assert_eq!((answer.finish.report.tokens.blended, ragstone.store().status().host.entries), (0, entries));
+    assert_eq!(answer.finish.report.tokens.blended, 0);
     close(ragstone, &folder).await;
 
     let folder = tempfile::tempdir().unwrap();
