@@ -7,34 +7,78 @@ use serde::Deserializer;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde_json::Value;
 
-use super::parse::{Each, Parsed};
+use super::parse::{Each, Parsed, check};
 
 /// Of one document, as JSON. It is kept beside each of the document's passages.
 const MAX_METADATA_BYTES: usize = 64 << 10;
 
-/// One document a line; blank lines are skipped.
+/// Bad lines or elements that are named; the others are counted.
+const MOST_NAMED: usize = 3;
+
+/// One document a line; blank lines are skipped. A bad line does not keep the others from being read.
+///
+/// # Errors
+/// Which lines are bad, and why, once all were read; at once what `each` says.
 pub fn lines(text: &str, each: Each<'_>) -> Result<(), String> {
+    let mut bad = Bad::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let place = format!("line {}", index + 1);
-        let value = serde_json::from_str(line).map_err(|error| format!("{place}: {error}"))?;
-        let taken = document(value, format!("L{}", index + 1)).and_then(&mut *each);
-        taken.map_err(|why| format!("{place}: {why}"))?;
+        let anchor = || format!("L{}", index + 1);
+        let read = serde_json::from_str(line).map_err(|error| error.to_string());
+        match read.and_then(|value| document(value, anchor())) {
+            Ok(parsed) => bad.take(parsed, each)?,
+            Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
+        }
     }
-    Ok(())
+    bad.told("lines")
 }
 
-/// One document an element.
+/// One document an element. A bad element does not keep the others from being read; what is no JSON ends the file.
+///
+/// # Errors
+/// As [`lines`].
 pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
     if !text.trim_start().starts_with('[') {
         return Err("not an array of documents; use .jsonl for one object a line".into());
     }
+    let mut bad = Bad::default();
     let mut reader = serde_json::Deserializer::from_str(text);
-    reader.deserialize_seq(Elements(each)).and_then(|()| reader.end()).map_err(|error| error.to_string())
+    let read = reader.deserialize_seq(Elements(each, &mut bad)).and_then(|()| reader.end());
+    read.map_err(|error| error.to_string())?;
+    bad.told("elements")
 }
 
-struct Elements<'a>(Each<'a>);
+/// What could not be read of a file.
+#[derive(Default)]
+struct Bad {
+    named: Vec<String>,
+    others: usize,
+    /// Whether there was something good, too.
+    has_good: bool,
+}
 
-impl<'de> Visitor<'de> for Elements<'_> {
+impl Bad {
+    fn take(&mut self, parsed: Parsed, each: &mut dyn FnMut(Parsed) -> Result<(), String>) -> Result<(), String> {
+        self.has_good = true;
+        each(parsed)
+    }
+
+    fn note(&mut self, why: impl FnOnce() -> String) {
+        if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
+    }
+
+    fn told(self, what: &str) -> Result<(), String> {
+        if self.named.is_empty() {
+            return Ok(());
+        }
+        let others = if self.others == 0 { String::new() } else { format!("; and {} more such {what}", self.others) };
+        let good = if self.has_good { "; the file's other documents are ingested" } else { "" };
+        Err(format!("{}{others}{good}", self.named.join("; ")))
+    }
+}
+
+struct Elements<'a, 'b>(Each<'a>, &'b mut Bad);
+
+impl<'de> Visitor<'de> for Elements<'_, '_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -44,8 +88,10 @@ impl<'de> Visitor<'de> for Elements<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
         let mut index = 0_u64;
         while let Some(value) = elements.next_element::<Value>()? {
-            let taken = document(value, index.to_string()).and_then(&mut *self.0);
-            taken.map_err(|why| A::Error::custom(format!("element {index}: {why}")))?;
+            match document(value, index.to_string()) {
+                Ok(parsed) => self.1.take(parsed, self.0).map_err(A::Error::custom)?,
+                Err(why) => self.1.note(|| format!("element {index}: {why}")),
+            }
             index += 1;
         }
         Ok(())
@@ -54,6 +100,12 @@ impl<'de> Visitor<'de> for Elements<'_> {
 
 /// Other fields are kept as metadata, so that nothing of a record is lost.
 fn document(value: Value, anchor: String) -> Result<Parsed, String> {
+    let parsed = fields(value, anchor)?;
+    check(&parsed)?;
+    Ok(parsed)
+}
+
+fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
     let Value::Object(mut object) = value else {
         return Err("not an object with a `text`".into());
     };

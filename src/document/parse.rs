@@ -49,13 +49,13 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<(), Strin
         Format::Text | Format::Pdf => bounded(Parsed { text, ..Parsed::default() }),
         Format::Markdown => bounded(titled(markup::markdown(&text))),
         Format::Html => bounded(titled(markup::html(&text)?)),
-        Format::JsonLines => json::lines(&text, &mut bounded),
-        Format::JsonArray => json::array(&text, &mut bounded),
+        Format::JsonLines => json::lines(&text, each),
+        Format::JsonArray => json::array(&text, each),
     }
 }
 
 /// What would stop everybody else's documents, or fill the disk.
-fn check(parsed: &Parsed) -> Result<(), String> {
+pub(super) fn check(parsed: &Parsed) -> Result<(), String> {
     let too_long = |field: &str, text: &str, most: usize| match text.len() {
         bytes if bytes > most => Err(format!("`{field}` has {bytes} bytes, and may have {most}; shorten it")),
         _ => Ok(()),

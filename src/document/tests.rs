@@ -27,6 +27,51 @@ fn why(name: &str, content: &[u8]) -> String {
     read_as(name, content).expect_err("unreadable")
 }
 
+/// What comes of a file that is bad in places, and why.
+fn read_in_part(name: &str, content: &[u8]) -> (Vec<String>, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    std::fs::write(&path, content).expect("written");
+    let mut texts = Vec::new();
+    let read = Reader::new(Here).read(&FoundFile { path, within: None }, &mut |document| {
+        texts.push(document.text);
+        true
+    });
+    match read {
+        Err(Unread::Skipped(why)) => (texts, why),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_bad_record_does_not_keep_the_others_from_being_read() {
+    let lines = br#"{"text":"one"}
+{"text":
+{"text":"two"}
+[]
+{"text":5}
+{"id":"","text":"a"}
+{"text":"three"}"#;
+    let (texts, why) = read_in_part("a.jsonl", lines);
+    assert_eq!(texts, ["one", "two", "three"]);
+    for words in [
+        "line 2: EOF",
+        "line 4: not an object",
+        "line 5: `text`",
+        "and 1 more such lines",
+        "other documents are ingested",
+    ] {
+        assert!(why.contains(words), "{why}");
+    }
+    let (texts, why) = read_in_part("a.json", br#"[{"text":"one"},7,{"text":"two"}]"#);
+    assert_eq!(texts, ["one", "two"]);
+    assert!(why.starts_with("element 1: not an object") && why.contains("other documents"), "{why}");
+    // What is no JSON cannot be read on.
+    let (texts, why) = read_in_part("a.json", br#"[{"text":"one"},{"text":"#);
+    assert!(texts == ["one"] && why.contains("EOF"), "{why}");
+    assert!(!read_in_part("a.jsonl", b"{}").1.contains("other documents"));
+}
+
 #[test]
 fn text_takes_its_name_as_title_and_loses_its_byte_order_mark() {
     assert_eq!(one("herons.txt", "\u{feff}Seven herons."), ("herons".into(), "Seven herons.".into()));
