@@ -11,6 +11,7 @@ use super::answer::{self, Asked};
 use super::body::Incoming;
 use super::fields::Fields;
 use super::format;
+use super::identity::Visitor;
 use super::generation::{Generation, alternatives, check_model, is_known, text_of};
 use super::responses::Requested;
 use super::responses::stream::ResponseStream;
@@ -54,6 +55,7 @@ pub async fn answer(
 ) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
+    let tenant = generation.extension.settle(&Visitor::of(request))?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let mut messages = fields
@@ -78,7 +80,7 @@ pub async fn answer(
         drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,
-        tenant: std::mem::take(&mut generation.extension.tenant),
+        tenant,
         caller: caller(request),
         deadline: generation.deadline,
     };

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::body::Incoming;
 use super::fields::Fields;
+use super::identity::Visitor;
 use super::resource;
 use crate::error::{Error, Result};
 use crate::lanes::Work;
@@ -26,13 +27,14 @@ pub fn paths(config: &mut ServiceConfig) {
 #[derive(Deserialize)]
 struct Whose {
     #[serde(default)]
-    tenant: String,
+    tenant: Option<String>,
 }
 
 impl Whose {
-    fn of(request: &HttpRequest) -> Result<Self> {
+    fn of(request: &HttpRequest) -> Result<String> {
         let query = web::Query::<Self>::from_query(request.query_string());
-        Ok(query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner())
+        let Self { tenant } = query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
+        Visitor::of(request).tenant(tenant, "tenant")
     }
 }
 
@@ -42,7 +44,7 @@ async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) 
     let mut fields = Fields::read(incoming).await?;
     let schema: String = fields.need("schema")?;
     let sources: BTreeMap<String, String> = fields.take("sources")?.unwrap_or_default();
-    let tenant: String = fields.take("tenant")?.unwrap_or_default();
+    let tenant = Visitor::of(&request).tenant(fields.take("tenant")?, "tenant")?;
     fields.finish()?;
     let caller = caller(&request);
     let work = async move { schemas.add(&tenant, schema, sources, caller).await };
@@ -53,7 +55,7 @@ async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) 
 /// A tenant's schemas.
 async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let schemas = state.opened()?.ragstone.schemas().clone();
-    let Whose { tenant } = Whose::of(&request)?;
+    let tenant = Whose::of(&request)?;
     let all = state.run(&request, Work::Look, async move { schemas.list(&tenant).await }).await??;
     let row = |record: &ragstone_storage::catalog::SchemaRecord| {
         json!({
@@ -67,7 +69,7 @@ async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpRespo
 /// A schema, its text and where its modules stand.
 async fn show(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
     let schemas = state.opened()?.ragstone.schemas().clone();
-    let (Whose { tenant }, name, caller) = (Whose::of(&request)?, path.into_inner(), caller(&request));
+    let (tenant, name, caller) = (Whose::of(&request)?, path.into_inner(), caller(&request));
     let work = async move { schemas.get(&tenant, &name, caller).await };
     let (record, stored) = state.run(&request, Work::Look, work).await??;
     let mut shown = json!(stored);
@@ -75,11 +77,10 @@ async fn show(state: web::Data<State>, request: HttpRequest, path: web::Path<Str
     Ok(HttpResponse::Ok().json(shown))
 }
 
-/// Forgets a schema, and takes its KV out of every tier. For the data folder's owner.
+/// Forgets a schema, and takes its KV out of every tier. For the data folder's owner, and keys that write.
 async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let schemas = state.opened()?.ragstone.schemas().clone();
-    let (Whose { tenant }, name, caller) = (Whose::of(&request)?, path.into_inner(), caller(&request));
+    let (tenant, name, caller) = (Whose::of(&request)?, path.into_inner(), caller(&request));
     let wanted = name.clone();
     let work = async move { schemas.remove(&tenant, &wanted, caller).await };
     let withdrawn = state.run(&request, Work::Change, work).await??;
@@ -88,18 +89,17 @@ async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<S
     Ok(HttpResponse::Ok().json(answer))
 }
 
-/// Computes a schema's modules before anybody asks: `{"modules"?, "tenant"?}`. For the data folder's owner.
+/// Computes a schema's modules before anybody asks: `{"modules"?, "tenant"?}`. For the data folder's owner, and keys that write.
 async fn encode(
     state: web::Data<State>,
     request: HttpRequest,
     path: web::Path<String>,
     incoming: Incoming,
 ) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let schemas = state.opened()?.ragstone.schemas().clone();
     let mut fields = Fields::read(incoming).await?;
     let modules: Vec<String> = fields.take("modules")?.unwrap_or_default();
-    let tenant: String = fields.take("tenant")?.unwrap_or_default();
+    let tenant = Visitor::of(&request).tenant(fields.take("tenant")?, "tenant")?;
     fields.finish()?;
     let (name, caller) = (path.into_inner(), caller(&request));
     let work = async move { schemas.encode(&tenant, &name, &modules, caller).await };

@@ -1,8 +1,10 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
 //! ingest, warm-up and removal.
 //!
-//! Nothing here but schemas, which their clients have, is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
+//! Nothing here but schemas, which their clients have, and API keys, which are made anew, is the only copy of user data, so that a damaged
+//! catalog is moved aside and begun anew: without keys, nobody but the owner is let in.
 
+mod api_keys;
 mod calibration;
 mod costs;
 mod journal;
@@ -18,7 +20,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
-pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress};
+pub use self::api_keys::{ApiKeyRecord, Role};
+pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress};
 pub use self::schemas::SchemaRecord;
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
@@ -57,6 +60,8 @@ pub struct Catalog {
     object_removals: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON
     schemas: Tree,
+    /// Name -> [`ApiKeyRecord`] as JSON
+    api_keys: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -282,7 +287,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 10] {
+    fn trees(&self) -> [&Tree; 11] {
         let Self {
             db: _,
             settings,
@@ -295,8 +300,9 @@ impl Catalog {
             object_removals,
             pins,
             schemas,
+            api_keys,
         } = self;
-        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas]
+        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas, api_keys]
     }
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
@@ -334,6 +340,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         removals: tree("removals")?,
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
+        api_keys: tree("api_keys")?,
         db,
     })
 }

@@ -1,5 +1,5 @@
 //! `/v1/cache…`: what the tiers hold, and what operators do about it. Everything but the status is for the data folder's
-//! owner.
+//! owner and, with keys, for admins (`super::permissions`).
 
 mod calibration;
 mod entries;

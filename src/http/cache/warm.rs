@@ -11,19 +11,23 @@ use crate::http::answer::event;
 use crate::http::body::Incoming;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::{Audience, State};
 
 /// Computes a collection's or a document's entries ahead: `{"collection", "document"?, "tenants"?, "dry_run"?}`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
 pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
+    let visitor = Visitor::of(&request);
     let wanted = Warm {
-        collection: fields.need("collection")?,
+        collection: visitor.collection(&fields.need::<String>("collection")?)?,
         document: fields.take("document")?,
-        tenants: fields.take("tenants")?.unwrap_or_default(),
+        tenants: match fields.take("tenants")? {
+            Some(tenants) => tenants,
+            None => vec![visitor.tenant(None, "tenants")?],
+        },
     };
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
@@ -49,15 +53,13 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
 }
 
 /// Unfinished warm-ups.
-pub async fn jobs(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
+pub async fn jobs(state: web::Data<State>) -> Result<HttpResponse> {
     let data = state.opened()?.ragstone.warmer().unfinished().await?;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
 /// Ends a warm-up for good; what it computed stays.
-pub async fn cancel(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
+pub async fn cancel(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
     let id = path.into_inner();
     let unknown =
         || Error::new(ErrorKind::NotFound, format!("no unfinished warm-up `{id}`; see `ragstone cache warm --list`"));
