@@ -59,7 +59,7 @@ await page.goto(base);
 await page.getByText("No collection yet").waitFor();
 await page.locator("#service.ready").waitFor();
 await look("empty");
-for (const view of ["Plans", "Jobs", "Settings"]) {
+for (const view of ["Plans", "Jobs", "Keys", "Settings"]) {
   await go(view);
   await page.getByText("This is for the data folder's owner.").waitFor();
 }

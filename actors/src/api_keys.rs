@@ -125,8 +125,7 @@ impl ApiKeys {
         let key = format!("{PREFIX}{digits}");
         let hash = blake3::hash(key.as_bytes());
         let added_unix_ms = self.0.env.now_unix_ms();
-        let record =
-            ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
+        let record = ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
         blocking(move || Ok(catalog.put_api_key(&kept)?)).await?;
         let known = Arc::new(ApiKey { record: record.clone(), caller: caller(hash.as_bytes()) });

@@ -110,7 +110,8 @@ async fn list(config: &Config, json: bool) -> Result<()> {
     }
     for row in list["data"].as_array().into_iter().flatten() {
         let text = |key: &str| output::one_line(row[key].as_str().unwrap_or_default(), 60);
-        let collections: Vec<&str> = row["collections"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let collections: Vec<&str> =
+            row["collections"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let _ = writeln!(out, "{}\t{}\t{}\t{}", text("name"), text("role"), text("tenant"), collections.join(" "));
     }
     output::text(&out)

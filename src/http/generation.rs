@@ -159,7 +159,8 @@ impl Extension {
     }
 
     fn check(&self) -> Result<()> {
-        check_tenant(self.tenant.as_deref().unwrap_or_default()).map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
+        check_tenant(self.tenant.as_deref().unwrap_or_default())
+            .map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
         if let Reuse::Ratio(ratio) = self.reuse
             && !(0.0..=1.0).contains(&ratio)
         {

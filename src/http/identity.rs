@@ -63,7 +63,9 @@ fn key<'a>(headers: &HeaderMap, keys: impl FnOnce() -> Result<&'a ApiKeys>) -> R
     let unknown = |message: &str| Err(Error::new(ErrorKind::Unauthenticated, message));
     let mut sent = headers.get_all(AUTHORIZATION);
     let Some(first) = sent.next() else {
-        return unknown("this service wants an API key: send it as `Authorization: Bearer …`; its owner makes one by `ragstone keys add`");
+        return unknown(
+            "this service wants an API key: send it as `Authorization: Bearer …`; its owner makes one by `ragstone keys add`",
+        );
     };
     if sent.next().is_some() {
         return unknown("the header authorization came twice");
@@ -136,7 +138,8 @@ impl Visitor {
         let own = self.own_tenant();
         match asked {
             Some(asked) if asked != own && self.bound().is_some() => {
-                let message = format!("the tenant follows from the key, which is of tenant `{own}`; leave `{param}` out");
+                let message =
+                    format!("the tenant follows from the key, which is of tenant `{own}`; leave `{param}` out");
                 Err(Error::param_of(ErrorKind::Forbidden, param, message))
             }
             Some(asked) => Ok(asked),
@@ -154,8 +157,10 @@ impl Visitor {
         match self.bound() {
             Some(key) if !key.may_use(&full) => {
                 let shown: String = given.escape_default().take(150).collect();
-                let message =
-                    format!("collection `{shown}` is not tenant `{}`'s, and was not granted to this key", key.record.tenant);
+                let message = format!(
+                    "collection `{shown}` is not tenant `{}`'s, and was not granted to this key",
+                    key.record.tenant
+                );
                 Err(Error::new(ErrorKind::Forbidden, message))
             }
             _ => Ok(full),
@@ -217,9 +222,15 @@ mod tests {
             assert_eq!((asks(&key, Some("other")), asks(&key, Some(""))), (None, None));
         }
         let admin = visitor(Role::Admin, "acme", &[]);
-        assert_eq!((asks(&admin, None).unwrap(), asks(&admin, Some("other")).unwrap()), ("acme".into(), "other".into()));
+        assert_eq!(
+            (asks(&admin, None).unwrap(), asks(&admin, Some("other")).unwrap()),
+            ("acme".into(), "other".into())
+        );
         for free in [Visitor::Anyone, Visitor::Owner] {
-            assert_eq!((asks(&free, None).unwrap(), asks(&free, Some("other")).unwrap()), (String::new(), "other".into()));
+            assert_eq!(
+                (asks(&free, None).unwrap(), asks(&free, Some("other")).unwrap()),
+                (String::new(), "other".into())
+            );
         }
     }
 

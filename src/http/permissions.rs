@@ -191,7 +191,9 @@ mod tests {
         let ranks = [(Anyone, 'a'), (Read, 'r'), (Write, 'w'), (Admin, 'd'), (Owner, 'o')];
         let mut lines = 0;
         for line in EXPECTED.lines().filter(|line| !line.trim().is_empty()) {
-            let [method, path, without, with] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+            let [method, path, without, with] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
             let method = Method::from_bytes(method.as_bytes()).unwrap();
             let of = |keys| match wanted(&method, Some(path), keys, false) {
                 Wanted::Rank(rank) => rank,
@@ -222,7 +224,7 @@ mod tests {
         let mut text = String::new();
         sources(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http"), &mut text);
         let mut routes = Vec::new();
-        for made in text.split("resource(").skip(1).filter(|made| made.trim_start().starts_with('"')) {
+        for made in text.split(concat!("resource", "(")).skip(1).filter(|made| made.trim_start().starts_with('"')) {
             let texts: Vec<&str> = made.split('"').take(4).collect();
             routes.extend(texts[3].split(", ").map(|method| format!("{method} {}", texts[1])));
         }

@@ -33,7 +33,8 @@ struct Whose {
 impl Whose {
     fn of(request: &HttpRequest) -> Result<String> {
         let query = web::Query::<Self>::from_query(request.query_string());
-        let Self { tenant } = query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
+        let Self { tenant } =
+            query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
         Visitor::of(request).tenant(tenant, "tenant")
     }
 }

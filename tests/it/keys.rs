@@ -22,7 +22,8 @@ const SETTINGS: [&str; 6] =
 /// What a tenant stores; the same for all, so that whoever could find another's would.
 const TITLE: &str = "Quixotry";
 const TEXT: &str = "Zanzibar Lanterns makes copper lanterns in the town of Orvik. Its director is Elka Dorman.";
-const SCHEMA: &str = "<schema name=\"codex\">Nine boats lay in the harbour of Tarn this week, and three of them carried salt.</schema>";
+const SCHEMA: &str =
+    "<schema name=\"codex\">Nine boats lay in the harbour of Tarn this week, and three of them carried salt.</schema>";
 const QUESTION: &str = "What does Zanzibar Lanterns make?";
 
 /// Who asks.
@@ -93,7 +94,18 @@ async fn store(service: &Service, key: &str) {
 /// Everything of an answer that is the same for the same question.
 fn scrubbed(text: &str) -> Value {
     const CHANGING: &[&str] = &[
-        "id", "created", "created_at", "unix_ms", "added_unix_ms", "ttft", "ms", "predicted", "without", "in_tiers", "why", "pid",
+        "id",
+        "created",
+        "created_at",
+        "unix_ms",
+        "added_unix_ms",
+        "ttft",
+        "ms",
+        "predicted",
+        "without",
+        "in_tiers",
+        "why",
+        "pid",
         "completed_at",
     ];
     fn scrub(value: &mut Value) {
@@ -190,7 +202,10 @@ async fn every_path_wants_its_role() {
     let response = reqwest::get(service.url("/v1/models")).await.unwrap();
     assert_eq!(response.headers()["www-authenticate"], "Bearer realm=\"ragstone\"");
     let error: Value = response.json().await.unwrap();
-    assert_eq!((&error["error"]["type"], &error["error"]["code"]), (&json!("invalid_request_error"), &json!("invalid_api_key")));
+    assert_eq!(
+        (&error["error"]["type"], &error["error"]["code"]),
+        (&json!("invalid_request_error"), &json!("invalid_api_key"))
+    );
     assert!(error_message(&error).contains("Authorization: Bearer"), "{error}");
     assert_eq!(service.get("/v1/nowhere").await.0, 404);
     let (status, error) = send(&service, Method::PATCH, "/v1/collections", As::Nobody, &Value::Null).await;
@@ -291,12 +306,19 @@ async fn a_collection_is_shared_by_grant_and_only_as_the_key_may() {
     let writer = key("writer", "write", "green", &["acme/handbook"]).await;
     let names = async |key: &str| {
         let listed = ask(&service, Method::GET, "/v1/collections", As::Key(key), &Value::Null).await;
-        listed["data"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        listed["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(names(&acme).await, ["handbook"]);
     assert_eq!(names(&reader).await, ["acme/handbook", "/public"]);
     assert_eq!(names(&writer).await, ["acme/handbook"]);
-    for (name, status) in [("acme%2Fhandbook", 200), ("%2Fpublic", 200), ("public", 404), ("acme%2Fother", 403), ("%2Fother", 403)] {
+    for (name, status) in
+        [("acme%2Fhandbook", 200), ("%2Fpublic", 200), ("public", 404), ("acme%2Fother", 403), ("%2Fother", 403)]
+    {
         let path = format!("/v1/collections/{name}/search");
         let (heard, text) = send(&service, Method::POST, &path, As::Key(&reader), &json!({ "query": QUESTION })).await;
         assert_eq!(heard, status, "{name} {text}");
@@ -342,7 +364,8 @@ async fn a_tenant_follows_from_the_key() {
     }
     assert_eq!(send(&service, Method::GET, "/v1/pml/schemas?tenant=acme", As::Key(&blue), &Value::Null).await.0, 403);
     let plans = ask(&service, Method::GET, "/v1/cache/plans", As::Key(&admin), &Value::Null).await;
-    let of: BTreeSet<&str> = plans["plans"].as_array().unwrap().iter().filter_map(|plan| plan["tenant"].as_str()).collect();
+    let of: BTreeSet<&str> =
+        plans["plans"].as_array().unwrap().iter().filter_map(|plan| plan["tenant"].as_str()).collect();
     assert_eq!(of, BTreeSet::from(["acme", "blue"]));
     let status = ask(&service, Method::GET, "/v1/cache/status", As::Key(&blue), &Value::Null).await;
     assert_eq!(status["key"], json!({ "name": "b", "role": "write", "tenant": "blue", "collections": [] }));
@@ -427,7 +450,7 @@ async fn the_command_line_works_where_keys_are_required() {
     assert!(rows.contains("acme/default\t1\t1") && rows.contains("\ndefault\t1\t1"), "{rows}");
     folder.run(&["ask", "How many boats?", "--collection", "acme/default"]).succeeded();
     folder.run(&["cache", "status"]).succeeded();
-    folder.run(&["cache", "invalidate", "--collection", "acme/default", "--all"]).succeeded();
+    folder.run(&["cache", "invalidate", "--collection", "acme/default", "--yes"]).succeeded();
     let get = async |path: &str| reqwest::get(format!("{address}{path}")).await.unwrap().status().as_u16();
     assert_eq!((get("/healthz").await, get("/readyz").await, get("/").await), (200, 200, 200));
     assert_eq!((get("/metrics").await, get("/v1/cache/status").await), (401, 401));

@@ -294,8 +294,7 @@ mod tests {
     #[test]
     fn removals_survive_until_they_are_finished() {
         let dir = TempDir::new().unwrap();
-        let document =
-            Removal::Document { collection: "c".into(), document: "it's".into(), reach: Reach::Everyone };
+        let document = Removal::Document { collection: "c".into(), document: "it's".into(), reach: Reach::Everyone };
         let passages =
             Removal::Passages(vec![LeavingPassage { id: "0f".into(), segments: vec![SegmentDigest([7; 16])] }]);
         let (first, second) = {

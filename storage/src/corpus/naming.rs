@@ -103,7 +103,9 @@ mod tests {
             assert_eq!(collection_of(&table).as_deref(), Some(name));
         }
         assert_eq!(table_name("notes"), "passages-notes", "as earlier versions have it");
-        for table in ["other", "tenant-", "tenant-zz-passages-a", "tenant-6-passages-a", "tenant-61-a", "tenant--passages-a"] {
+        for table in
+            ["other", "tenant-", "tenant-zz-passages-a", "tenant-6-passages-a", "tenant-61-a", "tenant--passages-a"]
+        {
             assert_eq!(collection_of(table), None, "{table}");
         }
     }

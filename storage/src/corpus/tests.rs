@@ -636,7 +636,8 @@ async fn collections_of_one_name_are_each_tenants_own_also_after_a_restart() {
     assert_eq!(corpus.delete("acme/notes", "a", &()).await.unwrap(), 1);
     assert_eq!(corpus.documents("notes", 0, 9).await.unwrap().len(), 1);
     let passage = corpus.document("notes", "a").await.unwrap().passages[0].id.clone();
-    for (tenant, is_absent) in [(None, false), (Some(""), false), (Some("acme"), true), (Some("Team 7 / blue"), false)] {
+    for (tenant, is_absent) in [(None, false), (Some(""), false), (Some("acme"), true), (Some("Team 7 / blue"), false)]
+    {
         let mut absent = HashSet::from([passage.clone()]);
         corpus.retain_absent(tenant, &mut absent).await.unwrap();
         assert_eq!(!absent.is_empty(), is_absent, "{tenant:?}");

@@ -17,7 +17,13 @@ pub struct Probe {
     pub body: fn() -> Value,
 }
 
-const fn probe(least: char, method: &'static str, route: &'static str, path: &'static str, body: fn() -> Value) -> Probe {
+const fn probe(
+    least: char,
+    method: &'static str,
+    route: &'static str,
+    path: &'static str,
+    body: fn() -> Value,
+) -> Probe {
     Probe { method, route, path, least, body }
 }
 
@@ -92,18 +98,31 @@ pub const PROBES: &[Probe] = &[
     delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
     delete('w', "/v1/collections/{collection}", "/v1/collections/acme%2Fvault"),
     delete('w', "/v1/collections/{collection}", "/v1/collections/vault"),
-    probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/acme%2Fvault/files/a.md", || json!(TEXT)),
-    post('o', "/v1/collections/{collection}/ingest", "/v1/collections/acme%2Fvault/ingest", || json!({ "paths": ["etc"] })),
+    probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/acme%2Fvault/files/a.md", || {
+        json!(TEXT)
+    }),
+    post(
+        'o',
+        "/v1/collections/{collection}/ingest",
+        "/v1/collections/acme%2Fvault/ingest",
+        || json!({ "paths": ["etc"] }),
+    ),
     post('r', CHAT, CHAT, || chat("acme/vault")),
     post('r', CHAT, CHAT, || chat("vault")),
     post('r', CHAT, CHAT, inline),
     post('r', CHAT, CHAT, plain),
-    post('r', "/v1/responses", "/v1/responses", || {
-        json!({ "input": QUESTION, "store": false, "max_output_tokens": 2, "ragstone": { "collection": "acme/vault" } })
-    }),
-    post('r', TEXTS, TEXTS, || {
-        json!({ "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ragstone": { "tenant": "acme" } })
-    }),
+    post(
+        'r',
+        "/v1/responses",
+        "/v1/responses",
+        || json!({ "input": QUESTION, "store": false, "max_output_tokens": 2, "ragstone": { "collection": "acme/vault" } }),
+    ),
+    post(
+        'r',
+        TEXTS,
+        TEXTS,
+        || json!({ "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ragstone": { "tenant": "acme" } }),
+    ),
     post('r', TEXTS, TEXTS, named_schema),
     post('r', "/v1/embeddings", "/v1/embeddings", || json!({ "input": "a" })),
     // Its own of the same names and words: made, asked, and deleted again, with reports of what went.
@@ -135,9 +154,12 @@ pub const PROBES: &[Probe] = &[
     post('d', "/v1/cache/evict", "/v1/cache/evict", || json!({ "tenant": "acme", "dry_run": true })),
     post('d', "/v1/cache/pin", "/v1/cache/pin", || json!({ "tenant": "acme", "dry_run": true })),
     post('d', "/v1/cache/unpin", "/v1/cache/unpin", || json!({ "tenant": "acme", "dry_run": true })),
-    post('d', "/v1/cache/invalidate", "/v1/cache/invalidate", || {
-        json!({ "collection": "acme/vault", "all": true, "dry_run": true })
-    }),
+    post(
+        'd',
+        "/v1/cache/invalidate",
+        "/v1/cache/invalidate",
+        || json!({ "collection": "acme/vault", "all": true, "dry_run": true }),
+    ),
     post('d', "/v1/cache/verify", "/v1/cache/verify", || json!({ "dry_run": true })),
     post('d', "/v1/cache/gc", "/v1/cache/gc", || json!({ "dry_run": true })),
     post('o', "/v1/cache/export", "/v1/cache/export", || json!({ "url": "memory:///" })),
