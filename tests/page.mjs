@@ -163,6 +163,20 @@ await page.getByRole("button", { name: "Verify all entries" }).click();
 await page.getByText(/entries: \d+ · frames: \d+/).waitFor();
 await look("jobs");
 
+// A key is made, shown once, and revoked.
+await go("Keys");
+await page.getByText("There is none yet.").waitFor();
+await page.getByLabel("Name").fill("alice");
+await page.getByLabel("Role").selectOption("write");
+await page.getByLabel("Tenant").fill("acme");
+await page.getByRole("button", { name: "Make a key" }).click();
+await page.getByText(/^rag_[0-9a-f]{64}$/).waitFor();
+await page.getByRole("cell", { name: "alice" }).waitFor();
+await look("keys");
+await page.getByRole("button", { name: "Revoke alice" }).click();
+await page.locator("dialog").getByRole("button", { name: "Revoke" }).click();
+await page.getByText("There is none yet.").waitFor();
+
 // Slow, then failing, then well again.
 let held;
 const slow = new Promise((resolve) => (held = resolve));
