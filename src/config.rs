@@ -43,6 +43,10 @@ pub struct Surface {
     pub health_listen: Option<String>,
     /// Listen beyond loopback although nobody has to log in.
     pub allow_anyone: bool,
+    /// Whether requests need an API key; off by default.
+    pub keys: KeyMode,
+    /// With keys, whether `/metrics` needs none.
+    pub metrics_open: bool,
     /// Host names with a dot that clients may call this service by; `*` is any. Addresses, `localhost` and names without a dot always do.
     pub allowed_hosts: Vec<String>,
     /// Origins, such as `https://chat.example.org`, whose pages may use this service; `*` is any. Its own always does.
@@ -72,6 +76,17 @@ pub struct Surface {
     pub file_seconds: u64,
 }
 
+/// Whether requests need an API key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyMode {
+    /// No: whoever reaches the port asks and adds; what deletes wants the owner's token.
+    #[default]
+    Off,
+    /// Yes, all but the page and health; what a request may do follows from its key.
+    Required,
+}
+
 /// How log lines are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
@@ -92,6 +107,8 @@ impl Default for Surface {
             listen: "127.0.0.1:7411".into(),
             health_listen: None,
             allow_anyone: false,
+            keys: KeyMode::Off,
+            metrics_open: false,
             allowed_hosts: Vec::new(),
             allowed_origins: Vec::new(),
             offline: false,
@@ -164,6 +181,8 @@ pub struct Flags {
     pub listen: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_anyone: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keys: Option<KeyMode>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,6 +17,8 @@ pub enum ErrorKind {
     TooLarge,
     /// The request's body did not come in time.
     TooSlow,
+    /// Who asks is not known.
+    Unauthenticated,
     /// Not for this caller.
     Forbidden,
     /// No such path, collection, document, model or file.

@@ -16,10 +16,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-use crate::config::{Config, Setting};
+use crate::config::{Config, KeyMode, Setting};
 use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Bodies;
+use crate::http::identity::Visitor;
 use crate::http::visitor::Allowed;
 use crate::ingest::Ingestor;
 use crate::lanes::{InLane, Lanes, Work};
@@ -51,6 +52,10 @@ pub struct State {
     pub bodies: Arc<Bodies>,
     /// Which names and pages may reach this service.
     pub allowed: Allowed,
+    /// Whether requests need a key.
+    pub keys: KeyMode,
+    /// With keys, whether `/metrics` needs none.
+    pub metrics_open: bool,
     /// How long a client may leave unread what was sent to it.
     pub write_timeout: Duration,
     /// Processor time that parsing one file may take.
@@ -188,8 +193,11 @@ impl State {
     }
 }
 
-/// Who asks, as far as fairness goes.
+/// Who asks, as far as fairness goes: a key, or an address.
 pub fn caller(request: &HttpRequest) -> Caller {
+    if let Some(caller) = Visitor::of(request).caller() {
+        return caller;
+    }
     request.peer_addr().map_or_else(Caller::default, |address| Caller::of(address.ip()))
 }
 
@@ -265,6 +273,8 @@ impl Service {
             settings: config.settings.clone(),
             bodies: Arc::new(Bodies::new(&config.surface)),
             allowed: Allowed::new(&config.surface.allowed_hosts, &config.surface.allowed_origins),
+            keys: config.surface.keys,
+            metrics_open: config.surface.metrics_open,
             write_timeout: Duration::from_secs(config.surface.write_timeout_s),
             file_seconds: config.surface.file_seconds,
             given: config.listing.clone(),
@@ -323,6 +333,9 @@ impl Service {
         );
         let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
+        if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
+            tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
+        }
         if self.state.opened.set(opened).is_err() {
             return Err(Error::internal("the service was opened twice"));
         }

@@ -59,7 +59,7 @@ await page.goto(base);
 await page.getByText("No collection yet").waitFor();
 await page.locator("#service.ready").waitFor();
 await look("empty");
-for (const view of ["Plans", "Jobs", "Settings"]) {
+for (const view of ["Plans", "Jobs", "Keys", "Settings"]) {
   await go(view);
   await page.getByText("This is for the data folder's owner.").waitFor();
 }
@@ -162,6 +162,20 @@ await go("Jobs");
 await page.getByRole("button", { name: "Verify all entries" }).click();
 await page.getByText(/entries: \d+ · frames: \d+/).waitFor();
 await look("jobs");
+
+// A key is made, shown once, and revoked.
+await go("Keys");
+await page.getByText("There is none yet.").waitFor();
+await page.getByLabel("Name").fill("alice");
+await page.getByLabel("Role").selectOption("write");
+await page.getByLabel("Tenant").fill("acme");
+await page.getByRole("button", { name: "Make a key" }).click();
+await page.getByText(/^rag_[0-9a-f]{64}$/).waitFor();
+await page.getByRole("cell", { name: "alice" }).waitFor();
+await look("keys");
+await page.getByRole("button", { name: "Revoke alice" }).click();
+await page.locator("dialog").getByRole("button", { name: "Revoke" }).click();
+await page.getByText("There is none yet.").waitFor();
 
 // Slow, then failing, then well again.
 let held;

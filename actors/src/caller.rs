@@ -1,16 +1,30 @@
-//! Who asks, as far as fairness goes: whoever comes from one address shares what that address is given.
+//! Who asks, as far as fairness goes: whoever comes with one key, or without one from one address, shares what that is given.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 /// Somebody who asks. Not who pays or who may: a name for shares, cheap to compare. Background work and the program itself
 /// are one caller, the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Caller(Option<IpAddr>);
+pub struct Caller(Who);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+enum Who {
+    #[default]
+    Program,
+    Address(IpAddr),
+    /// The first bytes of the key's hash.
+    Key(u64),
+}
 
 impl Caller {
+    /// The caller behind an API key, wherever it comes from.
+    pub fn of_key(number: u64) -> Self {
+        Self(Who::Key(number))
+    }
+
     /// The caller behind an address. An IPv6 network of 64 bits is one: that is what one machine is given.
     pub fn of(address: IpAddr) -> Self {
-        Self(Some(match address.to_canonical() {
+        Self(Who::Address(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
             v4 @ IpAddr::V4(_) => v4,
         }))
@@ -29,5 +43,7 @@ mod tests {
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("127.0.0.1"), Caller::default());
+        assert_eq!(Caller::of_key(1), Caller::of_key(1));
+        assert_ne!(Caller::of_key(1), Caller::of_key(2));
     }
 }

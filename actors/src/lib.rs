@@ -3,6 +3,7 @@
 //! Concurrency lives here and nowhere else: actix workers with bounded queues and deadlines, one OS thread that owns
 //! the device. Decisions are made by pure functions of `storage`; arithmetic is done by `kernels`.
 
+pub mod api_keys;
 mod assembler;
 mod background;
 mod budget;

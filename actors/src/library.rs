@@ -9,14 +9,15 @@
 //!                                                                                -> take the rows out of the journal
 //! ```
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
-//! still has keeps its KV; its last document takes it along.
+//! still has keeps its KV; its last document takes it along. Where a change reaches some tenants alone ([`Reach`]), each tenant's KV
+//! follows the documents of its own collections, so that nobody loses, keeps or learns anything by what others have.
 
 mod naming;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ragstone_storage::catalog::{Catalog, LeavingPassage, Removal, RemovalRow};
+use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
 use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
@@ -70,6 +71,7 @@ pub struct Removed {
 struct Change {
     library: Library,
     fingerprints: Vec<Fingerprint>,
+    reach: Reach,
     rows: Mutex<Vec<u64>>,
 }
 
@@ -85,7 +87,7 @@ impl Departures for Change {
         if leaving.is_empty() {
             return Ok(());
         }
-        let row = self.library.0.catalog.add_removal(Removal::Passages(leaving))?;
+        let row = self.library.0.catalog.add_removal(Removal::of(&self.reach, leaving))?;
         lock(&self.rows).push(row);
         self.library.0.store.env().fail_point("removal.journaled")
     }
@@ -99,7 +101,7 @@ impl Drop for Change {
             lock(&self.library.0.left_over).extend(rows);
             let library = self.library.clone();
             let settled = async move {
-                library.settle(Vec::new()).await.inspect_err(|error| {
+                library.settle(Vec::new(), &Reach::Everyone).await.inspect_err(|error| {
                     tracing::error!(%error, "KV of removed passages is still stored; the next removal or start tries again");
                 })
             };
@@ -118,20 +120,22 @@ impl Library {
     pub(crate) async fn recover(&self) -> Result<()> {
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || Ok(catalog.removals()?)).await?;
-        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_));
+        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOf { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
         lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
         let mut failed = None;
         for RemovalRow { id, removal } in wanted {
             tracing::info!(?removal, "going on with an unfinished removal");
             let removed = match &removal {
-                Removal::Document { collection, document } => self.remove(id, collection, Some(document)).await,
-                Removal::Collection { collection } => self.remove(id, collection, None).await,
-                Removal::Passages(_) => continue,
+                Removal::Document { collection, document, reach } => {
+                    self.remove(id, collection, Some(document), reach).await
+                }
+                Removal::Collection { collection, reach } => self.remove(id, collection, None, reach).await,
+                Removal::Passages(_) | Removal::PassagesOf { .. } => continue,
             };
             failed = failed.or(found(removed).err());
         }
-        let settled = self.settle(Vec::new()).await.map(drop);
+        let settled = self.settle(Vec::new(), &Reach::Everyone).await.map(drop);
         failed.map_or(settled, Err)
     }
 
@@ -144,11 +148,12 @@ impl Library {
         &self,
         collection: &str,
         documents: Vec<Document>,
+        reach: Reach,
         wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<(UpsertReport, Withdrawn)> {
         let (library, collection) = (self.clone(), collection.to_owned());
         let change = self.0.jobs.run(JobKind::Change, async move {
-            let change = library.change()?;
+            let change = library.change(reach)?;
             let go_on = |progress: UpsertProgress| match wanted() {
                 true => Ok(()),
                 false => {
@@ -171,9 +176,10 @@ impl Library {
     /// # Errors
     /// `NotFound` for an unknown collection or document. After any other, the document may have left the corpus; then the
     /// rest is tried again by the next removal or start.
-    pub async fn delete_document(&self, collection: &str, document: &str) -> Result<Removed> {
-        let removal = Removal::Document { collection: collection.to_owned(), document: document.to_owned() };
-        let removed = self.delete(removal, collection.to_owned(), Some(document.to_owned())).await?;
+    pub async fn delete_document(&self, collection: &str, document: &str, reach: Reach) -> Result<Removed> {
+        let (name, id) = (collection.to_owned(), document.to_owned());
+        let removal = Removal::Document { collection: name.clone(), document: id.clone(), reach: reach.clone() };
+        let removed = self.delete(removal, name, Some(id), reach).await?;
         if removed.passages_removed == 0 {
             let message = format!("there is no document `{document}` in collection `{collection}`");
             return Err(Error::new(ErrorKind::NotFound, message));
@@ -182,25 +188,32 @@ impl Library {
     }
 
     /// Removes a collection with all its documents, and their KV. As [`delete_document`](Self::delete_document).
-    pub async fn delete_collection(&self, collection: &str) -> Result<Removed> {
-        self.delete(Removal::Collection { collection: collection.to_owned() }, collection.to_owned(), None).await
+    pub async fn delete_collection(&self, collection: &str, reach: Reach) -> Result<Removed> {
+        let name = collection.to_owned();
+        self.delete(Removal::Collection { collection: name.clone(), reach: reach.clone() }, name, None, reach).await
     }
 
-    async fn delete(&self, removal: Removal, collection: String, document: Option<String>) -> Result<Removed> {
+    async fn delete(
+        &self,
+        removal: Removal,
+        collection: String,
+        document: Option<String>,
+        reach: Reach,
+    ) -> Result<Removed> {
         let library = self.clone();
         // One that is cut off in the middle would leave its KV behind until the next one.
         let change = self.0.jobs.run(JobKind::Change, async move {
             let catalog = library.0.catalog.clone();
             let row = blocking(move || Ok(catalog.add_removal(removal)?)).await?;
-            library.remove(row, &collection, document.as_deref()).await
+            library.remove(row, &collection, document.as_deref(), &reach).await
         });
         change.await
     }
 
     /// Does what row `row` of the journal wants. It is taken out of the journal in the end, unless the process is killed:
     /// a removal that failed was not done, and its caller knows.
-    async fn remove(&self, row: u64, collection: &str, document: Option<&str>) -> Result<Removed> {
-        let change = self.change()?;
+    async fn remove(&self, row: u64, collection: &str, document: Option<&str>, reach: &Reach) -> Result<Removed> {
+        let change = self.change(reach.clone())?;
         let corpus = &self.0.corpus;
         let removed = match document {
             Some(document) => corpus.delete(collection, document, &change).await,
@@ -258,9 +271,9 @@ impl Library {
         Ok(segments)
     }
 
-    fn change(&self) -> Result<Change> {
+    fn change(&self, reach: Reach) -> Result<Change> {
         let fingerprints = self.fingerprints()?;
-        Ok(Change { library: self.clone(), fingerprints, rows: Mutex::default() })
+        Ok(Change { library: self.clone(), fingerprints, reach, rows: Mutex::default() })
     }
 
     fn fingerprints(&self) -> Result<Vec<Fingerprint>> {
@@ -273,18 +286,14 @@ impl Library {
     }
 
     /// Takes the KV of `rows` of the journal, and of what earlier calls left over, out of the store; then the rows out of
-    /// the journal. Their changes of the corpus are done, or failed and will not be done.
-    async fn settle(&self, mut rows: Vec<u64>) -> Result<Withdrawn> {
+    /// the journal. Their changes of the corpus are done, or failed and will not be done. Counts what went by rows of the reach `own`.
+    async fn settle(&self, mut rows: Vec<u64>, own: &Reach) -> Result<Withdrawn> {
         rows.append(&mut lock(&self.0.left_over));
         let mut sum = Withdrawn::default();
         while !rows.is_empty() {
             let rest = rows.split_off(rows.len().min(ROWS_PER_SCAN));
-            match self.settle_some(&rows).await {
-                Ok(withdrawn) => {
-                    sum.entries_removed += withdrawn.entries_removed;
-                    sum.copies_removed += withdrawn.copies_removed;
-                    sum.bytes_removed += withdrawn.bytes_removed;
-                }
+            match self.settle_some(&rows, own).await {
+                Ok(withdrawn) => sum.add(withdrawn),
                 Err(error) => {
                     lock(&self.0.left_over).extend(rows.into_iter().chain(rest));
                     return Err(error);
@@ -295,21 +304,43 @@ impl Library {
         Ok(sum)
     }
 
-    async fn settle_some(&self, rows: &[u64]) -> Result<Withdrawn> {
+    async fn settle_some(&self, rows: &[u64], own: &Reach) -> Result<Withdrawn> {
         let (catalog, wanted) = (self.0.catalog.clone(), rows.to_vec());
         let leaving = blocking(move || Ok(catalog.leaving_passages(&wanted)?)).await?;
-        let mut absent: HashSet<String> = leaving.iter().map(|passage| passage.id.clone()).collect();
-        self.0.corpus.retain_absent(&mut absent).await?;
-        let gone = leaving.into_iter().filter(|passage| absent.contains(&passage.id));
-        let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments).collect();
-        let segments: Vec<SegmentDigest> = segments.into_iter().collect();
-        let models = self.fingerprints()?;
+        let mut sum = Withdrawn::default();
+        for Leaving { reach, passages } in leaving {
+            let tenants = match &reach {
+                Reach::Everyone => vec![None],
+                Reach::Tenants(tenants) => tenants.iter().map(|tenant| Some(tenant.as_str())).collect(),
+            };
+            for (at, tenant) in tenants.into_iter().enumerate() {
+                let withdrawn = self.withdraw(tenant, &passages).await?;
+                // What others had of it is not told.
+                if at == 0 && reach == *own {
+                    sum.add(withdrawn);
+                }
+            }
+        }
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
         blocking(move || {
-            let removed = store.invalidate(&segments, &models)?;
             store.flush()?;
             store.env().fail_point("removal.left_store")?;
-            catalog.finish_removals(&rows)?;
+            Ok(catalog.finish_removals(&rows)?)
+        })
+        .await?;
+        Ok(sum)
+    }
+
+    /// Takes a tenant's KV (`None`: everybody's) of those of the passages out of the store that no document has any more.
+    async fn withdraw(&self, tenant: Option<&str>, passages: &[LeavingPassage]) -> Result<Withdrawn> {
+        let mut absent: HashSet<String> = passages.iter().map(|passage| passage.id.clone()).collect();
+        self.0.corpus.retain_absent(tenant, &mut absent).await?;
+        let gone = passages.iter().filter(|passage| absent.contains(&passage.id));
+        let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments.iter().copied()).collect();
+        let segments: Vec<SegmentDigest> = segments.into_iter().collect();
+        let (models, store, tenant) = (self.fingerprints()?, self.0.store.clone(), tenant.map(str::to_owned));
+        blocking(move || {
+            let removed = store.invalidate_of(tenant.as_deref(), &segments, &models)?;
             Ok(Withdrawn {
                 entries_removed: removed.entries,
                 copies_removed: removed.copies,
@@ -320,10 +351,18 @@ impl Library {
     }
 }
 
+impl Withdrawn {
+    fn add(&mut self, more: Self) {
+        self.entries_removed += more.entries_removed;
+        self.copies_removed += more.copies_removed;
+        self.bytes_removed += more.bytes_removed;
+    }
+}
+
 impl Change {
     async fn finish(&self) -> Result<Withdrawn> {
         let rows = std::mem::take(&mut *lock(&self.rows));
-        self.library.settle(rows).await.map_err(|error| {
+        self.library.settle(rows, &self.reach).await.map_err(|error| {
             let message = format!(
                 "the text left the corpus, but not all of its KV could be removed: {error}; nothing finds it, and the next \
                  removal or start tries again"

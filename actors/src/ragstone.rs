@@ -21,6 +21,7 @@ use ragstone_storage::tier::object::ObjectTier;
 use tokio::runtime::Handle;
 
 use self::parts::Parts;
+use crate::api_keys::ApiKeys;
 use crate::calibration::{self, Calibrator, Known};
 use crate::caller::Caller;
 use crate::costs;
@@ -96,6 +97,7 @@ struct Inner {
     warmer: Warmer,
     calibrator: Calibrator,
     schemas: Schemas,
+    api_keys: ApiKeys,
     jobs: Jobs,
     processors: Turns,
 }
@@ -271,6 +273,11 @@ impl Ragstone {
         &self.inner.schemas
     }
 
+    /// API keys.
+    pub fn api_keys(&self) -> &ApiKeys {
+        &self.inner.api_keys
+    }
+
     /// The room of durable jobs.
     pub fn jobs(&self) -> &Jobs {
         &self.inner.jobs
@@ -314,6 +321,11 @@ impl Ragstone {
     /// Tokens of `text` in the embedding model's vocabulary.
     pub fn count_embedding_tokens(&self, text: &str) -> Result<usize> {
         Ok(self.inner.embedder.encoder().token_count(text)?)
+    }
+
+    /// The language model.
+    pub fn model(&self) -> &ModelStatus {
+        &self.inner.model
     }
 
     /// A snapshot.

@@ -9,6 +9,7 @@ mod eval;
 mod explain;
 mod fetch;
 mod ingest;
+mod keys;
 mod migrate;
 mod output;
 mod page;
@@ -119,6 +120,9 @@ enum Command {
     /// List or remove documents of a collection
     #[command(subcommand)]
     Documents(collections::DocumentsCommand),
+    /// Make, list or revoke API keys
+    #[command(subcommand)]
+    Keys(keys::Command),
     /// Bring what is on disk up to this version's format
     #[command(subcommand)]
     Migrate(migrate::Command),
@@ -159,9 +163,9 @@ impl Cli {
             clap_complete::generate(shell, &mut Self::command(), "ragstone", &mut std::io::stdout());
             return Ok(());
         }
-        let (listen, allow_anyone) = match &command {
-            Command::Serve(args) => (args.listen.clone(), args.allow_anyone.then_some(true)),
-            _ => (None, None),
+        let (listen, allow_anyone, keys) = match &command {
+            Command::Serve(args) => (args.listen.clone(), args.allow_anyone.then_some(true), args.keys),
+            _ => (None, None, None),
         };
         let flags = Flags {
             data: global.data,
@@ -169,6 +173,7 @@ impl Cli {
             embedder: global.embedder,
             listen,
             allow_anyone,
+            keys,
             offline: global.offline.then_some(true),
             threads: global.threads,
             weights: global.weights,
@@ -191,6 +196,7 @@ impl Cli {
             Command::Cache(command) => cache::run(&config, command).await,
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
+            Command::Keys(command) => keys::run(&config, command).await,
             Command::Migrate(command) => migrate::run(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,

@@ -7,7 +7,7 @@ use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::ObjectTier;
 
 use crate::cli::output;
-use crate::config::{Config, Surface};
+use crate::config::{Config, KeyMode, Surface};
 use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit};
@@ -25,6 +25,9 @@ pub struct Args {
     /// Listen beyond loopback although nobody has to log in: whoever reaches the port may read and change the corpus
     #[arg(long)]
     pub allow_anyone: bool,
+    /// Whether requests need an API key (`ragstone keys add`); then the service may be reached from elsewhere, and tenants are kept apart [default: off]
+    #[arg(long, value_enum, value_name = "required|off")]
+    pub keys: Option<KeyMode>,
 }
 
 /// Serves until Ctrl-C or SIGTERM.
@@ -35,7 +38,7 @@ pub async fn run(config: &Config, _: Args) -> Result<()> {
         warn_if_unreachable(bucket).await?;
     }
     let listener = bind(&config.surface.listen)?;
-    refuse_if_open(&listener, config.surface.allow_anyone)?;
+    refuse_if_open(&listener, &config.surface)?;
     raise_file_limit(&config.surface);
     let mut stop = Stop::new()?;
     let service = Service::start(config, held, listener, Audience::Public)?;
@@ -114,19 +117,20 @@ fn bind(listen: &str) -> Result<TcpListener> {
     })
 }
 
-/// There is no login: whoever reaches the port reads and changes the corpus. That must be somebody's wish.
-fn refuse_if_open(listener: &TcpListener, allow_anyone: bool) -> Result<()> {
+/// Without keys, whoever reaches the port reads and changes the corpus. That must be somebody's wish.
+fn refuse_if_open(listener: &TcpListener, surface: &Surface) -> Result<()> {
     let Ok(address) = listener.local_addr() else { return Ok(()) };
-    if address.ip().is_loopback() {
+    if address.ip().is_loopback() || surface.keys == KeyMode::Required {
         return Ok(());
     }
-    if allow_anyone {
+    if surface.allow_anyone {
         tracing::warn!(%address, "reachable from other machines, and without a login");
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "{address} can be reached from other machines, and nobody has to log in here: listen on 127.0.0.1 behind a proxy that \
-         asks who it is, or say --allow-anyone (setting `allow_anyone`) if everybody there may read and change the corpus"
+        "{address} can be reached from other machines, and nobody has to log in here: say --keys required (and make keys by \
+         `ragstone keys add`), listen on 127.0.0.1 behind a proxy that asks who it is, or say --allow-anyone (setting \
+         `allow_anyone`) if everybody there may read and change the corpus"
     )))
 }
 

@@ -12,6 +12,7 @@ use super::body::Incoming;
 use super::fields::Fields;
 use super::format;
 use super::generation::{Extension, Generation, alternatives, check_model, is_known, text_of};
+use super::identity::Visitor;
 use super::responses::Requested;
 use super::responses::stream::ResponseStream;
 use super::shape::Shape;
@@ -54,6 +55,7 @@ pub async fn answer(
 ) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
+    let tenant = generation.extension.settle(&Visitor::of(request))?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let mut messages = fields
@@ -69,8 +71,7 @@ pub async fn answer(
     let input = match &generation.extension.pml {
         Some(pml) => {
             let prompt = markup(messages, &list, &generation.extension)?;
-            pml.input("messages[0].content", &prompt, &opened.ragstone, &generation.extension.tenant, caller(request))
-                .await?
+            pml.input("messages[0].content", &prompt, &opened.ragstone, &tenant, caller(request)).await?
         }
         None => Input::Chat { messages, tools: list, context: generation.extension.context() },
     };
@@ -83,7 +84,7 @@ pub async fn answer(
         drafts: generation.drafts,
         selection: None,
         root: RootCut::Whole,
-        tenant: std::mem::take(&mut generation.extension.tenant),
+        tenant,
         caller: caller(request),
         deadline: generation.deadline,
     };

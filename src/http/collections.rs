@@ -4,7 +4,8 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::MAX_QUERY_BYTES;
-use ragstone_actors::library::{Removed, Withdrawn};
+use ragstone_actors::library::{Library, Removed, Withdrawn};
+use ragstone_storage::catalog::Reach;
 use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 use super::answer::event;
 use super::body::Incoming;
 use super::fields::Fields;
+use super::identity::Visitor;
 use crate::error::{Error, Result};
 use crate::lanes::Work;
 use crate::service::{Audience, State};
@@ -19,20 +21,27 @@ use crate::service::{Audience, State};
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
 
-/// All collections.
+/// All collections that whoever asks may use.
 pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let data = state.run(&request, Work::Look, async move { corpus.collections().await }).await??;
+    let mut data = state.run(&request, Work::Look, async move { corpus.collections().await }).await??;
+    let visitor = Visitor::of(&request);
+    data.retain_mut(|collection| match visitor.shown(&collection.name) {
+        Some(name) => {
+            collection.name = name;
+            true
+        }
+        None => false,
+    });
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
-/// Removes a collection, and its KV. For the data folder's owner.
+/// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
 pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
-    let library = state.opened()?.ragstone.library().clone();
     let name = path.into_inner();
-    let wanted = name.clone();
-    let removed = state.run(&request, Work::Change, async move { library.delete_collection(&wanted).await }).await??;
+    let Changed { collection, reach, library } = Changed::of(&state, &request, &name)?;
+    let removed =
+        state.run(&request, Work::Change, async move { library.delete_collection(&collection, reach).await }).await??;
     Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
 }
 
@@ -42,6 +51,29 @@ fn deleted(id: &str, removed: &Removed) -> Value {
         "entries_removed": removed.kv.entries_removed, "copies_removed": removed.kv.copies_removed,
         "bytes_removed": removed.kv.bytes_removed,
     })
+}
+
+/// A collection that a request changes.
+pub struct Changed {
+    /// Its full name.
+    pub collection: String,
+    /// Whose KV goes with what leaves it.
+    pub reach: Reach,
+    pub library: Library,
+}
+
+impl Changed {
+    /// That of the name `given` in `request`.
+    ///
+    /// # Errors
+    /// `Forbidden`, and `Unavailable` while the service is loading.
+    pub fn of(state: &State, request: &HttpRequest, given: &str) -> Result<Self> {
+        let ragstone = &state.opened()?.ragstone;
+        let visitor = Visitor::of(request);
+        let collection = visitor.collection(given)?;
+        let reach = visitor.reach(&collection, ragstone.api_keys());
+        Ok(Self { collection, reach, library: ragstone.library().clone() })
+    }
 }
 
 /// Which documents to list.
@@ -65,7 +97,7 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
         .into_inner();
     let limit = page.limit.min(1000);
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let name = path.into_inner();
+    let name = Visitor::of(&request).collection(&path.into_inner())?;
     // One more than asked for shows whether there is more.
     let mut data =
         state.run(&request, Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
@@ -81,7 +113,7 @@ pub async fn upsert(
     path: web::Path<String>,
     incoming: Incoming,
 ) -> Result<HttpResponse> {
-    let opened = state.opened()?;
+    let Changed { collection, reach, library } = Changed::of(&state, &request, &path.into_inner())?;
     let mut fields = Fields::read(incoming).await?;
     let documents: Vec<Document> = fields.need("documents")?;
     fields.finish()?;
@@ -89,12 +121,11 @@ pub async fn upsert(
         let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
         return Err(Error::param("documents", message));
     }
-    let library = opened.ragstone.library().clone();
-    let name = path.into_inner();
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
     let wanted = move || gone.has_changed().is_ok();
-    let done = state.run(&request, Work::Change, async move { library.upsert(&name, documents, wanted).await });
+    let upserting = async move { library.upsert(&collection, documents, reach, wanted).await };
+    let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
     Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
 }
@@ -113,23 +144,24 @@ pub async fn document(
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let (name, id) = path.into_inner();
-    let document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
+    let (given, id) = path.into_inner();
+    let name = Visitor::of(&request).collection(&given)?;
+    let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
+    document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
     Ok(HttpResponse::Ok().json(document))
 }
 
-/// Removes a document, and its KV. For the data folder's owner.
+/// Removes a document, and its KV. For the data folder's owner, and keys that may write into the collection.
 pub async fn delete_document(
     state: web::Data<State>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
-    let library = state.opened()?.ragstone.library().clone();
     let (name, id) = path.into_inner();
+    let Changed { collection, reach, library } = Changed::of(&state, &request, &name)?;
     let document = id.clone();
-    let removed =
-        state.run(&request, Work::Change, async move { library.delete_document(&name, &document).await }).await??;
+    let removing = async move { library.delete_document(&collection, &document, reach).await };
+    let removed = state.run(&request, Work::Change, removing).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
@@ -141,6 +173,8 @@ pub async fn search(
     incoming: Incoming,
 ) -> Result<HttpResponse> {
     let opened = state.opened()?;
+    let given = path.into_inner();
+    let name = Visitor::of(&request).collection(&given)?;
     let mut fields = Fields::read(incoming).await?;
     let query: String = fields.need("query")?;
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
@@ -154,9 +188,10 @@ pub async fn search(
         return Err(Error::param("top_k", format!("`top_k` is {top_k}; use 1 to 1000")));
     }
     let corpus = opened.ragstone.corpus().clone();
-    let name = path.into_inner();
     let options = SearchOptions { top_k, mode };
-    let data = state.run(&request, Work::Search, async move { corpus.search(&name, &query, &options).await }).await??;
+    let searching = async move { corpus.search(&name, &query, &options).await };
+    let mut data = state.run(&request, Work::Search, searching).await??;
+    data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
@@ -168,7 +203,6 @@ pub async fn ingest(
     path: web::Path<String>,
     incoming: Incoming,
 ) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let paths: Vec<std::path::PathBuf> = fields.need("paths")?;
@@ -177,7 +211,8 @@ pub async fn ingest(
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::param("paths", "`paths` must be absolute"));
     }
-    let job = opened.ingestor.begin(&path.into_inner(), paths, prune).await?;
+    let name = Visitor::of(&request).collection(&path.into_inner())?;
+    let job = opened.ingestor.begin(&name, paths, prune).await?;
     if state.audience() == Audience::Private {
         // Nobody else will.
         opened.ingestor.resume(Some(job.id)).await?;

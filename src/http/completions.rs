@@ -9,6 +9,7 @@ use super::body::Incoming;
 use super::fields::{Fields, is_nothing};
 use super::format;
 use super::generation::{Generation, alternatives, check_model, is_known};
+use super::identity::Visitor;
 use super::shape::Shape;
 use crate::error::{Error, Result};
 use crate::service::{Opened, State, caller};
@@ -63,7 +64,8 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     fields.refuse_unless("tools", is_nothing)?;
     fields.refuse_unless("tool_choice", |value| matches!(value.as_str(), Some("none" | "auto")))?;
     fields.ignore(&["parallel_tool_calls"]);
-    let generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
+    let mut generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
+    let tenant = generation.extension.settle(&Visitor::of(request))?;
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let mut sampling = generation.sampling;
     if let Some(count) = fields.take::<u64>("logprobs")? {
@@ -87,7 +89,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     let input = match (&extension.pml, prompt) {
         (None, prompt) => prompt.input()?,
         (Some(pml), Prompt::Text(prompt)) => {
-            pml.input("prompt", &prompt, &opened.ragstone, &extension.tenant, caller(request)).await?
+            pml.input("prompt", &prompt, &opened.ragstone, &tenant, caller(request)).await?
         }
         (Some(_), _) => return Err(Error::param("prompt", "`prompt` must be one text, a prompt of the schema")),
     };
@@ -103,7 +105,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             drafts: generation.drafts,
             selection: None,
             root: RootCut::Whole,
-            tenant: extension.tenant,
+            tenant,
             caller: caller(request),
             deadline: generation.deadline,
         },

@@ -1,7 +1,7 @@
 //! Errors in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}` with the matching status.
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{ALLOW, RETRY_AFTER};
+use actix_web::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use actix_web::{HttpResponse, ResponseError};
 use serde_json::{Value, json};
 
@@ -16,6 +16,7 @@ fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
         ErrorKind::ContextLength => (400, INVALID, Some("context_length_exceeded")),
         ErrorKind::TooLarge => (413, INVALID, Some("body_too_large")),
         ErrorKind::TooSlow => (408, INVALID, Some("request_timeout")),
+        ErrorKind::Unauthenticated => (401, INVALID, Some("invalid_api_key")),
         ErrorKind::Forbidden => (403, "permission_error", Some("forbidden")),
         ErrorKind::NotFound if error.at_param() == Some("model") => (404, INVALID, Some("model_not_found")),
         ErrorKind::NotFound => (404, INVALID, Some("not_found")),
@@ -44,6 +45,7 @@ pub fn kind_of(status: u16, code: Option<&str>) -> ErrorKind {
         (_, Some("storage_full")) => ErrorKind::Full,
         (400, Some("context_length_exceeded")) => ErrorKind::ContextLength,
         (400, _) => ErrorKind::InvalidInput,
+        (401, _) => ErrorKind::Unauthenticated,
         (403, _) => ErrorKind::Forbidden,
         (404, _) => ErrorKind::NotFound,
         (405, _) => ErrorKind::MethodNotAllowed,
@@ -68,6 +70,9 @@ impl ResponseError for Error {
         if matches!(self.kind(), ErrorKind::Overloaded | ErrorKind::Unavailable) {
             response.insert_header((RETRY_AFTER, "1"));
         }
+        if self.kind() == ErrorKind::Unauthenticated {
+            response.insert_header((WWW_AUTHENTICATE, "Bearer realm=\"ragstone\""));
+        }
         if let (ErrorKind::MethodNotAllowed, Some(methods)) = (self.kind(), self.at_param()) {
             response.insert_header((ALLOW, methods));
         }
@@ -89,6 +94,7 @@ mod tests {
             (ErrorKind::ContextLength, 400),
             (ErrorKind::TooLarge, 413),
             (ErrorKind::TooSlow, 408),
+            (ErrorKind::Unauthenticated, 401),
             (ErrorKind::Forbidden, 403),
             (ErrorKind::NotFound, 404),
             (ErrorKind::MethodNotAllowed, 405),
@@ -112,6 +118,12 @@ mod tests {
         for kind in [ErrorKind::Overloaded, ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Full] {
             assert_eq!(kind_of(500, body(&Error::new(kind, "why"))["error"]["code"].as_str()), kind);
         }
+    }
+
+    #[test]
+    fn who_is_not_known_hears_how_to_say_it() {
+        let response = Error::new(ErrorKind::Unauthenticated, "no key").error_response();
+        assert_eq!(response.headers().get("www-authenticate").unwrap(), "Bearer realm=\"ragstone\"");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Incoming;
-use super::collections::upserted;
+use super::collections::{Changed, upserted};
 use crate::document::{self, Unread};
 use crate::error::{Error, Result};
 use crate::lanes::Work;
@@ -23,13 +23,12 @@ pub async fn put(
     path: web::Path<(String, String)>,
     incoming: Incoming,
 ) -> Result<HttpResponse> {
-    let opened = state.opened()?;
     let (collection, name) = path.into_inner();
+    let Changed { collection, reach, library } = Changed::of(&state, &request, &collection)?;
     if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!("a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it")));
     }
     let bytes = incoming.bytes().await?;
-    let library = opened.ragstone.library().clone();
     let seconds = state.file_seconds;
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let gone = CancellationToken::new();
@@ -56,7 +55,7 @@ pub async fn put(
             Unread::Stopped => Error::param("file", "the client left"),
             Unread::Failed(error) => error,
         })?;
-        Ok::<_, Error>(library.upsert(&collection, documents, move || !gone.is_cancelled()).await?)
+        Ok::<_, Error>(library.upsert(&collection, documents, reach, move || !gone.is_cancelled()).await?)
     });
     let (report, kv) = added.await??;
     Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
+use super::identity::Visitor;
 use super::pml::Pml;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
@@ -127,8 +128,8 @@ pub struct Extension {
     pub reuse: Reuse,
     /// Whether the report says what would have happened without each tier.
     pub explain: bool,
-    /// Keeps this tenant's KV apart.
-    pub tenant: String,
+    /// Keeps this tenant's KV apart; a key's own where none is named.
+    pub tenant: Option<String>,
     /// The schema of which the prompt is.
     pub pml: Option<Pml>,
     /// Seconds this request may take; at most the configured deadline.
@@ -136,6 +137,15 @@ pub struct Extension {
 }
 
 impl Extension {
+    /// The request's tenant and the full name of its collection, which whoever sent it may name.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn settle(&mut self, visitor: &Visitor) -> Result<String> {
+        self.collection = visitor.collection_if(self.collection.take())?;
+        visitor.tenant(self.tenant.take(), "ragstone.tenant")
+    }
+
     /// Where passages come from; `None` for a plain conversation.
     pub fn context(&mut self) -> Option<Context> {
         (self.collection.is_some() || !self.documents.is_empty()).then(|| Context {
@@ -149,7 +159,8 @@ impl Extension {
     }
 
     fn check(&self) -> Result<()> {
-        check_tenant(&self.tenant).map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
+        check_tenant(self.tenant.as_deref().unwrap_or_default())
+            .map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
         if let Reuse::Ratio(ratio) = self.reuse
             && !(0.0..=1.0).contains(&ratio)
         {

@@ -12,8 +12,11 @@ mod fields;
 mod files;
 mod format;
 mod generation;
+pub mod identity;
+mod keys;
 mod operations;
 mod page;
+mod permissions;
 mod pml;
 mod responses;
 mod schemas;
@@ -31,7 +34,7 @@ use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Audience, State};
+use crate::service::State;
 
 /// All paths of the service.
 pub fn app(
@@ -70,6 +73,7 @@ pub fn app(
         .service(resource("/v1/settings", "GET", vec![web::get().to(operations::settings)]))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
+        .configure(keys::paths)
         .configure(cache::paths)
         .configure(schemas::paths)
         .configure(page::paths)
@@ -89,7 +93,7 @@ pub fn health_app(
         InitError = (),
     >,
 > {
-    App::new().app_data(state).configure(health_paths).default_service(web::to(not_found))
+    App::new().app_data(state).wrap(from_fn(guard)).configure(health_paths).default_service(web::to(not_found))
 }
 
 fn health_paths(config: &mut ServiceConfig) {
@@ -126,10 +130,15 @@ async fn account(
     let in_flight = state.clone().into_inner().enter();
     request.extensions_mut().insert(in_flight);
     let method = method_label(request.method());
-    let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
+    let known = request.match_pattern();
+    let path = known.clone().unwrap_or_else(|| "other".to_owned());
     let span = tracing::info_span!("request", method, path = request.path());
-    let response = match admit(&state, request.request()) {
-        Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
+    let admitted = state.allowed.check(request.method(), request.headers());
+    let response = match admitted.and_then(|()| identity::admit(&state, request.request(), known.as_deref())) {
+        Ok(visitor) => {
+            request.extensions_mut().insert(visitor);
+            next.call(request).instrument(span.clone()).await?.map_into_left_body()
+        }
         Err(error) => request.into_response(error.error_response()).map_into_right_body(),
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
@@ -140,11 +149,18 @@ async fn account(
     Ok(response)
 }
 
-fn admit(state: &State, request: &HttpRequest) -> Result<()> {
-    if state.audience() == Audience::Private {
-        state.check_owner(request)?;
+/// Lets those through who may use the path.
+async fn guard(
+    request: ServiceRequest,
+    next: Next<impl MessageBody + 'static>,
+) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
+    let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
+        return Err(Error::internal("the service has no state").into());
+    };
+    match identity::admit(&state, request.request(), request.match_pattern().as_deref()) {
+        Ok(_) => Ok(next.call(request).await?.map_into_left_body()),
+        Err(error) => Ok(request.into_response(error.error_response()).map_into_right_body()),
     }
-    state.allowed.check(request.method(), request.headers())
 }
 
 /// A client makes up methods as it likes; every label value is kept for ever.

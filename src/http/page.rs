@@ -43,6 +43,7 @@ const ASSETS: &[Asset] = assets![
     "collections.js" SCRIPT,
     "dom.js" SCRIPT,
     "jobs.js" SCRIPT,
+    "keys.js" SCRIPT,
     "owner.js" SCRIPT,
     "plan.js" SCRIPT,
     "plans.js" SCRIPT,

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use ragstone_storage::catalog::IngestJob;
+use ragstone_storage::catalog::{IngestJob, Reach};
 use ragstone_storage::corpus::{Document, UpsertReport};
 use tokio::sync::mpsc;
 
@@ -147,7 +147,8 @@ impl<'a> Run<'a> {
                 if self.ingestor.jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }
-                let removed = self.ingestor.library.delete_document(&self.collection, &document).await?;
+                let removed =
+                    self.ingestor.library.delete_document(&self.collection, &document, Reach::Everyone).await?;
                 self.report.documents_pruned += 1;
                 self.report.changes.passages_removed += removed.passages_removed;
             }
@@ -172,7 +173,8 @@ impl<'a> Run<'a> {
         }
         let documents = self.batch.take();
         if !documents.is_empty() {
-            let (changes, _) = self.ingestor.library.upsert(&self.collection, documents, || true).await?;
+            let (changes, _) =
+                self.ingestor.library.upsert(&self.collection, documents, Reach::Everyone, || true).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -1,8 +1,10 @@
 //! The sled catalog: what can be rebuilt or resumed. Settings, digests of files, access times, pins, and the journals of
 //! ingest, warm-up and removal.
 //!
-//! Nothing here but schemas, which their clients have, is the only copy of user data, so that a damaged catalog is moved aside and begun anew.
+//! Nothing here but schemas, which their clients have, and API keys, which are made anew, is the only copy of user data, so that a damaged
+//! catalog is moved aside and begun anew: without keys, nobody but the owner is let in.
 
+mod api_keys;
 mod calibration;
 mod costs;
 mod journal;
@@ -18,7 +20,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use sled::Tree;
 
-pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+pub use self::api_keys::{ApiKeyRecord, Role};
+pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 pub use self::schemas::{ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
@@ -59,6 +62,8 @@ pub struct Catalog {
     schemas: Tree,
     /// tenant, 0, name, 0, fingerprint -> [`SchemaEntries`] as JSON
     schema_entries: Tree,
+    /// Name -> [`ApiKeyRecord`] as JSON
+    api_keys: Tree,
 }
 
 /// A model that this data folder has entries of.
@@ -284,7 +289,7 @@ impl Catalog {
 }
 
 impl Catalog {
-    fn trees(&self) -> [&Tree; 11] {
+    fn trees(&self) -> [&Tree; 12] {
         let Self {
             db: _,
             settings,
@@ -298,8 +303,22 @@ impl Catalog {
             pins,
             schemas,
             schema_entries,
+            api_keys,
         } = self;
-        [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas, schema_entries]
+        [
+            settings,
+            models,
+            digests,
+            accesses,
+            jobs,
+            warm_jobs,
+            removals,
+            object_removals,
+            pins,
+            schemas,
+            schema_entries,
+            api_keys,
+        ]
     }
 
     /// Ids are never used twice, so that a late update of a finished job cannot hit another one.
@@ -338,6 +357,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
         schema_entries: tree("pml_entries")?,
+        api_keys: tree("api_keys")?,
         db,
     })
 }

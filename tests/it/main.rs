@@ -20,6 +20,7 @@ mod http_docs;
 mod hub;
 mod ingest;
 mod invalidate;
+mod keys;
 mod kill;
 mod limits;
 mod lossy;

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Inner;
+use crate::api_keys::ApiKeys;
 use crate::assembler::Assembler;
 use crate::background::{Background, Workers};
 use crate::calibration::{self, Calibrator, Known};
@@ -120,6 +121,7 @@ impl Parts {
         });
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
+            api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
             pipeline,
             engine,
             model: status,

@@ -11,11 +11,11 @@ use crate::http::answer::event;
 use crate::http::body::Incoming;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::service::State;
 
 /// How the model's prompts are blended, and what that rests on.
-pub async fn calibration(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
+pub async fn calibration(state: web::Data<State>) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let calibrator = opened.ragstone.calibrator();
     Ok(HttpResponse::Ok().json(json!({ "blend": calibrator.blend(), "calibration": calibrator.calibration() })))
@@ -24,13 +24,12 @@ pub async fn calibration(state: web::Data<State>, request: HttpRequest) -> Resul
 /// Finds it out: `{"questions"?, "collection"?, "prompts"?, "tokens"?, "fidelity"?, "selectors"?}`. It ends when the caller
 /// leaves; the events tell how far it is.
 pub async fn calibrate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let own = Calibrate::default();
     let wanted = Calibrate {
         questions: fields.take("questions")?.unwrap_or(own.questions),
-        collection: fields.take("collection")?,
+        collection: Visitor::of(&request).collection_if(fields.take("collection")?)?,
         prompts: fields.take("prompts")?.unwrap_or(own.prompts),
         tokens: fields.take("tokens")?.unwrap_or(own.tokens),
         fidelity: fields.take("fidelity")?.unwrap_or(own.fidelity),

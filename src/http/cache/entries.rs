@@ -8,6 +8,7 @@ use super::filter::Filter;
 use crate::error::{Error, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::State;
 
@@ -65,10 +66,9 @@ pub(super) async fn wanted(
     request: &HttpRequest,
     incoming: Incoming,
 ) -> Result<(Ragstone, Filter, bool)> {
-    state.check_owner(request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let filter = Filter::take(&mut fields)?;
+    let filter = Filter::take(&mut fields, &Visitor::of(request))?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 
 /// As a request gives it: everything given must be so.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -50,9 +51,9 @@ pub struct Matcher {
 
 impl Filter {
     /// Takes the filter's fields out of a request.
-    pub fn take(fields: &mut Fields) -> Result<Self> {
+    pub fn take(fields: &mut Fields, visitor: &Visitor) -> Result<Self> {
         Ok(Self {
-            collection: fields.take("collection")?,
+            collection: visitor.collection_if(fields.take("collection")?)?,
             document: fields.take("document")?,
             schema: fields.take("schema")?,
             module: fields.take("module")?,

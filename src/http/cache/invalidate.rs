@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
+use ragstone_storage::catalog::Reach;
 use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::tier::Tier;
@@ -13,16 +14,16 @@ use super::entries::blocking;
 use crate::error::{Error, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::State;
 
 /// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
 /// behind it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
 pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let collection: String = fields.need("collection")?;
+    let collection = Visitor::of(&request).collection(&fields.need::<String>("collection")?)?;
     let document: Option<String> = fields.take("document")?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
@@ -37,8 +38,8 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
             return preview(ragstone, &collection, document.as_deref()).await;
         }
         let removed = match &document {
-            Some(document) => ragstone.library().delete_document(&collection, document).await?,
-            None => ragstone.library().delete_collection(&collection).await?,
+            Some(document) => ragstone.library().delete_document(&collection, document, Reach::Everyone).await?,
+            None => ragstone.library().delete_collection(&collection, Reach::Everyone).await?,
         };
         let mut answer = json!(removed);
         answer["dry_run"] = json!(false);

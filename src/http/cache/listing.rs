@@ -17,6 +17,7 @@ use serde_json::json;
 use super::entries::blocking;
 use super::filter::Filter;
 use crate::error::{Error, Result};
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::State;
 
@@ -76,11 +77,11 @@ enum Of {
 
 /// Entries, what they are of, and what they weigh, last used first.
 pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let query = web::Query::<Listing>::from_query(request.query_string())
         .map_err(|error| Error::invalid(format!("query: {error}; use collection, document, tenant, tier, …")))?;
     let Listing { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model, limit } =
         query.into_inner();
+    let collection = Visitor::of(&request).collection_if(collection)?;
     let filter = Filter { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model };
     let limit = limit.unwrap_or(100).min(MOST_LISTED);
     let ragstone = state.opened()?.ragstone.clone();

@@ -1,5 +1,5 @@
 //! `/v1/cache…`: what the tiers hold, and what operators do about it. Everything but the status is for the data folder's
-//! owner.
+//! owner and, with keys, for admins (`super::permissions`).
 
 mod calibration;
 mod entries;
@@ -14,6 +14,7 @@ mod warm;
 
 use actix_web::web::{self, ServiceConfig};
 
+pub use self::warm::begin as begin_warm_up;
 use super::resource;
 
 /// All paths below `/v1/cache`.

@@ -12,6 +12,7 @@ use super::upkeep::watched;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::State;
 
@@ -70,7 +71,6 @@ struct Wanted {
 }
 
 async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incoming) -> Result<(Ragstone, Wanted)> {
-    state.check_owner(request)?;
     let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(incoming).await?;
     let url: String = fields.need("url")?;
@@ -79,7 +79,7 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incom
                        finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
         return Err(Error::param("url", message));
     }
-    let filter = Filter::take(&mut fields)?;
+    let filter = Filter::take(&mut fields, &Visitor::of(request))?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), dry_run }))

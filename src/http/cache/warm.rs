@@ -12,6 +12,7 @@ use crate::http::answer::event;
 use crate::http::body::Incoming;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::{Audience, State};
 
@@ -19,14 +20,21 @@ use crate::service::{Audience, State};
 /// `"tenants"?, "dry_run"?`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
 pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
+    let visitor = Visitor::of(&request);
     let subject = match fields.take("schema")? {
         Some(schema) => WarmSubject::Modules { schema, modules: fields.take("modules")?.unwrap_or_default() },
-        None => WarmSubject::Passages { collection: fields.need("collection")?, document: fields.take("document")? },
+        None => WarmSubject::Passages {
+            collection: visitor.collection(&fields.need::<String>("collection")?)?,
+            document: fields.take("document")?,
+        },
     };
-    let wanted = Warm { subject, tenants: fields.take("tenants")?.unwrap_or_default() };
+    let tenants = match fields.take("tenants")? {
+        Some(tenants) => tenants,
+        None => vec![visitor.tenant(None, "tenants")?],
+    };
+    let wanted = Warm { subject, tenants };
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     let warmer = opened.ragstone.warmer().clone();
@@ -38,8 +46,14 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
         (answer["bytes_missing"], answer["dry_run"]) = (bytes.into(), true.into());
         return Ok(HttpResponse::Ok().json(answer));
     }
+    begin(&state, &request, wanted).await
+}
+
+/// Begins a warm-up, and tells how far it is.
+pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm) -> Result<HttpResponse> {
+    let warmer = state.opened()?.ragstone.warmer().clone();
     let beginning = warmer.clone();
-    let job = state.run(&request, Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
+    let job = state.run(request, Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
     if state.audience() == Audience::Private {
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;
@@ -51,15 +65,13 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
 }
 
 /// Unfinished warm-ups.
-pub async fn jobs(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
+pub async fn jobs(state: web::Data<State>) -> Result<HttpResponse> {
     let data = state.opened()?.ragstone.warmer().unfinished().await?;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
 }
 
 /// Ends a warm-up for good; what it computed stays.
-pub async fn cancel(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
-    state.check_owner(&request)?;
+pub async fn cancel(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
     let id = path.into_inner();
     let unknown =
         || Error::new(ErrorKind::NotFound, format!("no unfinished warm-up `{id}`; see `ragstone cache warm --list`"));

@@ -2,7 +2,7 @@
 
 const TOKEN = "ragstone-token";
 
-/** The owner's token: `ragstone page` hands it over behind the `#`, which no server sees. It lasts as long as the tab. */
+/** The owner's token, or an API key: `ragstone page` hands the token over behind the `#`, which no server sees. It lasts as long as the tab. */
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (value) => sessionStorage.setItem(TOKEN, value),
@@ -19,7 +19,9 @@ export class ApiError extends Error {
 
 async function request(method, path, { body, raw, signal } = {}) {
   const headers = {};
-  if (token.get()) headers["x-ragstone-token"] = token.get();
+  const known = token.get();
+  if (known?.startsWith("rag_")) headers.authorization = `Bearer ${known}`;
+  else if (known) headers["x-ragstone-token"] = known;
   if (body !== undefined) headers["content-type"] = "application/json";
   let response;
   try {
@@ -30,8 +32,8 @@ async function request(method, path, { body, raw, signal } = {}) {
   }
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
-  if (response.status === 403 && token.get() && answer?.error?.message?.includes("token")) {
-    // Of a service that was started again since.
+  if (response.status === 401 || (response.status === 403 && answer?.error?.message?.includes("token"))) {
+    // Of a service that was started again since, or a key that was revoked.
     token.drop();
   }
   throw new ApiError(response.status, answer?.error);

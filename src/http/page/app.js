@@ -5,11 +5,13 @@ import { failure, h } from "/page/dom.js";
 import { ask } from "/page/ask.js";
 import { collections } from "/page/collections.js";
 import { jobs } from "/page/jobs.js";
+import { keys } from "/page/keys.js";
+import { locked } from "/page/owner.js";
 import { plans } from "/page/plans.js";
 import { settings } from "/page/settings.js";
 import { store } from "/page/store.js";
 
-const VIEWS = { ask, plans, store, collections, jobs, settings };
+const VIEWS = { ask, plans, store, collections, jobs, keys, settings };
 const HEALTH_MS = 5000;
 
 let leaving = new AbortController();
@@ -48,7 +50,7 @@ async function show() {
     await VIEWS[name]({ content, names, query, signal, again: show });
   } catch (error) {
     if (signal.aborted) return;
-    content.replaceChildren(failure(error, show));
+    content.replaceChildren(error.status === 401 ? locked(show) : failure(error, show));
     if (!error.status && error.status !== 0) throw error;
   }
 }
@@ -61,7 +63,7 @@ async function watch() {
     service.textContent = model.id;
   } catch (error) {
     service.className = "away";
-    service.textContent = error.status === 503 ? "loading its model" : "no answer";
+    service.textContent = { 401: "wants a key", 503: "loading its model" }[error.status] ?? "no answer";
   }
   setTimeout(watch, HEALTH_MS);
 }

@@ -82,17 +82,59 @@ pub struct RemovalRow {
     pub removal: Removal,
 }
 
+/// Whose KV goes with a text that leaves the corpus.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reach {
+    /// Everybody's, unless a document of any collection has the passage.
+    #[default]
+    Everyone,
+    /// That of these tenants alone; each keeps what a document of its own collections has. The first is the one who asked, and hears
+    /// of its own.
+    Tenants(Vec<String>),
+}
+
 /// What is on its way out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Removal {
     /// A document is to leave the corpus.
-    Document { collection: String, document: String },
+    Document {
+        collection: String,
+        document: String,
+        #[serde(default)]
+        reach: Reach,
+    },
     /// A collection is to leave the corpus.
-    Collection { collection: String },
+    Collection {
+        collection: String,
+        #[serde(default)]
+        reach: Reach,
+    },
     /// Passages that a document had, or is about to have no more: unless another document has them, their KV is to
-    /// leave the store.
+    /// leave the store, whoever's it is.
     Passages(Vec<LeavingPassage>),
+    /// The same of some tenants' KV.
+    PassagesOf { tenants: Vec<String>, passages: Vec<LeavingPassage> },
+}
+
+impl Removal {
+    /// Passages whose KV is to leave.
+    pub fn of(reach: &Reach, passages: Vec<LeavingPassage>) -> Self {
+        match reach {
+            Reach::Everyone => Self::Passages(passages),
+            Reach::Tenants(tenants) => Self::PassagesOf { tenants: tenants.clone(), passages },
+        }
+    }
+}
+
+/// A row of passages whose KV is to leave the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leaving {
+    /// Whose KV.
+    pub reach: Reach,
+    /// Of what.
+    pub passages: Vec<LeavingPassage>,
 }
 
 /// A passage that leaves the corpus.
@@ -188,19 +230,25 @@ impl Catalog {
         read_all(&self.removals)
     }
 
-    /// The passages of those of the rows `ids` that are [`Removal::Passages`] and still there.
+    /// Those of the rows `ids` that are about passages and still there, rows of one reach together.
     ///
     /// # Errors
     /// As sled says.
-    pub fn leaving_passages(&self, ids: &[u64]) -> Result<Vec<LeavingPassage>> {
-        let mut leaving = Vec::new();
+    pub fn leaving_passages(&self, ids: &[u64]) -> Result<Vec<Leaving>> {
+        let mut all: Vec<Leaving> = Vec::new();
         for id in ids {
             let row = self.removals.get(id.to_be_bytes()).map_err(sled_error)?;
-            if let Some(RemovalRow { removal: Removal::Passages(passages), .. }) = row.and_then(|row| read_json(&row)) {
-                leaving.extend(passages);
+            let (reach, mut passages) = match row.and_then(|row| read_json::<RemovalRow>(&row)).map(|row| row.removal) {
+                Some(Removal::Passages(passages)) => (Reach::Everyone, passages),
+                Some(Removal::PassagesOf { tenants, passages }) => (Reach::Tenants(tenants), passages),
+                _ => continue,
+            };
+            match all.iter_mut().find(|leaving| leaving.reach == reach) {
+                Some(leaving) => leaving.passages.append(&mut passages),
+                None => all.push(Leaving { reach, passages }),
             }
         }
-        Ok(leaving)
+        Ok(all)
     }
 
     /// Takes removals that are done out of the journal; durable on return. Finishing twice is fine.
@@ -280,7 +328,7 @@ mod tests {
     #[test]
     fn removals_survive_until_they_are_finished() {
         let dir = TempDir::new().unwrap();
-        let document = Removal::Document { collection: "c".into(), document: "it's".into() };
+        let document = Removal::Document { collection: "c".into(), document: "it's".into(), reach: Reach::Everyone };
         let passages =
             Removal::Passages(vec![LeavingPassage { id: "0f".into(), segments: vec![SegmentDigest([7; 16])] }]);
         let (first, second) = {
@@ -295,5 +343,24 @@ mod tests {
         assert_eq!(catalog.removals().unwrap(), rows[..1]);
         catalog.finish_removals(&[first, second]).unwrap();
         assert_eq!(catalog.removals().unwrap(), []);
+    }
+
+    #[test]
+    fn rows_of_one_reach_are_told_together_and_those_of_earlier_versions_reach_everyone() {
+        let dir = TempDir::new().unwrap();
+        let catalog = open(&dir);
+        let passage = |id: &str| LeavingPassage { id: id.into(), segments: vec![SegmentDigest([7; 16])] };
+        let acme = Reach::Tenants(vec!["acme".into()]);
+        let mut ids = Vec::new();
+        for (reach, id) in [(&Reach::Everyone, "a"), (&acme, "b"), (&Reach::Everyone, "c"), (&acme, "d")] {
+            ids.push(catalog.add_removal(Removal::of(reach, vec![passage(id)])).unwrap());
+        }
+        let of = |reach: &Reach, ids: [&str; 2]| Leaving { reach: reach.clone(), passages: ids.map(passage).to_vec() };
+        let expected = [of(&Reach::Everyone, ["a", "c"]), of(&acme, ["b", "d"])];
+        assert_eq!(catalog.leaving_passages(&ids).unwrap(), expected);
+        let earlier = r#"{"document": {"collection": "c", "document": "d"}}"#;
+        let earlier: Removal = serde_json::from_str(earlier).unwrap();
+        let reach = Reach::Everyone;
+        assert_eq!(earlier, Removal::Document { collection: "c".into(), document: "d".into(), reach });
     }
 }

@@ -16,6 +16,7 @@ mod disk;
 mod document;
 mod fusion;
 mod ingest;
+mod naming;
 mod passage;
 mod scan;
 mod schema;
@@ -37,6 +38,7 @@ use serde::Serialize;
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::ingest::{UpsertProgress, UpsertReport};
+pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
@@ -48,8 +50,6 @@ use crate::{Error, ErrorKind, Result};
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
 const INDEX_CACHE_BYTES: usize = 64 << 20;
 const METADATA_CACHE_BYTES: usize = 16 << 20;
-/// A collection's name stands in a path: letters, digits, `.`, `_`, `-`, and no more than this.
-const MAX_NAME_BYTES: usize = 64;
 
 /// How a corpus is built.
 #[derive(Debug, Clone)]
@@ -421,18 +421,6 @@ async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<(
             dir.display()
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
-    }
-    Ok(())
-}
-
-fn check_name(name: &str) -> Result<()> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    if name.is_empty() || name.len() > MAX_NAME_BYTES || !name.bytes().all(allowed) {
-        let message = format!(
-            "`{}` cannot name a collection: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores",
-            name.escape_default()
-        );
-        return Err(Error::new(ErrorKind::InvalidInput, message));
     }
     Ok(())
 }

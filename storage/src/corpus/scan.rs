@@ -10,7 +10,7 @@ use lancedb::query::{QueryBase, Select};
 
 use super::schema::{self, StoredPassage};
 use super::table::{self, Collection};
-use super::{Corpus, blocking};
+use super::{Corpus, blocking, tenant_of};
 use crate::Result;
 
 /// Passages that leave together in one call.
@@ -108,13 +108,13 @@ impl Corpus {
         Ok(passages)
     }
 
-    /// Takes out of `ids` the passages that some document of any collection has.
+    /// Takes out of `ids` the passages that some document of any collection has; with a tenant, of any of its own collections.
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn retain_absent(&self, ids: &mut HashSet<String>) -> Result<()> {
+    pub async fn retain_absent(&self, tenant: Option<&str>, ids: &mut HashSet<String>) -> Result<()> {
         for table in self.tables(None).await? {
-            if !ids.is_empty() {
+            if !ids.is_empty() && tenant.is_none_or(|tenant| tenant == tenant_of(&table.name)) {
                 each_id(&table, None, &mut |id| {
                     ids.remove(id);
                 })

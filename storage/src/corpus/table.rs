@@ -22,10 +22,10 @@ use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
 use super::disk::{failed, io_failed, sync_folder};
+use super::naming::table_name;
 use super::schema;
 use crate::{Error, ErrorKind, Result};
 
-const PREFIX: &str = "passages-";
 const SUFFIX: &str = ".lance";
 
 /// Rows that a search may scan beside the full-text and vector indexes before they are added to them: this many, and a
@@ -340,13 +340,12 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Vec<String>> {
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let file_name = entry.file_name();
-        let Some(name) = file_name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)) else {
-            continue;
-        };
+        let table = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+        let Some(name) = table.and_then(super::naming::collection_of) else { continue };
         if manifests(&entry.path()) == 0 {
             std::fs::remove_dir_all(entry.path())?;
         } else {
-            names.push(name.to_owned());
+            names.push(name);
         }
     }
     names.sort();
@@ -356,11 +355,6 @@ pub(super) fn find(folder: &Path) -> std::io::Result<Vec<String>> {
 /// How many versions a table has on disk.
 fn manifests(table: &Path) -> usize {
     std::fs::read_dir(table.join("_versions")).map(Iterator::count).unwrap_or(0)
-}
-
-/// Prefixed, so that no name of a collection can be a name that LanceDB keeps for itself.
-fn table_name(collection: &str) -> String {
-    format!("{PREFIX}{collection}")
 }
 
 /// An expression and not SQL text: ids are the caller's words.

@@ -609,12 +609,41 @@ async fn distinct_passages_are_found_by_id_and_absent_ones_are_told() {
     let shared = corpus.document("c", "a").await.unwrap().passages[0].id.clone();
     assert_eq!(corpus.delete("c", "a", &()).await.unwrap(), 1);
     let mut absent = HashSet::from([shared.clone(), "0f".to_owned()]);
-    corpus.retain_absent(&mut absent).await.unwrap();
+    corpus.retain_absent(None, &mut absent).await.unwrap();
     assert_eq!(absent, HashSet::from(["0f".to_owned()]), "document b still has it");
     assert_eq!(corpus.delete("c", "b", &()).await.unwrap(), 1);
     let mut absent = HashSet::from([shared.clone()]);
-    corpus.retain_absent(&mut absent).await.unwrap();
+    corpus.retain_absent(None, &mut absent).await.unwrap();
     assert_eq!(absent, HashSet::from([shared]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn collections_of_one_name_are_each_tenants_own_also_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = ["notes", "acme/notes", "Team 7 / blue/notes"];
+    let same = Document { title: String::new(), ..document("a", "The same words.") };
+    {
+        let corpus = open(folder.path()).await;
+        for name in names {
+            corpus.upsert(name, vec![same.clone()], &(), &|_| Ok(())).await.unwrap();
+        }
+        let error = corpus.upsert("/notes", vec![same.clone()], &(), &|_| Ok(())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let corpus = open(folder.path()).await;
+    let listed: Vec<String> = corpus.collections().await.unwrap().into_iter().map(|info| info.name).collect();
+    assert_eq!(listed, [names[2], names[1], names[0]]);
+    assert_eq!(corpus.delete("acme/notes", "a", &()).await.unwrap(), 1);
+    assert_eq!(corpus.documents("notes", 0, 9).await.unwrap().len(), 1);
+    let passage = corpus.document("notes", "a").await.unwrap().passages[0].id.clone();
+    for (tenant, is_absent) in [(None, false), (Some(""), false), (Some("acme"), true), (Some("Team 7 / blue"), false)]
+    {
+        let mut absent = HashSet::from([passage.clone()]);
+        corpus.retain_absent(tenant, &mut absent).await.unwrap();
+        assert_eq!(!absent.is_empty(), is_absent, "{tenant:?}");
+    }
+    corpus.delete_collection("acme/notes", &()).await.unwrap();
+    assert_eq!(open(folder.path()).await.collections().await.unwrap().len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

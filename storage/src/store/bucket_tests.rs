@@ -37,9 +37,13 @@ pub(super) fn open(dir: &TempDir, bucket: &Arc<InMemory>, model: Fingerprint, co
 
 /// An entry of numbers that 8 bits do not hold exactly.
 pub(super) fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
+    entry_of("", model, parent, tokens)
+}
+
+fn entry_of(tenant: &str, model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -> Entry {
     let new = NewEntry {
         fingerprint: model,
-        salt: "".into(),
+        salt: tenant.into(),
         parent,
         tokens: tokens.into(),
         layers: LAYERS,
@@ -56,7 +60,11 @@ pub(super) fn entry(model: Fingerprint, parent: Option<KvKey>, tokens: &[u32]) -
 }
 
 pub(super) fn keep(store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
-    let entry = entry(*store.fingerprint(), parent, tokens);
+    keep_of("", store, parent, tokens)
+}
+
+fn keep_of(tenant: &str, store: &KvStore, parent: Option<KvKey>, tokens: &[u32]) -> EntryId {
+    let entry = entry_of(tenant, *store.fingerprint(), parent, tokens);
     let id = entry.header().id();
     assert!(store.keep(entry, store.epoch()).unwrap() && store.drain(SOON));
     id
@@ -126,6 +134,38 @@ fn a_removed_passage_leaves_the_bucket_for_every_model_of_the_folder() {
         assert!(left.iter().any(|name| name.ends_with(&stays.key.to_string())), "{left:?}");
     }
     assert_eq!(left.len(), 2, "{left:?}");
+}
+
+/// One passage of two tenants, in every tier, of this model and another, and what a third node has of it.
+#[test]
+fn a_tenants_invalidation_leaves_others_entries_where_they_are() {
+    let bucket = Arc::new(InMemory::new());
+    let (dir, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let far = |tenant: &str| keep_of(tenant, &open(&elsewhere, &bucket, OTHER, Codec::Q8), None, &[2, 3]);
+    let (far_guests, far_own) = (far("guest"), far(""));
+    let store = open(&dir, &bucket, MODEL, Codec::Plain);
+    let [own, guests] = ["", "guest"].map(|tenant| {
+        let passage = keep_of(tenant, &store, None, &[2, 3]);
+        [passage, keep_of(tenant, &store, Some(passage.key), &[4, 5])]
+    });
+    assert_eq!(own[0].segment, guests[0].segment);
+    let segments = [MODEL, OTHER].map(|model| SegmentDigest::of(&model, &[2, 3]));
+    let planned_before = store.epoch();
+    let done = store.invalidate_of(Some("guest"), &segments, &[OTHER, MODEL]).unwrap();
+    assert_eq!((done.entries, done.copies), (3, 7), "two in three tiers, and the far one");
+    let left = [objects(&bucket, "v1"), objects(&bucket, "v1q8")].concat();
+    let is_left = |id: &EntryId| left.iter().any(|name| name.ends_with(&id.key.to_string()));
+    assert!(is_left(&own[0]) && is_left(&own[1]) && is_left(&far_own));
+    assert!(!is_left(&guests[0]) && !is_left(&guests[1]) && !is_left(&far_guests));
+    for (id, tokens) in own.iter().zip([&[2, 3], &[4, 5]]) {
+        assert!(store.look_up(&id.key, tokens).is_some());
+    }
+    assert!(store.look_up(&guests[0].key, &[2, 3]).is_none());
+    // What was planned before is filed for the one, not for the other.
+    store.evict(&own[1], Tier::Host).unwrap();
+    assert!(store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), planned_before).unwrap());
+    assert!(!store.keep(entry_of("guest", MODEL, None, &[2, 3]), planned_before).unwrap());
+    assert_eq!(store.invalidate_of(Some("nobody"), &segments, &[OTHER]).unwrap(), Invalidated::default());
 }
 
 #[test]

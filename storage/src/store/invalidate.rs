@@ -73,19 +73,32 @@ impl KvStore {
     /// The first that a tier says; every other step is done all the same. Then some are left, and the call is to be repeated.
     /// From the first moment on none of the segments that this machine holds is found.
     pub fn invalidate(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<Invalidated> {
+        self.invalidate_of(None, segments, others)
+    }
+
+    /// As [`invalidate`](Self::invalidate), of one tenant's entries; those of others stay, and are not counted. `None`: of everybody's.
+    ///
+    /// # Errors
+    /// As [`invalidate`](Self::invalidate)'s.
+    pub fn invalidate_of(
+        &self,
+        tenant: Option<&str>,
+        segments: &[SegmentDigest],
+        others: &[Fingerprint],
+    ) -> Result<Invalidated> {
         let mut done = Progress::default();
         let tiers = &self.0.tiers;
-        tiers.tombstones.bury(segments, &[]);
-        self.remove_local(segments, &mut done);
-        self.remove_objects(segments, others, &mut done);
+        tiers.tombstones.bury(tenant, segments, &[]);
+        self.remove_local(tenant, segments, &mut done);
+        self.remove_objects(tenant, segments, others, &mut done);
         if let Some(device) = self.0.device.get().filter(|_| !segments.is_empty()) {
             // After the others: a prompt that found the passage in another tier might have brought it back.
-            device.invalidate(self.fingerprint(), segments).into_iter().for_each(|key| done.count(key, 0));
+            device.invalidate(self.fingerprint(), tenant, segments).into_iter().for_each(|key| done.count(key, 0));
         }
         // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
         // of it was filed already is removed.
-        tiers.tombstones.bury(segments, &[]);
-        self.remove_local(segments, &mut done);
+        tiers.tombstones.bury(tenant, segments, &[]);
+        self.remove_local(tenant, segments, &mut done);
         // A bucket that failed just now is not waited for twice.
         if done.failed.is_none() {
             self.remove_named_objects(|_| true, &mut done);
@@ -144,20 +157,25 @@ impl KvStore {
 
     /// Removes the entries of some segments, and what stands behind them, from host memory and disk. Before that, those that
     /// are theirs for certain are noted as to be removed from object storage: without the local copies nothing names them.
-    fn remove_local(&self, segments: &[SegmentDigest], done: &mut Progress) {
+    fn remove_local(&self, tenant: Option<&str>, segments: &[SegmentDigest], done: &mut Progress) {
         if segments.is_empty() {
             return;
         }
         let tiers = &self.0.tiers;
         let mut all = Vec::new();
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
-            done.noted(entries.list(&mut |summary| all.push((tier, summary))));
+            // A key's parents are its own tenant's.
+            done.noted(entries.list(&mut |summary| {
+                if tenant.is_none_or(|tenant| *tenant == *summary.tenant) {
+                    all.push((tier, summary));
+                }
+            }));
         }
         let modules = done.noted(self.0.uses.catalog.schema_entries()).unwrap_or_default();
         let apart = modules.into_iter().flat_map(|of| of.modules).map(|module| module.key).collect();
         let doomed = behind_any(segments, &apart, all.iter().map(|(_, summary)| summary));
         let keys: Vec<KvKey> = doomed.keys().copied().collect();
-        tiers.tombstones.bury(&[], &keys);
+        tiers.tombstones.bury(None, &[], &keys);
         done.doomed.extend(keys);
         if tiers.object.is_some() {
             let proven = all.iter().filter(|(_, summary)| doomed.get(&summary.key) == Some(&Doom::Proven));
@@ -177,7 +195,13 @@ impl KvStore {
     }
 
     /// Removes the objects of some segments, and those that this or an earlier call named.
-    fn remove_objects(&self, segments: &[SegmentDigest], others: &[Fingerprint], done: &mut Progress) {
+    fn remove_objects(
+        &self,
+        tenant: Option<&str>,
+        segments: &[SegmentDigest],
+        others: &[Fingerprint],
+        done: &mut Progress,
+    ) {
         let Some(object) = &self.0.tiers.object else { return };
         let noted = done.noted(self.0.uses.catalog.object_removals()).unwrap_or_default();
         done.named.extend(noted);
@@ -186,10 +210,12 @@ impl KvStore {
             own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
         let mut listed: HashSet<SegmentDigest> = HashSet::new();
         if !segments.is_empty()
-            && let Some(removed) = done.noted(object.remove_segments(&models, segments))
+            && let Some(removed) = done.noted(object.remove_segments(tenant, &models, segments))
         {
             removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
-            listed.extend(segments);
+            if tenant.is_none() {
+                listed.extend(segments);
+            }
         }
         // Even if the listing failed: this node does not find any more what it asked to have deleted.
         self.remove_named_objects(|(model, id)| !(listed.contains(&id.segment) && models.contains(model)), done);

@@ -274,12 +274,18 @@ impl SharedTier for ModelTier {
         if precision == Precision::Exact { self.remove(id) } else { self.check().map(|()| false) }
     }
 
-    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
+    fn remove_segments(
+        &self,
+        tenant: Option<&str>,
+        models: &[Fingerprint],
+        segments: &[SegmentDigest],
+    ) -> Result<Vec<(KvKey, u64)>> {
         self.check()?;
         let mut removed = Vec::new();
         locked(&self.entries).retain(|_, entry| {
             let header = entry.header();
-            let stays = !(models.contains(&header.fingerprint) && segments.contains(&header.segment()));
+            let is_meant = tenant.is_none_or(|tenant| *tenant == *header.summary().tenant);
+            let stays = !(is_meant && models.contains(&header.fingerprint) && segments.contains(&header.segment()));
             if !stays {
                 removed.push((header.key, bytes_of(entry)));
             }

@@ -207,13 +207,21 @@ impl DeviceTier {
         !state.remove(node).is_empty()
     }
 
-    /// Takes out every node of these segments, and everything computed behind them; gives the keys of the nodes that went. What was planned
-    /// before is not kept afterwards. To be called after the store's, or a prompt that comes between the two could leave here
-    /// what it still found there.
-    pub fn invalidate(&self, fingerprint: &Fingerprint, segments: &[SegmentDigest]) -> Vec<KvKey> {
+    /// Takes out every node of these segments (a tenant's, or `None`: everybody's), and everything computed behind them; gives the keys of the
+    /// nodes that went. What was planned before is not kept afterwards. To be called after the store's, or a prompt that comes between the
+    /// two could leave here what it still found there.
+    pub fn invalidate(
+        &self,
+        fingerprint: &Fingerprint,
+        tenant: Option<&str>,
+        segments: &[SegmentDigest],
+    ) -> Vec<KvKey> {
         let mut state = self.state();
         state.epoch += 1;
-        let is_gone = |node: &Node| segments.contains(&SegmentDigest::of(fingerprint, &node.segment.tokens));
+        let is_gone = |node: &Node| {
+            tenant.is_none_or(|tenant| *tenant == *node.tenant)
+                && segments.contains(&SegmentDigest::of(fingerprint, &node.segment.tokens))
+        };
         let gone: Vec<NodeId> = state.nodes.iter().filter(|(_, node)| is_gone(node)).map(|(id, _)| *id).collect();
         gone.into_iter().flat_map(|node| state.remove(node)).collect()
     }

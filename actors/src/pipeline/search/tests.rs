@@ -42,7 +42,11 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
         let person_page = format!("{chair} plays harp. {chair} keeps 12 doves.");
         [document(company, company_page), document(chair, person_page)]
     });
-    ragstone.library().upsert("world", pages.collect(), || true).await.unwrap();
+    ragstone
+        .library()
+        .upsert("world", pages.collect(), ragstone_storage::catalog::Reach::Everyone, || true)
+        .await
+        .unwrap();
     ragstone
 }
 

@@ -163,7 +163,7 @@ fn what_was_invalidated_is_not_found_and_not_kept_by_who_planned_before() {
     let (seen, begun) = engine.begin(&path, 0, true);
     let mut table = begun.unwrap().0;
     let digest = SegmentDigest::of(&MODEL, &path[1].tokens);
-    assert_eq!(engine.tier.invalidate(&MODEL, &[digest]).len(), 2, "it, and what was computed behind it");
+    assert_eq!(engine.tier.invalidate(&MODEL, None, &[digest]).len(), 2, "it, and what was computed behind it");
     assert!(engine.tier.contains(&key(&path, 0)) && !engine.tier.contains(&key(&path, 1)));
     let kept = engine.tier.keep(&seen, &engine::kept(&path), &mut table, 1.0);
     drop((table, seen, kept));
@@ -316,7 +316,7 @@ impl World {
             }
             Step::Invalidate(seed) => {
                 let digest = SegmentDigest::of(&MODEL, &vec![seed; [16, 5, 23][seed as usize]]);
-                self.engine.tier.invalidate(&MODEL, &[digest]);
+                self.engine.tier.invalidate(&MODEL, None, &[digest]);
             }
             Step::Clear => self.engine.tier.clear(),
             _ => {}

@@ -4,6 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use object_store::ObjectMeta;
+
 use super::client::Pending;
 use super::layout::{Name, Space};
 use super::{Known, ObjectTier, Seen};
@@ -62,6 +64,24 @@ impl ObjectTier {
         }
         drop(known);
         failed.map_or(Ok(left), Err)
+    }
+}
+
+impl ObjectTier {
+    /// The names of a tenant's objects, by their headers. A damaged one is nobody's: whoever reads it removes it.
+    fn names_of(&self, tenant: &str, objects: &[ObjectMeta]) -> Result<Vec<Name>> {
+        let mut names = Vec::new();
+        for (object, opened) in self.open_objects(objects) {
+            match opened {
+                Ok(Some(opened)) if *opened.layout.header.summary().tenant == *tenant => {
+                    names.extend(self.names.parse(&object.location));
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Corrupt => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
     }
 }
 
@@ -127,8 +147,13 @@ impl SharedTier for ObjectTier {
         Ok(!self.remove_named(&[self.name(Space::holding(precision), id)])?.is_empty())
     }
 
-    /// Exact ones and lossy ones, by their names: nothing is read.
-    fn remove_segments(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<(KvKey, u64)>> {
+    /// Exact ones and lossy ones, by their names: nothing is read, unless those of one tenant are meant.
+    fn remove_segments(
+        &self,
+        tenant: Option<&str>,
+        models: &[Fingerprint],
+        segments: &[SegmentDigest],
+    ) -> Result<Vec<(KvKey, u64)>> {
         let mut below = Vec::new();
         for space in Space::ALL {
             for model in models {
@@ -136,7 +161,10 @@ impl SharedTier for ObjectTier {
             }
         }
         let found = self.list_all(below)?;
-        let names: Vec<Name> = found.iter().filter_map(|object| self.names.parse(&object.location)).collect();
+        let names: Vec<Name> = match tenant {
+            None => found.iter().filter_map(|object| self.names.parse(&object.location)).collect(),
+            Some(tenant) => self.names_of(tenant, &found)?,
+        };
         self.remove_named(&names)
     }
 

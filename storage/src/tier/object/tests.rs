@@ -100,7 +100,7 @@ fn open_lossy(tier: &ObjectTier, id: &EntryId) -> Option<Arc<dyn TierEntry>> {
 }
 
 fn remove_segment(tier: &ObjectTier, entry: &Entry) -> usize {
-    tier.remove_segments(&[MODEL], &[entry.header().segment()]).unwrap().len()
+    tier.remove_segments(None, &[MODEL], &[entry.header().segment()]).unwrap().len()
 }
 
 fn listed(tier: &ObjectTier) -> Vec<EntrySummary> {

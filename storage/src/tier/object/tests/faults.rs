@@ -121,7 +121,7 @@ fn a_bucket_that_fails_hangs_or_lies_is_an_error_of_every_operation() {
         unavailable(tier.list(&mut |_| panic!("found")).map(drop), "list");
         unavailable(tier.collect(&CollectOptions::default()).map(drop), "collect");
         unavailable(tier.open_many(&exactly(&[id])).remove(0).map(drop), "open_many");
-        unavailable(tier.remove_segments(&[MODEL], &[id.segment]).map(drop), "remove_segment");
+        unavailable(tier.remove_segments(None, &[MODEL], &[id.segment]).map(drop), "remove_segment");
         unavailable(tier.probe(), "probe");
         let counts = tier.counts();
         assert!(counts.failed >= 5, "{counts:?}");
@@ -229,7 +229,7 @@ fn what_could_not_be_deleted_is_not_found_any_more() {
     assert_missed(&tier, &large);
     assert!(tier.open_many(&exactly(&[id]))[0].as_ref().unwrap().is_none());
     assert_eq!(listed(&tier), []);
-    assert!(tier.remove_segments(&[MODEL], &[id.segment]).is_err());
+    assert!(tier.remove_segments(None, &[MODEL], &[id.segment]).is_err());
     assert_eq!(tier.put(&large).unwrap_err().kind(), ErrorKind::Unavailable, "it may be damaged and cannot make room");
     faulty.set(None);
     assert_missed(&tier, &large);

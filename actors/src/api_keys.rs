@@ -1,0 +1,299 @@
+//! API keys: made, found by what is sent, revoked.
+//!
+//! A key is 256 random bits and is kept as its hash alone. It is looked up by that hash, so that how long a wrong one takes says nothing
+//! about right ones. All are in memory: a change is durable first, and holds for the next request.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use ragstone_storage::catalog::{ApiKeyRecord, Catalog, Role};
+use ragstone_storage::corpus::{check_name, tenant_of};
+use ragstone_storage::env::Env;
+
+use crate::caller::Caller;
+use crate::error::{Error, ErrorKind, Result};
+use crate::question::check_tenant;
+use crate::ragstone::blocking;
+
+/// What every key begins with, so that a person or a scanner of leaked secrets knows one.
+const PREFIX: &str = "rag_";
+/// Hex digits behind it.
+const DIGITS: usize = 64;
+/// Keys of a data folder.
+const MOST_KEYS: usize = 4096;
+/// Collections of others that one key may use.
+const MOST_COLLECTIONS: usize = 256;
+/// Bytes of a key's name.
+const MOST_NAME_BYTES: usize = 128;
+
+/// A key that is to be made.
+#[derive(Debug, Clone)]
+pub struct NewApiKey {
+    /// What people know it by.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// Whose it is.
+    pub tenant: String,
+    /// Collections of other tenants that it may use, by their full names.
+    pub collections: Vec<String>,
+}
+
+/// The keys of a running program. Clones share them.
+#[derive(Clone)]
+pub struct ApiKeys(Arc<Inner>);
+
+struct Inner {
+    catalog: Arc<Catalog>,
+    env: Env,
+    known: RwLock<HashMap<[u8; 32], Arc<ApiKey>>>,
+    /// One change at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+/// A key that is in force.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ApiKey {
+    /// As it is kept.
+    pub record: ApiKeyRecord,
+    /// Who it is, as far as fairness goes.
+    pub caller: Caller,
+}
+
+impl ApiKey {
+    /// Whether it may use this collection, by its full name.
+    pub fn may_use(&self, collection: &str) -> bool {
+        tenant_of(collection) == self.record.tenant || self.record.collections.iter().any(|own| own == collection)
+    }
+}
+
+impl ApiKeys {
+    /// Reads them from the catalog. BLOCKS.
+    pub(crate) fn open(catalog: Arc<Catalog>, env: Env) -> Result<Self> {
+        let records = catalog.api_keys()?;
+        let known = records.into_iter().filter_map(|record| {
+            let hash = blake3::Hash::from_hex(&record.hash).ok()?;
+            Some((*hash.as_bytes(), Arc::new(ApiKey { caller: caller(hash.as_bytes()), record })))
+        });
+        let known = RwLock::new(known.collect());
+        Ok(Self(Arc::new(Inner { catalog, env, known, changing: tokio::sync::Mutex::default() })))
+    }
+
+    /// The key that was sent, where it is in force.
+    pub fn find(&self, sent: &[u8]) -> Option<Arc<ApiKey>> {
+        // Nothing of another length is hashed.
+        let is_key = sent.len() == PREFIX.len() + DIGITS && sent.starts_with(PREFIX.as_bytes());
+        is_key.then(|| self.known().get(blake3::hash(sent).as_bytes()).cloned()).flatten()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.known().is_empty()
+    }
+
+    /// All of them, by name.
+    pub fn list(&self) -> Vec<ApiKeyRecord> {
+        let mut all: Vec<ApiKeyRecord> = self.known().values().map(|key| key.record.clone()).collect();
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        all
+    }
+
+    /// The tenants whose keys may use a collection of another, sorted.
+    pub fn granted(&self, collection: &str) -> Vec<String> {
+        let known = self.known();
+        let granted = known.values().filter(|key| key.record.collections.iter().any(|own| own == collection));
+        let mut tenants: Vec<String> = granted.map(|key| key.record.tenant.clone()).collect();
+        drop(known);
+        tenants.sort();
+        tenants.dedup();
+        tenants
+    }
+
+    /// Makes a key of 32 random bytes, which must come from where nobody can replay them. Gives the key itself, which nobody can be
+    /// told again, and what is kept of it; durable on return.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name that is taken or cannot be one, a bad tenant or collection, or too many.
+    pub async fn add(&self, wanted: NewApiKey, random: [u8; 32]) -> Result<(String, ApiKeyRecord)> {
+        let NewApiKey { name, role, tenant, mut collections } = wanted;
+        check(&name, &tenant, &collections)?;
+        collections.sort();
+        collections.dedup();
+        let _turn = self.0.changing.lock().await;
+        self.check_room(&name)?;
+        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        let key = format!("{PREFIX}{digits}");
+        let hash = blake3::hash(key.as_bytes());
+        let added_unix_ms = self.0.env.now_unix_ms();
+        let record = ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
+        let (catalog, kept) = (self.0.catalog.clone(), record.clone());
+        blocking(move || Ok(catalog.put_api_key(&kept)?)).await?;
+        let known = Arc::new(ApiKey { record: record.clone(), caller: caller(hash.as_bytes()) });
+        self.0.known.write().unwrap_or_else(PoisonError::into_inner).insert(*hash.as_bytes(), known);
+        Ok((key, record))
+    }
+
+    /// Revokes a key: what is asked with it from now on is refused; what is being answered ends as it would have. Durable on return.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub async fn revoke(&self, name: &str) -> Result<()> {
+        let _turn = self.0.changing.lock().await;
+        let (catalog, wanted) = (self.0.catalog.clone(), name.to_owned());
+        let was_there = blocking(move || Ok(catalog.remove_api_key(&wanted)?)).await?;
+        self.0.known.write().unwrap_or_else(PoisonError::into_inner).retain(|_, key| key.record.name != name);
+        if was_there {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("there is no key `{}`; see `ragstone keys list`", shown(name))))
+    }
+
+    fn check_room(&self, name: &str) -> Result<()> {
+        let known = self.known();
+        let message = if known.values().any(|key| key.record.name == name) {
+            format!("there is a key `{name}` already; revoke it first, or take another name")
+        } else if known.len() >= MOST_KEYS {
+            format!("{MOST_KEYS} keys are the most there may be; revoke some")
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidInput, message))
+    }
+
+    fn known(&self) -> RwLockReadGuard<'_, HashMap<[u8; 32], Arc<ApiKey>>> {
+        self.0.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn caller(hash: &[u8; 32]) -> Caller {
+    let mut number = [0; 8];
+    number.copy_from_slice(&hash[..8]);
+    Caller::of_key(u64::from_le_bytes(number))
+}
+
+fn check(name: &str, tenant: &str, collections: &[String]) -> Result<()> {
+    let invalid = |message| Err(Error::new(ErrorKind::InvalidInput, message));
+    let is_usable = !["", ".", ".."].contains(&name) && !name.contains(|c: char| c.is_control() || c == '/');
+    if !is_usable || name.len() > MOST_NAME_BYTES || name.trim() != name {
+        return invalid(format!("a key's name has 1 to {MOST_NAME_BYTES} printable bytes, and no slash"));
+    }
+    check_tenant(tenant)?;
+    if collections.len() > MOST_COLLECTIONS {
+        return invalid(format!("a key may be given {MOST_COLLECTIONS} collections of others at most"));
+    }
+    collections.iter().try_for_each(|collection| check_name(collection)).map_err(Error::from)
+}
+
+/// As much of somebody's text as a message needs.
+fn shown(text: &str) -> String {
+    text.escape_default().take(100).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn open(dir: &tempfile::TempDir) -> ApiKeys {
+        let env = Env::seeded(5, 77);
+        let catalog = Arc::new(Catalog::open(&dir.path().join("catalog"), &env).unwrap());
+        ApiKeys::open(catalog, env).unwrap()
+    }
+
+    fn wanted(name: &str, tenant: &str) -> NewApiKey {
+        NewApiKey { name: name.into(), role: Role::Read, tenant: tenant.into(), collections: Vec::new() }
+    }
+
+    #[tokio::test]
+    async fn a_key_is_found_by_itself_alone_until_it_is_revoked() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let (first, second) = {
+            let keys = open(&dir);
+            assert!(keys.is_empty());
+            let (first, record) = keys.add(wanted("a", "acme"), [7; 32]).await.unwrap();
+            let (second, _) = keys.add(wanted("b", ""), [8; 32]).await.unwrap();
+            assert_eq!((first.len(), &first[..6]), (68, "rag_07"));
+            assert!(!format!("{record:?}").contains(&first[4..]));
+            assert_eq!(keys.find(first.as_bytes()).unwrap().record, record);
+            assert_ne!(keys.find(first.as_bytes()).unwrap().caller, keys.find(second.as_bytes()).unwrap().caller);
+            (first, second)
+        };
+        let keys = open(&dir);
+        assert_eq!(keys.find(first.as_bytes()).unwrap().record.name, "a");
+        let mut wrong = first.clone().into_bytes();
+        for at in 0..wrong.len() {
+            wrong[at] ^= 1;
+            assert!(keys.find(&wrong).is_none(), "{at}");
+            wrong[at] ^= 1;
+        }
+        let long = first.repeat(1000);
+        for wrong in [&b""[..], b"rag_", &first.as_bytes()[..67], long.as_bytes(), first.to_uppercase().as_bytes()] {
+            assert!(keys.find(wrong).is_none());
+        }
+        keys.revoke("a").await.unwrap();
+        assert!(keys.find(first.as_bytes()).is_none() && keys.find(second.as_bytes()).is_some());
+        assert_eq!(keys.revoke("a").await.unwrap_err().kind(), ErrorKind::NotFound);
+        drop(keys);
+        let keys = open(&dir);
+        assert!(keys.find(first.as_bytes()).is_none() && keys.find(second.as_bytes()).is_some());
+        // The name is free again, and the new key is another one.
+        let (again, _) = keys.add(wanted("a", "acme"), [9; 32]).await.unwrap();
+        assert_ne!(again, first);
+    }
+
+    #[tokio::test]
+    async fn what_cannot_be_a_key_is_refused() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let keys = open(&dir);
+        keys.add(wanted("taken", ""), [1; 32]).await.unwrap();
+        let long = "x".repeat(MOST_NAME_BYTES + 1);
+        for name in ["", ".", "..", "a/b", "a\nb", " a", &long, "taken"] {
+            let error = keys.add(wanted(name, ""), [2; 32]).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name:?}");
+        }
+        assert!(keys.add(wanted("b", "a\nb"), [2; 32]).await.is_err());
+        for collections in [vec!["no good".to_owned()], vec!["a".to_owned(); MOST_COLLECTIONS + 1]] {
+            let wanted = NewApiKey { collections, ..wanted("b", "") };
+            assert_eq!(keys.add(wanted, [2; 32]).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+        }
+        assert_eq!(keys.list().len(), 1);
+    }
+
+    #[tokio::test]
+    async fn grants_are_told_by_tenant() {
+        let dir = tempfile::TempDir::new().unwrap();
+        let keys = open(&dir);
+        let granted = |name: &str, tenant: &str, to: &str| NewApiKey {
+            collections: vec![to.to_owned(), to.to_owned()],
+            ..wanted(name, tenant)
+        };
+        for (at, (name, tenant, to)) in
+            [("a", "acme", "other/notes"), ("b", "acme", "other/notes"), ("c", "blue", "other/notes"), ("d", "", "x")]
+                .into_iter()
+                .enumerate()
+        {
+            keys.add(granted(name, tenant, to), [at as u8; 32]).await.unwrap();
+        }
+        assert_eq!(keys.granted("other/notes"), ["acme", "blue"]);
+        assert_eq!(keys.granted("other/else"), [""; 0]);
+        let names: HashSet<String> = keys.list().into_iter().map(|record| record.collections.join(",")).collect();
+        assert_eq!(names, HashSet::from(["other/notes".to_owned(), "x".to_owned()]));
+        let key = ApiKey {
+            record: ApiKeyRecord {
+                name: "a".into(),
+                hash: String::new(),
+                role: Role::Read,
+                tenant: "acme".into(),
+                collections: vec!["other/notes".into()],
+                added_unix_ms: 0,
+            },
+            caller: Caller::default(),
+        };
+        for (collection, may) in
+            [("acme/x", true), ("other/notes", true), ("other/x", false), ("x", false), ("acme", false)]
+        {
+            assert_eq!(key.may_use(collection), may, "{collection}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Who sent a request: the data folder's owner, somebody with a key, or anybody. What they may do with a path is in
+//! [`permissions`](super::permissions); which tenant and which collections they may name is here.
+
+use std::sync::Arc;
+
+use actix_web::http::header::{AUTHORIZATION, HeaderMap};
+use actix_web::{HttpMessage, HttpRequest};
+use ragstone_actors::Caller;
+use ragstone_actors::api_keys::{ApiKey, ApiKeys};
+use ragstone_storage::catalog::{Reach, Role};
+use ragstone_storage::corpus::{full_name, shown_name, tenant_of};
+
+use super::permissions::{Rank, Wanted, wanted};
+use crate::config::KeyMode;
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::{Audience, State};
+
+/// Who sent a request.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Visitor {
+    /// Somebody of whom nothing is known, where there are no keys or the path is open.
+    #[default]
+    Anyone,
+    /// Who can read the data folder.
+    Owner,
+    /// Who has this key.
+    Key(Arc<ApiKey>),
+}
+
+/// Finds out who sent a request, and whether they may use its path.
+///
+/// # Errors
+/// `Unauthenticated` without a key where one is needed, `Forbidden` where that is not enough, `MethodNotAllowed`, `Unavailable` while the keys
+/// are being read.
+pub fn admit(state: &State, request: &HttpRequest, path: Option<&str>) -> Result<Visitor> {
+    if state.audience() == Audience::Private {
+        state.check_owner(request)?;
+        return Ok(Visitor::Owner);
+    }
+    let least = match wanted(request.method(), path, state.keys, state.metrics_open) {
+        Wanted::Rank(least) => least,
+        Wanted::OtherMethods(methods) => {
+            let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
+            return Err(Error::param_of(ErrorKind::MethodNotAllowed, methods, message));
+        }
+    };
+    let owner = state.check_owner(request);
+    let visitor = match (state.keys, &owner) {
+        (_, Ok(())) => Visitor::Owner,
+        (KeyMode::Off, _) => Visitor::Anyone,
+        (KeyMode::Required, _) if least == Rank::Anyone => Visitor::Anyone,
+        (KeyMode::Required, _) => Visitor::Key(key(request.headers(), || Ok(state.opened()?.ragstone.api_keys()))?),
+    };
+    match &visitor {
+        visitor if visitor.rank() >= least => Ok(visitor.clone()),
+        Visitor::Key(key) => Err(too_little(key, least)),
+        _ => owner.map(|()| visitor),
+    }
+}
+
+/// The key that was sent. All of a wrong one is treated alike.
+fn key<'a>(headers: &HeaderMap, keys: impl FnOnce() -> Result<&'a ApiKeys>) -> Result<Arc<ApiKey>> {
+    let unknown = |message: &str| Err(Error::new(ErrorKind::Unauthenticated, message));
+    let mut sent = headers.get_all(AUTHORIZATION);
+    let Some(first) = sent.next() else {
+        return unknown(
+            "this service wants an API key: send it as `Authorization: Bearer …`; its owner makes one by `ragstone keys add`",
+        );
+    };
+    if sent.next().is_some() {
+        return unknown("the header authorization came twice");
+    }
+    let bytes = first.as_bytes();
+    let scheme = b"bearer ";
+    let Some((_, sent)) = bytes.split_at_checked(scheme.len()).filter(|(is, _)| is.eq_ignore_ascii_case(scheme)) else {
+        return unknown("send the API key as `Authorization: Bearer …`");
+    };
+    match keys()?.find(sent.trim_ascii()) {
+        Some(key) => Ok(key),
+        None => unknown("this API key is not known here, or was revoked; ask the service's owner for one"),
+    }
+}
+
+fn too_little(key: &ApiKey, least: Rank) -> Error {
+    let wanted = match least {
+        Rank::Anyone | Rank::Read => "a key that reads",
+        Rank::Write => "a key that writes",
+        Rank::Admin => "an admin's key",
+        Rank::Owner => "the data folder's owner",
+    };
+    let message = format!("this is for {wanted}; key `{}` has the role {}", key.record.name, key.record.role.name());
+    Error::new(ErrorKind::Forbidden, message)
+}
+
+impl Visitor {
+    /// Who was found to have sent `request`.
+    pub fn of(request: &HttpRequest) -> Self {
+        request.extensions().get::<Self>().cloned().unwrap_or_default()
+    }
+
+    fn rank(&self) -> Rank {
+        match self {
+            Self::Anyone => Rank::Anyone,
+            Self::Owner => Rank::Owner,
+            Self::Key(key) => key.record.role.into(),
+        }
+    }
+
+    /// The key, where it is one that is not shown what others have.
+    pub fn bound(&self) -> Option<&ApiKey> {
+        match self {
+            Self::Key(key) if key.record.role < Role::Admin => Some(key),
+            _ => None,
+        }
+    }
+
+    /// Who it is, as far as fairness goes; `None`: whoever comes from its address.
+    pub fn caller(&self) -> Option<Caller> {
+        match self {
+            Self::Key(key) => Some(key.caller),
+            _ => None,
+        }
+    }
+
+    /// The tenant that it is of, where a request names none.
+    fn own_tenant(&self) -> &str {
+        match self {
+            Self::Key(key) => &key.record.tenant,
+            _ => "",
+        }
+    }
+
+    /// The tenant of a request that names `asked`, in its field `param`: a key's own. Others may name any.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn tenant(&self, asked: Option<String>, param: &str) -> Result<String> {
+        let own = self.own_tenant();
+        match asked {
+            Some(asked) if asked != own && self.bound().is_some() => {
+                let message =
+                    format!("the tenant follows from the key, which is of tenant `{own}`; leave `{param}` out");
+                Err(Error::param_of(ErrorKind::Forbidden, param, message))
+            }
+            Some(asked) => Ok(asked),
+            None => Ok(own.to_owned()),
+        }
+    }
+
+    /// The full name of the collection that `given` means. Whether there is one is not looked at: the answer tells a key nothing about
+    /// what others have.
+    ///
+    /// # Errors
+    /// `Forbidden` for a collection of another tenant that was not granted.
+    pub fn collection(&self, given: &str) -> Result<String> {
+        let full = full_name(self.own_tenant(), given);
+        match self.bound() {
+            Some(key) if !key.may_use(&full) => {
+                let shown: String = given.escape_default().take(150).collect();
+                let message = format!(
+                    "collection `{shown}` is not tenant `{}`'s, and was not granted to this key",
+                    key.record.tenant
+                );
+                Err(Error::new(ErrorKind::Forbidden, message))
+            }
+            _ => Ok(full),
+        }
+    }
+
+    /// As [`collection`](Self::collection), of a name that may be missing.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn collection_if(&self, given: Option<String>) -> Result<Option<String>> {
+        given.map(|given| self.collection(&given)).transpose()
+    }
+
+    /// What it calls a collection, by its full name; `None` where it may not know of it.
+    pub fn shown(&self, collection: &str) -> Option<String> {
+        let may_use = self.bound().is_none_or(|key| key.may_use(collection));
+        may_use.then(|| shown_name(self.own_tenant(), collection))
+    }
+
+    /// Whose KV goes with what it takes out of `collection`: for a key its own tenant's, and that of those who share the collection.
+    pub fn reach(&self, collection: &str, keys: &ApiKeys) -> Reach {
+        let Some(key) = self.bound() else { return Reach::Everyone };
+        let mut tenants = vec![key.record.tenant.clone()];
+        for tenant in std::iter::once(tenant_of(collection).to_owned()).chain(keys.granted(collection)) {
+            if !tenants.contains(&tenant) {
+                tenants.push(tenant);
+            }
+        }
+        Reach::Tenants(tenants)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ragstone_storage::catalog::ApiKeyRecord;
+
+    use super::*;
+
+    fn visitor(role: Role, tenant: &str, collections: &[&str]) -> Visitor {
+        let record = ApiKeyRecord {
+            name: "k".into(),
+            hash: String::new(),
+            role,
+            tenant: tenant.into(),
+            collections: collections.iter().map(|name| (*name).to_owned()).collect(),
+            added_unix_ms: 0,
+        };
+        Visitor::Key(Arc::new(ApiKey { record, caller: Caller::of_key(7) }))
+    }
+
+    #[test]
+    fn a_tenant_follows_from_the_key() {
+        let asks = |visitor: &Visitor, asked: Option<&str>| visitor.tenant(asked.map(str::to_owned), "tenant").ok();
+        for role in [Role::Read, Role::Write] {
+            let key = visitor(role, "acme", &[]);
+            assert_eq!(asks(&key, None).as_deref(), Some("acme"));
+            assert_eq!(asks(&key, Some("acme")).as_deref(), Some("acme"));
+            assert_eq!((asks(&key, Some("other")), asks(&key, Some(""))), (None, None));
+        }
+        let admin = visitor(Role::Admin, "acme", &[]);
+        assert_eq!(
+            (asks(&admin, None).unwrap(), asks(&admin, Some("other")).unwrap()),
+            ("acme".into(), "other".into())
+        );
+        for free in [Visitor::Anyone, Visitor::Owner] {
+            assert_eq!(
+                (asks(&free, None).unwrap(), asks(&free, Some("other")).unwrap()),
+                (String::new(), "other".into())
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_knows_its_tenants_collections_and_what_was_granted() {
+        let key = visitor(Role::Read, "acme", &["other/handbook", "public"]);
+        for (given, full) in [
+            ("notes", Some("acme/notes")),
+            ("acme/notes", Some("acme/notes")),
+            ("other/handbook", Some("other/handbook")),
+            ("/public", Some("public")),
+            ("public", Some("acme/public")),
+            ("/notes", None),
+            ("other/notes", None),
+            ("/acme/notes", None),
+            ("acme//notes", None),
+        ] {
+            assert_eq!(key.collection(given).ok().as_deref(), full, "{given}");
+        }
+        for (full, shown) in [
+            ("acme/notes", Some("notes")),
+            ("other/handbook", Some("other/handbook")),
+            ("public", Some("/public")),
+            ("other/notes", None),
+            ("notes", None),
+        ] {
+            assert_eq!(key.shown(full).as_deref(), shown, "{full}");
+        }
+        let admin = visitor(Role::Admin, "acme", &[]);
+        assert_eq!(admin.collection("notes").unwrap(), "acme/notes");
+        assert_eq!((admin.collection("/notes").unwrap(), admin.shown("x/y").unwrap()), ("notes".into(), "x/y".into()));
+        assert_eq!(Visitor::Owner.collection("acme/notes").unwrap(), "acme/notes");
+        assert_eq!(Visitor::Anyone.shown("acme/notes").unwrap(), "acme/notes");
+        let error = key.collection(&"x/\u{1b}[2J".repeat(1000)).unwrap_err().to_string();
+        assert!(error.is_ascii() && error.len() < 300 && !error.contains('\u{1b}'), "{error}");
+    }
+}

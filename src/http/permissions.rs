@@ -1,0 +1,247 @@
+//! Who may use which path: one table, and functions of it. Pure.
+
+use actix_web::http::Method;
+use ragstone_storage::catalog::Role;
+
+use crate::config::KeyMode;
+
+/// What somebody is, and what a path wants. Each may do what those before it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rank {
+    /// Whoever reaches the port.
+    Anyone,
+    /// A key that reads.
+    Read,
+    /// A key that also adds and deletes what is its tenant's.
+    Write,
+    /// A key that looks after the service, for every tenant.
+    Admin,
+    /// Who can read the data folder: files of this machine, and the keys themselves.
+    Owner,
+}
+
+impl From<Role> for Rank {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Read => Self::Read,
+            Role::Write => Self::Write,
+            Role::Admin => Self::Admin,
+        }
+    }
+}
+
+/// What a path wants of whoever uses it with a method.
+#[derive(Debug)]
+pub struct Rule {
+    /// The method.
+    pub method: &'static str,
+    /// As the router has it.
+    pub path: &'static str,
+    /// Without keys: [`Rank::Anyone`] or [`Rank::Owner`].
+    pub without_keys: Rank,
+    /// With keys.
+    pub with_keys: Rank,
+}
+
+const fn rule(method: &'static str, path: &'static str, without_keys: Rank, with_keys: Rank) -> Rule {
+    Rule { method, path, without_keys, with_keys }
+}
+
+use Rank::{Admin, Anyone, Owner, Read, Write};
+
+/// Where `metrics_open` counts.
+const METRICS: &str = "/metrics";
+
+/// Every path with every method. `tests/it/keys.rs` compares it with the router.
+pub const RULES: &[Rule] = &[
+    rule("GET", "/", Anyone, Anyone),
+    rule("HEAD", "/", Anyone, Anyone),
+    rule("GET", "/page/{name}", Anyone, Anyone),
+    rule("HEAD", "/page/{name}", Anyone, Anyone),
+    rule("GET", "/healthz", Anyone, Anyone),
+    rule("GET", "/health", Anyone, Anyone),
+    rule("GET", "/readyz", Anyone, Anyone),
+    rule("GET", METRICS, Anyone, Admin),
+    rule("POST", "/v1/chat/completions", Anyone, Read),
+    rule("POST", "/v1/completions", Anyone, Read),
+    rule("POST", "/v1/responses", Anyone, Read),
+    rule("POST", "/v1/embeddings", Anyone, Read),
+    rule("GET", "/v1/models", Anyone, Read),
+    rule("GET", "/v1/models/{model:.+}", Anyone, Read),
+    rule("GET", "/v1/collections", Anyone, Read),
+    rule("DELETE", "/v1/collections/{collection}", Owner, Write),
+    rule("GET", "/v1/collections/{collection}/documents", Anyone, Read),
+    rule("POST", "/v1/collections/{collection}/documents", Anyone, Write),
+    rule("GET", "/v1/collections/{collection}/documents/{document:.+}", Anyone, Read),
+    rule("DELETE", "/v1/collections/{collection}/documents/{document:.+}", Owner, Write),
+    rule("PUT", "/v1/collections/{collection}/files/{file}", Anyone, Write),
+    rule("POST", "/v1/collections/{collection}/search", Anyone, Read),
+    // Reads this machine's files.
+    rule("POST", "/v1/collections/{collection}/ingest", Owner, Owner),
+    rule("GET", "/v1/settings", Owner, Admin),
+    rule("GET", "/v1/keys", Owner, Owner),
+    rule("POST", "/v1/keys", Owner, Owner),
+    rule("DELETE", "/v1/keys/{key}", Owner, Owner),
+    rule("GET", "/v1/pml/schemas", Anyone, Read),
+    rule("POST", "/v1/pml/schemas", Anyone, Write),
+    rule("GET", "/v1/pml/schemas/{name}", Anyone, Read),
+    rule("DELETE", "/v1/pml/schemas/{name}", Owner, Write),
+    rule("POST", "/v1/pml/schemas/{name}/encode", Owner, Write),
+    // A key below admin is shown what is its own.
+    rule("GET", "/v1/cache/status", Anyone, Read),
+    rule("GET", "/v1/cache/plans", Owner, Read),
+    rule("GET", "/v1/cache/calibration", Owner, Admin),
+    rule("POST", "/v1/cache/calibration", Owner, Admin),
+    rule("GET", "/v1/cache/entries", Owner, Admin),
+    rule("POST", "/v1/cache/evict", Owner, Admin),
+    rule("POST", "/v1/cache/pin", Owner, Admin),
+    rule("POST", "/v1/cache/unpin", Owner, Admin),
+    rule("POST", "/v1/cache/invalidate", Owner, Admin),
+    rule("POST", "/v1/cache/verify", Owner, Admin),
+    rule("POST", "/v1/cache/gc", Owner, Admin),
+    // Write and read folders of this machine.
+    rule("POST", "/v1/cache/export", Owner, Owner),
+    rule("POST", "/v1/cache/import", Owner, Owner),
+    rule("POST", "/v1/cache/warm", Owner, Admin),
+    rule("GET", "/v1/cache/jobs", Owner, Admin),
+    rule("DELETE", "/v1/cache/jobs/{job}", Owner, Admin),
+];
+
+/// What the table says of a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// At least this.
+    Rank(Rank),
+    /// The path is there, and the method is not; these are.
+    OtherMethods(String),
+}
+
+/// What is wanted for `method` on `path`, as the router has it; `None`: it has no such path. A path that is not in the table is the owner's.
+pub fn wanted(method: &Method, path: Option<&str>, keys: KeyMode, metrics_open: bool) -> Wanted {
+    let Some(path) = path else { return Wanted::Rank(Anyone) };
+    let rules = RULES.iter().filter(|rule| rule.path == path);
+    match rules.clone().find(|rule| rule.method == method.as_str()) {
+        Some(_) if path == METRICS && metrics_open => Wanted::Rank(Anyone),
+        Some(rule) if keys == KeyMode::Off => Wanted::Rank(rule.without_keys),
+        Some(rule) => Wanted::Rank(rule.with_keys),
+        None => match rules.map(|rule| rule.method).collect::<Vec<_>>() {
+            none if none.is_empty() => Wanted::Rank(Owner),
+            methods => Wanted::OtherMethods(methods.join(", ")),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every path, and who may use it: without keys, then by rank with keys. `a` anyone, `r` read, `w` write, `d` admin, `o` owner.
+    const EXPECTED: &str = "
+        GET / a arwdo
+        HEAD / a arwdo
+        GET /page/{name} a arwdo
+        HEAD /page/{name} a arwdo
+        GET /healthz a arwdo
+        GET /health a arwdo
+        GET /readyz a arwdo
+        GET /metrics a do
+        POST /v1/chat/completions a rwdo
+        POST /v1/completions a rwdo
+        POST /v1/responses a rwdo
+        POST /v1/embeddings a rwdo
+        GET /v1/models a rwdo
+        GET /v1/models/{model:.+} a rwdo
+        GET /v1/collections a rwdo
+        DELETE /v1/collections/{collection} o wdo
+        GET /v1/collections/{collection}/documents a rwdo
+        POST /v1/collections/{collection}/documents a wdo
+        GET /v1/collections/{collection}/documents/{document:.+} a rwdo
+        DELETE /v1/collections/{collection}/documents/{document:.+} o wdo
+        PUT /v1/collections/{collection}/files/{file} a wdo
+        POST /v1/collections/{collection}/search a rwdo
+        POST /v1/collections/{collection}/ingest o o
+        GET /v1/settings o do
+        GET /v1/keys o o
+        POST /v1/keys o o
+        DELETE /v1/keys/{key} o o
+        GET /v1/pml/schemas a rwdo
+        POST /v1/pml/schemas a wdo
+        GET /v1/pml/schemas/{name} a rwdo
+        DELETE /v1/pml/schemas/{name} o wdo
+        POST /v1/pml/schemas/{name}/encode o wdo
+        GET /v1/cache/status a rwdo
+        GET /v1/cache/plans o rwdo
+        GET /v1/cache/calibration o do
+        POST /v1/cache/calibration o do
+        GET /v1/cache/entries o do
+        POST /v1/cache/evict o do
+        POST /v1/cache/pin o do
+        POST /v1/cache/unpin o do
+        POST /v1/cache/invalidate o do
+        POST /v1/cache/verify o do
+        POST /v1/cache/gc o do
+        POST /v1/cache/export o o
+        POST /v1/cache/import o o
+        POST /v1/cache/warm o do
+        GET /v1/cache/jobs o do
+        DELETE /v1/cache/jobs/{job} o do";
+
+    #[test]
+    fn every_rank_on_every_path() {
+        let ranks = [(Anyone, 'a'), (Read, 'r'), (Write, 'w'), (Admin, 'd'), (Owner, 'o')];
+        let mut lines = 0;
+        for line in EXPECTED.lines().filter(|line| !line.trim().is_empty()) {
+            let [method, path, without, with] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            let method = Method::from_bytes(method.as_bytes()).unwrap();
+            let of = |keys| match wanted(&method, Some(path), keys, false) {
+                Wanted::Rank(rank) => rank,
+                other => panic!("{line}: {other:?}"),
+            };
+            assert_eq!(of(KeyMode::Off), if without == "o" { Owner } else { Anyone }, "{line}");
+            let may: String =
+                ranks.iter().filter(|(rank, _)| *rank >= of(KeyMode::Required)).map(|(_, letter)| letter).collect();
+            assert_eq!(may, with, "{line}");
+            lines += 1;
+        }
+        assert_eq!(lines, RULES.len());
+    }
+
+    /// Every path is made by `resource(path, methods, …)`.
+    #[test]
+    fn the_table_is_the_router() {
+        fn sources(folder: &std::path::Path, into: &mut String) {
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                if path.is_dir() {
+                    sources(&path, into);
+                } else if path.extension().is_some_and(|extension| extension == "rs") {
+                    into.push_str(&std::fs::read_to_string(&path).unwrap());
+                }
+            }
+        }
+        let mut text = String::new();
+        sources(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http"), &mut text);
+        let mut routes = Vec::new();
+        for made in text.split(concat!("resource", "(")).skip(1).filter(|made| made.trim_start().starts_with('"')) {
+            let texts: Vec<&str> = made.split('"').take(4).collect();
+            routes.extend(texts[3].split(", ").map(|method| format!("{method} {}", texts[1])));
+        }
+        let mut rules: Vec<String> = RULES.iter().map(|rule| format!("{} {}", rule.method, rule.path)).collect();
+        routes.sort();
+        rules.sort();
+        assert_eq!(routes, rules);
+    }
+
+    #[test]
+    fn what_is_not_in_the_table_is_the_owners() {
+        for keys in [KeyMode::Off, KeyMode::Required] {
+            assert_eq!(wanted(&Method::GET, Some("/v1/new"), keys, false), Wanted::Rank(Owner));
+            assert_eq!(wanted(&Method::GET, None, keys, false), Wanted::Rank(Anyone), "it is answered with 404");
+            let others = wanted(&Method::PATCH, Some("/v1/keys"), keys, false);
+            assert_eq!(others, Wanted::OtherMethods("GET, POST".into()));
+        }
+        assert_eq!(wanted(&Method::GET, Some(METRICS), KeyMode::Required, true), Wanted::Rank(Anyone));
+    }
+}

@@ -1,0 +1,143 @@
+//! What collections are called: by people, and on disk.
+//!
+//! A collection belongs to a tenant, and its full name says to which: `TENANT/NAME`. Those of the default tenant, the empty name, are
+//! called `NAME` alone. As names of collections have no slash, the last one parts the two, so that nothing else has to be kept of who
+//! owns what, and no two tenants can want the same name.
+
+use crate::{Error, ErrorKind, Result};
+
+/// A collection's name stands in a path: letters, digits, `.`, `_`, `-`, and no more than this.
+const MAX_NAME_BYTES: usize = 64;
+/// Of a tenant's name.
+const MAX_TENANT_BYTES: usize = 64;
+/// Before the tables of the default tenant, so that no name of a collection can be a name that LanceDB keeps for itself.
+const PREFIX: &str = "passages-";
+/// Before those of others: the tenant's bytes in hex digits, as LanceDB's names have letters, digits, `.`, `_` and `-`; then [`PREFIX`].
+const TENANT_PREFIX: &str = "tenant-";
+
+/// Whose a collection is, by its full name.
+pub fn tenant_of(collection: &str) -> &str {
+    collection.rsplit_once('/').map_or("", |(tenant, _)| tenant)
+}
+
+/// The full name that `given` means to somebody of the tenant `own`: a name without a slash is one of its own, `/NAME` is one of the
+/// default tenant's, everything else is a full name.
+pub fn full_name(own: &str, given: &str) -> String {
+    match given.strip_prefix('/') {
+        Some(name) if !name.contains('/') => name.to_owned(),
+        _ if own.is_empty() || given.contains('/') => given.to_owned(),
+        _ => format!("{own}/{given}"),
+    }
+}
+
+/// What [`full_name`] makes `collection` of again, as short as it is.
+pub fn shown_name(own: &str, collection: &str) -> String {
+    match collection.rsplit_once('/') {
+        Some((tenant, name)) if tenant == own => name.to_owned(),
+        None if !own.is_empty() => format!("/{collection}"),
+        _ => collection.to_owned(),
+    }
+}
+
+/// Checks a full name.
+///
+/// # Errors
+/// `InvalidInput`.
+pub fn check_name(collection: &str) -> Result<()> {
+    let (tenant, name) = collection.rsplit_once('/').unwrap_or(("", collection));
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    let is_name = !name.is_empty() && name.len() <= MAX_NAME_BYTES && name.bytes().all(allowed);
+    let is_printable = tenant.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    let is_tenant = tenant.len() <= MAX_TENANT_BYTES && is_printable && tenant.trim() == tenant;
+    // The default tenant's collections have one full name, not two.
+    let is_full = !tenant.is_empty() || !collection.starts_with('/');
+    if is_name && is_tenant && is_full {
+        return Ok(());
+    }
+    let mut shown = collection.escape_default().to_string();
+    shown.truncate(2 * MAX_NAME_BYTES);
+    let message = format!(
+        "`{shown}` cannot name a collection: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, behind TENANT/ \
+         where it is another tenant's"
+    );
+    Err(Error::new(ErrorKind::InvalidInput, message))
+}
+
+/// The table of a collection.
+pub(super) fn table_name(collection: &str) -> String {
+    match collection.rsplit_once('/') {
+        None => format!("{PREFIX}{collection}"),
+        Some((tenant, name)) => {
+            let tenant: String = tenant.bytes().map(|byte| format!("{byte:02x}")).collect();
+            format!("{TENANT_PREFIX}{tenant}-{PREFIX}{name}")
+        }
+    }
+}
+
+/// The collection of a table; `None` for one that is none of ours.
+pub(super) fn collection_of(table: &str) -> Option<String> {
+    if let Some(name) = table.strip_prefix(PREFIX) {
+        return Some(name.to_owned());
+    }
+    let (digits, rest) = table.strip_prefix(TENANT_PREFIX)?.split_once('-')?;
+    let pairs = digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
+    let tenant = String::from_utf8(pairs.collect::<Option<Vec<u8>>>()?).ok()?;
+    let collection = format!("{tenant}/{}", rest.strip_prefix(PREFIX)?);
+    // Only what we would have written.
+    (check_name(&collection).is_ok() && table_name(&collection) == table).then_some(collection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tenants_collections_have_tables_of_their_own() {
+        let long = format!("{}/{}", "x".repeat(64), "y".repeat(64));
+        let names = ["notes", "a.b_c-9", "acme/notes", "Team 7 / blue/notes", "/x/notes", "passages-/passages-", &long];
+        for name in names {
+            check_name(name).unwrap();
+            let table = table_name(name);
+            assert!(table.len() < 250, "a file's name has 255 bytes at most");
+            assert!(table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)), "{table}");
+            assert_eq!(collection_of(&table).as_deref(), Some(name));
+        }
+        assert_eq!(table_name("notes"), "passages-notes", "as earlier versions have it");
+        for table in
+            ["other", "tenant-", "tenant-zz-passages-a", "tenant-6-passages-a", "tenant-61-a", "tenant--passages-a"]
+        {
+            assert_eq!(collection_of(table), None, "{table}");
+        }
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused_in_a_message_that_is_short() {
+        let long = "x".repeat(65);
+        let long_tenant = format!("{long}/a");
+        let bad = ["", "/", "a/", "/a", " a/b", "a /b", "a\n/b", "é/b", "no good", "a b", &long, &long_tenant];
+        for name in bad {
+            let error = check_name(name).unwrap_err();
+            assert!(error.to_string().is_ascii() && error.to_string().len() < 350, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_meant_depends_on_who_says_it() {
+        for (own, given, full) in [
+            ("", "notes", "notes"),
+            ("", "/notes", "notes"),
+            ("", "acme/notes", "acme/notes"),
+            ("acme", "notes", "acme/notes"),
+            ("acme", "acme/notes", "acme/notes"),
+            ("acme", "/notes", "notes"),
+            ("acme", "other/notes", "other/notes"),
+            ("a/b", "notes", "a/b/notes"),
+            ("acme", "/a/notes", "/a/notes"),
+        ] {
+            assert_eq!(full_name(own, given), full, "{own} {given}");
+            assert_eq!(full_name(own, &shown_name(own, full)), full, "{own} {full}");
+        }
+        assert_eq!(["notes", "acme/notes", "a/b/notes"].map(tenant_of), ["", "acme", "a/b"]);
+        assert_eq!((shown_name("acme", "acme/notes"), shown_name("acme", "notes")), ("notes".into(), "/notes".into()));
+    }
+}

@@ -1,0 +1,170 @@
+//! A request for every path, naming what another tenant may have.
+
+use serde_json::{Value, json};
+
+use super::{QUESTION, SCHEMA, TEXT, TITLE, chat};
+
+/// A request.
+pub struct Probe {
+    pub method: &'static str,
+    /// As the router has it.
+    pub route: &'static str,
+    /// What is asked.
+    pub path: &'static str,
+    /// Who may, at least: `a`nyone, a key that `r`eads or `w`rites, an a`d`min's, the `o`wner.
+    pub least: char,
+    /// A string is sent as it is.
+    pub body: fn() -> Value,
+}
+
+const fn probe(
+    least: char,
+    method: &'static str,
+    route: &'static str,
+    path: &'static str,
+    body: fn() -> Value,
+) -> Probe {
+    Probe { method, route, path, least, body }
+}
+
+const fn get(least: char, route: &'static str, path: &'static str) -> Probe {
+    probe(least, "GET", route, path, || Value::Null)
+}
+
+const fn delete(least: char, route: &'static str, path: &'static str) -> Probe {
+    probe(least, "DELETE", route, path, || Value::Null)
+}
+
+const fn post(least: char, route: &'static str, path: &'static str, body: fn() -> Value) -> Probe {
+    probe(least, "POST", route, path, body)
+}
+
+const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
+const DOCUMENT: &str = "/v1/collections/{collection}/documents/{document:.+}";
+const SEARCH: &str = "/v1/collections/{collection}/search";
+const CHAT: &str = "/v1/chat/completions";
+const TEXTS: &str = "/v1/completions";
+const SCHEMA_AT: &str = "/v1/pml/schemas/{name}";
+
+fn query() -> Value {
+    json!({ "query": QUESTION })
+}
+
+/// The very document of the other tenant.
+fn upsert() -> Value {
+    json!({ "documents": [{ "id": "ledger", "title": TITLE, "text": TEXT }] })
+}
+
+/// The text of the other tenant's document in the request itself.
+fn inline() -> Value {
+    json!({
+        "messages": [{ "role": "user", "content": QUESTION }], "temperature": 0, "max_tokens": 4,
+        "ragstone": { "documents": [{ "title": TITLE, "text": TEXT }], "explain": true },
+    })
+}
+
+fn named_schema() -> Value {
+    let prompt = "<prompt schema=\"codex\">How many boats?</prompt>";
+    json!({ "prompt": prompt, "max_tokens": 2, "temperature": 0, "ragstone": { "pml": { "name": "codex" } } })
+}
+
+/// A system prompt that the other tenant has, too.
+fn plain() -> Value {
+    json!({ "messages": [{ "role": "user", "content": TEXT.repeat(4) }], "temperature": 0, "max_tokens": 2 })
+}
+
+/// In the order in which a tour asks them: what is made on the way is deleted on the way, so that every tour is the same.
+pub const PROBES: &[Probe] = &[
+    get('a', "/", "/"),
+    probe('a', "HEAD", "/", "/", || Value::Null),
+    get('a', "/page/{name}", "/page/api.js"),
+    probe('a', "HEAD", "/page/{name}", "/page/api.js", || Value::Null),
+    get('a', "/healthz", "/healthz"),
+    get('a', "/health", "/health"),
+    get('a', "/readyz", "/readyz"),
+    get('d', "/metrics", "/metrics"),
+    get('r', "/v1/models", "/v1/models"),
+    get('r', "/v1/models/{model:.+}", "/v1/models/none"),
+    get('r', "/v1/collections", "/v1/collections"),
+    // Another's, by its full name, and the same names of its own before it has them.
+    post('r', SEARCH, "/v1/collections/acme%2Fvault/search", query),
+    post('r', SEARCH, "/v1/collections/vault/search", query),
+    get('r', DOCUMENTS, "/v1/collections/acme%2Fvault/documents"),
+    get('r', DOCUMENTS, "/v1/collections/vault/documents"),
+    get('r', DOCUMENT, "/v1/collections/acme%2Fvault/documents/ledger"),
+    get('r', DOCUMENT, "/v1/collections/vault/documents/ledger"),
+    post('w', DOCUMENTS, "/v1/collections/acme%2Fvault/documents", upsert),
+    delete('w', DOCUMENT, "/v1/collections/acme%2Fvault/documents/ledger"),
+    delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
+    delete('w', "/v1/collections/{collection}", "/v1/collections/acme%2Fvault"),
+    delete('w', "/v1/collections/{collection}", "/v1/collections/vault"),
+    probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/acme%2Fvault/files/a.md", || {
+        json!(TEXT)
+    }),
+    post(
+        'o',
+        "/v1/collections/{collection}/ingest",
+        "/v1/collections/acme%2Fvault/ingest",
+        || json!({ "paths": ["etc"] }),
+    ),
+    post('r', CHAT, CHAT, || chat("acme/vault")),
+    post('r', CHAT, CHAT, || chat("vault")),
+    post('r', CHAT, CHAT, inline),
+    post('r', CHAT, CHAT, plain),
+    post(
+        'r',
+        "/v1/responses",
+        "/v1/responses",
+        || json!({ "input": QUESTION, "store": false, "max_output_tokens": 2, "ragstone": { "collection": "acme/vault" } }),
+    ),
+    post(
+        'r',
+        TEXTS,
+        TEXTS,
+        || json!({ "prompt": "Hello", "max_tokens": 1, "temperature": 0, "ragstone": { "tenant": "acme" } }),
+    ),
+    post('r', TEXTS, TEXTS, named_schema),
+    post('r', "/v1/embeddings", "/v1/embeddings", || json!({ "input": "a" })),
+    // Its own of the same names and words: made, asked, and deleted again, with reports of what went.
+    post('w', DOCUMENTS, "/v1/collections/vault/documents", upsert),
+    probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/vault/files/a.md", || json!(TEXT)),
+    get('r', "/v1/collections", "/v1/collections"),
+    post('r', CHAT, CHAT, || chat("vault")),
+    post('r', SEARCH, "/v1/collections/vault/search", query),
+    delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
+    delete('w', "/v1/collections/{collection}", "/v1/collections/vault"),
+    get('r', "/v1/pml/schemas", "/v1/pml/schemas"),
+    get('r', SCHEMA_AT, "/v1/pml/schemas/codex"),
+    get('r', SCHEMA_AT, "/v1/pml/schemas/codex?tenant=acme"),
+    delete('w', SCHEMA_AT, "/v1/pml/schemas/codex?tenant=acme"),
+    post('w', "/v1/pml/schemas/{name}/encode", "/v1/pml/schemas/codex/encode", || json!({ "tenant": "acme" })),
+    post('w', "/v1/pml/schemas", "/v1/pml/schemas", || json!({ "schema": SCHEMA })),
+    post('w', "/v1/pml/schemas/{name}/encode", "/v1/pml/schemas/codex/encode", || json!({})),
+    post('r', TEXTS, TEXTS, named_schema),
+    delete('w', SCHEMA_AT, "/v1/pml/schemas/codex"),
+    get('d', "/v1/settings", "/v1/settings"),
+    get('o', "/v1/keys", "/v1/keys"),
+    post('o', "/v1/keys", "/v1/keys", || json!({})),
+    delete('o', "/v1/keys/{key}", "/v1/keys/nobody"),
+    get('r', "/v1/cache/status", "/v1/cache/status"),
+    get('r', "/v1/cache/plans", "/v1/cache/plans"),
+    get('d', "/v1/cache/calibration", "/v1/cache/calibration"),
+    post('d', "/v1/cache/calibration", "/v1/cache/calibration", || json!({ "prompts": "many" })),
+    get('d', "/v1/cache/entries", "/v1/cache/entries?tenant=acme"),
+    post('d', "/v1/cache/evict", "/v1/cache/evict", || json!({ "tenant": "acme", "dry_run": true })),
+    post('d', "/v1/cache/pin", "/v1/cache/pin", || json!({ "tenant": "acme", "dry_run": true })),
+    post('d', "/v1/cache/unpin", "/v1/cache/unpin", || json!({ "tenant": "acme", "dry_run": true })),
+    post(
+        'd',
+        "/v1/cache/invalidate",
+        "/v1/cache/invalidate",
+        || json!({ "collection": "acme/vault", "all": true, "dry_run": true }),
+    ),
+    post('d', "/v1/cache/verify", "/v1/cache/verify", || json!({ "dry_run": true })),
+    post('d', "/v1/cache/gc", "/v1/cache/gc", || json!({ "dry_run": true })),
+    post('o', "/v1/cache/export", "/v1/cache/export", || json!({ "url": "memory:///" })),
+    post('o', "/v1/cache/import", "/v1/cache/import", || json!({ "url": "memory:///" })),
+    post('d', "/v1/cache/warm", "/v1/cache/warm", || json!({ "collection": "acme/vault", "dry_run": true })),
+    get('d', "/v1/cache/jobs", "/v1/cache/jobs"),
+    delete('d', "/v1/cache/jobs/{job}", "/v1/cache/jobs/none"),
+];
