@@ -121,7 +121,7 @@ impl KvStore {
     pub fn withdraw(&self, wanted: &[(Fingerprint, EntryId)]) -> Result<Withdrawn> {
         let mut done = Progress { doomed: wanted.iter().map(|(_, id)| id.key).collect(), ..Progress::default() };
         let keys: Vec<KvKey> = done.doomed.iter().copied().collect();
-        self.0.tiers.tombstones.bury(&[], &keys);
+        self.0.tiers.tombstones.bury(None, &[], &keys);
         if self.0.tiers.object.is_some() {
             done.named = wanted.iter().copied().collect();
             let noted = self.0.uses.catalog.add_object_removals(&done.named);
