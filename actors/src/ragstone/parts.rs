@@ -118,10 +118,10 @@ impl Parts {
             runtime,
             aside: CancellationToken::new(),
         });
-        let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
+            schemas: Schemas::new(catalog.clone(), pipeline.clone()),
             pipeline,
             engine,
             model: status,
@@ -132,7 +132,6 @@ impl Parts {
             library,
             warmer,
             calibrator,
-            schemas,
             jobs,
             processors,
         })
