@@ -122,6 +122,7 @@ impl Parts {
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
+            schemas: Schemas::new(catalog.clone(), pipeline.clone()),
             pipeline,
             engine,
             model: status,
@@ -132,7 +133,6 @@ impl Parts {
             library,
             warmer,
             calibrator,
-            schemas,
             jobs,
             processors,
         })

@@ -277,7 +277,7 @@ async fn collections_are_worlds_of_their_own() {
     let unknown = corpus.search("two.two", "x", &SearchOptions::default()).await.unwrap_err();
     assert_eq!(unknown.kind(), ErrorKind::NotFound);
     assert!(unknown.to_string().contains("two.two"), "{unknown}");
-    for bad in ["", "a b", "a/b", "../up", "ünï", &"x".repeat(65), "a\"; DROP"] {
+    for bad in ["", "a b", "a/", "/a", "../", "\n/up", "ünï", &"x".repeat(65), "a\"; DROP"] {
         let error = corpus.upsert(bad, vec![], &(), &|_| Ok(())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         let error = corpus.search(bad, "x", &SearchOptions::default()).await.unwrap_err();
