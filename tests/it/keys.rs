@@ -124,7 +124,9 @@ fn scrubbed(text: &str) -> Value {
             _ => {}
         }
     }
-    let events = || text.trim_end().split("\n\n").map(|event| serde_json::from_str(event.strip_prefix("data: ")?).ok()).collect();
+    let events = || {
+        text.trim_end().split("\n\n").map(|event| serde_json::from_str(event.strip_prefix("data: ")?).ok()).collect()
+    };
     let events: Option<Vec<Value>> = events();
     let mut value = serde_json::from_str(text).ok().or(events.map(Value::from)).unwrap_or_else(|| json!(text));
     scrub(&mut value);

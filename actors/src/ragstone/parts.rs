@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::model::Model;
+use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::Corpus;
 use ragstone_storage::env::Env;
@@ -60,12 +61,7 @@ impl Parts {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
-        let device = DeviceTier::new(DeviceOptions {
-            blocks: (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize,
-            block_bytes: layout.block_bytes(),
-            policy: settings.device_policy,
-            cache: settings.device_cache,
-        })?;
+        let device = device(&settings, layout)?;
         store.set_device(device.clone());
         let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
         let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
@@ -122,7 +118,7 @@ impl Parts {
         let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
-            schemas: Schemas::new(catalog.clone(), pipeline.clone()),
+            schemas,
             pipeline,
             engine,
             model: status,
@@ -137,6 +133,16 @@ impl Parts {
             processors,
         })
     }
+}
+
+fn device(settings: &Settings, layout: KvLayout) -> Result<DeviceTier> {
+    let options = DeviceOptions {
+        blocks: (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize,
+        block_bytes: layout.block_bytes(),
+        policy: settings.device_policy,
+        cache: settings.device_cache,
+    };
+    Ok(DeviceTier::new(options)?)
 }
 
 /// The workers that load and prefill.
