@@ -112,7 +112,7 @@ pub struct WarmEstimate {
 pub struct Warm {
     /// Of what.
     pub subject: WarmSubject,
-    /// For whom; none given is the default tenant.
+    /// For whom; none given is the default tenant. A schema is one tenant's.
     pub tenants: Vec<String>,
 }
 
@@ -147,12 +147,13 @@ impl Warmer {
     pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
         check_tenants(&wanted.tenants)?;
         let tenants = wanted.tenants();
-        let passages_total = self.work_of(&wanted.subject, &tenants).await?.len() as u64;
+        let work = self.work_of(&wanted.subject, &tenants).await?;
+        let passages_total = work.len() as u64;
         let store = &self.0.pipeline.store;
         let job = WarmJob {
             id: 0,
             fingerprint: *store.fingerprint(),
-            subject: wanted.subject,
+            subject: work.subject(wanted.subject),
             tenants,
             created_unix_ms: store.env().now_unix_ms(),
             progress: WarmProgress { passages_total, ..WarmProgress::default() },
@@ -214,13 +215,13 @@ impl Warmer {
                     _ => Ok(Work::Passages(ids)),
                 }
             }
-            WarmSubject::Modules { schema, modules } => {
-                let mut texts = Vec::new();
-                for tenant in tenants {
-                    let own = self.0.schemas.modules(tenant, schema, modules).await?;
-                    texts.extend(own.into_iter().map(|module| (tenant.clone(), module)));
-                }
-                Ok(Work::Modules(texts))
+            WarmSubject::Modules { schema, modules, .. } => {
+                let [tenant] = tenants else {
+                    let message = format!("schema `{schema}` is one tenant's: warm it for one at a time");
+                    return Err(Error::new(ErrorKind::InvalidInput, message));
+                };
+                let (version, texts) = self.0.schemas.modules(tenant, schema, modules).await?;
+                Ok(Work::Modules { version, texts })
             }
         }
     }
@@ -296,8 +297,13 @@ impl Warmer {
         let running = Running(self);
         let done = self.work(&job, events).await;
         drop(running);
-        // A collection or schema that is gone will not come back by itself; anything else may work at the next start.
-        let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
+        // A collection or schema that is gone, or cannot be used, will not come back by itself; anything else may work at the next start.
+        let is_hopeless = |error: &Error| match error.kind() {
+            ErrorKind::NotFound => true,
+            ErrorKind::InvalidInput | ErrorKind::ContextLength => matches!(job.subject, WarmSubject::Modules { .. }),
+            _ => false,
+        };
+        let over = done.as_ref().err().is_none_or(is_hopeless);
         if over {
             self.cancel(id).await?;
         }

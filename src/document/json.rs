@@ -25,7 +25,7 @@ pub fn lines(text: &str, each: Each<'_>) -> Result<(), String> {
         let anchor = || format!("L{}", index + 1);
         let read = serde_json::from_str(line).map_err(|error| error.to_string());
         match read.and_then(|value| document(value, anchor())) {
-            Ok(parsed) => bad.take(parsed, each)?,
+            Ok(parsed) => each(parsed)?,
             Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
         }
     }
@@ -43,7 +43,9 @@ pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
     let mut bad = Bad::default();
     let mut reader = serde_json::Deserializer::from_str(text);
     let read = reader.deserialize_seq(Elements(each, &mut bad)).and_then(|()| reader.end());
-    read.map_err(|error| error.to_string())?;
+    if let Err(error) = read {
+        bad.last = Some(error.to_string());
+    }
     bad.told("elements")
 }
 
@@ -52,27 +54,19 @@ pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
 struct Bad {
     named: Vec<String>,
     others: usize,
-    /// Whether there was something good, too.
-    has_good: bool,
+    /// Why the rest could not be read at all.
+    last: Option<String>,
 }
 
 impl Bad {
-    fn take(&mut self, parsed: Parsed, each: &mut dyn FnMut(Parsed) -> Result<(), String>) -> Result<(), String> {
-        self.has_good = true;
-        each(parsed)
-    }
-
     fn note(&mut self, why: impl FnOnce() -> String) {
         if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
     }
 
     fn told(self, what: &str) -> Result<(), String> {
-        if self.named.is_empty() {
-            return Ok(());
-        }
-        let others = if self.others == 0 { String::new() } else { format!("; and {} more such {what}", self.others) };
-        let good = if self.has_good { "; the file's other documents are ingested" } else { "" };
-        Err(format!("{}{others}{good}", self.named.join("; ")))
+        let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
+        let all: Vec<String> = self.named.into_iter().chain(others).chain(self.last).collect();
+        if all.is_empty() { Ok(()) } else { Err(all.join("; ")) }
     }
 }
 
@@ -89,7 +83,7 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
         let mut index = 0_u64;
         while let Some(value) = elements.next_element::<Value>()? {
             match document(value, index.to_string()) {
-                Ok(parsed) => self.1.take(parsed, self.0).map_err(A::Error::custom)?,
+                Ok(parsed) => (self.0)(parsed).map_err(A::Error::custom)?,
                 Err(why) => self.1.note(|| format!("element {index}: {why}")),
             }
             index += 1;

@@ -114,7 +114,8 @@ fn markup(mut messages: Vec<ChatMessage>, tools: &[Value], extension: &Extension
     match messages.pop() {
         Some(prompt) if messages.is_empty() && prompt.role == "user" => Ok(prompt.content),
         _ => {
-            let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema:                            earlier turns stand in it as <user> and <assistant>";
+            let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema: \
+                           earlier turns stand in it as <user> and <assistant>";
             Err(Error::param("messages", message))
         }
     }

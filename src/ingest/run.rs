@@ -113,9 +113,11 @@ impl<'a> Run<'a> {
 
     async fn read(&mut self, reading: &mut Reading, path: &Path) -> Result<()> {
         self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false });
+        let mut has_some = false;
         loop {
             match reading.next().await? {
                 Step::Document(document) => {
+                    has_some = true;
                     if self.batch.push(document) {
                         self.commit().await?;
                         self.note().await?;
@@ -123,6 +125,8 @@ impl<'a> Run<'a> {
                 }
                 Step::Done => break,
                 Step::Skipped(reason) => {
+                    let others = if has_some { "; the file's other documents are ingested" } else { "" };
+                    let reason = format!("{reason}{others}");
                     self.skip(path, reason).await;
                     break;
                 }

@@ -12,6 +12,7 @@ mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use sled::Tree;
 
 pub use self::journal::{LeavingPassage, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
+use self::schemas::KeptModules;
 pub use self::schemas::{ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
@@ -57,8 +59,10 @@ pub struct Catalog {
     object_removals: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON
     schemas: Tree,
-    /// tenant, 0, name, 0, fingerprint -> [`SchemaEntries`] as JSON
+    /// Tenant, 0, name, 0, version, 0, fingerprint [32] -> [`SchemaEntries`] as JSON
     schema_entries: Tree,
+    /// What of the two is asked for again and again.
+    kept_modules: Mutex<KeptModules>,
 }
 
 /// A model that this data folder has entries of.
@@ -298,6 +302,7 @@ impl Catalog {
             pins,
             schemas,
             schema_entries,
+            kept_modules: _,
         } = self;
         [settings, models, digests, accesses, jobs, warm_jobs, removals, object_removals, pins, schemas, schema_entries]
     }
@@ -317,6 +322,7 @@ fn open_and_read(dir: &Path) -> Result<Catalog> {
                 row.map_err(sled_error)?;
             }
         }
+        catalog.read_kept_modules()?;
         Ok(catalog)
     });
     catch_unwind(attempt).unwrap_or_else(|_| Err(Error::corrupt(format!("{} cannot be read", dir.display()))))
@@ -338,6 +344,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         object_removals: tree("object_removals")?,
         schemas: tree("pml_schemas")?,
         schema_entries: tree("pml_entries")?,
+        kept_modules: Mutex::default(),
         db,
     })
 }
@@ -399,12 +406,16 @@ fn read_json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
 }
 
 fn read_all<T: DeserializeOwned>(tree: &Tree) -> Result<Vec<T>> {
-    let mut rows = Vec::new();
-    for row in tree {
+    read_rows(tree.iter())
+}
+
+fn read_rows<T: DeserializeOwned>(rows: sled::Iter) -> Result<Vec<T>> {
+    let mut read = Vec::new();
+    for row in rows {
         let (_, value) = row.map_err(sled_error)?;
-        rows.extend(read_json(&value));
+        read.extend(read_json(&value));
     }
-    Ok(rows)
+    Ok(read)
 }
 
 #[cfg(test)]

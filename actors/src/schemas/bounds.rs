@@ -12,6 +12,7 @@ const MOST_BYTES: usize = 8 << 20;
 const MOST_BYTES_OF_ALL: usize = 256 << 20;
 /// Bytes of a schema's name.
 const MOST_NAME_BYTES: usize = 128;
+
 /// Whether a schema can be kept by this name.
 pub(super) fn check_name(name: &str) -> Result<()> {
     let is_usable = !["", ".", ".."].contains(&name) && !name.contains(|c: char| c.is_control() || c == '/');

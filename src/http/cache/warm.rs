@@ -23,7 +23,10 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let subject = match fields.take("schema")? {
-        Some(schema) => WarmSubject::Modules { schema, modules: fields.take("modules")?.unwrap_or_default() },
+        Some(schema) => {
+            let modules = fields.take("modules")?.unwrap_or_default();
+            WarmSubject::Modules { schema, modules, version: String::new() }
+        }
         None => WarmSubject::Passages { collection: fields.need("collection")?, document: fields.take("document")? },
     };
     let wanted = Warm { subject, tenants: fields.take("tenants")?.unwrap_or_default() };

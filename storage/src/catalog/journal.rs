@@ -45,6 +45,9 @@ pub enum WarmSubject {
         schema: String,
         /// Only these, and what they contain; none: all.
         modules: Vec<String>,
+        /// Of which text of it; filled in when the job is journaled, and it ends where the schema has another.
+        #[serde(default)]
+        version: String,
     },
 }
 
@@ -242,7 +245,11 @@ mod tests {
     fn jobs_say_what_they_compute_and_those_of_earlier_builds_are_read() {
         let passages = wanted("law");
         let modules = WarmJob {
-            subject: WarmSubject::Modules { schema: "trip".into(), modules: vec!["boats".into()] },
+            subject: WarmSubject::Modules {
+                schema: "trip".into(),
+                modules: vec!["boats".into()],
+                version: "5f0c".into(),
+            },
             ..wanted("law")
         };
         for job in [&passages, &modules] {

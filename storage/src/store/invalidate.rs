@@ -101,7 +101,7 @@ impl KvStore {
 
     /// Removes entries by their keys, and what stands behind them, from host memory, disk and bucket, pinned or not; of any model. What was
     /// planned before this call is not filed after it. On the device they leave when room is needed: a path there is other prompts', too.
-    /// What a dead bucket keeps is removed by the next call, or the next [`invalidate`](Self::invalidate). BLOCKS.
+    /// What a dead bucket keeps is removed by the next such call, or the next [`invalidate`](Self::invalidate). BLOCKS.
     ///
     /// # Errors
     /// The first that a tier says; every other step is done all the same.
@@ -114,10 +114,11 @@ impl KvStore {
             let noted = self.0.uses.catalog.add_object_removals(&done.named);
             done.noted(noted);
         }
-        for (_, id) in wanted {
-            self.withdraw_local(id, &mut done);
-        }
+        wanted.iter().for_each(|(_, id)| self.withdraw_local(id, &mut done));
         self.remove_named_objects(|_| true, &mut done);
+        // What found one of them while that went on was planned after the first marks, and may have brought it back.
+        self.0.tiers.tombstones.bury(&[], &keys);
+        wanted.iter().for_each(|(_, id)| self.withdraw_local(id, &mut done));
         let gone: Vec<KvKey> = done.doomed.union(&done.keys).copied().collect();
         self.0.uses.forget(&gone);
         for key in &gone {
@@ -153,9 +154,8 @@ impl KvStore {
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
             done.noted(entries.list(&mut |summary| all.push((tier, summary))));
         }
-        let modules = done.noted(self.0.uses.catalog.schema_entries()).unwrap_or_default();
-        let apart = modules.into_iter().flat_map(|of| of.modules).map(|module| module.key).collect();
-        let doomed = behind_any(segments, &apart, all.iter().map(|(_, summary)| summary));
+        let is_module = |key: &KvKey| self.0.uses.catalog.is_module(key);
+        let doomed = behind_any(segments, is_module, all.iter().map(|(_, summary)| summary));
         let keys: Vec<KvKey> = doomed.keys().copied().collect();
         tiers.tombstones.bury(&[], &keys);
         done.doomed.extend(keys);
@@ -217,11 +217,11 @@ enum Doom {
     Suspected,
 }
 
-/// The entries of some segments, and those that stand behind them. Those that are computed `apart`, modules of schemas, stand behind no passage, though
+/// The entries of some segments, and those that stand behind them. Modules of schemas, which are computed apart, stand behind no passage, though
 /// what stands in for arguments before them is in no tier.
 fn behind_any<'a>(
     segments: &[SegmentDigest],
-    apart: &HashSet<KvKey>,
+    is_module: impl Fn(&KvKey) -> bool,
     entries: impl Iterator<Item = &'a EntrySummary> + Clone,
 ) -> HashMap<KvKey, Doom> {
     let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
@@ -234,7 +234,7 @@ fn behind_any<'a>(
             }
             let parent = at.parent.as_ref()?;
             let Some(above) = known.get(parent) else {
-                return (!apart.contains(&entry.key)).then_some(Doom::Suspected);
+                return (!is_module(&at.key)).then_some(Doom::Suspected);
             };
             at = above;
         }
