@@ -450,4 +450,6 @@ mod pml_tests;
 #[cfg(test)]
 mod recurring_tests;
 #[cfg(test)]
+mod schema_tests;
+#[cfg(test)]
 mod tests;

@@ -412,5 +412,5 @@ fn version(text: &str, sources: &BTreeMap<String, String>) -> String {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    hasher.finalize().to_hex()[..16].to_owned()
+    hasher.finalize().to_hex()[..32].to_owned()
 }

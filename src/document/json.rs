@@ -15,11 +15,11 @@ const MAX_METADATA_BYTES: usize = 64 << 10;
 /// Bad lines or elements that are named; the others are counted.
 const MOST_NAMED: usize = 3;
 
-/// One document a line; blank lines are skipped. A bad line does not keep the others from being read.
+/// One document a line; blank lines are skipped. A bad line does not keep the others from being read: which are bad, and why, it returns.
 ///
 /// # Errors
-/// Which lines are bad, and why, once all were read; at once what `each` says.
-pub fn lines(text: &str, each: Each<'_>) -> Result<(), String> {
+/// What `each` says.
+pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     let mut bad = Bad::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let anchor = || format!("L{}", index + 1);
@@ -29,24 +29,28 @@ pub fn lines(text: &str, each: Each<'_>) -> Result<(), String> {
             Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
         }
     }
-    bad.told("lines")
+    Ok(bad.told("lines"))
 }
 
-/// One document an element. A bad element does not keep the others from being read; what is no JSON ends the file.
+/// As [`lines`], one document an element. What is no JSON ends the file.
 ///
 /// # Errors
-/// As [`lines`].
-pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
+/// As [`lines`]; where it is no array.
+pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     if !text.trim_start().starts_with('[') {
         return Err("not an array of documents; use .jsonl for one object a line".into());
     }
     let mut bad = Bad::default();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = reader.deserialize_seq(Elements(each, &mut bad)).and_then(|()| reader.end());
-    if let Err(error) = read {
+    let mut stopped = None;
+    let read = reader.deserialize_seq(Elements { each, bad: &mut bad, stopped: &mut stopped });
+    if let Some(why) = stopped {
+        return Err(why);
+    }
+    if let Err(error) = read.and_then(|()| reader.end()) {
         bad.last = Some(error.to_string());
     }
-    bad.told("elements")
+    Ok(bad.told("elements"))
 }
 
 /// What could not be read of a file.
@@ -63,14 +67,19 @@ impl Bad {
         if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
     }
 
-    fn told(self, what: &str) -> Result<(), String> {
+    fn told(self, what: &str) -> Option<String> {
         let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
         let all: Vec<String> = self.named.into_iter().chain(others).chain(self.last).collect();
-        if all.is_empty() { Ok(()) } else { Err(all.join("; ")) }
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
-struct Elements<'a, 'b>(Each<'a>, &'b mut Bad);
+struct Elements<'a, 'b> {
+    each: Each<'a>,
+    bad: &'b mut Bad,
+    /// What `each` said in the end.
+    stopped: &'b mut Option<String>,
+}
 
 impl<'de> Visitor<'de> for Elements<'_, '_> {
     type Value = ();
@@ -83,8 +92,13 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
         let mut index = 0_u64;
         while let Some(value) = elements.next_element::<Value>()? {
             match document(value, index.to_string()) {
-                Ok(parsed) => (self.0)(parsed).map_err(A::Error::custom)?,
-                Err(why) => self.1.note(|| format!("element {index}: {why}")),
+                Ok(parsed) => {
+                    if let Err(why) = (self.each)(parsed) {
+                        *self.stopped = Some(why);
+                        return Err(A::Error::custom("stopped"));
+                    }
+                }
+                Err(why) => self.bad.note(|| format!("element {index}: {why}")),
             }
             index += 1;
         }

@@ -154,7 +154,10 @@ fn unsupported() -> Unread {
 fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| Unread::Skipped(open::failed(&error)))?;
-    parse::parse(format, bytes, each).map_err(|why| Unread::Skipped(name::clean(&why, MAX_REASON_CHARS)))
+    match parse::parse(format, bytes, each) {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) | Err(why) => Err(Unread::Skipped(name::clean(&why, MAX_REASON_CHARS))),
+    }
 }
 
 /// A document of the file `path`. One that is the whole file takes the file's name where it has no title, and is known by

@@ -32,7 +32,7 @@ pub(super) const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbo
 pub(super) const PROMPT: &str =
     "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
 
-async fn open(folder: &TempDir) -> Ragstone {
+pub(super) async fn open(folder: &TempDir) -> Ragstone {
     open_on(folder, true).await
 }
 
