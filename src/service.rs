@@ -195,7 +195,7 @@ impl State {
 
 /// Who asks, as far as fairness goes: a key, or an address.
 pub fn caller(request: &HttpRequest) -> Caller {
-    if let Some(caller) = Visitor::of(request).caller() {
+    if let Some(caller) = Visitor::of(request).ok().and_then(|visitor| visitor.caller()) {
         return caller;
     }
     request.peer_addr().map_or_else(Caller::default, |address| Caller::of(address.ip()))
@@ -329,7 +329,7 @@ impl Service {
             ragstone.catalog().clone(),
             env,
             ragstone.jobs().clone(),
-            surface.file_seconds,
+            surface,
         );
         let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };

@@ -166,9 +166,9 @@ await look("jobs");
 // A key is made, shown once, and revoked.
 await go("Keys");
 await page.getByText("There is none yet.").waitFor();
-await page.getByLabel("Name").fill("alice");
+await page.getByLabel("Name", { exact: true }).fill("alice");
 await page.getByLabel("Role").selectOption("write");
-await page.getByLabel("Tenant").fill("acme");
+await page.getByLabel("Tenant", { exact: true }).fill("acme");
 await page.getByRole("button", { name: "Make a key" }).click();
 await page.getByText(/^rag_[0-9a-f]{64}$/).waitFor();
 await page.getByRole("cell", { name: "alice" }).waitFor();

@@ -35,7 +35,7 @@ pub struct NewApiKey {
     pub role: Role,
     /// Whose it is.
     pub tenant: String,
-    /// Collections of other tenants that it may use, by their full names.
+    /// Collections of other tenants that it may read, by their full names.
     pub collections: Vec<String>,
 }
 
@@ -61,9 +61,14 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// Whether it may use this collection, by its full name.
-    pub fn may_use(&self, collection: &str) -> bool {
-        tenant_of(collection) == self.record.tenant || self.record.collections.iter().any(|own| own == collection)
+    /// Whether it may search and read this collection, by its full name: one of its tenant's, or one that was granted.
+    pub fn may_read(&self, collection: &str) -> bool {
+        self.owns(collection) || self.record.collections.iter().any(|granted| granted == collection)
+    }
+
+    /// Whether this collection, by its full name, is its tenant's.
+    pub fn owns(&self, collection: &str) -> bool {
+        tenant_of(collection) == self.record.tenant
     }
 }
 
@@ -73,7 +78,7 @@ impl ApiKeys {
         let records = catalog.api_keys()?;
         let known = records.into_iter().filter_map(|record| {
             let hash = blake3::Hash::from_hex(&record.hash).ok()?;
-            Some((*hash.as_bytes(), Arc::new(ApiKey { caller: caller(hash.as_bytes()), record })))
+            Some((*hash.as_bytes(), Arc::new(ApiKey { caller: Caller::of_tenant(&record.tenant), record })))
         });
         let known = RwLock::new(known.collect());
         Ok(Self(Arc::new(Inner { catalog, env, known, changing: tokio::sync::Mutex::default() })))
@@ -98,25 +103,19 @@ impl ApiKeys {
         all
     }
 
-    /// The tenants whose keys may use a collection of another, sorted.
-    pub fn granted(&self, collection: &str) -> Vec<String> {
-        let known = self.known();
-        let granted = known.values().filter(|key| key.record.collections.iter().any(|own| own == collection));
-        let mut tenants: Vec<String> = granted.map(|key| key.record.tenant.clone()).collect();
-        drop(known);
-        tenants.sort();
-        tenants.dedup();
-        tenants
-    }
-
     /// Makes a key of 32 random bytes, which must come from where nobody can replay them. Gives the key itself, which nobody can be
     /// told again, and what is kept of it; durable on return.
     ///
     /// # Errors
     /// `InvalidInput` for a name that is taken or cannot be one, a bad tenant or collection, or too many.
     pub async fn add(&self, wanted: NewApiKey, random: [u8; 32]) -> Result<(String, ApiKeyRecord)> {
+        check(&wanted.name, &wanted.tenant, &wanted.collections)?;
+        let keys = self.clone();
+        to_the_end(async move { keys.make(wanted, random).await }).await
+    }
+
+    async fn make(&self, wanted: NewApiKey, random: [u8; 32]) -> Result<(String, ApiKeyRecord)> {
         let NewApiKey { name, role, tenant, mut collections } = wanted;
-        check(&name, &tenant, &collections)?;
         collections.sort();
         collections.dedup();
         let _turn = self.0.changing.lock().await;
@@ -128,7 +127,7 @@ impl ApiKeys {
         let record = ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
         blocking(move || Ok(catalog.put_api_key(&kept)?)).await?;
-        let known = Arc::new(ApiKey { record: record.clone(), caller: caller(hash.as_bytes()) });
+        let known = Arc::new(ApiKey { record: record.clone(), caller: Caller::of_tenant(&record.tenant) });
         self.0.known.write().unwrap_or_else(PoisonError::into_inner).insert(*hash.as_bytes(), known);
         Ok((key, record))
     }
@@ -136,13 +135,18 @@ impl ApiKeys {
     /// Revokes a key: what is asked with it from now on is refused; what is being answered ends as it would have. Durable on return.
     ///
     /// # Errors
-    /// `NotFound`.
+    /// `NotFound`; where the catalog cannot be written the key is refused all the same until the next start, and is to be revoked again.
     pub async fn revoke(&self, name: &str) -> Result<()> {
+        let (keys, name) = (self.clone(), name.to_owned());
+        to_the_end(async move { keys.forget(&name).await }).await
+    }
+
+    async fn forget(&self, name: &str) -> Result<()> {
         let _turn = self.0.changing.lock().await;
-        let (catalog, wanted) = (self.0.catalog.clone(), name.to_owned());
-        let was_there = blocking(move || Ok(catalog.remove_api_key(&wanted)?)).await?;
+        // First, so that whatever becomes of the rest, it opens nothing.
         self.0.known.write().unwrap_or_else(PoisonError::into_inner).retain(|_, key| key.record.name != name);
-        if was_there {
+        let (catalog, wanted) = (self.0.catalog.clone(), name.to_owned());
+        if blocking(move || Ok(catalog.remove_api_key(&wanted)?)).await? {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NotFound, format!("there is no key `{}`; see `ragstone keys list`", shown(name))))
@@ -165,10 +169,10 @@ impl ApiKeys {
     }
 }
 
-fn caller(hash: &[u8; 32]) -> Caller {
-    let mut number = [0; 8];
-    number.copy_from_slice(&hash[..8]);
-    Caller::of_key(u64::from_le_bytes(number))
+/// Runs what must not stop halfway where its client leaves.
+async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let done = tokio::spawn(work).await;
+    done.map_err(|_| Error::new(ErrorKind::Internal, "the change of the keys broke off"))?
 }
 
 fn check(name: &str, tenant: &str, collections: &[String]) -> Result<()> {
@@ -191,8 +195,6 @@ fn shown(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
-
     use super::*;
 
     fn open(dir: &tempfile::TempDir) -> ApiKeys {
@@ -216,6 +218,7 @@ mod tests {
             assert_eq!((first.len(), &first[..6]), (68, "rag_07"));
             assert!(!format!("{record:?}").contains(&first[4..]));
             assert_eq!(keys.find(first.as_bytes()).unwrap().record, record);
+            // Turns are a tenant's: more keys bring nobody more.
             assert_ne!(keys.find(first.as_bytes()).unwrap().caller, keys.find(second.as_bytes()).unwrap().caller);
             (first, second)
         };
@@ -260,40 +263,40 @@ mod tests {
         assert_eq!(keys.list().len(), 1);
     }
 
+    #[test]
+    fn what_was_granted_is_read_and_not_owned() {
+        let record = ApiKeyRecord {
+            name: "a".into(),
+            hash: String::new(),
+            role: Role::Write,
+            tenant: "acme".into(),
+            collections: vec!["other/notes".into()],
+            added_unix_ms: 0,
+        };
+        let key = ApiKey { record, caller: Caller::default() };
+        for (collection, reads, owns) in [
+            ("acme/x", true, true),
+            ("other/notes", true, false),
+            ("other/x", false, false),
+            ("x", false, false),
+            ("acme", false, false),
+        ] {
+            assert_eq!((key.may_read(collection), key.owns(collection)), (reads, owns), "{collection}");
+        }
+    }
+
+    /// Whoever revokes a key and leaves has revoked it.
     #[tokio::test]
-    async fn grants_are_told_by_tenant() {
+    async fn a_revocation_that_nobody_waits_for_is_done() {
         let dir = tempfile::TempDir::new().unwrap();
         let keys = open(&dir);
-        let granted = |name: &str, tenant: &str, to: &str| NewApiKey {
-            collections: vec![to.to_owned(), to.to_owned()],
-            ..wanted(name, tenant)
-        };
-        for (at, (name, tenant, to)) in
-            [("a", "acme", "other/notes"), ("b", "acme", "other/notes"), ("c", "blue", "other/notes"), ("d", "", "x")]
-                .into_iter()
-                .enumerate()
-        {
-            keys.add(granted(name, tenant, to), [at as u8; 32]).await.unwrap();
-        }
-        assert_eq!(keys.granted("other/notes"), ["acme", "blue"]);
-        assert_eq!(keys.granted("other/else"), [""; 0]);
-        let names: HashSet<String> = keys.list().into_iter().map(|record| record.collections.join(",")).collect();
-        assert_eq!(names, HashSet::from(["other/notes".to_owned(), "x".to_owned()]));
-        let key = ApiKey {
-            record: ApiKeyRecord {
-                name: "a".into(),
-                hash: String::new(),
-                role: Role::Read,
-                tenant: "acme".into(),
-                collections: vec!["other/notes".into()],
-                added_unix_ms: 0,
-            },
-            caller: Caller::default(),
-        };
-        for (collection, may) in
-            [("acme/x", true), ("other/notes", true), ("other/x", false), ("x", false), ("acme", false)]
-        {
-            assert_eq!(key.may_use(collection), may, "{collection}");
-        }
+        let (key, _) = keys.add(wanted("a", ""), [7; 32]).await.unwrap();
+        let mut revoking = Box::pin(keys.revoke("a"));
+        assert!(futures::poll!(&mut revoking).is_pending());
+        drop(revoking);
+        // It waits for its turn behind the other.
+        assert_eq!(keys.revoke("a").await.unwrap_err().kind(), ErrorKind::NotFound);
+        assert!(keys.find(key.as_bytes()).is_none());
+        assert_eq!(keys.0.catalog.api_keys().unwrap(), []);
     }
 }

@@ -138,7 +138,7 @@ impl Assembler {
         self.run(caller, deadline, move |inner| {
             let most = u32::try_from(inner.context).unwrap_or(u32::MAX);
             let layout = Layout::of(&schema, inner.roles.as_ref(), &*inner.tokenizer, most)?;
-            let modules = modules(&schema, &layout, inner.can_move);
+            let modules = modules(&schema, &layout, inner.can_move)?;
             Ok((layout, modules))
         })
         .await
@@ -229,7 +229,7 @@ impl Inner {
                 let passages = context.as_ref().map(|_| passages);
                 assemble_chat(messages, tools, passages, &self.format, layout, &self.tokenizer, &mut budget)?
             }
-            Input::Pml { schema, layout, prompt } => {
+            Input::Pml { schema, layout, prompt, .. } => {
                 let (most, roles) = (u32::try_from(self.context).unwrap_or(u32::MAX), self.roles.as_ref());
                 let layout = match layout {
                     Some(known) => known.clone(),

@@ -1,4 +1,4 @@
-//! Who asks, as far as fairness goes: whoever comes with one key, or without one from one address, shares what that is given.
+//! Who asks, as far as fairness goes: whoever comes with keys of one tenant, or without one from one address, shares what that is given.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -12,14 +12,16 @@ enum Who {
     #[default]
     Program,
     Address(IpAddr),
-    /// The first bytes of the key's hash.
-    Key(u64),
+    /// The first bytes of its name's hash.
+    Tenant(u64),
 }
 
 impl Caller {
-    /// The caller behind an API key, wherever it comes from.
-    pub fn of_key(number: u64) -> Self {
-        Self(Who::Key(number))
+    /// The caller behind a tenant's API keys, wherever they come from.
+    pub fn of_tenant(tenant: &str) -> Self {
+        let mut number = [0; 8];
+        number.copy_from_slice(&blake3::hash(tenant.as_bytes()).as_bytes()[..8]);
+        Self(Who::Tenant(u64::from_le_bytes(number)))
     }
 
     /// The caller behind an address. An IPv6 network of 64 bits is one: that is what one machine is given.
@@ -43,7 +45,7 @@ mod tests {
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_ne!(of("127.0.0.1"), Caller::default());
-        assert_eq!(Caller::of_key(1), Caller::of_key(1));
-        assert_ne!(Caller::of_key(1), Caller::of_key(2));
+        assert_eq!(Caller::of_tenant("acme"), Caller::of_tenant("acme"));
+        assert_ne!(Caller::of_tenant("acme"), Caller::of_tenant(""));
     }
 }

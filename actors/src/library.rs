@@ -9,12 +9,12 @@
 //!                                                                                -> take the rows out of the journal
 //! ```
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
-//! still has keeps its KV; its last document takes it along. Where a change reaches some tenants alone ([`Reach`]), each tenant's KV
-//! follows the documents of its own collections, so that nobody loses, keeps or learns anything by what others have.
+//! still has keeps its KV; its last document takes it along. Where tenants are kept apart ([`Reach::Each`]), each one's KV follows the documents
+//! of its own collections, so that nobody keeps or learns anything by what others have.
 
 mod naming;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
@@ -120,7 +120,7 @@ impl Library {
     pub(crate) async fn recover(&self) -> Result<()> {
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || Ok(catalog.removals()?)).await?;
-        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOf { .. });
+        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
         lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
         let mut failed = None;
@@ -131,7 +131,7 @@ impl Library {
                     self.remove(id, collection, Some(document), reach).await
                 }
                 Removal::Collection { collection, reach } => self.remove(id, collection, None, reach).await,
-                Removal::Passages(_) | Removal::PassagesOf { .. } => continue,
+                Removal::Passages(_) | Removal::PassagesOfEach { .. } => continue,
             };
             failed = failed.or(found(removed).err());
         }
@@ -311,12 +311,16 @@ impl Library {
         for Leaving { reach, passages } in leaving {
             let tenants = match &reach {
                 Reach::Everyone => vec![None],
-                Reach::Tenants(tenants) => tenants.iter().map(|tenant| Some(tenant.as_str())).collect(),
+                Reach::Each { .. } => self.tenants_of(&passages).await?.into_iter().map(Some).collect(),
             };
-            for (at, tenant) in tenants.into_iter().enumerate() {
-                let withdrawn = self.withdraw(tenant, &passages).await?;
+            for tenant in tenants {
+                let withdrawn = self.withdraw(tenant.as_deref(), &passages).await?;
                 // What others had of it is not told.
-                if at == 0 && reach == *own {
+                let is_told = match (&reach, own) {
+                    (Reach::Each { asks }, Reach::Each { asks: own }) => asks == own && tenant.as_ref() == Some(own),
+                    (reach, own) => reach == own,
+                };
+                if is_told {
                     sum.add(withdrawn);
                 }
             }
@@ -329,6 +333,14 @@ impl Library {
         })
         .await?;
         Ok(sum)
+    }
+
+    /// Who has KV of these passages.
+    async fn tenants_of(&self, passages: &[LeavingPassage]) -> Result<BTreeSet<String>> {
+        let segments: Vec<SegmentDigest> =
+            passages.iter().flat_map(|passage| passage.segments.iter().copied()).collect();
+        let (models, store) = (self.fingerprints()?, self.0.store.clone());
+        blocking(move || Ok(store.tenants_of(&segments, &models)?)).await
     }
 
     /// Takes a tenant's KV (`None`: everybody's) of those of the passages out of the store that no document has any more.

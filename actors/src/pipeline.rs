@@ -124,7 +124,11 @@ impl Pipeline {
             None => None,
         };
         // Before anything is found: a passage that is invalidated while this runs must not be filed by it.
-        let asking = Asking { question: Arc::new(question), found_in: self.store.epoch(), deadline, constraint };
+        let found_in = match &question.input {
+            Input::Pml { found_in: Some(before), .. } => self.store.epoch().min(*before),
+            _ => self.store.epoch(),
+        };
+        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let found = match before {
@@ -445,5 +449,7 @@ mod learned_tests;
 mod pml_tests;
 #[cfg(test)]
 mod recurring_tests;
+#[cfg(test)]
+mod schema_tests;
 #[cfg(test)]
 mod tests;

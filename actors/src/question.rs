@@ -83,6 +83,8 @@ pub enum Input {
         schema: Arc<Schema>,
         /// Where everything of it stands, if that is known.
         layout: Option<Arc<Layout>>,
+        /// Of one that is kept: the store's epoch before it was found. What is withdrawn after that is not filed.
+        found_in: Option<u64>,
         /// What it takes of it, and adds.
         prompt: Arc<Prompt>,
     },

@@ -5,6 +5,7 @@
 //! Its entries' keys are noted in the catalog for each model that it was used with, so that KV of models that are not in use goes with it, too.
 
 mod bounds;
+mod stored;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +19,12 @@ use ragstone_storage::tier::EntryId;
 use serde::Serialize;
 
 use self::bounds::{check_name, check_room};
+use self::stored::stored;
+pub use self::stored::{StoredModule, StoredSchema};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
-use crate::pml::{Block, GivenSources, Layout, Part, Schema};
+use crate::pml::{GivenSources, Layout, Schema};
 use crate::question::check_tenant;
 use crate::ragstone::blocking;
 use crate::stream::deadline_after;
@@ -47,7 +50,7 @@ struct Inner {
 struct KnownSchemas {
     /// What was read and laid out, by version.
     laid_out: HashMap<String, Arc<Known>>,
-    /// Those whose entries were noted since the start: tenant, name and version.
+    /// Those whose entries were noted since the start: tenant, name and version. One that changes back is noted again by who adds it.
     noted: HashSet<[String; 3]>,
 }
 
@@ -57,36 +60,25 @@ struct Known {
     modules: Vec<(String, Segment)>,
 }
 
-/// A schema that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StoredSchema {
-    /// Its own name.
-    pub name: String,
-    /// What tells it from others of its name.
-    pub version: String,
-    /// Whose it is.
-    pub tenant: String,
-    /// When it was given, in milliseconds since 1970.
-    pub added_unix_ms: u64,
-    /// Positions that it takes of the context.
-    pub positions: u32,
-    /// Its own text, under `/`, and its modules, by position.
-    pub modules: Vec<StoredModule>,
+impl Known {
+    /// A tenant's entries of it under one model. Hashes its text: not for the threads that answer.
+    fn entries(&self, fingerprint: &Fingerprint, tenant: &str) -> Vec<ModuleEntry> {
+        let entry = |(path, segment): &(String, Segment)| {
+            let (key, _) = segment.apart(fingerprint, tenant)?;
+            Some(ModuleEntry { path: path.clone(), key, segment: SegmentDigest::of(fingerprint, &segment.tokens) })
+        };
+        self.modules.iter().filter_map(entry).collect()
+    }
 }
 
-/// A module of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct StoredModule {
-    /// Its name behind those of the modules that it is in.
-    pub path: String,
-    /// Its first position.
-    pub start: u32,
-    /// Its positions, those of what it contains among them.
-    pub positions: u32,
-    /// Tokens of its own text.
-    pub tokens: u32,
-    /// Whether its KV is kept.
-    pub cache: bool,
+/// A schema that was found for a prompt.
+pub struct Found {
+    /// The schema.
+    pub schema: Arc<Schema>,
+    /// Where everything of it stands.
+    pub layout: Arc<Layout>,
+    /// The store's epoch before it was found.
+    pub found_in: u64,
 }
 
 /// What adding a schema did.
@@ -143,20 +135,21 @@ impl Schemas {
         let known = self.laid_out(&record, caller).await?;
         let before = self.record(tenant, &record.name).await?;
         if let Some(before) = before.as_ref().filter(|before| before.version == record.version) {
-            let schema = stored(before, &known);
+            let schema = stored(before, &known.layout);
             return Ok(Added { schema, is_new: false, withdrawn: Withdrawn::default() });
         }
-        let (catalog, kept) = (self.0.catalog.clone(), record.clone());
-        blocking(move || check_room(&catalog.schemas()?, &kept)).await?;
-        // First, so that whoever is interrupted has the old one still, and adds the new one again.
-        let withdrawn = match &before {
-            Some(before) => self.withdraw(before, Some(&known), caller).await?,
-            None => Withdrawn::default(),
+        check_room(&self.0.catalog.schemas_beside(tenant, &record.name), &record)?;
+        let leaving = match &before {
+            Some(before) => self.leaving(before, Some(&known), caller).await?,
+            None => Vec::new(),
         };
+        // First, so that whoever is interrupted has the old one still, and adds the new one again.
+        let withdrawn = self.withdraw(&leaving).await?;
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
         blocking(move || Ok(catalog.put_schema(&kept)?)).await?;
         self.note(&record, &known).await?;
-        Ok(Added { schema: stored(&record, &known), is_new: true, withdrawn })
+        self.withdraw_again(&leaving, before.as_ref()).await;
+        Ok(Added { schema: stored(&record, &known.layout), is_new: true, withdrawn })
     }
 
     /// A tenant's schemas: names, versions, and when they were given, by name.
@@ -165,12 +158,7 @@ impl Schemas {
     /// As the catalog says.
     pub async fn list(&self, tenant: &str) -> Result<Vec<SchemaRecord>> {
         let (catalog, tenant) = (self.0.catalog.clone(), tenant.to_owned());
-        blocking(move || {
-            let mut all = catalog.schemas()?;
-            all.retain(|record| record.tenant == tenant);
-            Ok(all)
-        })
-        .await
+        blocking(move || Ok(catalog.schemas_of(&tenant)?)).await
     }
 
     /// A schema, with its modules.
@@ -180,18 +168,20 @@ impl Schemas {
     pub async fn get(&self, tenant: &str, name: &str, caller: Caller) -> Result<(SchemaRecord, StoredSchema)> {
         let record = self.needed(tenant, name).await?;
         let known = self.known(&record, caller).await?;
-        let stored = stored(&record, &known);
+        let stored = stored(&record, &known.layout);
         Ok((record, stored))
     }
 
-    /// A schema for a prompt, and where everything of it stands.
+    /// A schema for a prompt.
     ///
     /// # Errors
     /// As [`Schemas::get`].
-    pub async fn find(&self, tenant: &str, name: &str, caller: Caller) -> Result<(Arc<Schema>, Arc<Layout>)> {
+    pub async fn find(&self, tenant: &str, name: &str, caller: Caller) -> Result<Found> {
+        // First: where its KV is withdrawn from here on, none of the prompt's is filed.
+        let found_in = self.0.pipeline.store.epoch();
         let record = self.needed(tenant, name).await?;
         let known = self.known(&record, caller).await?;
-        Ok((known.schema.clone(), known.layout.clone()))
+        Ok(Found { schema: known.schema.clone(), layout: known.layout.clone(), found_in })
     }
 
     /// The entries of a schema's modules, under every model that it was used with: all, or those of one module with what it contains.
@@ -209,8 +199,8 @@ impl Schemas {
         let known = self.known(&record, caller).await?;
         let paths: Vec<String> = module.map(str::to_owned).into_iter().collect();
         check_paths(name, &known, &paths)?;
-        let noted = self.noted_of(tenant, |of| of == name).await?;
-        let entries = noted.into_iter().flat_map(|noted| noted.modules);
+        let noted = self.noted_of(tenant).await?;
+        let entries = noted.into_iter().filter(|noted| noted.name == name).flat_map(|noted| noted.modules);
         Ok(entries.filter(|entry| is_wanted(&entry.path, &paths)).map(|entry| entry.key).collect())
     }
 
@@ -234,16 +224,29 @@ impl Schemas {
         .await
     }
 
-    /// The texts of a schema's modules, as each is computed apart: all, or those of these paths with what they contain.
+    /// The texts of a schema's modules, as each is computed apart: all, or those of these paths with what they contain; and of which version
+    /// they are.
     ///
     /// # Errors
     /// As [`Schemas::get`]; `InvalidInput` for a path that the schema does not have.
-    pub(crate) async fn modules(&self, tenant: &str, name: &str, paths: &[String]) -> Result<Vec<Segment>> {
+    pub(crate) async fn modules(&self, tenant: &str, name: &str, paths: &[String]) -> Result<(String, Vec<Segment>)> {
         let record = self.needed(tenant, name).await?;
         let known = self.known(&record, Caller::default()).await?;
         check_paths(name, &known, paths)?;
         let wanted = known.modules.iter().filter(|(path, _)| is_wanted(path, paths));
-        Ok(wanted.map(|(_, segment)| segment.clone()).collect())
+        Ok((record.version, wanted.map(|(_, segment)| segment.clone()).collect()))
+    }
+
+    /// Fails once a schema has another text than that of `version`.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(crate) fn check_version(&self, tenant: &str, name: &str, version: &str) -> Result<()> {
+        if self.0.catalog.schema_version(tenant, name).as_deref() == Some(version) {
+            return Ok(());
+        }
+        let message = format!("schema `{name}` changed or went while its modules were computed; encode it again");
+        Err(Error::new(ErrorKind::NotFound, message))
     }
 
     /// Forgets a schema, and takes the KV along that no other one has a text of.
@@ -253,10 +256,12 @@ impl Schemas {
     pub async fn remove(&self, tenant: &str, name: &str, caller: Caller) -> Result<Withdrawn> {
         let _turn = self.0.changing.lock().await;
         let record = self.needed(tenant, name).await?;
+        let leaving = self.leaving(&record, None, caller).await?;
         // First, so that whoever is interrupted asks again.
-        let withdrawn = self.withdraw(&record, None, caller).await?;
-        let catalog = self.0.catalog.clone();
-        blocking(move || Ok(catalog.remove_schema(&record.tenant, &record.name)?)).await?;
+        let withdrawn = self.withdraw(&leaving).await?;
+        let (catalog, gone) = (self.0.catalog.clone(), record.clone());
+        blocking(move || Ok(catalog.remove_schema(&gone.tenant, &gone.name)?)).await?;
+        self.withdraw_again(&leaving, Some(&record)).await;
         Ok(withdrawn)
     }
 
@@ -276,7 +281,10 @@ impl Schemas {
     /// A schema that is kept. Its entries are noted from here on.
     async fn known(&self, record: &SchemaRecord, caller: Caller) -> Result<Arc<Known>> {
         let known = self.laid_out(record, caller).await?;
-        self.note(record, &known).await?;
+        let of = [record.tenant.clone(), record.name.clone(), record.version.clone()];
+        if !self.lock().noted.contains(&of) {
+            self.note(record, &known).await?;
+        }
         Ok(known)
     }
 
@@ -297,65 +305,79 @@ impl Schemas {
     }
 
     /// Notes the entries of a schema under the present model, before there are any.
-    async fn note(&self, record: &SchemaRecord, known: &Known) -> Result<()> {
-        let of = [record.tenant.clone(), record.name.clone(), record.version.clone()];
-        if self.lock().noted.contains(&of) {
-            return Ok(());
-        }
-        let entries = SchemaEntries {
-            tenant: record.tenant.clone(),
-            name: record.name.clone(),
-            version: record.version.clone(),
-            fingerprint: *self.0.pipeline.store.fingerprint(),
-            modules: self.module_entries(&record.tenant, known),
-        };
-        let catalog = self.0.catalog.clone();
-        blocking(move || Ok(catalog.put_schema_entries(&entries)?)).await?;
+    async fn note(&self, record: &SchemaRecord, known: &Arc<Known>) -> Result<()> {
+        let SchemaRecord { tenant, name, version, .. } = record.clone();
+        let of = [tenant.clone(), name.clone(), version.clone()];
+        let (catalog, fingerprint, known) =
+            (self.0.catalog.clone(), *self.0.pipeline.store.fingerprint(), known.clone());
+        blocking(move || {
+            let modules = known.entries(&fingerprint, &tenant);
+            Ok(catalog.put_schema_entries(&SchemaEntries { tenant, name, version, fingerprint, modules })?)
+        })
+        .await?;
         self.lock().noted.insert(of);
         Ok(())
     }
 
-    /// What is noted of a tenant's schemas, by name.
-    async fn noted_of(&self, tenant: &str, is_wanted: impl Fn(&str) -> bool) -> Result<Vec<SchemaEntries>> {
-        let catalog = self.0.catalog.clone();
-        let mut all = blocking(move || Ok(catalog.schema_entries()?)).await?;
-        all.retain(|of| of.tenant == tenant && is_wanted(&of.name));
-        Ok(all)
+    /// What is noted of a tenant's schemas.
+    async fn noted_of(&self, tenant: &str) -> Result<Vec<SchemaEntries>> {
+        let (catalog, tenant) = (self.0.catalog.clone(), tenant.to_owned());
+        blocking(move || Ok(catalog.schema_entries_of(&tenant)?)).await
     }
 
-    /// Takes out of every tier what was computed of a schema, but for what the tenant's other schemas have, too, and the one that takes its
-    /// place. Keys are the tenant's own, so that nobody removes, or learns of, what others have.
-    async fn withdraw(&self, gone: &SchemaRecord, instead: Option<&Known>, caller: Caller) -> Result<Withdrawn> {
-        // A model that never used it computed nothing of it.
-        self.known(gone, caller).await?;
+    /// What was computed of a schema, but for what the tenant's other schemas have, too, and the one that takes its place. Keys are the tenant's
+    /// own, so that nobody removes, or learns of, what others have.
+    async fn leaving(
+        &self,
+        gone: &SchemaRecord,
+        instead: Option<&Arc<Known>>,
+        caller: Caller,
+    ) -> Result<Vec<(Fingerprint, EntryId)>> {
+        // An earlier build noted nothing.
+        for record in self.list(&gone.tenant).await? {
+            if let Err(error) = self.known(&record, caller).await {
+                // This model cannot use it, and computed nothing of it.
+                tracing::debug!(%error, schema = record.name, "a schema that is kept cannot be laid out");
+            }
+        }
         let mut wanted: HashMap<KvKey, (Fingerprint, EntryId)> = HashMap::new();
         let mut kept: HashSet<KvKey> = HashSet::new();
-        for SchemaEntries { name, fingerprint, modules, .. } in self.noted_of(&gone.tenant, |_| true).await? {
+        for SchemaEntries { name, fingerprint, modules, .. } in self.noted_of(&gone.tenant).await? {
             if name == gone.name {
                 wanted.extend(modules.iter().map(|entry| (entry.key, (fingerprint, entry.id()))));
             } else {
                 kept.extend(modules.iter().map(|entry| entry.key));
             }
         }
-        kept.extend(instead.iter().flat_map(|known| self.module_entries(&gone.tenant, known)).map(|entry| entry.key));
+        if let Some(instead) = instead.cloned() {
+            let (fingerprint, tenant) = (*self.0.pipeline.store.fingerprint(), gone.tenant.clone());
+            let entries = blocking(move || Ok(instead.entries(&fingerprint, &tenant))).await?;
+            kept.extend(entries.iter().map(|entry| entry.key));
+        }
         wanted.retain(|key, _| !kept.contains(key));
-        {
+        Ok(wanted.into_values().collect())
+    }
+
+    /// Takes entries out of every tier.
+    async fn withdraw(&self, leaving: &[(Fingerprint, EntryId)]) -> Result<Withdrawn> {
+        if leaving.is_empty() {
+            return Ok(Withdrawn::default());
+        }
+        let (store, leaving) = (self.0.pipeline.store.clone(), leaving.to_vec());
+        blocking(move || Ok(store.withdraw(&leaving)?)).await
+    }
+
+    /// Once nobody finds the old text any more: who found it before may have filed some of it since it was withdrawn.
+    async fn withdraw_again(&self, leaving: &[(Fingerprint, EntryId)], gone: Option<&SchemaRecord>) {
+        if let Some(gone) = gone {
             let mut known = self.lock();
             known.laid_out.remove(&gone.version);
             known.noted.remove(&[gone.tenant.clone(), gone.name.clone(), gone.version.clone()]);
         }
-        let store = self.0.pipeline.store.clone();
-        blocking(move || Ok(store.withdraw(&wanted.into_values().collect::<Vec<_>>())?)).await
-    }
-
-    /// A tenant's entries of a schema under the present model.
-    fn module_entries(&self, tenant: &str, known: &Known) -> Vec<ModuleEntry> {
-        let fingerprint = self.0.pipeline.store.fingerprint();
-        let entry = |(path, segment): &(String, Segment)| {
-            let (key, _) = segment.apart(fingerprint, tenant)?;
-            Some(ModuleEntry { path: path.clone(), key, segment: SegmentDigest::of(fingerprint, &segment.tokens) })
-        };
-        known.modules.iter().filter_map(entry).collect()
+        // What a dead bucket keeps is noted, and leaves with the next invalidation.
+        if let Err(error) = self.withdraw(leaving).await {
+            tracing::warn!(%error, "what was filed of a schema while it changed may stay until documents are removed");
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, KnownSchemas> {
@@ -389,34 +411,5 @@ fn version(text: &str, sources: &BTreeMap<String, String>) -> String {
         hasher.update(&(part.len() as u64).to_le_bytes());
         hasher.update(part.as_bytes());
     }
-    hasher.finalize().to_hex()[..16].to_owned()
-}
-
-fn stored(record: &SchemaRecord, known: &Known) -> StoredSchema {
-    let mut modules = Vec::new();
-    list(&known.layout.top, "/".to_owned(), &mut modules);
-    modules.sort_by(|a, b| (a.start, &a.path).cmp(&(b.start, &b.path)));
-    StoredSchema {
-        name: record.name.clone(),
-        version: record.version.clone(),
-        tenant: record.tenant.clone(),
-        added_unix_ms: record.added_unix_ms,
-        positions: known.layout.length(),
-        modules,
-    }
-}
-
-fn list(block: &Block, path: String, modules: &mut Vec<StoredModule>) {
-    let mut tokens = 0;
-    for part in &block.parts {
-        let below = |inner: &Block| if path == "/" { inner.name.clone() } else { format!("{path}/{}", inner.name) };
-        match part {
-            Part::Text { tokens: own, .. } => tokens += own.len() as u32,
-            Part::Module(inner) => list(inner, below(inner), modules),
-            Part::Union { members, .. } => members.iter().for_each(|member| list(member, below(member), modules)),
-            Part::Parameter { .. } => {}
-        }
-    }
-    let &Block { start, length: positions, cache, .. } = block;
-    modules.push(StoredModule { path, start, positions, tokens, cache });
+    hasher.finalize().to_hex()[..32].to_owned()
 }

@@ -30,8 +30,9 @@ use crate::ragstone::blocking;
 use crate::schemas::Schemas;
 use crate::warm::work::{Piece, Work};
 
-/// Jobs in the journal; more are refused.
-const MOST_JOBS: usize = 256;
+/// Jobs in the journal, and those of the same tenants; more are refused.
+const MOST_JOBS: usize = 1024;
+const MOST_JOBS_OF_TENANT: usize = 128;
 /// Finished jobs whose result is still told.
 const RECENT: usize = 64;
 /// How often who waits for a job that another call runs hears how far it is.
@@ -112,7 +113,7 @@ pub struct WarmEstimate {
 pub struct Warm {
     /// Of what.
     pub subject: WarmSubject,
-    /// For whom; none given is the default tenant.
+    /// For whom; none given is the default tenant. A schema is one tenant's.
     pub tenants: Vec<String>,
 }
 
@@ -147,20 +148,25 @@ impl Warmer {
     pub async fn begin(&self, wanted: Warm) -> Result<WarmJob> {
         check_tenants(&wanted.tenants)?;
         let tenants = wanted.tenants();
-        let passages_total = self.work_of(&wanted.subject, &tenants).await?.len() as u64;
+        let work = self.work_of(&wanted.subject, &tenants).await?;
+        let passages_total = work.len() as u64;
         let store = &self.0.pipeline.store;
         let job = WarmJob {
             id: 0,
             fingerprint: *store.fingerprint(),
-            subject: wanted.subject,
+            subject: work.subject(wanted.subject),
             tenants,
             created_unix_ms: store.env().now_unix_ms(),
             progress: WarmProgress { passages_total, ..WarmProgress::default() },
         };
         let catalog = self.0.catalog.clone();
         blocking(move || {
-            if catalog.warm_jobs()?.len() >= MOST_JOBS {
-                let message = format!("{MOST_JOBS} warm-ups wait; let some finish, or cancel some");
+            let waiting = catalog.warm_jobs()?;
+            let own = waiting.iter().filter(|other| other.tenants == job.tenants).count();
+            if waiting.len() >= MOST_JOBS || own >= MOST_JOBS_OF_TENANT {
+                let message = format!(
+                    "{MOST_JOBS} warm-ups wait, or {MOST_JOBS_OF_TENANT} of the same tenants; let some finish, or cancel some"
+                );
                 return Err(Error::new(ErrorKind::Overloaded, message));
             }
             Ok(catalog.add_warm_job(job)?)
@@ -214,13 +220,13 @@ impl Warmer {
                     _ => Ok(Work::Passages(ids)),
                 }
             }
-            WarmSubject::Modules { schema, modules } => {
-                let mut texts = Vec::new();
-                for tenant in tenants {
-                    let own = self.0.schemas.modules(tenant, schema, modules).await?;
-                    texts.extend(own.into_iter().map(|module| (tenant.clone(), module)));
-                }
-                Ok(Work::Modules(texts))
+            WarmSubject::Modules { schema, modules, .. } => {
+                let [tenant] = tenants else {
+                    let message = format!("schema `{schema}` is one tenant's: warm it for one at a time");
+                    return Err(Error::new(ErrorKind::InvalidInput, message));
+                };
+                let (version, texts) = self.0.schemas.modules(tenant, schema, modules).await?;
+                Ok(Work::Modules { version, texts })
             }
         }
     }
@@ -296,8 +302,13 @@ impl Warmer {
         let running = Running(self);
         let done = self.work(&job, events).await;
         drop(running);
-        // A collection or schema that is gone will not come back by itself; anything else may work at the next start.
-        let over = done.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::NotFound);
+        // A collection or schema that is gone, or cannot be used, will not come back by itself; anything else may work at the next start.
+        let is_hopeless = |error: &Error| match error.kind() {
+            ErrorKind::NotFound => true,
+            ErrorKind::InvalidInput | ErrorKind::ContextLength => matches!(job.subject, WarmSubject::Modules { .. }),
+            _ => false,
+        };
+        let over = done.as_ref().err().is_none_or(is_hopeless);
         if over {
             self.cancel(id).await?;
         }

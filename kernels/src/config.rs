@@ -130,7 +130,7 @@ pub struct ModelConfig {
     pub feed_forward: FeedForwardKind,
     /// A norm of embeddings, before the first layer.
     pub embedding_norm: bool,
-    /// What embeddings are multiplied by.
+    /// What embeddings are multiplied by; not rounded, as in llama.cpp and transformers in f32 (transformers in bf16 rounds it).
     pub embedding_scale: f32,
     /// Norms of what a layer's attention and its feed-forward part add, beside those of what they take (Gemma).
     pub output_norms: bool,

@@ -277,7 +277,8 @@ mod tests {
             match case.answer {
                 "extractive" => assert!(case.accepted > 0 && case.accepted <= case.drafted, "{case:?}"),
                 "new" => assert_eq!(case.drafted, 0, "{case:?}"),
-                _ => assert!(case.accepted < case.drafted, "{case:?}"),
+                // A machine on which it never paid may have given drafting up before the first.
+                _ => assert!(case.drafted == 0 || case.accepted < case.drafted, "{case:?}"),
             }
             assert!(case.with.median > 0.0 && case.without.median > 0.0);
         }

@@ -47,7 +47,7 @@ pub struct AddArgs {
     /// Whose key it is; its collections and its KV are this tenant's alone
     #[arg(long, value_name = "NAME", default_value = "")]
     tenant: String,
-    /// A collection of another tenant that it may use, too, as TENANT/NAME (NAME: the default tenant's); may be given again
+    /// A collection of another tenant that it may read, too, as TENANT/NAME (NAME: the default tenant's); may be given again
     #[arg(long = "collection", value_name = "NAME")]
     collections: Vec<String>,
     /// Print one JSON object

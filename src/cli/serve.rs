@@ -120,7 +120,11 @@ fn bind(listen: &str) -> Result<TcpListener> {
 /// Without keys, whoever reaches the port reads and changes the corpus. That must be somebody's wish.
 fn refuse_if_open(listener: &TcpListener, surface: &Surface) -> Result<()> {
     let Ok(address) = listener.local_addr() else { return Ok(()) };
-    if address.ip().is_loopback() || surface.keys == KeyMode::Required {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    if surface.keys == KeyMode::Required {
+        tracing::warn!(%address, "keys and answers are sent here as they are: put a proxy with TLS in front");
         return Ok(());
     }
     if surface.allow_anyone {

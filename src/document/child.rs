@@ -7,7 +7,7 @@
 //! out: "ready\n" once; then for each request one line of JSON, [`Reply`], and as many bytes as it says: lines of JSON,
 //!      [`Parsed`] each
 //! ```
-//! A file is parsed to its end before the first byte of it goes out, so that a file is taken whole or not at all.
+//! A file is parsed to its end before the first byte of it goes out, so that it is taken whole or not at all, but for records of its own that are bad.
 
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +41,12 @@ pub struct Request {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// This many bytes of documents follow.
-    Documents { bytes: u64 },
+    Documents {
+        bytes: u64,
+        /// What is wrong with other records of the file.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bad: Option<String>,
+    },
     /// It is not what its name says, or more than one file may be.
     Unreadable { why: String },
 }
@@ -100,9 +105,10 @@ fn serve(seconds: u64) -> std::io::Result<()> {
         let parsed = catch_unwind(AssertUnwindSafe(|| {
             parse::parse(request.format, bytes, &mut |parsed| append(&mut documents, &parsed))
         }));
+        let told = |why: String| super::name::clean(&why, super::MAX_REASON_CHARS);
         let reply = match parsed {
-            Ok(Ok(())) => Reply::Documents { bytes: documents.len() as u64 },
-            Ok(Err(why)) => Reply::Unreadable { why: super::name::clean(&why, super::MAX_REASON_CHARS) },
+            Ok(Ok(bad)) => Reply::Documents { bytes: documents.len() as u64, bad: bad.map(told) },
+            Ok(Err(why)) => Reply::Unreadable { why: told(why) },
             Err(_) => Reply::Unreadable { why: "the parser failed on it; convert it to text first".into() },
         };
         serde_json::to_writer(&mut output, &reply)?;

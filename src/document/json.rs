@@ -15,36 +15,42 @@ const MAX_METADATA_BYTES: usize = 64 << 10;
 /// Bad lines or elements that are named; the others are counted.
 const MOST_NAMED: usize = 3;
 
-/// One document a line; blank lines are skipped. A bad line does not keep the others from being read.
+/// One document a line; blank lines are skipped. A bad line does not keep the others from being read: which are bad, and why, it returns.
 ///
 /// # Errors
-/// Which lines are bad, and why, once all were read; at once what `each` says.
-pub fn lines(text: &str, each: Each<'_>) -> Result<(), String> {
+/// What `each` says.
+pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     let mut bad = Bad::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let anchor = || format!("L{}", index + 1);
         let read = serde_json::from_str(line).map_err(|error| error.to_string());
         match read.and_then(|value| document(value, anchor())) {
-            Ok(parsed) => bad.take(parsed, each)?,
+            Ok(parsed) => each(parsed)?,
             Err(why) => bad.note(|| format!("line {}: {why}", index + 1)),
         }
     }
-    bad.told("lines")
+    Ok(bad.told("lines"))
 }
 
-/// One document an element. A bad element does not keep the others from being read; what is no JSON ends the file.
+/// As [`lines`], one document an element. What is no JSON ends the file.
 ///
 /// # Errors
-/// As [`lines`].
-pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
+/// As [`lines`]; where it is no array.
+pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     if !text.trim_start().starts_with('[') {
         return Err("not an array of documents; use .jsonl for one object a line".into());
     }
     let mut bad = Bad::default();
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = reader.deserialize_seq(Elements(each, &mut bad)).and_then(|()| reader.end());
-    read.map_err(|error| error.to_string())?;
-    bad.told("elements")
+    let mut stopped = None;
+    let read = reader.deserialize_seq(Elements { each, bad: &mut bad, stopped: &mut stopped });
+    if let Some(why) = stopped {
+        return Err(why);
+    }
+    if let Err(error) = read.and_then(|()| reader.end()) {
+        bad.last = Some(error.to_string());
+    }
+    Ok(bad.told("elements"))
 }
 
 /// What could not be read of a file.
@@ -52,31 +58,28 @@ pub fn array(text: &str, each: Each<'_>) -> Result<(), String> {
 struct Bad {
     named: Vec<String>,
     others: usize,
-    /// Whether there was something good, too.
-    has_good: bool,
+    /// Why the rest could not be read at all.
+    last: Option<String>,
 }
 
 impl Bad {
-    fn take(&mut self, parsed: Parsed, each: &mut dyn FnMut(Parsed) -> Result<(), String>) -> Result<(), String> {
-        self.has_good = true;
-        each(parsed)
-    }
-
     fn note(&mut self, why: impl FnOnce() -> String) {
         if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
     }
 
-    fn told(self, what: &str) -> Result<(), String> {
-        if self.named.is_empty() {
-            return Ok(());
-        }
-        let others = if self.others == 0 { String::new() } else { format!("; and {} more such {what}", self.others) };
-        let good = if self.has_good { "; the file's other documents are ingested" } else { "" };
-        Err(format!("{}{others}{good}", self.named.join("; ")))
+    fn told(self, what: &str) -> Option<String> {
+        let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
+        let all: Vec<String> = self.named.into_iter().chain(others).chain(self.last).collect();
+        (!all.is_empty()).then(|| all.join("; "))
     }
 }
 
-struct Elements<'a, 'b>(Each<'a>, &'b mut Bad);
+struct Elements<'a, 'b> {
+    each: Each<'a>,
+    bad: &'b mut Bad,
+    /// What `each` said in the end.
+    stopped: &'b mut Option<String>,
+}
 
 impl<'de> Visitor<'de> for Elements<'_, '_> {
     type Value = ();
@@ -89,8 +92,13 @@ impl<'de> Visitor<'de> for Elements<'_, '_> {
         let mut index = 0_u64;
         while let Some(value) = elements.next_element::<Value>()? {
             match document(value, index.to_string()) {
-                Ok(parsed) => self.1.take(parsed, self.0).map_err(A::Error::custom)?,
-                Err(why) => self.1.note(|| format!("element {index}: {why}")),
+                Ok(parsed) => {
+                    if let Err(why) = (self.each)(parsed) {
+                        *self.stopped = Some(why);
+                        return Err(A::Error::custom("stopped"));
+                    }
+                }
+                Err(why) => self.bad.note(|| format!("element {index}: {why}")),
             }
             index += 1;
         }

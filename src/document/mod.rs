@@ -67,7 +67,7 @@ impl Format {
 /// Why a file's documents did not come, or not all of them.
 #[derive(Debug)]
 pub enum Unread {
-    /// It cannot be read; what is wrong with it and what to do, without its name.
+    /// It cannot be read, or some of its records cannot; what is wrong with it and what to do, without its name.
     Skipped(String),
     /// Whoever takes the documents wants no more.
     Stopped,
@@ -106,7 +106,7 @@ impl<P: Parser> Reader<P> {
     /// Hands the documents of a file to `each`, until it wants no more.
     ///
     /// # Errors
-    /// Why not all of them came. Where the file itself is at fault, none did.
+    /// Why not all of them came. Of a file with bad records those came that are good; nothing of others that are at fault themselves.
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
         let format = Format::of(&found.path).ok_or_else(unsupported)?;
         let file = open::open(found).map_err(Unread::Skipped)?;
@@ -154,7 +154,10 @@ fn unsupported() -> Unread {
 fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), Unread> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).map_err(|error| Unread::Skipped(open::failed(&error)))?;
-    parse::parse(format, bytes, each).map_err(|why| Unread::Skipped(name::clean(&why, MAX_REASON_CHARS)))
+    match parse::parse(format, bytes, each) {
+        Ok(None) => Ok(()),
+        Ok(Some(why)) | Err(why) => Err(Unread::Skipped(name::clean(&why, MAX_REASON_CHARS))),
+    }
 }
 
 /// A document of the file `path`. One that is the whole file takes the file's name where it has no title, and is known by

@@ -32,14 +32,15 @@ pub struct Parsed {
 /// Takes one document after another; an error ends the file.
 pub type Each<'a> = &'a mut dyn FnMut(Parsed) -> Result<(), String>;
 
-/// Hands the documents of a file to `each`.
+/// Hands the documents of a file to `each`. What it returns is wrong with some of its records; the good ones were handed out.
 ///
 /// # Errors
 /// Why it is not of that format (with the line or byte, where there is one) and what to do, or what `each` said.
-pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<(), String> {
+pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<String>, String> {
     let mut bounded = |parsed: Parsed| {
         check(&parsed)?;
-        each(parsed)
+        each(parsed)?;
+        Ok(None)
     };
     if format == Format::Pdf {
         return bounded(Parsed { text: pdf::text(&bytes)?, ..Parsed::default() });

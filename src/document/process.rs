@@ -61,12 +61,12 @@ impl Parser for Process {
         running.budget = Duration::from_secs(self.seconds) * PATIENCE;
         let done = running.exchange(format, file, each);
         match done {
-            Ok(bytes) => {
+            Ok(Exchanged { bytes, bad }) => {
                 running.files += 1;
                 if bytes <= KEEP_BYTES && running.files < KEEP_FILES {
                     self.running = Some(running);
                 }
-                Ok(())
+                bad.map_or(Ok(()), |why| Err(Unread::Skipped(why)))
             }
             Err(Fault::File(why)) => Err(Unread::Skipped(why)),
             Err(Fault::Stopping) => Err(Unread::Stopped),
@@ -78,6 +78,14 @@ impl Parser for Process {
             }
         }
     }
+}
+
+/// A file that was parsed to its end.
+struct Exchanged {
+    /// Its length.
+    bytes: usize,
+    /// What is wrong with some of its records.
+    bad: Option<String>,
 }
 
 /// Why a file was not parsed to its end.
@@ -144,16 +152,16 @@ impl Running {
         }
     }
 
-    /// Sends a file and hands out what comes back; the file's length.
-    fn exchange(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<usize, Fault> {
-        let sent = self.send(format, file)?;
+    /// Sends a file and hands out what comes back.
+    fn exchange(&mut self, format: Format, file: &mut Opened, each: Each<'_>) -> Result<Exchanged, Fault> {
+        let bytes = self.send(format, file)?;
         let mut output = BufReader::with_capacity(FRAME_BYTES, Output(self));
         let received = receive(&mut output, each);
         drop(output);
         // What was wrong with the pipe says more than what was missing from it.
         match (self.fault.take(), received) {
             (Some(fault), _) => Err(fault),
-            (None, received) => received.map(|()| sent),
+            (None, received) => received.map(|bad| Exchanged { bytes, bad }),
         }
     }
 
@@ -271,7 +279,8 @@ impl Read for Output<'_> {
     }
 }
 
-fn receive(output: &mut impl BufRead, each: Each<'_>) -> Result<(), Fault> {
+/// Hands out the documents of a file; what is wrong with its other records.
+fn receive(output: &mut impl BufRead, each: Each<'_>) -> Result<Option<String>, Fault> {
     let mut line = Vec::new();
     let mut next = |most: u64| -> Result<Vec<u8>, Fault> {
         line.clear();
@@ -280,9 +289,9 @@ fn receive(output: &mut impl BufRead, each: Each<'_>) -> Result<(), Fault> {
     };
     let unexpected = |_| Fault::File("the parser answered something unexpected; convert it to text first".into());
     let reply: Reply = serde_json::from_slice(&next(MAX_LINE_BYTES)?).map_err(unexpected)?;
-    let mut left = match reply {
+    let (mut left, bad) = match reply {
         Reply::Unreadable { why } => return Err(Fault::File(clean(&why, MAX_REASON_CHARS))),
-        Reply::Documents { bytes } => bytes,
+        Reply::Documents { bytes, bad } => (bytes, bad.map(|why| clean(&why, MAX_REASON_CHARS))),
     };
     while left > 0 {
         let line = next(left)?;
@@ -291,7 +300,7 @@ fn receive(output: &mut impl BufRead, each: Each<'_>) -> Result<(), Fault> {
         drop(line);
         each(parsed).map_err(Fault::File)?;
     }
-    Ok(())
+    Ok(bad)
 }
 
 /// This program, also where its file was replaced or removed since it was started.
@@ -356,9 +365,12 @@ mod tests {
                 texts.push(parsed.text);
                 Ok(())
             })
-            .map(|()| texts)
+            .map(|bad| (texts, bad))
         };
-        assert_eq!(take(b"{\"documents\":{\"bytes\":13}}\n{\"text\":\"a\"}\n").unwrap(), ["a"]);
+        let (texts, bad) = take(b"{\"documents\":{\"bytes\":13}}\n{\"text\":\"a\"}\n").unwrap();
+        assert!(texts == ["a"] && bad.is_none());
+        let (texts, bad) = take(b"{\"documents\":{\"bytes\":13,\"bad\":\"x\"}}\n{\"text\":\"a\"}\n").unwrap();
+        assert!(texts == ["a"] && bad.as_deref() == Some("x"));
         assert!(matches!(take(b"{\"documents\":{\"bytes\":14}}\n{\"text\":\"a\"}\n"), Err(Fault::Ended)));
         assert!(matches!(take(b"{\"documents\":"), Err(Fault::Ended)));
         assert!(matches!(take(b"hello\n"), Err(Fault::File(_))));

@@ -54,22 +54,15 @@ fn a_bad_record_does_not_keep_the_others_from_being_read() {
 {"text":"three"}"#;
     let (texts, why) = read_in_part("a.jsonl", lines);
     assert_eq!(texts, ["one", "two", "three"]);
-    for words in [
-        "line 2: EOF",
-        "line 4: not an object",
-        "line 5: `text`",
-        "and 1 more such lines",
-        "other documents are ingested",
-    ] {
+    for words in ["line 2: EOF", "line 4: not an object", "line 5: `text`", "and 1 more such lines"] {
         assert!(why.contains(words), "{why}");
     }
     let (texts, why) = read_in_part("a.json", br#"[{"text":"one"},7,{"text":"two"}]"#);
     assert_eq!(texts, ["one", "two"]);
-    assert!(why.starts_with("element 1: not an object") && why.contains("other documents"), "{why}");
+    assert!(why.starts_with("element 1: not an object"), "{why}");
     // What is no JSON cannot be read on.
-    let (texts, why) = read_in_part("a.json", br#"[{"text":"one"},{"text":"#);
-    assert!(texts == ["one"] && why.contains("EOF"), "{why}");
-    assert!(!read_in_part("a.jsonl", b"{}").1.contains("other documents"));
+    let (texts, why) = read_in_part("a.json", br#"[{"text":"one"},7,{"text":"#);
+    assert!(texts == ["one"] && why.contains("element 1") && why.contains("EOF"), "{why}");
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub async fn answer(
 ) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
-    let tenant = generation.extension.settle(&Visitor::of(request))?;
+    let tenant = generation.extension.settle(&Visitor::of(request)?)?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let mut messages = fields
@@ -115,7 +115,8 @@ fn markup(mut messages: Vec<ChatMessage>, tools: &[Value], extension: &Extension
     match messages.pop() {
         Some(prompt) if messages.is_empty() && prompt.role == "user" => Ok(prompt.content),
         _ => {
-            let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema:                            earlier turns stand in it as <user> and <assistant>";
+            let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema: \
+                           earlier turns stand in it as <user> and <assistant>";
             Err(Error::param("messages", message))
         }
     }

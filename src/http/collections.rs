@@ -25,7 +25,7 @@ const MAX_DOCUMENTS: usize = 1000;
 pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let mut data = state.run(&request, Work::Look, async move { corpus.collections().await }).await??;
-    let visitor = Visitor::of(&request);
+    let visitor = Visitor::of(&request)?;
     data.retain_mut(|collection| match visitor.shown(&collection.name) {
         Some(name) => {
             collection.name = name;
@@ -69,9 +69,9 @@ impl Changed {
     /// `Forbidden`, and `Unavailable` while the service is loading.
     pub fn of(state: &State, request: &HttpRequest, given: &str) -> Result<Self> {
         let ragstone = &state.opened()?.ragstone;
-        let visitor = Visitor::of(request);
-        let collection = visitor.collection(given)?;
-        let reach = visitor.reach(&collection, ragstone.api_keys());
+        let visitor = Visitor::of(request)?;
+        let collection = visitor.own_collection(given)?;
+        let reach = state.keys.reach(visitor.own_tenant());
         Ok(Self { collection, reach, library: ragstone.library().clone() })
     }
 }
@@ -97,7 +97,7 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
         .into_inner();
     let limit = page.limit.min(1000);
     let corpus = state.opened()?.ragstone.corpus().clone();
-    let name = Visitor::of(&request).collection(&path.into_inner())?;
+    let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     // One more than asked for shows whether there is more.
     let mut data =
         state.run(&request, Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
@@ -145,7 +145,7 @@ pub async fn document(
 ) -> Result<HttpResponse> {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let (given, id) = path.into_inner();
-    let name = Visitor::of(&request).collection(&given)?;
+    let name = Visitor::of(&request)?.collection(&given)?;
     let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
     Ok(HttpResponse::Ok().json(document))
@@ -174,7 +174,7 @@ pub async fn search(
 ) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let given = path.into_inner();
-    let name = Visitor::of(&request).collection(&given)?;
+    let name = Visitor::of(&request)?.collection(&given)?;
     let mut fields = Fields::read(incoming).await?;
     let query: String = fields.need("query")?;
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
@@ -211,7 +211,7 @@ pub async fn ingest(
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::param("paths", "`paths` must be absolute"));
     }
-    let name = Visitor::of(&request).collection(&path.into_inner())?;
+    let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     let job = opened.ingestor.begin(&name, paths, prune).await?;
     if state.audience() == Audience::Private {
         // Nobody else will.

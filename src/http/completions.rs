@@ -65,7 +65,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     fields.refuse_unless("tool_choice", |value| matches!(value.as_str(), Some("none" | "auto")))?;
     fields.ignore(&["parallel_tool_calls"]);
     let mut generation = Generation::take(&mut fields, state, DEFAULT_MAX_TOKENS)?;
-    let tenant = generation.extension.settle(&Visitor::of(request))?;
+    let tenant = generation.extension.settle(&Visitor::of(request)?)?;
     format::check(state, &opened.ragstone, &generation, caller(request)).await?;
     let mut sampling = generation.sampling;
     if let Some(count) = fields.take::<u64>("logprobs")? {

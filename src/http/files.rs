@@ -43,20 +43,28 @@ pub async fn put(
             let parser = document::Here;
             let mut documents = Vec::new();
             let mut reader = document::Reader::new(parser);
-            reader.read_bytes(&name, bytes, &mut |document| {
+            let read = reader.read_bytes(&name, bytes, &mut |document| {
                 documents.push(document);
                 true
-            })?;
-            Ok(documents)
+            });
+            (documents, read)
         });
-        let documents = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
-        let documents = documents.map_err(|unread| match unread {
-            Unread::Skipped(why) => Error::param("file", why),
-            Unread::Stopped => Error::param("file", "the client left"),
-            Unread::Failed(error) => error,
-        })?;
-        Ok::<_, Error>(library.upsert(&collection, documents, reach, move || !gone.is_cancelled()).await?)
+        let (documents, read) = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
+        let not_read = match read {
+            Ok(()) => None,
+            // As `ingest` does it: bad records do not lose the others.
+            Err(Unread::Skipped(why)) if !documents.is_empty() => Some(why),
+            Err(Unread::Skipped(why)) => return Err(Error::param("file", why)),
+            Err(Unread::Stopped) => return Err(Error::param("file", "the client left")),
+            Err(Unread::Failed(error)) => return Err(error),
+        };
+        let (report, kv) = library.upsert(&collection, documents, reach, move || !gone.is_cancelled()).await?;
+        Ok::<_, Error>((report, kv, not_read))
     });
-    let (report, kv) = added.await??;
-    Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
+    let (report, kv, not_read) = added.await??;
+    let mut answer = upserted(json!(report), &kv);
+    if let Some(why) = not_read {
+        answer["not_read"] = json!(why);
+    }
+    Ok(HttpResponse::Ok().json(answer))
 }

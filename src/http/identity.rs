@@ -7,19 +7,18 @@ use actix_web::http::header::{AUTHORIZATION, HeaderMap};
 use actix_web::{HttpMessage, HttpRequest};
 use ragstone_actors::Caller;
 use ragstone_actors::api_keys::{ApiKey, ApiKeys};
-use ragstone_storage::catalog::{Reach, Role};
-use ragstone_storage::corpus::{full_name, shown_name, tenant_of};
+use ragstone_storage::catalog::Role;
+use ragstone_storage::corpus::{full_name, shown_name};
 
-use super::permissions::{Rank, Wanted, wanted};
+use super::permissions::{Rank, wanted};
 use crate::config::KeyMode;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Audience, State};
 
 /// Who sent a request.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Visitor {
     /// Somebody of whom nothing is known, where there are no keys or the path is open.
-    #[default]
     Anyone,
     /// Who can read the data folder.
     Owner,
@@ -27,23 +26,16 @@ pub enum Visitor {
     Key(Arc<ApiKey>),
 }
 
-/// Finds out who sent a request, and whether they may use its path.
+/// Finds out who sent a request, and whether they may use its path, which is as the router has it: what a client writes for it can differ.
 ///
 /// # Errors
-/// `Unauthenticated` without a key where one is needed, `Forbidden` where that is not enough, `MethodNotAllowed`, `Unavailable` while the keys
-/// are being read.
-pub fn admit(state: &State, request: &HttpRequest, path: Option<&str>) -> Result<Visitor> {
+/// `Unauthenticated` without a key where one is needed, `Forbidden` where that is not enough, `Unavailable` while the keys are being read.
+pub fn admit(state: &State, request: &HttpRequest, path: &str) -> Result<Visitor> {
     if state.audience() == Audience::Private {
         state.check_owner(request)?;
         return Ok(Visitor::Owner);
     }
-    let least = match wanted(request.method(), path, state.keys, state.metrics_open) {
-        Wanted::Rank(least) => least,
-        Wanted::OtherMethods(methods) => {
-            let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
-            return Err(Error::param_of(ErrorKind::MethodNotAllowed, methods, message));
-        }
-    };
+    let least = wanted(request.method(), path, state.keys, state.metrics_open);
     let owner = state.check_owner(request);
     let visitor = match (state.keys, &owner) {
         (_, Ok(())) => Visitor::Owner,
@@ -81,6 +73,12 @@ fn key<'a>(headers: &HeaderMap, keys: impl FnOnce() -> Result<&'a ApiKeys>) -> R
     }
 }
 
+fn not_its_own(given: &str, key: &ApiKey, why: &str) -> Error {
+    let shown: String = given.escape_default().take(150).collect();
+    let message = format!("collection `{shown}` is not tenant `{}`'s, {why}", key.record.tenant);
+    Error::new(ErrorKind::Forbidden, message)
+}
+
 fn too_little(key: &ApiKey, least: Rank) -> Error {
     let wanted = match least {
         Rank::Anyone | Rank::Read => "a key that reads",
@@ -94,8 +92,12 @@ fn too_little(key: &ApiKey, least: Rank) -> Error {
 
 impl Visitor {
     /// Who was found to have sent `request`.
-    pub fn of(request: &HttpRequest) -> Self {
-        request.extensions().get::<Self>().cloned().unwrap_or_default()
+    ///
+    /// # Errors
+    /// `Internal` where nobody looked.
+    pub fn of(request: &HttpRequest) -> Result<Self> {
+        let found = request.extensions().get::<Self>().cloned();
+        found.ok_or_else(|| Error::internal(format!("nobody asked who may use {}", request.path())))
     }
 
     fn rank(&self) -> Rank {
@@ -123,7 +125,7 @@ impl Visitor {
     }
 
     /// The tenant that it is of, where a request names none.
-    fn own_tenant(&self) -> &str {
+    pub fn own_tenant(&self) -> &str {
         match self {
             Self::Key(key) => &key.record.tenant,
             _ => "",
@@ -155,14 +157,21 @@ impl Visitor {
     pub fn collection(&self, given: &str) -> Result<String> {
         let full = full_name(self.own_tenant(), given);
         match self.bound() {
-            Some(key) if !key.may_use(&full) => {
-                let shown: String = given.escape_default().take(150).collect();
-                let message = format!(
-                    "collection `{shown}` is not tenant `{}`'s, and was not granted to this key",
-                    key.record.tenant
-                );
-                Err(Error::new(ErrorKind::Forbidden, message))
+            Some(key) if !key.may_read(&full) => {
+                Err(not_its_own(given, key, "and this key may not read it"))
             }
+            _ => Ok(full),
+        }
+    }
+
+    /// As [`collection`](Self::collection), of one that is to be changed: others' are granted for reading alone.
+    ///
+    /// # Errors
+    /// `Forbidden`.
+    pub fn own_collection(&self, given: &str) -> Result<String> {
+        let full = self.collection(given)?;
+        match self.bound() {
+            Some(key) if !key.owns(&full) => Err(not_its_own(given, key, "and others' collections are read alone")),
             _ => Ok(full),
         }
     }
@@ -177,21 +186,10 @@ impl Visitor {
 
     /// What it calls a collection, by its full name; `None` where it may not know of it.
     pub fn shown(&self, collection: &str) -> Option<String> {
-        let may_use = self.bound().is_none_or(|key| key.may_use(collection));
+        let may_use = self.bound().is_none_or(|key| key.may_read(collection));
         may_use.then(|| shown_name(self.own_tenant(), collection))
     }
 
-    /// Whose KV goes with what it takes out of `collection`: for a key its own tenant's, and that of those who share the collection.
-    pub fn reach(&self, collection: &str, keys: &ApiKeys) -> Reach {
-        let Some(key) = self.bound() else { return Reach::Everyone };
-        let mut tenants = vec![key.record.tenant.clone()];
-        for tenant in std::iter::once(tenant_of(collection).to_owned()).chain(keys.granted(collection)) {
-            if !tenants.contains(&tenant) {
-                tenants.push(tenant);
-            }
-        }
-        Reach::Tenants(tenants)
-    }
 }
 
 #[cfg(test)]
@@ -209,7 +207,7 @@ mod tests {
             collections: collections.iter().map(|name| (*name).to_owned()).collect(),
             added_unix_ms: 0,
         };
-        Visitor::Key(Arc::new(ApiKey { record, caller: Caller::of_key(7) }))
+        Visitor::Key(Arc::new(ApiKey { record, caller: Caller::of_tenant("acme") }))
     }
 
     #[test]
@@ -249,6 +247,8 @@ mod tests {
             ("acme//notes", None),
         ] {
             assert_eq!(key.collection(given).ok().as_deref(), full, "{given}");
+            let own = full.filter(|full| full.starts_with("acme/"));
+            assert_eq!(key.own_collection(given).ok().as_deref(), own, "{given}");
         }
         for (full, shown) in [
             ("acme/notes", Some("notes")),

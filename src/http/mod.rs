@@ -24,8 +24,8 @@ mod shape;
 mod tools;
 pub mod visitor;
 
-use actix_web::body::MessageBody;
-use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
+use actix_web::body::{BoxBody, MessageBody};
+use actix_web::dev::{HttpServiceFactory, ServiceFactory, ServiceRequest, ServiceResponse};
 use actix_web::http::Method;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
@@ -33,6 +33,7 @@ use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Rout
 use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
+use self::identity::Visitor;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
 
@@ -105,20 +106,40 @@ fn health_paths(config: &mut ServiceConfig) {
         .service(resource("/metrics", "GET", vec![web::get().to(operations::metrics)]));
 }
 
-/// A path with its methods; others get a 405 in OpenAI's shape.
-fn resource(path: &str, methods: &'static str, routes: Vec<Route>) -> actix_web::Resource {
-    let wrong_method = move |request: HttpRequest| async move {
-        let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
-        Err::<HttpResponse, _>(Error::param_of(ErrorKind::MethodNotAllowed, methods, message))
-    };
-    routes.into_iter().fold(web::resource(path), actix_web::Resource::route).default_service(web::to(wrong_method))
+/// A path with its methods, for those who may use them; others get a 405 in OpenAI's shape.
+fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> impl HttpServiceFactory + 'static {
+    let made = routes.into_iter().fold(web::resource(path), actix_web::Resource::route);
+    made.wrap(from_fn(
+        move |request: ServiceRequest, next: Next<BoxBody>| async move {
+            let has_method = methods.split(", ").any(|method| method == request.method().as_str());
+            match admitted(&request, path) {
+                // Whoever may use none of them learns which there are, as from the documentation.
+                _ if !has_method => Ok(request.into_response(no_such_method(request.request(), methods).error_response())),
+                Ok(visitor) => {
+                    request.extensions_mut().insert(visitor);
+                    next.call(request).await
+                }
+                Err(error) => Ok(request.into_response(error.error_response())),
+            }
+        },
+    ))
+}
+
+fn no_such_method(request: &HttpRequest, methods: &'static str) -> Error {
+    let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
+    Error::param_of(ErrorKind::MethodNotAllowed, methods, message)
+}
+
+fn admitted(request: &ServiceRequest, path: &str) -> Result<Visitor> {
+    let state = request.app_data::<web::Data<State>>().ok_or_else(|| Error::internal("the service has no state"))?;
+    identity::admit(state, request.request(), path)
 }
 
 async fn not_found(request: HttpRequest) -> Result<HttpResponse> {
     Err(Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path())))
 }
 
-/// Checks who asks, counts, measures, and gives every request its span.
+/// Checks where requests come from, counts, measures, and gives every one its span.
 async fn account(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -130,15 +151,10 @@ async fn account(
     let in_flight = state.clone().into_inner().enter();
     request.extensions_mut().insert(in_flight);
     let method = method_label(request.method());
-    let known = request.match_pattern();
-    let path = known.clone().unwrap_or_else(|| "other".to_owned());
+    let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
     let span = tracing::info_span!("request", method, path = request.path());
-    let admitted = state.allowed.check(request.method(), request.headers());
-    let response = match admitted.and_then(|()| identity::admit(&state, request.request(), known.as_deref())) {
-        Ok(visitor) => {
-            request.extensions_mut().insert(visitor);
-            next.call(request).instrument(span.clone()).await?.map_into_left_body()
-        }
+    let response = match state.allowed.check(request.method(), request.headers()) {
+        Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
         Err(error) => request.into_response(error.error_response()).map_into_right_body(),
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
@@ -149,7 +165,7 @@ async fn account(
     Ok(response)
 }
 
-/// Lets those through who may use the path.
+/// Lets through what comes from where it may.
 async fn guard(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
@@ -157,8 +173,8 @@ async fn guard(
     let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
         return Err(Error::internal("the service has no state").into());
     };
-    match identity::admit(&state, request.request(), request.match_pattern().as_deref()) {
-        Ok(_) => Ok(next.call(request).await?.map_into_left_body()),
+    match state.allowed.check(request.method(), request.headers()) {
+        Ok(()) => Ok(next.call(request).await?.map_into_left_body()),
         Err(error) => Ok(request.into_response(error.error_response()).map_into_right_body()),
     }
 }

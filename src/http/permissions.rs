@@ -107,27 +107,13 @@ pub const RULES: &[Rule] = &[
     rule("DELETE", "/v1/cache/jobs/{job}", Owner, Admin),
 ];
 
-/// What the table says of a request.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Wanted {
-    /// At least this.
-    Rank(Rank),
-    /// The path is there, and the method is not; these are.
-    OtherMethods(String),
-}
-
-/// What is wanted for `method` on `path`, as the router has it; `None`: it has no such path. A path that is not in the table is the owner's.
-pub fn wanted(method: &Method, path: Option<&str>, keys: KeyMode, metrics_open: bool) -> Wanted {
-    let Some(path) = path else { return Wanted::Rank(Anyone) };
-    let rules = RULES.iter().filter(|rule| rule.path == path);
-    match rules.clone().find(|rule| rule.method == method.as_str()) {
-        Some(_) if path == METRICS && metrics_open => Wanted::Rank(Anyone),
-        Some(rule) if keys == KeyMode::Off => Wanted::Rank(rule.without_keys),
-        Some(rule) => Wanted::Rank(rule.with_keys),
-        None => match rules.map(|rule| rule.method).collect::<Vec<_>>() {
-            none if none.is_empty() => Wanted::Rank(Owner),
-            methods => Wanted::OtherMethods(methods.join(", ")),
-        },
+/// What is wanted for `method` on `path`, as the router has it. What is not in the table is the owner's.
+pub fn wanted(method: &Method, path: &str, keys: KeyMode, metrics_open: bool) -> Rank {
+    match RULES.iter().find(|rule| rule.path == path && rule.method == method.as_str()) {
+        Some(_) if path == METRICS && metrics_open => Anyone,
+        Some(rule) if keys == KeyMode::Off => rule.without_keys,
+        Some(rule) => rule.with_keys,
+        None => Owner,
     }
 }
 
@@ -195,10 +181,7 @@ mod tests {
                 panic!("{line}")
             };
             let method = Method::from_bytes(method.as_bytes()).unwrap();
-            let of = |keys| match wanted(&method, Some(path), keys, false) {
-                Wanted::Rank(rank) => rank,
-                other => panic!("{line}: {other:?}"),
-            };
+            let of = |keys| wanted(&method, path, keys, false);
             assert_eq!(of(KeyMode::Off), if without == "o" { Owner } else { Anyone }, "{line}");
             let may: String =
                 ranks.iter().filter(|(rank, _)| *rank >= of(KeyMode::Required)).map(|(_, letter)| letter).collect();
@@ -237,11 +220,9 @@ mod tests {
     #[test]
     fn what_is_not_in_the_table_is_the_owners() {
         for keys in [KeyMode::Off, KeyMode::Required] {
-            assert_eq!(wanted(&Method::GET, Some("/v1/new"), keys, false), Wanted::Rank(Owner));
-            assert_eq!(wanted(&Method::GET, None, keys, false), Wanted::Rank(Anyone), "it is answered with 404");
-            let others = wanted(&Method::PATCH, Some("/v1/keys"), keys, false);
-            assert_eq!(others, Wanted::OtherMethods("GET, POST".into()));
+            assert_eq!(wanted(&Method::GET, "/v1/new", keys, false), Owner);
+            assert_eq!(wanted(&Method::PATCH, "/v1/keys", keys, false), Owner);
         }
-        assert_eq!(wanted(&Method::GET, Some(METRICS), KeyMode::Required, true), Wanted::Rank(Anyone));
+        assert_eq!(wanted(&Method::GET, METRICS, KeyMode::Required, true), Anyone);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ragstone_actors::pml::{GivenSources, Prompt, Schema};
+use ragstone_actors::schemas::Found;
 use ragstone_actors::{Caller, Input, Ragstone};
 use serde::Deserialize;
 
@@ -33,15 +34,15 @@ impl Pml {
         caller: Caller,
     ) -> Result<Input> {
         let prompt = Prompt::parse(text).map_err(|error| Error::param(field, error.to_string()))?;
-        let (schema, layout) = match (&self.schema, &self.name) {
-            (Some(_), None) => (Arc::new(self.given()?), None),
+        let prompt = Arc::new(prompt);
+        match (&self.schema, &self.name) {
+            (Some(_), None) => Ok(Input::Pml { schema: Arc::new(self.given()?), layout: None, found_in: None, prompt }),
             (None, Some(name)) => {
-                let (schema, layout) = ragstone.schemas().find(tenant, name, caller).await?;
-                (schema, Some(layout))
+                let Found { schema, layout, found_in } = ragstone.schemas().find(tenant, name, caller).await?;
+                Ok(Input::Pml { schema, layout: Some(layout), found_in: Some(found_in), prompt })
             }
-            _ => return Err(Error::param("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
-        };
-        Ok(Input::Pml { schema, layout, prompt: Arc::new(prompt) })
+            _ => Err(Error::param("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
+        }
     }
 
     fn given(&self) -> Result<Schema> {

@@ -38,7 +38,7 @@ impl Whose {
         let query = web::Query::<Self>::from_query(request.query_string());
         let Self { tenant } =
             query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
-        Visitor::of(request).tenant(tenant, "tenant")
+        Visitor::of(request)?.tenant(tenant, "tenant")
     }
 }
 
@@ -48,7 +48,7 @@ async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) 
     let mut fields = Fields::read(incoming).await?;
     let schema: String = fields.need("schema")?;
     let sources: BTreeMap<String, String> = fields.take("sources")?.unwrap_or_default();
-    let tenant = Visitor::of(&request).tenant(fields.take("tenant")?, "tenant")?;
+    let tenant = Visitor::of(&request)?.tenant(fields.take("tenant")?, "tenant")?;
     fields.finish()?;
     let caller = caller(&request);
     let work = async move { schemas.add(&tenant, schema, sources, caller).await };
@@ -103,8 +103,8 @@ async fn encode(
 ) -> Result<HttpResponse> {
     let mut fields = Fields::read(incoming).await?;
     let modules: Vec<String> = fields.take("modules")?.unwrap_or_default();
-    let tenant = Visitor::of(&request).tenant(fields.take("tenant")?, "tenant")?;
+    let tenant = Visitor::of(&request)?.tenant(fields.take("tenant")?, "tenant")?;
     fields.finish()?;
-    let subject = WarmSubject::Modules { schema: path.into_inner(), modules };
+    let subject = WarmSubject::Modules { schema: path.into_inner(), modules, version: String::new() };
     begin_warm_up(&state, &request, Warm { subject, tenants: vec![tenant] }).await
 }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ragstone_storage::catalog::{IngestJob, Reach};
-use ragstone_storage::corpus::{Document, UpsertReport};
+use ragstone_storage::corpus::{Document, UpsertReport, tenant_of};
 use tokio::sync::mpsc;
 
 use super::attempts::{Record, Standing};
@@ -111,11 +111,17 @@ impl<'a> Run<'a> {
         group
     }
 
+    fn reach(&self) -> Reach {
+        self.ingestor.keys.reach(tenant_of(&self.collection))
+    }
+
     async fn read(&mut self, reading: &mut Reading, path: &Path) -> Result<()> {
         self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false });
+        let mut has_some = false;
         loop {
             match reading.next().await? {
                 Step::Document(document) => {
+                    has_some = true;
                     if self.batch.push(document) {
                         self.commit().await?;
                         self.note().await?;
@@ -123,6 +129,8 @@ impl<'a> Run<'a> {
                 }
                 Step::Done => break,
                 Step::Skipped(reason) => {
+                    let others = if has_some { "; the file's other documents are ingested" } else { "" };
+                    let reason = format!("{reason}{others}");
                     self.skip(path, reason).await;
                     break;
                 }
@@ -148,7 +156,7 @@ impl<'a> Run<'a> {
                     return Err(stopped());
                 }
                 let removed =
-                    self.ingestor.library.delete_document(&self.collection, &document, Reach::Everyone).await?;
+                    self.ingestor.library.delete_document(&self.collection, &document, self.reach()).await?;
                 self.report.documents_pruned += 1;
                 self.report.changes.passages_removed += removed.passages_removed;
             }
@@ -174,7 +182,7 @@ impl<'a> Run<'a> {
         let documents = self.batch.take();
         if !documents.is_empty() {
             let (changes, _) =
-                self.ingestor.library.upsert(&self.collection, documents, Reach::Everyone, || true).await?;
+                self.ingestor.library.upsert(&self.collection, documents, self.reach(), || true).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -14,6 +14,7 @@ mod uses;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -22,7 +23,8 @@ use sled::Tree;
 
 pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
-pub use self::schemas::{ModuleEntry, SchemaEntries, SchemaRecord};
+use self::schemas::KeptModules;
+pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
 pub use self::uses::LastUse;
 use crate::env::{Env, Stopwatch};
 use crate::key::Fingerprint;
@@ -60,10 +62,12 @@ pub struct Catalog {
     object_removals: Tree,
     /// Tenant, 0, name -> [`SchemaRecord`] as JSON
     schemas: Tree,
-    /// tenant, 0, name, 0, fingerprint -> [`SchemaEntries`] as JSON
+    /// Tenant, 0, name, 0, version, 0, fingerprint [32] -> [`SchemaEntries`] as JSON
     schema_entries: Tree,
     /// Name -> [`ApiKeyRecord`] as JSON
     api_keys: Tree,
+    /// What of the two is asked for again and again.
+    kept_modules: Mutex<KeptModules>,
 }
 
 /// A model that this data folder has entries of.
@@ -304,6 +308,7 @@ impl Catalog {
             schemas,
             schema_entries,
             api_keys,
+            kept_modules: _,
         } = self;
         [
             settings,
@@ -336,6 +341,7 @@ fn open_and_read(dir: &Path) -> Result<Catalog> {
                 row.map_err(sled_error)?;
             }
         }
+        catalog.read_kept_modules()?;
         Ok(catalog)
     });
     catch_unwind(attempt).unwrap_or_else(|_| Err(Error::corrupt(format!("{} cannot be read", dir.display()))))
@@ -358,6 +364,7 @@ fn open_trees(dir: &Path) -> Result<Catalog> {
         schemas: tree("pml_schemas")?,
         schema_entries: tree("pml_entries")?,
         api_keys: tree("api_keys")?,
+        kept_modules: Mutex::default(),
         db,
     })
 }
@@ -419,12 +426,16 @@ fn read_json<T: DeserializeOwned>(value: &[u8]) -> Option<T> {
 }
 
 fn read_all<T: DeserializeOwned>(tree: &Tree) -> Result<Vec<T>> {
-    let mut rows = Vec::new();
-    for row in tree {
+    read_rows(tree.iter())
+}
+
+fn read_rows<T: DeserializeOwned>(rows: sled::Iter) -> Result<Vec<T>> {
+    let mut read = Vec::new();
+    for row in rows {
         let (_, value) = row.map_err(sled_error)?;
-        rows.extend(read_json(&value));
+        read.extend(read_json(&value));
     }
-    Ok(rows)
+    Ok(read)
 }
 
 #[cfg(test)]

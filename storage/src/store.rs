@@ -163,7 +163,8 @@ impl KvStore {
             object.report_reads(&options.costs);
         }
         let rule = (options.admission, options.costs);
-        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.shape, rule));
+        let known = uses.catalog.clone();
+        let tiers = Arc::new(Tiers::new(env, host, disk, options.object, options.shape, rule, known));
         let pins = remembered.pins.into_iter().map(|key| (key, tiers.pin(&key))).collect();
         let writer = |tier: Tier| {
             let tiers = Arc::clone(&tiers);

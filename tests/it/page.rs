@@ -43,6 +43,10 @@ async fn a_file_is_read_as_it_would_be_from_disk() {
     assert_eq!(report["passages_removed"], 1, "{report}");
     let (_, report) = put(&service, &at("two.jsonl"), b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n").await;
     assert_eq!(report["documents_added"], 2, "{report}");
+    // A bad record does not lose the good one, and is told.
+    let (status, report) = put(&service, &at("mixed.jsonl"), b"{\"text\": \"good\"}\n{bad\n").await;
+    assert_eq!((status, &report["documents_added"]), (200, &json!(1)), "{report}");
+    assert!(report["not_read"].as_str().is_some_and(|why| why.contains("line 2")), "{report}");
     let listed = service.get("/v1/collections/notes/documents").await.1;
     let sources: Vec<&str> =
         listed["data"].as_array().unwrap().iter().filter_map(|one| one["source"].as_str()).collect();

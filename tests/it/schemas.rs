@@ -135,6 +135,14 @@ async fn a_chat_takes_a_prompt_of_modules() {
     assert_eq!(service.stop(), 0);
 }
 
+/// What stands before each text of a scaffold is kept for it: the square of a small text.
+fn many_scaffolds() -> String {
+    let names: Vec<String> = (0..1000).map(|at| format!("m{at}")).collect();
+    let modules: String = names.iter().map(|name| format!("<module name=\"{name}\">a</module>")).collect();
+    let scaffolds = format!("<scaffold modules=\"{}\"/>", names.join(",")).repeat(20);
+    format!("<schema name=\"big\">{modules}{scaffolds}</schema>")
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_schema_is_one_clear_error() {
     let folder = Folder::new();
@@ -146,9 +154,11 @@ async fn what_is_wrong_with_a_schema_is_one_clear_error() {
         ("/v1/pml/schemas", json!({ "schema": "<schema name='a'/>", "tenant": "a\nb" }), 400, "tenant"),
         ("/v1/pml/schemas", json!({ "schema": format!("<schema name='{}'>a</schema>", "x".repeat(200)) }), 400, "128"),
         ("/v1/pml/schemas", json!({ "schema": SCHEMA, "extra": 1 }), 400, "extra"),
+        ("/v1/pml/schemas", json!({ "schema": many_scaffolds() }), 400, "leave out scaffolds"),
         ("/v1/cache/warm", json!({ "schema": "none" }), 404, "none"),
         ("/v1/cache/warm", json!({ "schema": "trip", "modules": ["lamps", "no"] }), 400, "`no`"),
         ("/v1/cache/warm", json!({ "schema": "trip", "collection": "c" }), 400, "collection"),
+        ("/v1/cache/warm", json!({ "schema": "trip", "tenants": ["", "other"] }), 400, "one at a time"),
         ("/v1/cache/pin", json!({ "schema": "none" }), 404, "none"),
         ("/v1/cache/pin", json!({ "schema": "trip", "module": "no" }), 400, "`no`"),
         ("/v1/cache/pin", json!({ "module": "lamps" }), 400, "schema"),

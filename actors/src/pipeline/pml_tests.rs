@@ -32,7 +32,7 @@ pub(super) const SCHEMA: &str = "<schema name='trip'>Nine boats lay in the harbo
 pub(super) const PROMPT: &str =
     "<prompt schema='trip'><stay days='nine'/><lamps/><quick/><late/>How many boats lay in Tarn?</prompt>";
 
-async fn open(folder: &TempDir) -> Ragstone {
+pub(super) async fn open(folder: &TempDir) -> Ragstone {
     open_on(folder, true).await
 }
 
@@ -51,7 +51,12 @@ async fn open_on(folder: &TempDir, device_cache: bool) -> Ragstone {
 
 pub(super) fn input(schema: &str, prompt: &str) -> Input {
     let schema = Schema::parse(schema, &()).unwrap();
-    Input::Pml { schema: Arc::new(schema), layout: None, prompt: Arc::new(Prompt::parse(prompt).unwrap()) }
+    Input::Pml {
+        schema: Arc::new(schema),
+        layout: None,
+        found_in: None,
+        prompt: Arc::new(Prompt::parse(prompt).unwrap()),
+    }
 }
 
 pub(super) async fn ask(ragstone: &Ragstone, input: Input, reuse: Reuse) -> Answer {

@@ -4,13 +4,20 @@
 //! contains is a gap there, unless a union names a scaffold. Modules that a `<scaffold>` names are computed together, where a prompt imports all of
 //! them. An entry's key follows from these tokens and their distances alone: a schema that changed finds what did not change, and nothing else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ragstone_storage::prompt::segment::{Apart, Place, Segment, SegmentKind};
 
 use super::{Block, Encode, Layout, Part, Placed, PlacedFrom, Prompt, Roles, Schema, Selected, select};
 use crate::error::{Error, ErrorKind, Result};
+
+/// What stands before texts that are computed apart, over all of them: segments, which are kept for each, and their tokens, which are hashed for each.
+/// Both grow by the square of how many texts a module has between parameters, or a `<scaffold>` modules.
+const MOST_BEHIND: usize = 1 << 18;
+const MOST_TOKENS_BEHIND: usize = 1 << 26;
+/// Texts of a schema that are computed apart.
+const MOST_TEXTS: usize = 1 << 14;
 
 /// The path of a schema's own text.
 const TOP: &str = "/";
@@ -45,34 +52,68 @@ pub fn compile(
     if selected.placed.is_empty() {
         return Err(Error::new(ErrorKind::InvalidInput, "the prompt imports nothing and says nothing"));
     }
-    let computed = computed(layout, &schema.scaffolds, &selected, can_move);
+    let computed = computed(layout, &schema.scaffolds, &selected, can_move)?;
     Ok(segments(&computed, &selected))
 }
 
 /// Every text of a schema's modules that is kept, with the path of its module, as it is computed apart: by itself, and in each `<scaffold>`
 /// that its module is in.
-pub(crate) fn modules(schema: &Schema, layout: &Layout, can_move: bool) -> Vec<(String, Segment)> {
+///
+/// # Errors
+/// `InvalidInput` where that is too much.
+pub(crate) fn modules(schema: &Schema, layout: &Layout, can_move: bool) -> Result<Vec<(String, Segment)>> {
     let mut blocks = Vec::new();
     blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
     let alone = blocks.iter().map(|(path, block)| own_runs(block, Some(path)));
     let together = schema.scaffolds.iter().map(|names| runs_of(names, &blocks));
-    let is_kept = |of: &String| blocks.iter().any(|(path, block)| path == of && block.cache);
-    let mut modules = Vec::new();
+    let kept: HashSet<&String> = blocks.iter().filter(|(_, block)| block.cache).map(|(path, _)| path).collect();
+    let (mut modules, mut bounds) = (Vec::new(), Bounds::default());
     for runs in alone.chain(together) {
         let mut computed = Computed::new();
-        note(&runs, can_move, &mut computed);
+        note(&runs, can_move, &mut bounds, &mut computed)?;
         for Run { start, tokens, path } in runs {
-            let Some(path) = path.filter(is_kept) else { continue };
+            let Some(path) = path.filter(|path| kept.contains(path)) else { continue };
             let Some(apart) = computed.remove(&(path.clone(), start)) else { continue };
             let place = Some(Place { start, apart: Some(apart) });
             modules.push((path, Segment { kind: SegmentKind::Module, tokens, place }));
         }
     }
-    modules
+    Ok(modules)
+}
+
+/// What was taken of the bounds so far.
+#[derive(Default)]
+struct Bounds {
+    texts: usize,
+    behind: usize,
+    tokens: usize,
+}
+
+impl Bounds {
+    fn take(&mut self, runs: &[Run]) -> Result<()> {
+        let (mut behind, mut tokens) = (0_usize, 0_usize);
+        for (before, run) in runs.iter().enumerate() {
+            self.texts += 1;
+            self.behind += before;
+            self.tokens = self.tokens.saturating_add(tokens);
+            tokens += run.tokens.len();
+            behind = before;
+        }
+        if self.texts <= MOST_TEXTS && self.behind <= MOST_BEHIND && self.tokens <= MOST_TOKENS_BEHIND {
+            return Ok(());
+        }
+        let message = format!(
+            "{} texts are computed together: a schema's modules have too many texts, parameters between them, or modules in their \
+             scaffolds; leave out scaffolds, or divide the modules",
+            behind + 1
+        );
+        Err(Error::new(ErrorKind::InvalidInput, message))
+    }
 }
 
 /// What modules that are computed together consist of, by position.
 fn runs_of(names: &[String], blocks: &[(String, &Block)]) -> Vec<Run> {
+    let names: HashSet<&String> = names.iter().collect();
     let members = blocks.iter().filter(|(path, _)| names.contains(path));
     let mut runs: Vec<Run> = members.flat_map(|(path, block)| own_runs(block, Some(path))).collect();
     runs.sort_by_key(|run| run.start);
@@ -110,23 +151,22 @@ fn segments(computed: &Computed, selected: &Selected) -> Vec<Segment> {
 }
 
 /// How everything of the schema is computed for this prompt.
-fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected, can_move: bool) -> Computed {
+fn computed(layout: &Layout, scaffolds: &[Vec<String>], selected: &Selected, can_move: bool) -> Result<Computed> {
     let mut blocks = Vec::new();
     blocks_of(&layout.top, TOP.to_owned(), &mut blocks);
-    let mut computed = Computed::new();
+    let (mut computed, mut bounds) = (Computed::new(), Bounds::default());
     for (path, block) in &blocks {
-        note(&own_runs(block, Some(path)), can_move, &mut computed);
+        note(&own_runs(block, Some(path)), can_move, &mut bounds, &mut computed)?;
     }
-    let is_taken = |name: &String| {
-        selected.placed.iter().any(|placed| match &placed.from {
-            PlacedFrom::Module { path, cache } => *cache && path == name,
-            _ => false,
-        })
-    };
-    for names in scaffolds.iter().filter(|names| names.iter().all(is_taken)) {
-        note(&runs_of(names, &blocks), can_move, &mut computed);
+    let kept = selected.placed.iter().filter_map(|placed| match &placed.from {
+        PlacedFrom::Module { path, cache: true } => Some(path),
+        _ => None,
+    });
+    let taken: HashSet<&String> = kept.collect();
+    for names in scaffolds.iter().filter(|names| names.iter().all(|name| taken.contains(name))) {
+        note(&runs_of(names, &blocks), can_move, &mut bounds, &mut computed)?;
     }
-    computed
+    Ok(computed)
 }
 
 fn blocks_of<'a>(block: &'a Block, path: String, blocks: &mut Vec<(String, &'a Block)>) {
@@ -165,7 +205,8 @@ fn own_runs(block: &Block, path: Option<&String>) -> Vec<Run> {
 }
 
 /// Notes for each module's text among `runs`, which are computed together, what stands before it.
-fn note(runs: &[Run], can_move: bool, computed: &mut Computed) {
+fn note(runs: &[Run], can_move: bool, bounds: &mut Bounds, computed: &mut Computed) -> Result<()> {
+    bounds.take(runs)?;
     let origin = runs.first().filter(|_| can_move).map_or(0, |run| run.start);
     let mut before: Vec<Segment> = Vec::with_capacity(runs.len());
     for Run { start, tokens, path } in runs {
@@ -177,4 +218,5 @@ fn note(runs: &[Run], can_move: bool, computed: &mut Computed) {
         let kind = if path.is_some() { SegmentKind::Module } else { SegmentKind::Question };
         before.push(Segment { kind, tokens: tokens.clone(), place: Some(Place { start: at, apart: None }) });
     }
+    Ok(())
 }

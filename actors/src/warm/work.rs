@@ -30,15 +30,25 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 pub(super) enum Work {
     /// Passages, by their ids.
     Passages(Vec<String>),
-    /// Texts of modules, and whose each is.
-    Modules(Vec<(String, Segment)>),
+    /// Texts of a schema's modules, all of one version.
+    Modules { version: String, texts: Vec<Segment> },
 }
 
 impl Work {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Passages(ids) => ids.len(),
-            Self::Modules(texts) => texts.len(),
+            Self::Modules { texts, .. } => texts.len(),
+        }
+    }
+
+    /// What the journal says of it.
+    pub(super) fn subject(&self, wanted: WarmSubject) -> WarmSubject {
+        match (self, wanted) {
+            (Self::Modules { version, .. }, WarmSubject::Modules { schema, modules, .. }) => {
+                WarmSubject::Modules { schema, modules, version: version.clone() }
+            }
+            (_, passages) => passages,
         }
     }
 
@@ -47,7 +57,7 @@ impl Work {
         match self {
             Self::Passages(ids) => ids.partition_point(|id| id.as_str() <= last_passage),
             // What is there is skipped.
-            Self::Modules(_) => 0,
+            Self::Modules { .. } => 0,
         }
     }
 
@@ -55,7 +65,7 @@ impl Work {
     fn name(&self, at: usize) -> String {
         match self {
             Self::Passages(ids) => ids.get(at).cloned().unwrap_or_default(),
-            Self::Modules(_) => String::new(),
+            Self::Modules { .. } => String::new(),
         }
     }
 
@@ -156,6 +166,8 @@ impl Warmer {
     /// Computes what is missing of these entries and is not in `batch` yet.
     async fn compute(&self, job: &WarmJob, work: &Work, at: Range<usize>, batch: &mut Batch) -> Result<()> {
         let found_in = self.0.pipeline.store.epoch();
+        // Behind the epoch: what is withdrawn from here on is not filed.
+        self.check_text(job)?;
         let pieces = || self.pieces(&job.subject, &job.tenants, work, at.clone(), found_in);
         for piece in self.patiently(job.id, pieces).await? {
             if let Entry::Vacant(place) = batch.entry(piece.wanted.key) {
@@ -164,6 +176,16 @@ impl Warmer {
             }
         }
         Ok(())
+    }
+
+    /// Fails where a schema has another text than the job is of.
+    fn check_text(&self, job: &WarmJob) -> Result<()> {
+        match (&job.subject, &job.tenants[..]) {
+            (WarmSubject::Modules { schema, version, .. }, [tenant]) => {
+                self.0.schemas.check_version(tenant, schema, version)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The entries of some passages or modules; passages that are gone have none.
@@ -178,18 +200,18 @@ impl Warmer {
         let fingerprint = self.0.pipeline.store.fingerprint();
         let mut pieces = Vec::new();
         match (work, subject) {
-            (Work::Modules(texts), _) => {
-                for of in at {
-                    let (tenant, module) = &texts[of];
-                    let wanted = Precompute::module(fingerprint, tenant, module, found_in);
+            (Work::Modules { texts, .. }, _) => {
+                for (of, tenant) in at.flat_map(|of| tenants.iter().map(move |tenant| (of, tenant))) {
+                    let wanted = Precompute::module(fingerprint, tenant, &texts[of], found_in);
                     pieces.extend(wanted.map(|wanted| Piece { of, tenant: tenant.clone(), wanted }));
                 }
             }
             (Work::Passages(ids), WarmSubject::Passages { collection, .. }) => {
                 let (root, first) = (self.0.pipeline.root()?, at.start);
                 let ids = &ids[at];
+                let places: HashMap<&str, usize> = ids.iter().map(String::as_str).zip(0..).collect();
                 for passage in self.0.corpus.passages_of(collection, ids).await? {
-                    let Some(of) = ids.iter().position(|id| *id == passage.id) else { continue };
+                    let Some(&of) = places.get(passage.id.as_str()) else { continue };
                     for tenant in tenants {
                         let (kind, tokens) = (SegmentKind::Passage, passage.token_ids.clone());
                         let passage = Segment { kind, tokens, place: None };

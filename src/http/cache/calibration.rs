@@ -29,7 +29,7 @@ pub async fn calibrate(state: web::Data<State>, request: HttpRequest, incoming: 
     let own = Calibrate::default();
     let wanted = Calibrate {
         questions: fields.take("questions")?.unwrap_or(own.questions),
-        collection: Visitor::of(&request).collection_if(fields.take("collection")?)?,
+        collection: Visitor::of(&request)?.collection_if(fields.take("collection")?)?,
         prompts: fields.take("prompts")?.unwrap_or(own.prompts),
         tokens: fields.take("tokens")?.unwrap_or(own.tokens),
         fidelity: fields.take("fidelity")?.unwrap_or(own.fidelity),

@@ -68,7 +68,7 @@ pub(super) async fn wanted(
 ) -> Result<(Ragstone, Filter, bool)> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let filter = Filter::take(&mut fields, &Visitor::of(request))?;
+    let filter = Filter::take(&mut fields, &Visitor::of(request)?)?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;

@@ -73,7 +73,7 @@ impl Filter {
     /// Looks up passages, modules and models. Await it on the multi-thread runtime.
     ///
     /// # Errors
-    /// `NotFound` for a collection, document, schema, module or model that is not there.
+    /// `NotFound` for a collection, document, schema or model that is not there; `InvalidInput` for a module that its schema does not have.
     pub async fn look_up(self, ragstone: &Ragstone, now_unix_ms: u64) -> Result<Matcher> {
         let scope = Scope { collection: self.collection.as_deref(), document: self.document.as_deref() };
         let segments = match (&self.collection, &self.document) {

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
-use ragstone_storage::catalog::Reach;
 use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::tier::Tier;
@@ -23,7 +22,9 @@ use crate::service::State;
 pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let collection = Visitor::of(&request).collection(&fields.need::<String>("collection")?)?;
+    let visitor = Visitor::of(&request)?;
+    let collection = visitor.collection(&fields.need::<String>("collection")?)?;
+    let reach = state.keys.reach(visitor.own_tenant());
     let document: Option<String> = fields.take("document")?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
@@ -38,8 +39,8 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
             return preview(ragstone, &collection, document.as_deref()).await;
         }
         let removed = match &document {
-            Some(document) => ragstone.library().delete_document(&collection, document, Reach::Everyone).await?,
-            None => ragstone.library().delete_collection(&collection, Reach::Everyone).await?,
+            Some(document) => ragstone.library().delete_document(&collection, document, reach).await?,
+            None => ragstone.library().delete_collection(&collection, reach).await?,
         };
         let mut answer = json!(removed);
         answer["dry_run"] = json!(false);

@@ -81,7 +81,7 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
         .map_err(|error| Error::invalid(format!("query: {error}; use collection, document, tenant, tier, …")))?;
     let Listing { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model, limit } =
         query.into_inner();
-    let collection = Visitor::of(&request).collection_if(collection)?;
+    let collection = Visitor::of(&request)?.collection_if(collection)?;
     let filter = Filter { collection, document, schema, module, tenant, tier, older_than_s, younger_than_s, model };
     let limit = limit.unwrap_or(100).min(MOST_LISTED);
     let ragstone = state.opened()?.ragstone.clone();

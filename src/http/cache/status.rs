@@ -15,7 +15,7 @@ use crate::service::State;
 /// itself is: the rest is about what everybody stored.
 pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let ragstone = state.opened()?.ragstone.clone();
-    if let Some(key) = Visitor::of(&request).bound() {
+    if let Some(key) = Visitor::of(&request)?.bound() {
         let ApiKey { record, .. } = key;
         let key = json!({
             "name": record.name, "role": record.role, "tenant": record.tenant, "collections": record.collections,
@@ -39,7 +39,7 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<Htt
 /// its tenant's, without the number that counts everybody's.
 pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let plans = state.opened()?.ragstone.plans();
-    let plans: Vec<Value> = match Visitor::of(&request).bound() {
+    let plans: Vec<Value> = match Visitor::of(&request)?.bound() {
         None => plans.iter().map(|plan| json!(plan)).collect(),
         Some(key) => plans.iter().filter(|plan| plan.tenant == key.record.tenant).map(unnumbered).collect(),
     };

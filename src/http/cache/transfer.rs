@@ -79,7 +79,7 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incom
                        finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
         return Err(Error::param("url", message));
     }
-    let filter = Filter::take(&mut fields, &Visitor::of(request))?;
+    let filter = Filter::take(&mut fields, &Visitor::of(request)?)?;
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
     fields.finish()?;
     Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), dry_run }))

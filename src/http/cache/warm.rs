@@ -22,9 +22,12 @@ use crate::service::{Audience, State};
 pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let visitor = Visitor::of(&request);
+    let visitor = Visitor::of(&request)?;
     let subject = match fields.take("schema")? {
-        Some(schema) => WarmSubject::Modules { schema, modules: fields.take("modules")?.unwrap_or_default() },
+        Some(schema) => {
+            let modules = fields.take("modules")?.unwrap_or_default();
+            WarmSubject::Modules { schema, modules, version: String::new() }
+        }
         None => WarmSubject::Passages {
             collection: visitor.collection(&fields.need::<String>("collection")?)?,
             document: fields.take("document")?,

@@ -112,8 +112,8 @@ function dropzone(name, after, ...before) {
       const line = h("li", {}, `${file.name} (${bytes(file.size)}) …`);
       report.append(line);
       try {
-        const { documents_added: added, documents_replaced: replaced, documents_unchanged: same, passages_added: passages } = await upload(at`/v1/collections/${collection}/files/${file.name}`, file);
-        line.textContent = `${file.name}: ${counted(added + replaced, "document")}, ${counted(passages, "passage")}${same ? `, ${count(same)} unchanged` : ""}`;
+        const { documents_added: added, documents_replaced: replaced, documents_unchanged: same, passages_added: passages, not_read: bad } = await upload(at`/v1/collections/${collection}/files/${file.name}`, file);
+        line.textContent = `${file.name}: ${counted(added + replaced, "document")}, ${counted(passages, "passage")}${same ? `, ${count(same)} unchanged` : ""}${bad ? `; not read: ${bad}` : ""}`;
       } catch (error) {
         failed += 1;
         line.textContent = `${file.name}: ${error.message}`;

@@ -52,5 +52,5 @@ function making(after) {
     }
   };
   return h("form", { onsubmit: make },
-    h("div", { class: "row" }, field("Name", name), field("Role", role), field("Tenant", tenant), field("Collections of other tenants", collections), h("button", { class: "main" }, "Make a key")), made);
+    h("div", { class: "row" }, field("Name", name), field("Role", role), field("Tenant", tenant), field("Collections of other tenants, to read", collections), h("button", { class: "main" }, "Make a key")), made);
 }

@@ -39,7 +39,7 @@ pub struct ApiKeyRecord {
     pub role: Role,
     /// Whose it is. The default tenant is the empty name.
     pub tenant: String,
-    /// Collections of other tenants that it may use, too, by their full names.
+    /// Collections of other tenants that it may read, too, by their full names.
     pub collections: Vec<String>,
     /// When it was made, in milliseconds since 1970.
     pub added_unix_ms: u64,

@@ -45,6 +45,9 @@ pub enum WarmSubject {
         schema: String,
         /// Only these, and what they contain; none: all.
         modules: Vec<String>,
+        /// Of which text of it; filled in when the job is journaled, and it ends where the schema has another.
+        #[serde(default)]
+        version: String,
     },
 }
 
@@ -89,9 +92,11 @@ pub enum Reach {
     /// Everybody's, unless a document of any collection has the passage.
     #[default]
     Everyone,
-    /// That of these tenants alone; each keeps what a document of its own collections has. The first is the one who asked, and hears
-    /// of its own.
-    Tenants(Vec<String>),
+    /// Everybody's, but each tenant keeps what a document of its own collections has. The tenant who `asks` hears of its own alone.
+    Each {
+        /// May be one that has none.
+        asks: String,
+    },
 }
 
 /// What is on its way out.
@@ -114,8 +119,8 @@ pub enum Removal {
     /// Passages that a document had, or is about to have no more: unless another document has them, their KV is to
     /// leave the store, whoever's it is.
     Passages(Vec<LeavingPassage>),
-    /// The same of some tenants' KV.
-    PassagesOf { tenants: Vec<String>, passages: Vec<LeavingPassage> },
+    /// The same, by [`Reach::Each`].
+    PassagesOfEach { asks: String, passages: Vec<LeavingPassage> },
 }
 
 impl Removal {
@@ -123,7 +128,7 @@ impl Removal {
     pub fn of(reach: &Reach, passages: Vec<LeavingPassage>) -> Self {
         match reach {
             Reach::Everyone => Self::Passages(passages),
-            Reach::Tenants(tenants) => Self::PassagesOf { tenants: tenants.clone(), passages },
+            Reach::Each { asks } => Self::PassagesOfEach { asks: asks.clone(), passages },
         }
     }
 }
@@ -240,7 +245,7 @@ impl Catalog {
             let row = self.removals.get(id.to_be_bytes()).map_err(sled_error)?;
             let (reach, mut passages) = match row.and_then(|row| read_json::<RemovalRow>(&row)).map(|row| row.removal) {
                 Some(Removal::Passages(passages)) => (Reach::Everyone, passages),
-                Some(Removal::PassagesOf { tenants, passages }) => (Reach::Tenants(tenants), passages),
+                Some(Removal::PassagesOfEach { asks, passages }) => (Reach::Each { asks }, passages),
                 _ => continue,
             };
             match all.iter_mut().find(|leaving| leaving.reach == reach) {
@@ -290,7 +295,11 @@ mod tests {
     fn jobs_say_what_they_compute_and_those_of_earlier_builds_are_read() {
         let passages = wanted("law");
         let modules = WarmJob {
-            subject: WarmSubject::Modules { schema: "trip".into(), modules: vec!["boats".into()] },
+            subject: WarmSubject::Modules {
+                schema: "trip".into(),
+                modules: vec!["boats".into()],
+                version: "5f0c".into(),
+            },
             ..wanted("law")
         };
         for job in [&passages, &modules] {
@@ -350,7 +359,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let catalog = open(&dir);
         let passage = |id: &str| LeavingPassage { id: id.into(), segments: vec![SegmentDigest([7; 16])] };
-        let acme = Reach::Tenants(vec!["acme".into()]);
+        let acme = Reach::Each { asks: "acme".into() };
         let mut ids = Vec::new();
         for (reach, id) in [(&Reach::Everyone, "a"), (&acme, "b"), (&Reach::Everyone, "c"), (&acme, "d")] {
             ids.push(catalog.add_removal(Removal::of(reach, vec![passage(id)])).unwrap());

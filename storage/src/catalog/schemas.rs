@@ -1,13 +1,15 @@
 //! Prompts' schemas that clients keep here by name. The texts are theirs: a catalog that was damaged and begun anew lacks them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Catalog, read_all, read_json, sled_error, to_json};
+use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
 use crate::Result;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::tier::EntryId;
+use crate::tier::resident::locked;
 
 /// A schema as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +62,66 @@ impl ModuleEntry {
     }
 }
 
+#[derive(Debug)]
+struct KeptSchema {
+    version: String,
+    bytes: usize,
+}
+
+impl KeptSchema {
+    fn of(record: &SchemaRecord) -> Self {
+        Self { version: record.version.clone(), bytes: record.bytes() }
+    }
+}
+
+/// How much is kept beside one schema.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeptSchemas {
+    /// Its tenant's others.
+    pub of_tenant: usize,
+    /// Bytes of their texts and sources.
+    pub bytes_of_tenant: u64,
+    /// Everybody's others.
+    pub of_all: usize,
+    /// Bytes of their texts and sources.
+    pub bytes_of_all: u64,
+}
+
+impl SchemaRecord {
+    /// Bytes of its text and sources.
+    pub fn bytes(&self) -> usize {
+        self.schema.len() + self.sources.values().map(String::len).sum::<usize>()
+    }
+}
+
+/// In memory: rows hold whole texts, and whether an entry is a module's is asked for each that is filed or removed.
+#[derive(Debug, Default)]
+pub(super) struct KeptModules {
+    /// By row of a schema.
+    schemas: HashMap<Vec<u8>, KeptSchema>,
+    /// How many rows of entries have it.
+    keys: HashMap<KvKey, u32>,
+}
+
+impl KeptModules {
+    fn add(&mut self, entries: &SchemaEntries) {
+        for module in &entries.modules {
+            *self.keys.entry(module.key).or_default() += 1;
+        }
+    }
+
+    fn remove(&mut self, entries: &SchemaEntries) {
+        for module in &entries.modules {
+            if let Entry::Occupied(mut rows) = self.keys.entry(module.key) {
+                *rows.get_mut() -= 1;
+                if *rows.get() == 0 {
+                    rows.remove();
+                }
+            }
+        }
+    }
+}
+
 impl Catalog {
     /// A tenant's schema.
     ///
@@ -70,6 +132,26 @@ impl Catalog {
         Ok(row.and_then(|value| read_json(&value)))
     }
 
+    /// What tells the text of a tenant's schema from others; `None` where there is none. Memory only.
+    pub fn schema_version(&self, tenant: &str, name: &str) -> Option<String> {
+        locked(&self.kept_modules).schemas.get(&row(tenant, name)).map(|kept| kept.version.clone())
+    }
+
+    /// How much is kept beside a tenant's schema of this name. Memory only.
+    pub fn schemas_beside(&self, tenant: &str, name: &str) -> KeptSchemas {
+        let (own, prefix) = (row(tenant, name), row(tenant, ""));
+        let mut beside = KeptSchemas::default();
+        for (row, kept) in locked(&self.kept_modules).schemas.iter().filter(|(row, _)| **row != own) {
+            beside.of_all += 1;
+            beside.bytes_of_all += kept.bytes as u64;
+            if row.starts_with(&prefix) {
+                beside.of_tenant += 1;
+                beside.bytes_of_tenant += kept.bytes as u64;
+            }
+        }
+        beside
+    }
+
     /// All schemas of all tenants.
     ///
     /// # Errors
@@ -78,13 +160,23 @@ impl Catalog {
         read_all(&self.schemas)
     }
 
+    /// A tenant's schemas, by name.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn schemas_of(&self, tenant: &str) -> Result<Vec<SchemaRecord>> {
+        read_rows(self.schemas.scan_prefix(row(tenant, "")))
+    }
+
     /// Keeps a schema in the place of what the tenant had under its name, whose entries are forgotten; durable on return.
     ///
     /// # Errors
     /// As sled says.
     pub fn put_schema(&self, record: &SchemaRecord) -> Result<()> {
         self.forget_schema_entries(&record.tenant, &record.name)?;
-        self.schemas.insert(row(&record.tenant, &record.name), to_json(record)?).map_err(sled_error)?;
+        let row = row(&record.tenant, &record.name);
+        self.schemas.insert(&row[..], to_json(record)?).map_err(sled_error)?;
+        locked(&self.kept_modules).schemas.insert(row, KeptSchema::of(record));
         self.flush()
     }
 
@@ -93,19 +185,25 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn remove_schema(&self, tenant: &str, name: &str) -> Result<bool> {
-        let was_there = self.schemas.remove(row(tenant, name)).map_err(sled_error)?.is_some();
+        let row = row(tenant, name);
+        let was_there = self.schemas.remove(&row).map_err(sled_error)?.is_some();
+        locked(&self.kept_modules).schemas.remove(&row);
         self.forget_schema_entries(tenant, name)?;
         self.flush()?;
         Ok(was_there)
     }
 
-    /// Notes a schema's entries under one model, in the place of what was noted of it; durable on return.
+    /// Notes the entries of a schema's text under one model; durable on return.
     ///
     /// # Errors
     /// As sled says.
     pub fn put_schema_entries(&self, entries: &SchemaEntries) -> Result<()> {
-        let row = [&row(&entries.tenant, &entries.name)[..], &[0], &entries.fingerprint.0].concat();
-        self.schema_entries.insert(row, to_json(entries)?).map_err(sled_error)?;
+        let parts = [&row(&entries.tenant, &entries.name)[..], &[0], entries.version.as_bytes(), &[0]];
+        let row = [&parts.concat()[..], &entries.fingerprint.0].concat();
+        let before = self.schema_entries.insert(row, to_json(entries)?).map_err(sled_error)?;
+        if before.is_none() {
+            locked(&self.kept_modules).add(entries);
+        }
         self.flush()
     }
 
@@ -114,18 +212,49 @@ impl Catalog {
     /// # Errors
     /// As sled says.
     pub fn schema_entries(&self) -> Result<Vec<SchemaEntries>> {
-        let kept: HashSet<_> =
-            self.schemas()?.into_iter().map(|record| (record.tenant, record.name, record.version)).collect();
-        let mut all: Vec<SchemaEntries> = read_all(&self.schema_entries)?;
-        all.retain(|of| kept.contains(&(of.tenant.clone(), of.name.clone(), of.version.clone())));
+        self.present(read_all(&self.schema_entries)?)
+    }
+
+    /// The same of one tenant's.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn schema_entries_of(&self, tenant: &str) -> Result<Vec<SchemaEntries>> {
+        self.present(read_rows(self.schema_entries.scan_prefix(row(tenant, "")))?)
+    }
+
+    /// Whether an entry is a module's of a schema that is kept. Memory only.
+    pub fn is_module(&self, key: &KvKey) -> bool {
+        locked(&self.kept_modules).keys.contains_key(key)
+    }
+
+    /// Without those of texts that schemas had before: somebody may note one late.
+    fn present(&self, mut all: Vec<SchemaEntries>) -> Result<Vec<SchemaEntries>> {
+        let kept = locked(&self.kept_modules);
+        let version = |of: &SchemaEntries| kept.schemas.get(&row(&of.tenant, &of.name)).map(|kept| &kept.version);
+        all.retain(|of| version(of) == Some(&of.version));
         Ok(all)
     }
 
     fn forget_schema_entries(&self, tenant: &str, name: &str) -> Result<()> {
         let of_it = [&row(tenant, name)[..], &[0]].concat();
         for key in self.schema_entries.scan_prefix(of_it).keys() {
-            self.schema_entries.remove(key.map_err(sled_error)?).map_err(sled_error)?;
+            let gone = self.schema_entries.remove(key.map_err(sled_error)?).map_err(sled_error)?;
+            if let Some(entries) = gone.and_then(|value| read_json(&value)) {
+                locked(&self.kept_modules).remove(&entries);
+            }
         }
+        Ok(())
+    }
+
+    /// Reads what is kept in memory, at the start.
+    pub(super) fn read_kept_modules(&self) -> Result<()> {
+        let mut kept = KeptModules::default();
+        for record in self.schemas()? {
+            kept.schemas.insert(row(&record.tenant, &record.name), KeptSchema::of(&record));
+        }
+        read_all(&self.schema_entries)?.iter().for_each(|entries| kept.add(entries));
+        *locked(&self.kept_modules) = kept;
         Ok(())
     }
 }
@@ -173,7 +302,27 @@ mod tests {
         // Somebody who laid out the old text meanwhile.
         catalog.put_schema_entries(&entries("trip", 7)).unwrap();
         assert_eq!(catalog.schema_entries().unwrap(), [entries("trips", 0), entries("trips", 7)]);
+        assert_eq!(catalog.schema_entries_of("a").unwrap().len(), 2);
+        // Neither a tenant whose name begins alike nor one without a name is meant.
+        assert!(catalog.schema_entries_of("").unwrap().is_empty() && catalog.schemas_of("").unwrap().is_empty());
+        assert_eq!(catalog.schemas_of("a").unwrap(), [record("trip", "2"), record("trips", "1")]);
+        let bytes = record("trip", "2").bytes() as u64;
+        let beside = |of_tenant, of_all| KeptSchemas {
+            of_tenant,
+            bytes_of_tenant: of_tenant as u64 * bytes,
+            of_all,
+            bytes_of_all: of_all as u64 * bytes,
+        };
+        assert_eq!(catalog.schemas_beside("a", "trip"), beside(1, 1));
+        assert_eq!((catalog.schemas_beside("a", "new"), catalog.schemas_beside("", "")), (beside(2, 2), beside(0, 2)));
+        assert!(catalog.is_module(&KvKey([0; 32])));
+        drop(catalog);
+
+        let catalog = open(&dir);
+        assert_eq!(catalog.schema_version("a", "trip").as_deref(), Some("2"));
+        assert!(catalog.is_module(&KvKey([0; 32])) && !catalog.is_module(&KvKey([1; 32])));
         assert!(catalog.remove_schema("a", "trips").unwrap());
+        assert!(!catalog.is_module(&KvKey([0; 32])) && catalog.schema_version("a", "trips").is_none());
         catalog.put_schema(&record("trips", "1")).unwrap();
         assert_eq!(catalog.schema_entries().unwrap(), [], "they are forgotten with it");
     }

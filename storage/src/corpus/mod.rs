@@ -51,6 +51,10 @@ use crate::{Error, ErrorKind, Result};
 const INDEX_CACHE_BYTES: usize = 64 << 20;
 const METADATA_CACHE_BYTES: usize = 16 << 20;
 
+/// Collections of a tenant, and of a data folder: each is a table, which is open.
+const MOST_OF_TENANT: usize = 1000;
+const MOST_COLLECTIONS: usize = 10_000;
+
 /// How a corpus is built.
 #[derive(Debug, Clone)]
 pub struct CorpusOptions {
@@ -353,6 +357,14 @@ impl Corpus {
         let mut collections = self.inner.collections.lock().await;
         if let Some(table) = collections.get(name) {
             return Ok(Arc::clone(table));
+        }
+        let of_tenant = collections.keys().filter(|other| tenant_of(other) == tenant_of(name)).count();
+        if of_tenant >= MOST_OF_TENANT || collections.len() >= MOST_COLLECTIONS {
+            let message = format!(
+                "{MOST_OF_TENANT} collections of a tenant, and {MOST_COLLECTIONS} in all, are the most there may be: delete some, or put \
+                 the documents into one that is there"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let Inner { db, folder, encoder, .. } = &*self.inner;
         let schema = schema::table_schema(encoder.dimension(), &encoder.identity());

@@ -1,6 +1,6 @@
 //! Invalidation: passages, and all that was computed behind them, out of every tier.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ struct Progress {
     doomed: HashSet<KvKey>,
     /// What is to leave object storage by its name.
     named: HashSet<(Fingerprint, EntryId)>,
+    /// What an earlier call, which may have been another tenant's, left there: it is not counted.
+    earlier: HashSet<KvKey>,
     failed: Option<Error>,
 }
 
@@ -76,7 +78,8 @@ impl KvStore {
         self.invalidate_of(None, segments, others)
     }
 
-    /// As [`invalidate`](Self::invalidate), of one tenant's entries; those of others stay, and are not counted. `None`: of everybody's.
+    /// As [`invalidate`](Self::invalidate), of one tenant's entries; those of others stay, and are not counted. What others have planned of
+    /// these segments is not filed either. `None`: of everybody's.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate)'s.
@@ -88,7 +91,7 @@ impl KvStore {
     ) -> Result<Invalidated> {
         let mut done = Progress::default();
         let tiers = &self.0.tiers;
-        tiers.tombstones.bury(tenant, segments, &[]);
+        tiers.tombstones.bury(segments, &[]);
         self.remove_local(tenant, segments, &mut done);
         self.remove_objects(tenant, segments, others, &mut done);
         if let Some(device) = self.0.device.get().filter(|_| !segments.is_empty()) {
@@ -97,7 +100,7 @@ impl KvStore {
         }
         // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
         // of it was filed already is removed.
-        tiers.tombstones.bury(tenant, segments, &[]);
+        tiers.tombstones.bury(segments, &[]);
         self.remove_local(tenant, segments, &mut done);
         // A bucket that failed just now is not waited for twice.
         if done.failed.is_none() {
@@ -112,25 +115,50 @@ impl KvStore {
         failed.map_or(Ok(Invalidated { entries: keys.len() as u64, copies, bytes }), Err)
     }
 
+    /// Tenants who have entries of these segments, or behind them; of this model and of `others`. What is planned before this call is not filed
+    /// after it, whoever's it is: there are no more. BLOCKS.
+    ///
+    /// # Errors
+    /// As a tier says.
+    pub fn tenants_of(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<BTreeSet<String>> {
+        self.0.tiers.tombstones.bury(segments, &[]);
+        let mut all: Vec<EntrySummary> = Vec::new();
+        self.entries(&[Tier::Device, Tier::Host, Tier::Disk], &mut |entry| all.push(entry.summary))?;
+        let doomed = behind_any(segments, |key| self.0.uses.catalog.is_module(key), all.iter());
+        let local = all.iter().filter(|entry| doomed.contains_key(&entry.key)).map(|entry| entry.tenant.to_string());
+        let mut tenants: BTreeSet<String> = local.collect();
+        if let Some(object) = &self.0.tiers.object {
+            tenants.extend(object.tenants_of(&self.models(others), segments)?);
+        }
+        Ok(tenants)
+    }
+
+    /// This model, and others.
+    fn models(&self, others: &[Fingerprint]) -> Vec<Fingerprint> {
+        let others = others.iter().filter(|other| *other != self.fingerprint());
+        std::iter::once(self.fingerprint()).chain(others).copied().collect()
+    }
+
     /// Removes entries by their keys, and what stands behind them, from host memory, disk and bucket, pinned or not; of any model. What was
     /// planned before this call is not filed after it. On the device they leave when room is needed: a path there is other prompts', too.
-    /// What a dead bucket keeps is removed by the next call, or the next [`invalidate`](Self::invalidate). BLOCKS.
+    /// What a dead bucket keeps is removed by the next such call, or the next [`invalidate`](Self::invalidate). BLOCKS.
     ///
     /// # Errors
     /// The first that a tier says; every other step is done all the same.
     pub fn withdraw(&self, wanted: &[(Fingerprint, EntryId)]) -> Result<Withdrawn> {
         let mut done = Progress { doomed: wanted.iter().map(|(_, id)| id.key).collect(), ..Progress::default() };
         let keys: Vec<KvKey> = done.doomed.iter().copied().collect();
-        self.0.tiers.tombstones.bury(None, &[], &keys);
+        self.0.tiers.tombstones.bury(&[], &keys);
         if self.0.tiers.object.is_some() {
             done.named = wanted.iter().copied().collect();
             let noted = self.0.uses.catalog.add_object_removals(&done.named);
             done.noted(noted);
         }
-        for (_, id) in wanted {
-            self.withdraw_local(id, &mut done);
-        }
+        wanted.iter().for_each(|(_, id)| self.withdraw_local(id, &mut done));
         self.remove_named_objects(|_| true, &mut done);
+        // What found one of them while that went on was planned after the first marks, and may have brought it back.
+        self.0.tiers.tombstones.bury(&[], &keys);
+        wanted.iter().for_each(|(_, id)| self.withdraw_local(id, &mut done));
         let gone: Vec<KvKey> = done.doomed.union(&done.keys).copied().collect();
         self.0.uses.forget(&gone);
         for key in &gone {
@@ -171,11 +199,10 @@ impl KvStore {
                 }
             }));
         }
-        let modules = done.noted(self.0.uses.catalog.schema_entries()).unwrap_or_default();
-        let apart = modules.into_iter().flat_map(|of| of.modules).map(|module| module.key).collect();
-        let doomed = behind_any(segments, &apart, all.iter().map(|(_, summary)| summary));
+        let is_module = |key: &KvKey| self.0.uses.catalog.is_module(key);
+        let doomed = behind_any(segments, is_module, all.iter().map(|(_, summary)| summary));
         let keys: Vec<KvKey> = doomed.keys().copied().collect();
-        tiers.tombstones.bury(None, &[], &keys);
+        tiers.tombstones.bury(&[], &keys);
         done.doomed.extend(keys);
         if tiers.object.is_some() {
             let proven = all.iter().filter(|(_, summary)| doomed.get(&summary.key) == Some(&Doom::Proven));
@@ -204,10 +231,11 @@ impl KvStore {
     ) {
         let Some(object) = &self.0.tiers.object else { return };
         let noted = done.noted(self.0.uses.catalog.object_removals()).unwrap_or_default();
+        if tenant.is_some() {
+            done.earlier = noted.difference(&done.named).map(|(_, id)| id.key).collect();
+        }
         done.named.extend(noted);
-        let own = std::iter::once(self.fingerprint());
-        let models: Vec<Fingerprint> =
-            own.chain(others.iter().filter(|other| *other != self.fingerprint())).copied().collect();
+        let models = self.models(others);
         let mut listed: HashSet<SegmentDigest> = HashSet::new();
         if !segments.is_empty()
             && let Some(removed) = done.noted(object.remove_segments(tenant, &models, segments))
@@ -227,7 +255,8 @@ impl KvStore {
         let left: Vec<_> = done.named.iter().copied().filter(is_left).collect();
         done.doomed.extend(left.iter().map(|(_, id)| id.key));
         if let Some(removed) = done.noted(object.remove_many(&left)) {
-            removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
+            let counted = removed.into_iter().filter(|(key, _)| !done.earlier.contains(key)).collect::<Vec<_>>();
+            counted.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
             let gone = std::mem::take(&mut done.named);
             done.noted(self.0.uses.catalog.finish_object_removals(&gone));
         }
@@ -243,11 +272,11 @@ enum Doom {
     Suspected,
 }
 
-/// The entries of some segments, and those that stand behind them. Those that are computed `apart`, modules of schemas, stand behind no passage, though
+/// The entries of some segments, and those that stand behind them. Modules of schemas, which are computed apart, stand behind no passage, though
 /// what stands in for arguments before them is in no tier.
 fn behind_any<'a>(
     segments: &[SegmentDigest],
-    apart: &HashSet<KvKey>,
+    is_module: impl Fn(&KvKey) -> bool,
     entries: impl Iterator<Item = &'a EntrySummary> + Clone,
 ) -> HashMap<KvKey, Doom> {
     let wanted: HashSet<&SegmentDigest> = segments.iter().collect();
@@ -260,7 +289,7 @@ fn behind_any<'a>(
             }
             let parent = at.parent.as_ref()?;
             let Some(above) = known.get(parent) else {
-                return (!apart.contains(&entry.key)).then_some(Doom::Suspected);
+                return (!is_module(&at.key)).then_some(Doom::Suspected);
             };
             at = above;
         }

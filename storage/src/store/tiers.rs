@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::tombstones::Tombstones;
 use super::worth::{AdmissionRule, Worth};
+use crate::catalog::Catalog;
 use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
@@ -28,6 +29,8 @@ pub(super) struct Tiers {
     pub shape: Option<EntryShape>,
     pub worth: Worth,
     pub tombstones: Tombstones,
+    /// Knows which entries are modules'.
+    catalog: Arc<Catalog>,
     pub counts: Counts,
     /// Entries that the disk declined lately, for who waits for one of them.
     declined: Mutex<HashSet<KvKey>>,
@@ -79,9 +82,10 @@ impl Tiers {
         object: Option<Arc<dyn SharedTier>>,
         shape: Option<EntryShape>,
         (admission, costs): (AdmissionRule, Costs),
+        catalog: Arc<Catalog>,
     ) -> Self {
         let (worth, tombstones, counts) = (Worth::new(admission, costs), Tombstones::default(), Counts::default());
-        Self { env, host, disk, object, shape, worth, tombstones, counts, declined: Mutex::default() }
+        Self { env, host, disk, object, shape, worth, tombstones, catalog, counts, declined: Mutex::default() }
     }
 
     /// What was opened, if this model can have computed it: whatever entry is to be read, from a tier of the store or from
@@ -165,15 +169,19 @@ impl Tiers {
     }
 
     /// Whether an entry that was planned in the epoch `planned_in` is of a passage, or stands behind one, that was invalidated
-    /// since. One whose ancestors this machine does not know may stand behind one.
+    /// since. One whose ancestors this machine does not know may stand behind one; but for a module of a schema, which is computed apart, behind what
+    /// may be in no tier, and behind no passage.
     fn forbids(&self, entry: &EntrySummary, planned_in: u64) -> bool {
         let mut forbidden = self.tombstones.forbids(entry, planned_in);
         if !forbidden && planned_in < self.tombstones.epoch() {
-            let mut above = entry.parent;
+            let (mut at, mut above) = (entry.key, entry.parent);
             while let (Some(key), false) = (above, forbidden) {
                 let parent = self.host.summary(&key).or_else(|| self.disk.summary(&key));
-                forbidden = parent.as_ref().is_none_or(|parent| self.tombstones.forbids(parent, planned_in));
-                above = parent.and_then(|parent| parent.parent);
+                forbidden = match &parent {
+                    Some(parent) => self.tombstones.forbids(parent, planned_in),
+                    None => !self.catalog.is_module(&at),
+                };
+                (at, above) = (key, parent.and_then(|parent| parent.parent));
             }
         }
         if forbidden {

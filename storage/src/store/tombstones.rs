@@ -4,7 +4,7 @@
 //! that it was made in; every invalidation begins a new one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use crate::key::{KvKey, SegmentDigest};
 use crate::tier::EntrySummary;
@@ -21,8 +21,7 @@ struct Marks {
     epoch: u64,
     /// Marks of epochs up to this one may be forgotten.
     floor: u64,
-    /// Everybody's entries of a segment (`None`), or a tenant's.
-    segments: HashMap<(SegmentDigest, Option<Arc<str>>), u64>,
+    segments: HashMap<SegmentDigest, u64>,
     keys: HashMap<KvKey, u64>,
 }
 
@@ -32,14 +31,12 @@ impl Tombstones {
         locked(&self.0).epoch
     }
 
-    /// Begins an epoch before which nothing of these segments (of one tenant, or `None`: whoever's), and nothing behind these keys, may
-    /// have been planned.
-    pub fn bury(&self, tenant: Option<&str>, segments: &[SegmentDigest], keys: &[KvKey]) {
+    /// Begins an epoch before which nothing of these segments, and nothing behind these keys, may have been planned.
+    pub fn bury(&self, segments: &[SegmentDigest], keys: &[KvKey]) {
         let mut marks = locked(&self.0);
         marks.epoch += 1;
         let epoch = marks.epoch;
-        let tenant: Option<Arc<str>> = tenant.map(Arc::from);
-        marks.segments.extend(segments.iter().map(|segment| ((*segment, tenant.clone()), epoch)));
+        marks.segments.extend(segments.iter().map(|segment| (*segment, epoch)));
         marks.keys.extend(keys.iter().map(|key| (*key, epoch)));
         marks.trim();
     }
@@ -50,8 +47,7 @@ impl Tombstones {
         let mut marks = locked(&self.0);
         let is_later = |mark: Option<&u64>| mark.is_some_and(|mark| *mark > planned_in);
         let forbidden = planned_in < marks.floor
-            || is_later(marks.segments.get(&(entry.segment, None)))
-            || is_later(marks.segments.get(&(entry.segment, Some(entry.tenant.clone()))))
+            || is_later(marks.segments.get(&entry.segment))
             || is_later(marks.keys.get(&entry.key))
             || is_later(entry.parent.and_then(|parent| marks.keys.get(&parent)));
         if forbidden {
@@ -92,7 +88,7 @@ mod tests {
         let other = entry_behind(None, &[3]).header().summary();
         let before = tombstones.epoch();
         assert!(!tombstones.forbids(&passage, before));
-        tombstones.bury(None, &[passage.segment], &[]);
+        tombstones.bury(&[passage.segment], &[]);
         assert!(tombstones.forbids(&passage, before));
         assert!(tombstones.forbids(&behind, before), "its parent was refused");
         assert!(tombstones.forbids(&farther, before));
@@ -102,29 +98,18 @@ mod tests {
     }
 
     #[test]
-    fn a_tenants_marks_are_its_own() {
-        let tombstones = Tombstones::default();
-        let passage = entry_behind(None, &[1]).header().summary();
-        let guests = EntrySummary { key: KvKey([9; 32]), tenant: "guest".into(), ..passage.clone() };
-        let before = tombstones.epoch();
-        tombstones.bury(Some("guest"), &[passage.segment], &[]);
-        assert!(tombstones.forbids(&guests, before));
-        assert!(!tombstones.forbids(&passage, before));
-    }
-
-    #[test]
     fn marks_are_bounded_and_forgetting_them_refuses_more_never_less() {
         let tombstones = Tombstones::default();
         let passage = entry_behind(None, &[1]).header().summary();
-        tombstones.bury(None, &[passage.segment], &[]);
+        tombstones.bury(&[passage.segment], &[]);
         for mark in 0..MOST_MARKS as u64 {
             let mut digest = [0; 16];
             digest[..8].copy_from_slice(&mark.to_le_bytes());
-            tombstones.bury(None, &[SegmentDigest(digest)], &[]);
+            tombstones.bury(&[SegmentDigest(digest)], &[]);
         }
         let marks = locked(&tombstones.0);
         assert!(marks.segments.len() <= MOST_MARKS);
-        assert!(!marks.segments.contains_key(&(passage.segment, None)));
+        assert!(!marks.segments.contains_key(&passage.segment));
         drop(marks);
         assert!(tombstones.forbids(&passage, 0));
     }

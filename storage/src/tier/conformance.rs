@@ -1,6 +1,6 @@
 //! What every tier of entries promises, checked on whatever tier is given; and the simplest tier that keeps the promises.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -292,6 +292,15 @@ impl SharedTier for ModelTier {
             stays
         });
         Ok(removed)
+    }
+
+    fn tenants_of(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<BTreeSet<String>> {
+        self.check()?;
+        let entries = locked(&self.entries);
+        let headers = entries.values().map(|entry| entry.header());
+        let wanted =
+            headers.filter(|header| models.contains(&header.fingerprint) && segments.contains(&header.segment()));
+        Ok(wanted.map(|header| header.summary().tenant.to_string()).collect())
     }
 
     fn report_reads(&self, _: &Costs) {}

@@ -12,6 +12,7 @@ pub mod host;
 pub mod object;
 pub(crate) mod resident;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -226,6 +227,12 @@ pub trait SharedTier: EntryTier {
         models: &[Fingerprint],
         segments: &[SegmentDigest],
     ) -> Result<Vec<(KvKey, u64)>>;
+
+    /// Whose entries of some segments there are. Reads the head of each.
+    ///
+    /// # Errors
+    /// As the bucket says.
+    fn tenants_of(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<BTreeSet<String>>;
 
     /// Reads report what they take from now on.
     fn report_reads(&self, to: &Costs);

@@ -1,7 +1,7 @@
 //! What nodes and models that share a bucket need of it beside what every tier does: lossy entries, and removals that reach
 //! other models' objects.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use object_store::ObjectMeta;
@@ -68,20 +68,32 @@ impl ObjectTier {
 }
 
 impl ObjectTier {
-    /// The names of a tenant's objects, by their headers. A damaged one is nobody's: whoever reads it removes it.
-    fn names_of(&self, tenant: &str, objects: &[ObjectMeta]) -> Result<Vec<Name>> {
-        let mut names = Vec::new();
+    /// What there is of some segments.
+    fn objects_of(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<Vec<ObjectMeta>> {
+        let mut below = Vec::new();
+        for space in Space::ALL {
+            for model in models {
+                below.extend(segments.iter().map(|segment| self.names.segment(space, model, segment)));
+            }
+        }
+        self.list_all(below)
+    }
+
+    /// Objects with their tenants, by their headers. A damaged one is nobody's: whoever reads it removes it.
+    fn with_tenants(&self, objects: &[ObjectMeta]) -> Result<Vec<(Arc<str>, Name)>> {
+        let mut found = Vec::new();
         for (object, opened) in self.open_objects(objects) {
             match opened {
-                Ok(Some(opened)) if *opened.layout.header.summary().tenant == *tenant => {
-                    names.extend(self.names.parse(&object.location));
+                Ok(Some(opened)) => {
+                    let tenant = opened.layout.header.summary().tenant;
+                    found.extend(self.names.parse(&object.location).map(|name| (tenant, name)));
                 }
-                Ok(_) => {}
+                Ok(None) => {}
                 Err(error) if error.kind() == ErrorKind::Corrupt => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(names)
+        Ok(found)
     }
 }
 
@@ -154,18 +166,20 @@ impl SharedTier for ObjectTier {
         models: &[Fingerprint],
         segments: &[SegmentDigest],
     ) -> Result<Vec<(KvKey, u64)>> {
-        let mut below = Vec::new();
-        for space in Space::ALL {
-            for model in models {
-                below.extend(segments.iter().map(|segment| self.names.segment(space, model, segment)));
-            }
-        }
-        let found = self.list_all(below)?;
+        let found = self.objects_of(models, segments)?;
         let names: Vec<Name> = match tenant {
             None => found.iter().filter_map(|object| self.names.parse(&object.location)).collect(),
-            Some(tenant) => self.names_of(tenant, &found)?,
+            Some(tenant) => {
+                let all = self.with_tenants(&found)?.into_iter();
+                all.filter(|(whose, _)| **whose == *tenant).map(|(_, name)| name).collect()
+            }
         };
         self.remove_named(&names)
+    }
+
+    fn tenants_of(&self, models: &[Fingerprint], segments: &[SegmentDigest]) -> Result<BTreeSet<String>> {
+        let found = self.objects_of(models, segments)?;
+        Ok(self.with_tenants(&found)?.into_iter().map(|(tenant, _)| tenant.to_string()).collect())
     }
 
     /// The first who asks is told.
