@@ -120,7 +120,8 @@ impl Library {
     pub(crate) async fn recover(&self) -> Result<()> {
         let catalog = self.0.catalog.clone();
         let rows = blocking(move || Ok(catalog.removals()?)).await?;
-        let is_passages = |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
+        let is_passages =
+            |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
         lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
         let mut failed = None;

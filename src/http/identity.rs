@@ -157,9 +157,7 @@ impl Visitor {
     pub fn collection(&self, given: &str) -> Result<String> {
         let full = full_name(self.own_tenant(), given);
         match self.bound() {
-            Some(key) if !key.may_read(&full) => {
-                Err(not_its_own(given, key, "and this key may not read it"))
-            }
+            Some(key) if !key.may_read(&full) => Err(not_its_own(given, key, "and this key may not read it")),
             _ => Ok(full),
         }
     }
@@ -189,7 +187,6 @@ impl Visitor {
         let may_use = self.bound().is_none_or(|key| key.may_read(collection));
         may_use.then(|| shown_name(self.own_tenant(), collection))
     }
-
 }
 
 #[cfg(test)]

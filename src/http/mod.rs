@@ -109,23 +109,21 @@ fn health_paths(config: &mut ServiceConfig) {
 /// A path with its methods, for those who may use them; others get a 405 in OpenAI's shape.
 fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> impl HttpServiceFactory + 'static {
     let made = routes.into_iter().fold(web::resource(path), actix_web::Resource::route);
-    made.wrap(from_fn(
-        move |request: ServiceRequest, next: Next<BoxBody>| async move {
-            let has_method = methods.split(", ").any(|method| method == request.method().as_str());
-            match admitted(&request, path) {
-                // Whoever may use none of them learns which there are, as from the documentation.
-                _ if !has_method => Ok(request.into_response(no_such_method(request.request(), methods).error_response())),
-                Ok(visitor) => {
-                    request.extensions_mut().insert(visitor);
-                    next.call(request).await
-                }
-                Err(error) => Ok(request.into_response(error.error_response())),
+    made.wrap(from_fn(move |request: ServiceRequest, next: Next<BoxBody>| async move {
+        let has_method = methods.split(", ").any(|method| method == request.method().as_str());
+        // Which methods there are is no secret.
+        let admitted = if has_method { admitted(&request, path) } else { Err(no_such_method(&request, methods)) };
+        match admitted {
+            Ok(visitor) => {
+                request.extensions_mut().insert(visitor);
+                next.call(request).await
             }
-        },
-    ))
+            Err(error) => Ok(request.into_response(error.error_response())),
+        }
+    }))
 }
 
-fn no_such_method(request: &HttpRequest, methods: &'static str) -> Error {
+fn no_such_method(request: &ServiceRequest, methods: &'static str) -> Error {
     let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
     Error::param_of(ErrorKind::MethodNotAllowed, methods, message)
 }

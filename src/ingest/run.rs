@@ -155,8 +155,7 @@ impl<'a> Run<'a> {
                 if self.ingestor.jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }
-                let removed =
-                    self.ingestor.library.delete_document(&self.collection, &document, self.reach()).await?;
+                let removed = self.ingestor.library.delete_document(&self.collection, &document, self.reach()).await?;
                 self.report.documents_pruned += 1;
                 self.report.changes.passages_removed += removed.passages_removed;
             }
@@ -181,8 +180,7 @@ impl<'a> Run<'a> {
         }
         let documents = self.batch.take();
         if !documents.is_empty() {
-            let (changes, _) =
-                self.ingestor.library.upsert(&self.collection, documents, self.reach(), || true).await?;
+            let (changes, _) = self.ingestor.library.upsert(&self.collection, documents, self.reach(), || true).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -224,7 +224,10 @@ async fn every_path_wants_its_role() {
             for who in [As::Nobody, As::Key("rag_0000"), As::Key(&keys[0].1)] {
                 let (status, text) = send(&service, at.clone(), &written, who, &body()).await;
                 let may = matches!(who, As::Key(_)) && *least == 'r' && status < 500;
-                assert!(*least == 'a' || may || matches!(status, 401 | 403 | 404), "{written} {who:?}: {status} {text}");
+                assert!(
+                    *least == 'a' || may || matches!(status, 401 | 403 | 404),
+                    "{written} {who:?}: {status} {text}"
+                );
             }
         }
         let (status, text) = send(&service, at.clone(), path, As::Key("rag_0000"), &body()).await;
