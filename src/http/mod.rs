@@ -12,6 +12,7 @@ mod fields;
 mod files;
 mod format;
 mod generation;
+pub mod mcp;
 mod operations;
 mod page;
 mod pml;
@@ -20,6 +21,7 @@ mod schemas;
 mod shape;
 mod tools;
 pub mod visitor;
+mod within;
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{ServiceFactory, ServiceRequest, ServiceResponse};
@@ -47,6 +49,7 @@ pub fn app(
 > {
     App::new()
         .app_data(state)
+        .app_data(within::Paths::default())
         .wrap(from_fn(account))
         .service(resource("/v1/chat/completions", "POST", vec![web::post().to(chat::complete)]))
         .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
@@ -70,6 +73,7 @@ pub fn app(
         .service(resource("/v1/settings", "GET", vec![web::get().to(operations::settings)]))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
+        .service(resource("/mcp", "POST", vec![web::post().to(mcp::post)]))
         .configure(cache::paths)
         .configure(schemas::paths)
         .configure(page::paths)
@@ -141,7 +145,7 @@ async fn account(
 }
 
 fn admit(state: &State, request: &HttpRequest) -> Result<()> {
-    if state.audience() == Audience::Private {
+    if state.audience() != Audience::Public {
         state.check_owner(request)?;
     }
     state.allowed.check(request.method(), request.headers())
