@@ -41,7 +41,7 @@ pub async fn run(config: &Config) -> Result<()> {
     let speaking = tokio::spawn(speak(server, config.surface.body_bytes, ended.clone()));
     let opened = tokio::select! {
         opened = keep_open(config, &store, found_stale, &ended) => opened,
-        () = ended_while_closed(&ended, &store) => Ok(()),
+        () = ended_while_opening(&ended, &store) => Ok(()),
     };
     ended.cancel();
     match (opened, speaking.await) {
@@ -66,10 +66,10 @@ async fn speak(server: Server, most: usize, ended: CancellationToken) -> Result<
     }
 }
 
-/// While the store is open, its closing must be waited for.
-async fn ended_while_closed(ended: &CancellationToken, store: &watch::Sender<Store>) {
+/// An opening need not be waited for; the closing of what is open must be.
+async fn ended_while_opening(ended: &CancellationToken, store: &watch::Sender<Store>) {
     ended.cancelled().await;
-    if matches!(*store.borrow(), Store::Open(..)) {
+    if !matches!(*store.borrow(), Store::Opening) {
         std::future::pending::<()>().await;
     }
 }
