@@ -76,11 +76,11 @@ impl Client {
     /// Any request, and its answer as it comes, whatever its status.
     pub async fn reply(&self, request: routes::Request) -> Result<routes::Reply> {
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
-        let mut sent = self.request(request.method, &path)?.query(&request.query);
-        if let Some(body) = &request.body {
-            sent = sent.json(body);
-        }
-        let response = sent.send().await.map_err(|error| self.lost(&error))?;
+        let sent = match &request.body {
+            Some(body) => self.request(Method::POST, &path)?.json(body),
+            None => self.request(Method::GET, &path)?,
+        };
+        let response = sent.query(&request.query).send().await.map_err(|error| self.lost(&error))?;
         Ok(routes::Reply { status: response.status().as_u16(), body: self.body(response) })
     }
 

@@ -1,7 +1,6 @@
 //! Requests of the HTTP surface, answered by a running service over a connection, or within it. Agents' tools are made of them: so
 //! an agent can do what the same caller could do over HTTP, and nothing else; keys, bounds and places are those of the paths.
 
-use actix_web::http::Method;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -11,10 +10,9 @@ use serde_json::Value;
 use super::{error_of, events};
 use crate::error::{Error, Result};
 
-/// A request of a path in `docs/http.md`.
+/// A request of a path in `docs/http.md`: POST where it has a body, else GET.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    pub method: Method,
     /// The path's segments, as they are.
     pub path: Vec<String>,
     pub query: Vec<(&'static str, String)>,
@@ -25,17 +23,12 @@ pub struct Request {
 impl Request {
     /// GET of a path, given by its segments.
     pub fn get(path: &[&str]) -> Self {
-        Self {
-            method: Method::GET,
-            path: path.iter().map(|&part| part.to_owned()).collect(),
-            query: Vec::new(),
-            body: None,
-        }
+        Self { path: path.iter().map(|&part| part.to_owned()).collect(), query: Vec::new(), body: None }
     }
 
     /// POST of JSON.
     pub fn post(path: &[&str], body: Value) -> Self {
-        Self { method: Method::POST, body: Some(body), ..Self::get(path) }
+        Self { body: Some(body), ..Self::get(path) }
     }
 
     /// Path and query as a request's first line has them.

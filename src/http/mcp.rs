@@ -9,7 +9,7 @@ use std::collections::hash_map::Entry;
 use std::sync::{Mutex, PoisonError};
 
 use actix_web::http::StatusCode;
-use actix_web::http::header::{ACCEPT, CACHE_CONTROL, HeaderMap, HeaderName};
+use actix_web::http::header::{ACCEPT, CACHE_CONTROL, HeaderMap};
 use actix_web::{HttpRequest, HttpResponse, web};
 use bytes::Bytes;
 use futures::Stream;
@@ -29,10 +29,10 @@ use crate::error::{Error, Result};
 use crate::mcp::Server;
 use crate::service::{InFlight, State};
 
-const VERSION: HeaderName = HeaderName::from_static("mcp-protocol-version");
-const SESSION: HeaderName = HeaderName::from_static("mcp-session-id");
-const METHOD: HeaderName = HeaderName::from_static("mcp-method");
-const NAME: HeaderName = HeaderName::from_static("mcp-name");
+const VERSION: &str = "mcp-protocol-version";
+const SESSION: &str = "mcp-session-id";
+const METHOD: &str = "mcp-method";
+const NAME: &str = "mcp-name";
 /// What an absent header means.
 const OLDEST_OVER_HTTP: ProtocolVersion = ProtocolVersion::V_2025_03_26;
 /// Of a session's name; ours have 32.
@@ -134,12 +134,10 @@ fn version(headers: &HeaderMap) -> Option<ProtocolVersion> {
 /// Headers and message must say the same: what stands between may go by the headers.
 fn check(headers: &HeaderMap, message: &JsonRpcRequest<ClientRequest>) -> Result<(), ErrorData> {
     let request = &message.request;
-    let mismatch =
-        |name: &HeaderName| ErrorData::header_mismatch(format!("the header {name} differs from the message"), None);
-    let differs =
-        |name: &HeaderName, said: &str| headers.get(name).is_some_and(|header| header.as_bytes() != said.as_bytes());
-    if differs(&METHOD, request.method()) {
-        return Err(mismatch(&METHOD));
+    let mismatch = |name: &str| ErrorData::header_mismatch(format!("the header {name} differs from the message"), None);
+    let differs = |name: &str, said: &str| headers.get(name).is_some_and(|header| header.as_bytes() != said.as_bytes());
+    if differs(METHOD, request.method()) {
+        return Err(mismatch(METHOD));
     }
     let named = match request {
         ClientRequest::CallToolRequest(call) => Some(&*call.params.name),
@@ -148,16 +146,16 @@ fn check(headers: &HeaderMap, message: &JsonRpcRequest<ClientRequest>) -> Result
     };
     // What is no plain text comes in base 64; the message counts in any case.
     let is_plain = headers.get(NAME).is_none_or(|name| !name.as_bytes().starts_with(b"=?base64?"));
-    if named.is_some_and(|named| is_plain && differs(&NAME, named)) {
-        return Err(mismatch(&NAME));
+    if named.is_some_and(|named| is_plain && differs(NAME, named)) {
+        return Err(mismatch(NAME));
     }
     if matches!(request, ClientRequest::InitializeRequest(_)) {
         return Ok(());
     }
     match request.get_meta().protocol_version() {
         // Whether it is served is said with the answer, which names those that are.
-        Some(said) if headers.contains_key(VERSION) && !differs(&VERSION, said.as_str()) => Ok(()),
-        Some(_) => Err(mismatch(&VERSION)),
+        Some(said) if headers.contains_key(VERSION) && !differs(VERSION, said.as_str()) => Ok(()),
+        Some(_) => Err(mismatch(VERSION)),
         None => match version(headers) {
             Some(version) if version.has_initialize() => Ok(()),
             Some(_) => Err(ErrorData::invalid_params("the request's _meta lacks the protocol's version", None)),
@@ -277,7 +275,7 @@ fn fresh_session() -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use actix_web::http::header::HeaderValue;
+    use actix_web::http::header::{HeaderName, HeaderValue};
     use serde_json::json;
 
     use super::*;
@@ -289,8 +287,11 @@ mod tests {
         }
     }
 
-    fn headers(pairs: &[(HeaderName, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap())).collect()
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(*name), HeaderValue::from_str(value).unwrap()))
+            .collect()
     }
 
     fn call() -> serde_json::Value {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::Service;
+use actix_web::http::Method;
 use actix_web::http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
 // The only builder of requests that actix-web has; nothing in it is for tests alone.
 use actix_web::test::{TestRequest, init_service};
@@ -73,7 +74,8 @@ impl Caller {
         if target.len() > MAX_TARGET_BYTES {
             return Err(Error::invalid(format!("a name has more than {MAX_TARGET_BYTES} bytes; use a shorter one")));
         }
-        let mut sent = TestRequest::with_uri(&target).method(request.method.clone());
+        let method = if request.body.is_some() { Method::POST } else { Method::GET };
+        let mut sent = TestRequest::with_uri(&target).method(method);
         if let Some(address) = self.address {
             sent = sent.peer_addr(address);
         }
