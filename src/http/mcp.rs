@@ -357,4 +357,32 @@ mod tests {
         let (one, two) = (fresh_session().unwrap(), fresh_session().unwrap());
         assert!(one.len() == 32 && one != two);
     }
+
+    #[test]
+    fn any_message_is_understood_or_refused() {
+        let seeds = [
+            call().to_string(),
+            modern("2026-07-28").to_string(),
+            json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": { "requestId": "a", "reason": "b" } }).to_string(),
+            json!({ "jsonrpc": "2.0", "id": "x", "method": "initialize", "params": { "protocolVersion": "2025-06-18",
+                "capabilities": { "roots": { "listChanged": true } }, "clientInfo": { "name": "n", "version": "1" } } }).to_string(),
+            json!({ "jsonrpc": "2.0", "id": 2, "method": "resources/read", "params": { "uri": "ragstone://a/b" } }).to_string(),
+            json!({ "jsonrpc": "2.0", "id": 3, "result": {} }).to_string(),
+        ];
+        crate::fuzz::fuzz("mcp message", &seeds.map(String::into_bytes), |body| match read(body) {
+            Ok(JsonRpcMessage::Request(message)) => {
+                for given in [vec![], vec![(VERSION, "2026-07-28"), (METHOD, "tools/call"), (NAME, "status")]] {
+                    if let Err(error) = check(&headers(&given), &message) {
+                        assert!(!error.message.is_empty());
+                    }
+                }
+                true
+            }
+            Ok(_) => true,
+            Err(error) => {
+                assert!([ErrorCode::PARSE_ERROR, ErrorCode::INVALID_REQUEST].contains(&error.code));
+                false
+            }
+        });
+    }
 }

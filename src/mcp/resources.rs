@@ -21,7 +21,7 @@ pub fn uri(collection: &str, document: &str) -> String {
 }
 
 /// Collection and document of a URI.
-fn parse(uri: &str) -> Option<(String, String)> {
+pub(super) fn parse(uri: &str) -> Option<(String, String)> {
     if uri.len() > MAX_URI_BYTES {
         return None;
     }

@@ -223,3 +223,39 @@ async fn one_client_has_so_many_calls_at_once() {
     let call = Call::read("status", JsonObject::new()).unwrap().unwrap();
     assert_eq!(server.call(call, None).await.unwrap_err().kind(), ErrorKind::Overloaded);
 }
+
+/// Arguments of any content, for every tool: a call within its bounds, or a message that says what is wrong.
+#[test]
+fn any_arguments_are_read_or_refused() {
+    let seeds = [
+        r#"{"query":"roof","collection":"notes","top_k":3}"#,
+        r#"{"question":"Whose boats?","collection":null,"top_k":5,"max_tokens":12}"#,
+        r#"{"text":"We take slate.","title":"Roof","id":"roof/1"}"#,
+        "{}",
+    ];
+    crate::fuzz::fuzz("tool arguments", &seeds.map(|seed| seed.as_bytes().to_vec()), |body| {
+        let Ok(given) = serde_json::from_slice::<JsonObject>(body) else { return false };
+        let mut is_understood = false;
+        for tool in tools::all() {
+            match Call::read(&tool.name, given.clone()).expect("a tool") {
+                Ok(_) => is_understood = true,
+                Err(error) => assert!(!error.to_string().is_empty() && error.kind() == ErrorKind::InvalidInput),
+            }
+        }
+        is_understood
+    });
+}
+
+#[test]
+fn any_resource_is_a_document_or_refused() {
+    let seeds = ["ragstone://notes/a%2Fb", "ragstone://n/x", "ragstone://notes/%F0%9F%98%80"];
+    crate::fuzz::fuzz("mcp resource", &seeds.map(|seed| seed.as_bytes().to_vec()), |uri| {
+        let Some((collection, document)) = std::str::from_utf8(uri).ok().and_then(resources::parse) else {
+            return false;
+        };
+        let again = resources::uri(&collection, &document);
+        // What is escaped is longer than what is not.
+        assert!(resources::parse(&again).is_none_or(|parsed| parsed == (collection, document)), "{again}");
+        true
+    });
+}

@@ -20,20 +20,16 @@ async fn client(python: &PathBuf, mode: &str, what: &str, service: &Service, com
     let mut script = Command::new(python);
     script.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp_client.py")).args([mode, what, &service.address]);
     if let Some(command) = command {
-        // The client hands on next to nothing of its own variables: the program has to be told by its arguments.
         script.arg(command.get_program()).args(command.get_args());
     }
     let output = tokio::task::spawn_blocking(move || script.output().unwrap()).await.unwrap();
     assert!(output.status.success(), "{mode} {what}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The program on the folder's data, whatever its variables.
+/// The program on the folder's data. The Python client hands on next to nothing of its own variables.
 fn command(folder: &Folder) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ragstone"));
     command.arg("mcp").arg("--data").arg(folder.data());
-    if let Some(embedder) = std::env::var_os("RAGSTONE_EMBEDDER") {
-        command.arg("--embedder").arg(embedder);
-    }
     command
 }
 
@@ -87,7 +83,7 @@ impl Pipe {
     }
 
     fn begun(folder: &Folder) -> Self {
-        let mut pipe = Self::start(command(folder));
+        let mut pipe = Self::start(folder.ragstone(&["mcp"]));
         let client = json!({ "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": { "name": "t", "version": "0" } });
         let answer = pipe.ask("initialize", client);
         assert_eq!(answer["result"]["serverInfo"]["name"], "ragstone", "{answer}");
@@ -164,9 +160,7 @@ fn without_a_service_the_folder_is_opened_and_shared() {
 #[test]
 fn a_store_that_cannot_be_opened_is_a_tools_error_that_says_why() {
     let folder = Folder::new();
-    let mut with_model = command(&folder);
-    with_model.args(["--model", "/nowhere/at-all"]);
-    let mut pipe = Pipe::start(with_model);
+    let mut pipe = Pipe::start(folder.ragstone(&["mcp", "--model", "/nowhere/at-all"]));
     pipe.ask(
         "initialize",
         json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "t", "version": "0" } }),
