@@ -124,7 +124,19 @@ impl Routes for Through {
             stale.send_if_modified(|stale| std::mem::replace(stale, attempt.max(*stale)) < attempt);
         };
         let answered = async move {
-            let found = store.wait_for(|store| !matches!(store, Store::Opening)).await;
+            let failed = match &*store.borrow() {
+                Store::Failed(.., attempt) => Some(*attempt),
+                _ => None,
+            };
+            if let Some(attempt) = failed {
+                give_up(attempt);
+            }
+            let is_outcome = |store: &Store| match store {
+                Store::Opening => false,
+                Store::Open(..) => true,
+                Store::Failed(.., attempt) => failed.is_none_or(|failed| *attempt > failed),
+            };
+            let found = store.wait_for(is_outcome).await;
             let found = found.map_err(|_| Error::new(ErrorKind::Unavailable, "ragstone is stopping"))?.clone();
             match found {
                 Store::Open(client, attempt) => {
@@ -137,10 +149,7 @@ impl Routes for Through {
                     }
                     reply
                 }
-                Store::Failed(kind, why, attempt) => {
-                    give_up(attempt);
-                    Err(Error::new(kind, format!("{why} (the next call tries again)")))
-                }
+                Store::Failed(kind, why, _) => Err(Error::new(kind, format!("{why} (the next call tries again)"))),
                 Store::Opening => Err(Error::internal("the store is open and is not")),
             }
         };

@@ -4,7 +4,6 @@
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 
 use actix_web::body::{BoxBody, MessageBody};
@@ -148,7 +147,7 @@ async fn pass_on(body: BoxBody, sender: &mpsc::Sender<Result<Bytes>>) {
     let mut body = std::pin::pin!(body);
     loop {
         let part = tokio::select! {
-            part = std::future::poll_fn(|context| Pin::as_mut(&mut body).poll_next(context)) => part,
+            part = std::future::poll_fn(|context| body.as_mut().poll_next(context)) => part,
             () = sender.closed() => return,
         };
         let part = match part {

@@ -116,7 +116,7 @@ fn collection(given: Option<String>) -> Result<String> {
     }
 }
 
-/// `passage`, `passages`
+/// What is added to the name of several.
 fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }

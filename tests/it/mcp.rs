@@ -2,7 +2,7 @@
 //! client of good will sends. `ops/test` installs the client and names its interpreter.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use reqwest::Method;
@@ -16,7 +16,7 @@ fn python() -> Option<PathBuf> {
 }
 
 /// Runs the client's script; with `command`, against that.
-async fn client(python: &PathBuf, mode: &str, what: &str, service: &Service, command: Option<Command>) {
+async fn client(python: &Path, mode: &str, what: &str, service: &Service, command: Option<Command>) {
     let mut script = Command::new(python);
     script.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mcp_client.py")).args([mode, what, &service.address]);
     if let Some(command) = command {
