@@ -12,10 +12,10 @@ fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().map(Result::unwrap) {
         let (path, name) = (entry.path(), entry.file_name());
-        match path.is_dir() {
-            true if name != "build" && name != "__pycache__" => copy(&path, &to.join(name)),
-            true => {}
-            false => drop(std::fs::copy(&path, to.join(name)).unwrap()),
+        if !path.is_dir() {
+            std::fs::copy(&path, to.join(name)).unwrap();
+        } else if name != "build" && name != "__pycache__" {
+            copy(&path, &to.join(name));
         }
     }
 }
