@@ -103,7 +103,7 @@ async fn a_document_is_added_under_the_name_that_is_told() {
     assert_eq!(sent, json!({ "documents": [{ "id": "roof", "title": "", "text": "We take slate." }] }));
     let script = Script::new(&[report("added")]);
     let result = run(&script, "add", json!({ "text": "We take slate.", "title": "Roof" })).await.unwrap();
-    let id = result.structured_content.unwrap()["document"].as_str().unwrap().to_owned();
+    let id = result.structured_content.as_ref().unwrap()["document"].as_str().unwrap().to_owned();
     assert!(id.len() == 32 && text(&result).contains(&id), "the corpus's own name: {id}");
 }
 
