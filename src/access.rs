@@ -34,6 +34,8 @@ enum Needs {
     Data,
     /// Nothing: it begins a new one.
     Nothing,
+    /// Nothing, and it has the folder open for long: other commands reach it meanwhile.
+    Long,
 }
 
 impl Access {
@@ -42,13 +44,14 @@ impl Access {
         let path = config.data()?;
         let folder = match needs {
             Needs::Data => DataFolder::existing(&path)?,
-            Needs::Nothing => DataFolder::create(&path)?,
+            Needs::Nothing | Needs::Long => DataFolder::create(&path)?,
         };
         let begun = Stopwatch::start();
         let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
         loop {
             if let Some(held) = folder.try_hold(command)? {
-                return Self::local(config, held).await;
+                let audience = if needs == Needs::Long { Audience::Owner } else { Audience::Private };
+                return Self::local(config, held, audience).await;
             }
             if let Some(record) = folder.service_record() {
                 let client = Client::new(&record.address, &record.token)?;
@@ -67,10 +70,10 @@ impl Access {
         }
     }
 
-    async fn local(config: &Config, held: HeldFolder) -> Result<Self> {
+    async fn local(config: &Config, held: HeldFolder, audience: Audience) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .map_err(|error| Error::internal(format!("no port on the loopback interface: {error}")))?;
-        let service = Box::new(Service::start(config, held, listener, Audience::Private)?);
+        let service = Box::new(Service::start(config, held, listener, audience)?);
         let client = Client::new(&service.address, service.token())?;
         match service.open().await {
             Ok(()) => Ok(Self::Local { client, service }),
@@ -114,6 +117,12 @@ pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Cli
 /// As [`with`]; the data folder is created where it is missing.
 pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
     run(config, (command, Needs::Nothing), work, &|_| None).await
+}
+
+/// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
+/// the store through it.
+pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    run(config, (command, Needs::Long), work, &|_| None).await
 }
 
 /// As [`with`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.

@@ -1,7 +1,11 @@
 //! Speaks to a running service: this program's commands, over its own HTTP surface.
 
+pub mod routes;
+
 use std::time::Duration;
 
+use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
@@ -66,7 +70,24 @@ impl Client {
     /// POST whose answer comes as server-sent events.
     pub async fn events(&self, path: &[&str], body: &Value) -> Result<impl Stream<Item = Result<Value>> + use<>> {
         let response = self.send(self.request(Method::POST, path)?.json(body)).await?;
-        Ok(events(response, self.base.to_string()))
+        Ok(events(self.body(response)))
+    }
+
+    /// Any request, and its answer as it comes, whatever its status.
+    pub async fn reply(&self, request: routes::Request) -> Result<routes::Reply> {
+        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        let sent = match &request.body {
+            Some(body) => self.request(Method::POST, &path)?.json(body),
+            None => self.request(Method::GET, &path)?,
+        };
+        let response = sent.query(&request.query).send().await.map_err(|error| self.lost(&error))?;
+        Ok(routes::Reply { status: response.status().as_u16(), body: self.body(response) })
+    }
+
+    /// What the service sends, as it comes.
+    fn body(&self, response: Response) -> BoxStream<'static, Result<Bytes>> {
+        let base = self.base.to_string();
+        response.bytes_stream().map(move |part| part.map_err(|error| lost(&base, &error))).boxed()
     }
 
     /// Whether the process `pid` answers at this address.
@@ -126,22 +147,21 @@ fn error_of(body: &Value, status: u16) -> Option<Error> {
 }
 
 /// The data of server-sent events, up to `[DONE]`; an event that holds an error ends them.
-fn events(response: Response, base: String) -> impl Stream<Item = Result<Value>> {
-    let chunks = response.bytes_stream().boxed();
-    futures::stream::unfold(Some((chunks, Vec::new(), base)), |state| async move {
-        let (mut chunks, mut buffer, base) = state?;
+fn events(chunks: BoxStream<'static, Result<Bytes>>) -> impl Stream<Item = Result<Value>> + Send {
+    futures::stream::unfold(Some((chunks, Vec::new())), |state| async move {
+        let (mut chunks, mut buffer) = state?;
         loop {
             match take_event(&mut buffer) {
                 Some(Event::Done) => return None,
                 Some(Event::Data(value)) => match error_of(&value, 500) {
                     Some(error) => return Some((Err(error), None)),
-                    None => return Some((Ok(value), Some((chunks, buffer, base)))),
+                    None => return Some((Ok(value), Some((chunks, buffer)))),
                 },
                 None => {}
             }
             match chunks.next().await {
                 Some(Ok(bytes)) => buffer.extend_from_slice(&bytes),
-                Some(Err(error)) => return Some((Err(lost(&base, &error)), None)),
+                Some(Err(error)) => return Some((Err(error), None)),
                 None => return None,
             }
         }

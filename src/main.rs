@@ -19,6 +19,7 @@ mod http;
 mod hub;
 mod ingest;
 mod lanes;
+mod mcp;
 mod model_source;
 mod progress;
 mod server;

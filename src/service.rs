@@ -21,6 +21,7 @@ use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Bodies;
 use crate::http::identity::Visitor;
+use crate::http::mcp::Running;
 use crate::http::visitor::Allowed;
 use crate::ingest::Ingestor;
 use crate::lanes::{InLane, Lanes, Work};
@@ -38,6 +39,8 @@ const GRACE: Duration = Duration::from_secs(10);
 pub enum Audience {
     /// Everybody who reaches the port.
     Public,
+    /// The data folder's owner: other commands of the same user.
+    Owner,
     /// Only the process that started it.
     Private,
 }
@@ -64,6 +67,8 @@ pub struct State {
     pub given: Vec<Setting>,
     /// Whoever copies the tiers' figures into the metrics holds its one permit.
     pub publishing: Arc<Semaphore>,
+    /// Agents' requests that can be taken back over another connection.
+    pub running: Running,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -279,6 +284,7 @@ impl Service {
             file_seconds: config.surface.file_seconds,
             given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
+            running: Running::default(),
             metrics: telemetry::metrics()?,
             audience,
             token: fresh_token()?,
@@ -289,7 +295,7 @@ impl Service {
         });
         let servers = Servers::start(&state, &config.surface, listener, audience)?;
         let upkeep = AbortOnDrop(tokio::spawn(telemetry::metrics_upkeep(state.metrics.clone())));
-        if audience == Audience::Public {
+        if audience != Audience::Private {
             let record = ServiceRecord {
                 pid: std::process::id(),
                 address: address.clone(),
@@ -306,7 +312,7 @@ impl Service {
         &self.state.token
     }
 
-    /// Finds and loads the models, opens the store. A public service then goes on with unfinished ingests and warm-ups.
+    /// Finds and loads the models, opens the store. A service that others reach then goes on with unfinished ingests and warm-ups.
     pub async fn open(&self) -> Result<()> {
         let surface = &self.config.surface;
         let models = self.held.path().join("models");
@@ -331,7 +337,7 @@ impl Service {
             ragstone.jobs().clone(),
             surface,
         );
-        let resume = (self.state.audience == Audience::Public).then(|| (ingestor.clone(), ragstone.warmer().clone()));
+        let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");

@@ -11,7 +11,7 @@ use crate::config::{LogFormat, Surface};
 use crate::error::{Error, Result};
 
 /// Quiet the libraries that log every step of a query plan.
-const LIBRARIES: &str = "lance=warn,lance::index::vector::builder=error,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn,object_store=warn";
+const LIBRARIES: &str = "lance=warn,lance::index::vector::builder=error,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn,object_store=warn,rmcp=error";
 
 /// Starts logging; `default_level` is that of ragstone's own lines where the configuration has none.
 pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {

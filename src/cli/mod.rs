@@ -10,6 +10,7 @@ mod explain;
 mod fetch;
 mod ingest;
 mod keys;
+mod mcp;
 mod migrate;
 mod output;
 mod page;
@@ -103,6 +104,8 @@ enum Command {
     Serve(serve::Args),
     /// Print a link to the running service's page, with the owner's token
     Page,
+    /// Serve agents over the Model Context Protocol: tools that search, ask, add and look, on standard input and output
+    Mcp,
     /// Read files into a collection: text, Markdown, HTML, JSON lines, PDF
     Ingest(ingest::Args),
     /// Ask a question over a collection
@@ -189,6 +192,7 @@ impl Cli {
         match command {
             Command::Serve(args) => serve::run(&config, args).await,
             Command::Page => page::run(&config).await,
+            Command::Mcp => mcp::run(&config).await,
             Command::Ingest(args) => ingest::run(&config, args).await,
             Command::Ask(args) => ask::run(&config, args).await,
             Command::Calibrate(args) => calibrate::run(&config, args).await,

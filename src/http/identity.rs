@@ -31,7 +31,7 @@ pub enum Visitor {
 /// # Errors
 /// `Unauthenticated` without a key where one is needed, `Forbidden` where that is not enough, `Unavailable` while the keys are being read.
 pub fn admit(state: &State, request: &HttpRequest, path: &str) -> Result<Visitor> {
-    if state.audience() == Audience::Private {
+    if state.audience() != Audience::Public {
         state.check_owner(request)?;
         return Ok(Visitor::Owner);
     }

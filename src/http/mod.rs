@@ -14,6 +14,7 @@ mod format;
 mod generation;
 pub mod identity;
 mod keys;
+pub mod mcp;
 mod operations;
 mod page;
 mod permissions;
@@ -23,6 +24,7 @@ mod schemas;
 mod shape;
 mod tools;
 pub mod visitor;
+mod within;
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{HttpServiceFactory, ServiceFactory, ServiceRequest, ServiceResponse};
@@ -51,6 +53,7 @@ pub fn app(
 > {
     App::new()
         .app_data(state)
+        .app_data(within::Paths::default())
         .wrap(from_fn(account))
         .service(resource("/v1/chat/completions", "POST", vec![web::post().to(chat::complete)]))
         .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
@@ -75,6 +78,7 @@ pub fn app(
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
         .configure(keys::paths)
+        .service(resource("/mcp", "POST", vec![web::post().to(mcp::post)]))
         .configure(cache::paths)
         .configure(schemas::paths)
         .configure(page::paths)

@@ -87,6 +87,8 @@ pub const RULES: &[Rule] = &[
     rule("GET", "/v1/pml/schemas/{name}", Anyone, Read),
     rule("DELETE", "/v1/pml/schemas/{name}", Owner, Write),
     rule("POST", "/v1/pml/schemas/{name}/encode", Owner, Write),
+    // What its tools ask for is asked of the other paths, as the same caller.
+    rule("POST", "/mcp", Anyone, Read),
     // A key below admin is shown what is its own.
     rule("GET", "/v1/cache/status", Anyone, Read),
     rule("GET", "/v1/cache/plans", Owner, Read),
@@ -155,6 +157,7 @@ mod tests {
         GET /v1/pml/schemas/{name} a rwdo
         DELETE /v1/pml/schemas/{name} o wdo
         POST /v1/pml/schemas/{name}/encode o wdo
+        POST /mcp a rwdo
         GET /v1/cache/status a rwdo
         GET /v1/cache/plans o rwdo
         GET /v1/cache/calibration o do

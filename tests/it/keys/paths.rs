@@ -73,6 +73,10 @@ fn plain() -> Value {
     json!({ "messages": [{ "role": "user", "content": TEXT.repeat(4) }], "temperature": 0, "max_tokens": 2 })
 }
 
+fn tool(name: &str, arguments: Value) -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": name, "arguments": arguments } })
+}
+
 /// In the order in which a tour asks them: what is made on the way is deleted on the way, so that every tour is the same.
 pub const PROBES: &[Probe] = &[
     get('a', "/", "/"),
@@ -142,6 +146,9 @@ pub const PROBES: &[Probe] = &[
     post('w', "/v1/pml/schemas/{name}/encode", "/v1/pml/schemas/codex/encode", || json!({})),
     post('r', TEXTS, TEXTS, named_schema),
     delete('w', SCHEMA_AT, "/v1/pml/schemas/codex"),
+    post('r', "/mcp", "/mcp", || tool("search", json!({ "collection": "acme/vault", "query": QUESTION }))),
+    post('r', "/mcp", "/mcp", || tool("search", json!({ "collection": "vault", "query": QUESTION }))),
+    post('r', "/mcp", "/mcp", || tool("status", json!({}))),
     get('d', "/v1/settings", "/v1/settings"),
     get('o', "/v1/keys", "/v1/keys"),
     post('o', "/v1/keys", "/v1/keys", || json!({})),

@@ -1,0 +1,152 @@
+//! The tools: what each is called, what it takes, and what it answers, for a model to read (`content`) and for a program
+//! (`structuredContent`).
+
+use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::Progress;
+use crate::client::routes::Routes;
+use crate::error::{Error, Result};
+
+mod add;
+mod ask;
+mod definitions;
+mod search;
+mod status;
+
+pub use definitions::all;
+
+/// Where a call names no collection.
+const DEFAULT_COLLECTION: &str = "default";
+/// Of a search: what more of them would take of a model's context is worth less than the next search.
+const MAX_TOP_K: u64 = 50;
+/// Of a question over the local model's context.
+const MAX_PASSAGES: u64 = 20;
+const MAX_QUERY_CHARACTERS: usize = 2000;
+const MAX_TEXT_CHARACTERS: usize = 1_000_000;
+const MAX_TITLE_CHARACTERS: usize = 500;
+/// As the corpus bounds it.
+const MAX_ID_BYTES: usize = 1024;
+const MAX_ANSWER_TOKENS: u64 = 4096;
+
+/// A call whose arguments were read.
+#[derive(Debug)]
+pub enum Call {
+    Search(search::Arguments),
+    Ask(ask::Arguments),
+    Add(add::Arguments),
+    Status,
+}
+
+impl Call {
+    /// The call of the tool `name`; `None` where there is no such tool.
+    pub fn read(name: &str, arguments: JsonObject) -> Option<Result<Self>> {
+        Some(match name {
+            "search" => read(name, arguments).and_then(search::Arguments::checked).map(Self::Search),
+            "ask" => read(name, arguments).and_then(ask::Arguments::checked).map(Self::Ask),
+            "add" => read(name, arguments).and_then(add::Arguments::checked).map(Self::Add),
+            "status" => read::<Nothing>(name, arguments).map(|_| Self::Status),
+            _ => return None,
+        })
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+fn read<T: DeserializeOwned>(tool: &str, arguments: JsonObject) -> Result<T> {
+    serde_json::from_value(Value::Object(arguments)).map_err(|error| {
+        Error::invalid(format!("the arguments of `{tool}` cannot be read: {error}; call it as its input schema says"))
+    })
+}
+
+/// Does what a call asks for.
+///
+/// # Errors
+/// Those of the path that does it.
+pub async fn run(routes: &dyn Routes, call: Call, progress: Option<Progress>) -> Result<CallToolResult> {
+    match call {
+        Call::Search(arguments) => search::run(routes, arguments).await,
+        Call::Ask(arguments) => ask::run(routes, arguments, progress).await,
+        Call::Add(arguments) => add::run(routes, arguments).await,
+        Call::Status => status::run(routes).await,
+    }
+}
+
+/// A result for a model and for a program.
+fn result(text: String, structured: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
+    result.structured_content = Some(structured);
+    result
+}
+
+/// A text within its bounds.
+fn check_text(name: &str, text: &str, most: usize) -> Result<()> {
+    let count = text.chars().count();
+    if text.trim().is_empty() {
+        return Err(Error::param(name, format!("`{name}` is empty; write some text")));
+    }
+    if count > most {
+        return Err(Error::param(name, format!("`{name}` has {count} characters; use at most {most}")));
+    }
+    Ok(())
+}
+
+/// A number within its bounds, where it is given.
+fn check_number(name: &str, number: Option<u64>, most: u64) -> Result<()> {
+    match number {
+        Some(number) if !(1..=most).contains(&number) => {
+            Err(Error::param(name, format!("`{name}` is {number}; use 1 to {most}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The collection of a call. What may be in a name the corpus checks; here it must only lead nowhere else.
+fn collection(given: Option<String>) -> Result<String> {
+    match given {
+        None => Ok(DEFAULT_COLLECTION.to_owned()),
+        Some(name) if matches!(name.as_str(), "" | "." | "..") || name.len() > MAX_ID_BYTES => {
+            Err(Error::param("collection", "`collection` names none; `status` lists those that are there"))
+        }
+        Some(name) => Ok(name),
+    }
+}
+
+/// What is added to the name of several.
+fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// How a passage is shown to a model: who it is, then its text.
+fn heading(number: usize, passage: &Value) -> String {
+    let text = |name: &str| passage[name].as_str().filter(|text| !text.is_empty());
+    let mut heading = format!("[{number}]");
+    if let Some(title) = text("title") {
+        heading.push_str(&format!(" {title}"));
+    }
+    if let Some(document) = text("document") {
+        heading.push_str(&format!(" (document `{document}`"));
+        if let Some(source) = text("source") {
+            heading.push_str(&format!(", from {source}"));
+        }
+        heading.push(')');
+    }
+    heading
+}
+
+/// A passage of a search or a citation, with what leads to its document.
+fn passage(collection: &str, number: usize, found: &Value, score: &Value) -> Value {
+    let document = found["document_id"].as_str().unwrap_or_default();
+    let mut passage = json!({
+        "number": number, "document": document, "title": found["title"], "source": found["source"], "text": found["text"],
+        "score": score,
+    });
+    if !document.is_empty() {
+        passage["uri"] = super::resources::uri(collection, document).into();
+    }
+    passage
+}
