@@ -53,19 +53,13 @@ const ASSETS: &[Asset] = assets![
 
 /// The paths of the page.
 pub fn paths(config: &mut web::ServiceConfig) {
+    let index = async |request: HttpRequest| send(&request, INDEX);
+    let asset = async |request: HttpRequest, name: web::Path<String>| send(&request, &name);
     config.service(resource("/", "GET, HEAD", vec![web::get().to(index), web::head().to(index)])).service(resource(
         "/page/{name}",
         "GET, HEAD",
         vec![web::get().to(asset), web::head().to(asset)],
     ));
-}
-
-async fn index(request: HttpRequest) -> Result<HttpResponse> {
-    send(&request, INDEX)
-}
-
-async fn asset(request: HttpRequest, name: web::Path<String>) -> Result<HttpResponse> {
-    send(&request, &name)
 }
 
 fn send(request: &HttpRequest, name: &str) -> Result<HttpResponse> {
@@ -108,12 +102,11 @@ mod tests {
 
     #[actix_web::test]
     async fn every_file_is_served_once_and_then_known() {
-        let app = init_service(
-            App::new()
-                .service(web::resource("/").route(web::get().to(index)))
-                .service(web::resource("/page/{name}").route(web::get().to(asset))),
-        )
-        .await;
+        let served = async |request: HttpRequest| match request.path() {
+            "/" => send(&request, INDEX),
+            path => send(&request, path.trim_start_matches("/page/")),
+        };
+        let app = init_service(App::new().default_service(web::to(served))).await;
         for asset in ASSETS {
             let path = if asset.name == INDEX { "/".to_owned() } else { format!("/page/{}", asset.name) };
             let response = call_service(&app, TestRequest::get().uri(&path).to_request()).await;
