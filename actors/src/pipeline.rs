@@ -1,11 +1,12 @@
 //! The way of a question, as one function: retrieve, assemble, look up, plan, fuse, decode.
 
 mod account;
+mod keep;
 mod modules;
 mod rounds;
 mod search;
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::grammar::Constraint;
@@ -13,7 +14,6 @@ use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
 use ragstone_storage::prompt::record_use;
-use ragstone_storage::prompt::residency::prompt_keys;
 use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
@@ -24,12 +24,12 @@ use tracing::Instrument;
 use self::account::{record, record_speculation, report};
 use self::modules::options_of;
 use crate::assembler::Assembler;
-use crate::background::{Background, Chain, Precompute};
+use crate::background::Background;
 use crate::calibration::{Blend, Blending, Known};
 use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
-use crate::eviction::{Evictor, Keep};
+use crate::eviction::Evictor;
 use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
@@ -371,44 +371,6 @@ impl Pipeline {
         let counts = lookup.counts.clone();
         let (file, resume, is_begun) = (None, None, false);
         (DecodeSpec { sampler, max_tokens, end_tokens, lookup, file, resume, is_begun, output }, (tokens, counts))
-    }
-
-    /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
-    fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
-        let tenant: Arc<str> = question.tenant.as_str().into();
-        let fresh = std::mem::take(&mut sequence.prefill.fresh);
-        let dropping = sequence.dropping.take();
-        if !fresh.is_empty() || dropping.is_some() {
-            let planned_in = sequence.prefill.plan.epoch.min(found_in);
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in }, dropping);
-        }
-        let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
-        for index in &sequence.prefill.plan.missing_behind_root {
-            let passage = segments[*index].clone();
-            let fingerprint = self.store.fingerprint();
-            let wanted = Precompute::behind_root(fingerprint, &tenant, root.clone(), passage, found_in);
-            self.background.precompute(tenant.clone(), wanted);
-        }
-        // Whoever asks for a ratio wants what is blended to stay so.
-        if matches!(question.reuse, Reuse::Auto | Reuse::Calibrated) && question.selection.is_none() {
-            self.make_exact(&tenant, segments, &sequence.prefill.plan, found_in);
-        }
-    }
-
-    /// Has the background compute what recurs of a blended prompt, so that it is loaded as it is the next time.
-    fn make_exact(&self, tenant: &Arc<str>, segments: &[Segment], plan: &LoadPlan, found_in: u64) {
-        if plan.blended_tokens == 0 {
-            return;
-        }
-        // It was looked up, so that its segments are in order.
-        let Ok(prompt) = prompt_keys(self.store.fingerprint(), tenant, segments) else { return };
-        let wanted = self.recurring.lock().unwrap_or_else(PoisonError::into_inner).note(&prompt, plan);
-        let chain =
-            segments[..wanted].iter().zip(&prompt).filter_map(|(segment, at)| Some((at.chain_key?, segment.clone())));
-        let segments: Vec<_> = chain.collect();
-        if !segments.is_empty() {
-            self.background.chain(Chain { tenant: tenant.clone(), segments, found_in });
-        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! The store over a real object tier: several models in one bucket, and 8-bit objects.
 
+use std::collections::BTreeSet;
+
 use object_store::memory::InMemory;
 use object_store::path::Path as Name;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -161,10 +163,16 @@ fn a_tenants_invalidation_leaves_others_entries_where_they_are() {
         assert!(store.look_up(&id.key, tokens).is_some());
     }
     assert!(store.look_up(&guests[0].key, &[2, 3]).is_none());
-    // What was planned before is filed for the one, not for the other.
+    // What was planned before is not filed, whoever's it is; what is planned now is filed for who has the text still.
     store.evict(&own[1], Tier::Host).unwrap();
-    assert!(store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), planned_before).unwrap());
     assert!(!store.keep(entry_of("guest", MODEL, None, &[2, 3]), planned_before).unwrap());
+    assert!(!store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), planned_before).unwrap());
+    assert!(store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), store.epoch()).unwrap());
+    // Both tenants of both models, and who stands behind one of them, are found; afterwards the one that is left.
+    let tenants = || store.tenants_of(&segments, &[OTHER]).unwrap();
+    assert_eq!(tenants(), BTreeSet::from([String::new()]));
+    far("far");
+    assert_eq!(tenants(), BTreeSet::from([String::new(), "far".to_owned()]), "of another model, in the bucket alone");
     assert_eq!(store.invalidate_of(Some("nobody"), &segments, &[OTHER]).unwrap(), Invalidated::default());
 }
 
