@@ -12,7 +12,6 @@ use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use ragstone_actors::{Settings, size};
-use ragstone_storage::catalog::Reach;
 use serde::{Deserialize, Serialize};
 
 pub use self::listing::Setting;
@@ -86,16 +85,6 @@ pub enum KeyMode {
     Off,
     /// Yes, all but the page and health; what a request may do follows from its key.
     Required,
-}
-
-impl KeyMode {
-    /// Whose KV goes with what is taken out of the corpus for somebody of the tenant `asks`.
-    pub fn reach(self, asks: &str) -> Reach {
-        match self {
-            Self::Off => Reach::Everyone,
-            Self::Required => Reach::Each { asks: asks.to_owned() },
-        }
-    }
 }
 
 /// How log lines are written.

@@ -20,7 +20,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
 use self::run::{Run, listed};
-use crate::config::{KeyMode, Surface};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a running job tells.
@@ -63,13 +62,12 @@ pub struct Ingestor {
     jobs: Jobs,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
-    keys: KeyMode,
 }
 
 impl Ingestor {
-    /// For one data folder.
-    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, jobs: Jobs, surface: &Surface) -> Self {
-        Self { library, catalog, env, jobs, file_seconds: surface.file_seconds, keys: surface.keys }
+    /// For one data folder. Parsing a file may take `file_seconds` of processor time.
+    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, jobs: Jobs, file_seconds: u64) -> Self {
+        Self { library, catalog, env, jobs, file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was

@@ -179,7 +179,9 @@ impl State {
     /// Waits for a place for work that its caller runs.
     pub async fn place(&self, request: &HttpRequest, work: Work) -> Result<InLane> {
         let processors = self.opened()?.ragstone.processors();
-        self.lanes.enter(work, caller(request), processors, self.deadline()).await
+        let place = self.lanes.enter(work, caller(request), processors, self.deadline()).await?;
+        Visitor::of(request)?.check_still()?;
+        Ok(place)
     }
 
     /// Goes on beside the request.
@@ -335,12 +337,20 @@ impl Service {
             ragstone.catalog().clone(),
             env,
             ragstone.jobs().clone(),
-            surface,
+            surface.file_seconds,
         );
         let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
+        }
+        if self.state.keys == KeyMode::Off
+            && self.state.audience == Audience::Public
+            && opened.ragstone.corpus().has_tenants().await
+        {
+            tracing::warn!(
+                "collections of tenants are here, and keys are off: whoever reaches the port reads and changes all of them"
+            );
         }
         if self.state.opened.set(opened).is_err() {
             return Err(Error::internal("the service was opened twice"));

@@ -4,6 +4,7 @@
 //! about right ones. All are in memory: a change is durable first, and holds for the next request.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use ragstone_storage::catalog::{ApiKeyRecord, Catalog, Role};
@@ -52,15 +53,27 @@ struct Inner {
 }
 
 /// A key that is in force.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ApiKey {
     /// As it is kept.
     pub record: ApiKeyRecord,
     /// Who it is, as far as fairness goes.
     pub caller: Caller,
+    revoked: AtomicBool,
 }
 
 impl ApiKey {
+    /// A key in force.
+    pub fn new(record: ApiKeyRecord) -> Self {
+        let caller = Caller::of_tenant(&record.tenant);
+        Self { record, caller, revoked: AtomicBool::new(false) }
+    }
+
+    /// Whether it was revoked since it was found.
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Acquire)
+    }
+
     /// Whether it may search and read this collection, by its full name: one of its tenant's, or one that was granted.
     pub fn may_read(&self, collection: &str) -> bool {
         self.owns(collection) || self.record.collections.iter().any(|granted| granted == collection)
@@ -78,7 +91,7 @@ impl ApiKeys {
         let records = catalog.api_keys()?;
         let known = records.into_iter().filter_map(|record| {
             let hash = blake3::Hash::from_hex(&record.hash).ok()?;
-            Some((*hash.as_bytes(), Arc::new(ApiKey { caller: Caller::of_tenant(&record.tenant), record })))
+            Some((*hash.as_bytes(), Arc::new(ApiKey::new(record))))
         });
         let known = RwLock::new(known.collect());
         Ok(Self(Arc::new(Inner { catalog, env, known, changing: tokio::sync::Mutex::default() })))
@@ -127,7 +140,7 @@ impl ApiKeys {
         let record = ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
         blocking(move || Ok(catalog.put_api_key(&kept)?)).await?;
-        let known = Arc::new(ApiKey { record: record.clone(), caller: Caller::of_tenant(&record.tenant) });
+        let known = Arc::new(ApiKey::new(record.clone()));
         self.0.known.write().unwrap_or_else(PoisonError::into_inner).insert(*hash.as_bytes(), known);
         Ok((key, record))
     }
@@ -144,7 +157,11 @@ impl ApiKeys {
     async fn forget(&self, name: &str) -> Result<()> {
         let _turn = self.0.changing.lock().await;
         // First, so that whatever becomes of the rest, it opens nothing.
-        self.0.known.write().unwrap_or_else(PoisonError::into_inner).retain(|_, key| key.record.name != name);
+        self.0.known.write().unwrap_or_else(PoisonError::into_inner).retain(|_, key| {
+            let is_meant = key.record.name == name;
+            key.revoked.fetch_or(is_meant, Ordering::AcqRel);
+            !is_meant
+        });
         let (catalog, wanted) = (self.0.catalog.clone(), name.to_owned());
         if blocking(move || Ok(catalog.remove_api_key(&wanted)?)).await? {
             return Ok(());
@@ -177,9 +194,13 @@ async fn to_the_end<T: Send + 'static>(work: impl Future<Output = Result<T>> + S
 
 fn check(name: &str, tenant: &str, collections: &[String]) -> Result<()> {
     let invalid = |message| Err(Error::new(ErrorKind::InvalidInput, message));
-    let is_usable = !["", ".", ".."].contains(&name) && !name.contains(|c: char| c.is_control() || c == '/');
+    // What steers a terminal, or shows nothing, could pass one key off as another in a list.
+    let is_plain = |c: char| c.is_alphanumeric() || c == ' ' || c.is_ascii_graphic() && c != '/';
+    let is_usable = !["", ".", ".."].contains(&name) && name.chars().all(is_plain);
     if !is_usable || name.len() > MOST_NAME_BYTES || name.trim() != name {
-        return invalid(format!("a key's name has 1 to {MOST_NAME_BYTES} printable bytes, and no slash"));
+        return invalid(format!(
+            "a key's name has 1 to {MOST_NAME_BYTES} bytes of letters, digits and ASCII signs, and no slash"
+        ));
     }
     check_tenant(tenant)?;
     if collections.len() > MOST_COLLECTIONS {
@@ -251,7 +272,7 @@ mod tests {
         let keys = open(&dir);
         keys.add(wanted("taken", ""), [1; 32]).await.unwrap();
         let long = "x".repeat(MOST_NAME_BYTES + 1);
-        for name in ["", ".", "..", "a/b", "a\nb", " a", &long, "taken"] {
+        for name in ["", ".", "..", "a/b", "a\nb", "a\u{202e}b", "a\u{200b}", " a", &long, "taken"] {
             let error = keys.add(wanted(name, ""), [2; 32]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name:?}");
         }
@@ -273,7 +294,7 @@ mod tests {
             collections: vec!["other/notes".into()],
             added_unix_ms: 0,
         };
-        let key = ApiKey { record, caller: Caller::default() };
+        let key = ApiKey::new(record);
         for (collection, reads, owns) in [
             ("acme/x", true, true),
             ("other/notes", true, false),

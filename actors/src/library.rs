@@ -10,7 +10,8 @@
 //! ```
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
 //! still has keeps its KV; its last document takes it along. Where tenants are kept apart ([`Reach::Each`]), each one's KV follows the documents
-//! of its own collections, so that nobody keeps or learns anything by what others have.
+//! that it may read, so that nobody keeps or learns anything by what others have. Whoever has the very text of another can still have that one's KV
+//! computed again, by adding the text and deleting it.
 
 mod naming;
 
@@ -18,7 +19,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
-use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
+use ragstone_storage::corpus::{
+    Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport, tenant_of,
+};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use serde::Serialize;
@@ -149,10 +152,10 @@ impl Library {
         &self,
         collection: &str,
         documents: Vec<Document>,
-        reach: Reach,
+        asks: Option<&str>,
         wanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<(UpsertReport, Withdrawn)> {
-        let (library, collection) = (self.clone(), collection.to_owned());
+        let (library, collection, reach) = (self.clone(), collection.to_owned(), self.reach(asks).await);
         let change = self.0.jobs.run(JobKind::Change, async move {
             let change = library.change(reach)?;
             let go_on = |progress: UpsertProgress| match wanted() {
@@ -177,8 +180,8 @@ impl Library {
     /// # Errors
     /// `NotFound` for an unknown collection or document. After any other, the document may have left the corpus; then the
     /// rest is tried again by the next removal or start.
-    pub async fn delete_document(&self, collection: &str, document: &str, reach: Reach) -> Result<Removed> {
-        let (name, id) = (collection.to_owned(), document.to_owned());
+    pub async fn delete_document(&self, collection: &str, document: &str, asks: Option<&str>) -> Result<Removed> {
+        let (name, id, reach) = (collection.to_owned(), document.to_owned(), self.reach(asks).await);
         let removal = Removal::Document { collection: name.clone(), document: id.clone(), reach: reach.clone() };
         let removed = self.delete(removal, name, Some(id), reach).await?;
         if removed.passages_removed == 0 {
@@ -189,8 +192,8 @@ impl Library {
     }
 
     /// Removes a collection with all its documents, and their KV. As [`delete_document`](Self::delete_document).
-    pub async fn delete_collection(&self, collection: &str, reach: Reach) -> Result<Removed> {
-        let name = collection.to_owned();
+    pub async fn delete_collection(&self, collection: &str, asks: Option<&str>) -> Result<Removed> {
+        let (name, reach) = (collection.to_owned(), self.reach(asks).await);
         self.delete(Removal::Collection { collection: name.clone(), reach: reach.clone() }, name, None, reach).await
     }
 
@@ -272,6 +275,15 @@ impl Library {
         Ok(segments)
     }
 
+    /// Whose KV goes with a text. Where there are keys, or were, tenants are kept apart, however this program was started.
+    async fn reach(&self, asks: Option<&str>) -> Reach {
+        if self.0.catalog.has_api_keys() || self.0.corpus.has_tenants().await {
+            Reach::Each { asks: asks.map(str::to_owned) }
+        } else {
+            Reach::Everyone
+        }
+    }
+
     fn change(&self, reach: Reach) -> Result<Change> {
         let fingerprints = self.fingerprints()?;
         Ok(Change { library: self.clone(), fingerprints, reach, rows: Mutex::default() })
@@ -317,11 +329,8 @@ impl Library {
             for tenant in tenants {
                 let withdrawn = self.withdraw(tenant.as_deref(), &passages).await?;
                 // What others had of it is not told.
-                let is_told = match (&reach, own) {
-                    (Reach::Each { asks }, Reach::Each { asks: own }) => asks == own && tenant.as_ref() == Some(own),
-                    (reach, own) => reach == own,
-                };
-                if is_told {
+                let is_others = matches!(&reach, Reach::Each { asks: Some(asks) } if tenant.as_ref() != Some(asks));
+                if reach == *own && !is_others {
                     sum.add(withdrawn);
                 }
             }
@@ -344,10 +353,25 @@ impl Library {
         blocking(move || Ok(store.tenants_of(&segments, &models)?)).await
     }
 
-    /// Takes a tenant's KV (`None`: everybody's) of those of the passages out of the store that no document has any more.
+    /// Collections of others that a tenant's keys may read.
+    async fn granted(&self, tenant: &str) -> Result<HashSet<String>> {
+        let catalog = self.0.catalog.clone();
+        let keys = blocking(move || Ok(catalog.api_keys()?)).await?;
+        let own = keys.into_iter().filter(|key| key.tenant == *tenant);
+        Ok(own.flat_map(|key| key.collections).collect())
+    }
+
+    /// Takes a tenant's KV (`None`: everybody's) of those of the passages out of the store that no document has any more which it may read.
     async fn withdraw(&self, tenant: Option<&str>, passages: &[LeavingPassage]) -> Result<Withdrawn> {
         let mut absent: HashSet<String> = passages.iter().map(|passage| passage.id.clone()).collect();
-        self.0.corpus.retain_absent(tenant, &mut absent).await?;
+        let granted = match tenant {
+            Some(tenant) => self.granted(tenant).await?,
+            None => HashSet::new(),
+        };
+        let may_read = |collection: &str| {
+            tenant.is_none_or(|tenant| tenant == tenant_of(collection)) || granted.contains(collection)
+        };
+        self.0.corpus.retain_absent(&may_read, &mut absent).await?;
         let gone = passages.iter().filter(|passage| absent.contains(&passage.id));
         let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments.iter().copied()).collect();
         let segments: Vec<SegmentDigest> = segments.into_iter().collect();

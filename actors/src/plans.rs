@@ -1,14 +1,15 @@
 //! The last prompts' plans, for whoever wants to know why an answer took what it took.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
 use crate::report::ReuseReport;
 
-/// Plans that are remembered.
+/// Plans that are remembered of each tenant, and tenants; one that has asked nothing for long is forgotten first.
 const MOST: usize = 64;
+const MOST_TENANTS: usize = 256;
 
 /// One prompt's plan, and what came of it. Nothing of its text.
 #[derive(Debug, Clone, Serialize)]
@@ -23,27 +24,46 @@ pub struct PlanRecord {
     pub report: ReuseReport,
 }
 
-/// The last of them.
+/// The last of each tenant, so that none learns from its own how much others ask, or loses them by it.
 #[derive(Debug, Default)]
-pub(crate) struct Plans(Mutex<(u64, VecDeque<PlanRecord>)>);
+pub(crate) struct Plans(Mutex<Remembered>);
+
+#[derive(Debug, Default)]
+struct Remembered {
+    number: u64,
+    of: HashMap<String, VecDeque<PlanRecord>>,
+}
 
 impl Plans {
     pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) {
         let mut plans = self.locked();
-        plans.0 += 1;
-        let number = plans.0;
-        if plans.1.len() == MOST {
-            plans.1.pop_front();
+        plans.number += 1;
+        let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
+        if !plans.of.contains_key(tenant) && plans.of.len() == MOST_TENANTS {
+            let last = |plans: &VecDeque<PlanRecord>| plans.back().map_or(0, |plan| plan.number);
+            if let Some(silent) = plans.of.iter().min_by_key(|(_, plans)| last(plans)).map(|(name, _)| name.clone()) {
+                plans.of.remove(&silent);
+            }
         }
-        plans.1.push_back(PlanRecord { number, unix_ms, tenant: tenant.to_owned(), report: report.clone() });
+        let own = plans.of.entry(tenant.to_owned()).or_default();
+        if own.len() == MOST {
+            own.pop_front();
+        }
+        own.push_back(record);
     }
 
-    /// The latest first.
-    pub fn last(&self) -> Vec<PlanRecord> {
-        self.locked().1.iter().rev().cloned().collect()
+    /// A tenant's, or the last of everybody's; the latest first.
+    pub fn last(&self, tenant: Option<&str>) -> Vec<PlanRecord> {
+        let plans = self.locked();
+        let is_meant = |name: &str| tenant.is_none_or(|tenant| tenant == name);
+        let of = plans.of.iter().filter(|(name, _)| is_meant(name));
+        let mut last: Vec<PlanRecord> = of.flat_map(|(_, plans)| plans.iter().cloned()).collect();
+        last.sort_by_key(|plan| std::cmp::Reverse(plan.number));
+        last.truncate(MOST);
+        last
     }
 
-    fn locked(&self) -> MutexGuard<'_, (u64, VecDeque<PlanRecord>)> {
+    fn locked(&self) -> MutexGuard<'_, Remembered> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -53,12 +73,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_ones_are_remembered_the_latest_first() {
+    fn the_last_ones_are_remembered_the_latest_first_and_each_tenant_has_its_own() {
         let plans = Plans::default();
+        plans.remember(1, "quiet", &ReuseReport::default());
         for at in 0..100 {
             plans.remember(at, "a", &ReuseReport::default());
         }
-        let last = plans.last();
-        assert_eq!((last.len(), last[0].number, last[0].unix_ms, last[63].number), (64, 100, 99, 37));
+        let last = plans.last(None);
+        assert_eq!((last.len(), last[0].number, last[0].unix_ms, last[63].number), (64, 101, 99, 38));
+        assert_eq!(plans.last(Some("quiet")).iter().map(|plan| plan.number).collect::<Vec<_>>(), [1]);
+        assert!(plans.last(Some("b")).is_empty());
+        for at in 0..MOST_TENANTS - 1 {
+            plans.remember(0, &at.to_string(), &ReuseReport::default());
+        }
+        assert!(plans.last(Some("quiet")).is_empty(), "it was silent for the longest");
+        assert_eq!((plans.last(Some("a")).len(), plans.locked().of.len()), (64, MOST_TENANTS));
     }
 }

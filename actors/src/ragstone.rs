@@ -350,9 +350,9 @@ impl Ragstone {
         }
     }
 
-    /// The last prompts' plans, the latest first.
-    pub fn plans(&self) -> Vec<PlanRecord> {
-        self.inner.pipeline.plans.last()
+    /// The last prompts' plans, a tenant's or everybody's; the latest first.
+    pub fn plans(&self, tenant: Option<&str>) -> Vec<PlanRecord> {
+        self.inner.pipeline.plans.last(tenant)
     }
 
     /// Waits until fresh KV is filed in every tier and queued passages are computed.

@@ -10,7 +10,6 @@ use futures::StreamExt;
 use ragstone_actors::{Caller, Context, Folders, Input, Question, Ragstone, Reuse, ReuseReport, RootCut, Settings};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::catalog::Reach;
 use ragstone_storage::corpus::Document;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
 use serde::Serialize;
@@ -183,7 +182,7 @@ impl Bench {
         let progress = Progress::new("adding documents", Unit::Items);
         for (done, some) in documents.chunks(1024).enumerate() {
             progress.set(1024 * done as u64, documents.len() as u64);
-            self.ragstone.library().upsert(COLLECTION, some.to_vec(), Reach::Everyone, || true).await?;
+            self.ragstone.library().upsert(COLLECTION, some.to_vec(), None, || true).await?;
         }
         Ok(())
     }

@@ -97,13 +97,17 @@ async fn keep_open(
             Err(error) => {
                 tracing::error!(%error, "the store cannot be opened; the next call tries again");
                 store.send_replace(Store::Failed(error.kind(), error.to_string().into(), attempt));
-                tokio::select! {
-                    () = ended.cancelled() => return Err(error),
-                    _ = stale.wait_for(|stale| *stale >= attempt) => {}
+                let asked_again = tokio::select! {
+                    () = ended.cancelled() => false,
+                    asked = stale.wait_for(|stale| *stale >= attempt) => asked.is_ok(),
+                };
+                if !asked_again {
+                    return Err(error);
                 }
             }
         }
-        if ended.is_cancelled() {
+        // Without a sender there is nobody left who could call.
+        if ended.is_cancelled() || stale.has_changed().is_err() {
             break;
         }
         store.send_replace(Store::Opening);

@@ -5,7 +5,6 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::MAX_QUERY_BYTES;
 use ragstone_actors::library::{Library, Removed, Withdrawn};
-use ragstone_storage::catalog::Reach;
 use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -39,9 +38,10 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
 /// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
 pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
     let name = path.into_inner();
-    let Changed { collection, reach, library } = Changed::of(&state, &request, &name)?;
-    let removed =
-        state.run(&request, Work::Change, async move { library.delete_collection(&collection, reach).await }).await??;
+    let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
+    let removed = state
+        .run(&request, Work::Change, async move { library.delete_collection(&collection, asks.as_deref()).await })
+        .await??;
     Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
 }
 
@@ -57,8 +57,8 @@ fn deleted(id: &str, removed: &Removed) -> Value {
 pub struct Changed {
     /// Its full name.
     pub collection: String,
-    /// Whose KV goes with what leaves it.
-    pub reach: Reach,
+    /// The tenant that hears of its own KV alone.
+    pub asks: Option<String>,
     pub library: Library,
 }
 
@@ -71,8 +71,8 @@ impl Changed {
         let ragstone = &state.opened()?.ragstone;
         let visitor = Visitor::of(request)?;
         let collection = visitor.own_collection(given)?;
-        let reach = state.keys.reach(visitor.own_tenant());
-        Ok(Self { collection, reach, library: ragstone.library().clone() })
+        let asks = visitor.bound().map(|key| key.record.tenant.clone());
+        Ok(Self { collection, asks, library: ragstone.library().clone() })
     }
 }
 
@@ -113,7 +113,7 @@ pub async fn upsert(
     path: web::Path<String>,
     incoming: Incoming,
 ) -> Result<HttpResponse> {
-    let Changed { collection, reach, library } = Changed::of(&state, &request, &path.into_inner())?;
+    let Changed { collection, asks, library } = Changed::of(&state, &request, &path.into_inner())?;
     let mut fields = Fields::read(incoming).await?;
     let documents: Vec<Document> = fields.need("documents")?;
     fields.finish()?;
@@ -124,7 +124,7 @@ pub async fn upsert(
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
     let wanted = move || gone.has_changed().is_ok();
-    let upserting = async move { library.upsert(&collection, documents, reach, wanted).await };
+    let upserting = async move { library.upsert(&collection, documents, asks.as_deref(), wanted).await };
     let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
     Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
@@ -158,9 +158,9 @@ pub async fn delete_document(
     path: web::Path<(String, String)>,
 ) -> Result<HttpResponse> {
     let (name, id) = path.into_inner();
-    let Changed { collection, reach, library } = Changed::of(&state, &request, &name)?;
+    let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let document = id.clone();
-    let removing = async move { library.delete_document(&collection, &document, reach).await };
+    let removing = async move { library.delete_document(&collection, &document, asks.as_deref()).await };
     let removed = state.run(&request, Work::Change, removing).await??;
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }

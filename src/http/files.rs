@@ -24,7 +24,7 @@ pub async fn put(
     incoming: Incoming,
 ) -> Result<HttpResponse> {
     let (collection, name) = path.into_inner();
-    let Changed { collection, reach, library } = Changed::of(&state, &request, &collection)?;
+    let Changed { collection, asks, library } = Changed::of(&state, &request, &collection)?;
     if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
         return Err(Error::invalid(format!("a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it")));
     }
@@ -58,7 +58,8 @@ pub async fn put(
             Err(Unread::Stopped) => return Err(Error::param("file", "the client left")),
             Err(Unread::Failed(error)) => return Err(error),
         };
-        let (report, kv) = library.upsert(&collection, documents, reach, move || !gone.is_cancelled()).await?;
+        let (report, kv) =
+            library.upsert(&collection, documents, asks.as_deref(), move || !gone.is_cancelled()).await?;
         Ok::<_, Error>((report, kv, not_read))
     });
     let (report, kv, not_read) = added.await??;

@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Audience, State};
 
 /// Who sent a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Visitor {
     /// Somebody of whom nothing is known, where there are no keys or the path is open.
     Anyone,
@@ -98,6 +98,19 @@ impl Visitor {
     pub fn of(request: &HttpRequest) -> Result<Self> {
         let found = request.extensions().get::<Self>().cloned();
         found.ok_or_else(|| Error::internal(format!("nobody asked who may use {}", request.path())))
+    }
+
+    /// Whether it may begin what it was admitted for: a body takes its time, and so does a place.
+    ///
+    /// # Errors
+    /// `Unauthenticated` where its key was revoked meanwhile.
+    pub fn check_still(&self) -> Result<()> {
+        match self {
+            Self::Key(key) if key.is_revoked() => {
+                Err(Error::new(ErrorKind::Unauthenticated, "this API key was revoked"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn rank(&self) -> Rank {
@@ -204,7 +217,7 @@ mod tests {
             collections: collections.iter().map(|name| (*name).to_owned()).collect(),
             added_unix_ms: 0,
         };
-        Visitor::Key(Arc::new(ApiKey { record, caller: Caller::of_tenant("acme") }))
+        Visitor::Key(Arc::new(ApiKey::new(record)))
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::body::Incoming;
 use super::within::{Caller, Paths, Within};
 use crate::error::{Error, Result};
 use crate::mcp::Server;
-use crate::service::{InFlight, State};
+use crate::service::{InFlight, State, caller};
 
 const VERSION: &str = "mcp-protocol-version";
 const SESSION: &str = "mcp-session-id";
@@ -40,13 +40,16 @@ const MAX_SESSION_BYTES: usize = 64;
 
 /// Requests that run, of clients with a session, so that they can be taken back.
 #[derive(Default)]
-pub struct Running(Mutex<HashMap<(String, RequestId), CancellationToken>>);
+pub struct Running(Mutex<HashMap<(Session, RequestId), CancellationToken>>);
+
+/// A client names its session; so that nobody's can be another's, it counts together with who sent it.
+type Session = (ragstone_actors::Caller, String);
 
 impl Running {
     /// Cancels a request that runs; nothing where none does.
-    fn cancel(&self, session: &str, id: &RequestId) {
+    fn cancel(&self, session: Session, id: RequestId) {
         let running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(end) = running.get(&(session.to_owned(), id.clone())) {
+        if let Some(end) = running.get(&(session, id)) {
             end.cancel();
         }
     }
@@ -55,12 +58,12 @@ impl Running {
 /// One of them; forgotten when this is dropped.
 struct Entered {
     state: web::Data<State>,
-    key: (String, RequestId),
+    key: (Session, RequestId),
 }
 
 impl Entered {
     /// `None` where a request of this name runs already: which of the two is meant nobody could say.
-    fn new(state: &web::Data<State>, session: String, id: RequestId, end: &CancellationToken) -> Option<Self> {
+    fn new(state: &web::Data<State>, session: Session, id: RequestId, end: &CancellationToken) -> Option<Self> {
         let key = (session, id);
         match state.running.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()) {
             Entry::Occupied(_) => None,
@@ -84,7 +87,7 @@ pub async fn post(state: web::Data<State>, request: HttpRequest, incoming: Incom
         Ok(message) => message,
         Err(error) => return Ok(refusal(None, error)),
     };
-    let session = session(request.headers());
+    let session = session(request.headers()).map(|name| (caller(&request), name));
     match message {
         JsonRpcMessage::Request(message) => match check(request.headers(), &message) {
             Ok(()) => serve(state, &request, message, session).await,
@@ -95,7 +98,7 @@ pub async fn post(state: web::Data<State>, request: HttpRequest, incoming: Incom
                 (message.notification, session)
                 && let Some(id) = cancelled.params.request_id
             {
-                state.running.cancel(&session, &id);
+                state.running.cancel(session, id);
             }
             Ok(HttpResponse::Accepted().finish())
         }
@@ -175,7 +178,7 @@ async fn serve(
     state: web::Data<State>,
     request: &HttpRequest,
     message: JsonRpcRequest<ClientRequest>,
-    session: Option<String>,
+    session: Option<Session>,
 ) -> Result<HttpResponse> {
     let paths = request.app_data::<Paths>().cloned().unwrap_or_default();
     let is_modern = message.request.get_meta().protocol_version().is_some();

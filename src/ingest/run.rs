@@ -3,8 +3,8 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use ragstone_storage::catalog::{IngestJob, Reach};
-use ragstone_storage::corpus::{Document, UpsertReport, tenant_of};
+use ragstone_storage::catalog::IngestJob;
+use ragstone_storage::corpus::{Document, UpsertReport};
 use tokio::sync::mpsc;
 
 use super::attempts::{Record, Standing};
@@ -111,10 +111,6 @@ impl<'a> Run<'a> {
         group
     }
 
-    fn reach(&self) -> Reach {
-        self.ingestor.keys.reach(tenant_of(&self.collection))
-    }
-
     async fn read(&mut self, reading: &mut Reading, path: &Path) -> Result<()> {
         self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false });
         let mut has_some = false;
@@ -155,7 +151,7 @@ impl<'a> Run<'a> {
                 if self.ingestor.jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }
-                let removed = self.ingestor.library.delete_document(&self.collection, &document, self.reach()).await?;
+                let removed = self.ingestor.library.delete_document(&self.collection, &document, None).await?;
                 self.report.documents_pruned += 1;
                 self.report.changes.passages_removed += removed.passages_removed;
             }
@@ -180,7 +176,7 @@ impl<'a> Run<'a> {
         }
         let documents = self.batch.take();
         if !documents.is_empty() {
-            let (changes, _) = self.ingestor.library.upsert(&self.collection, documents, self.reach(), || true).await?;
+            let (changes, _) = self.ingestor.library.upsert(&self.collection, documents, None, || true).await?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }

@@ -17,7 +17,7 @@ const PAGE: usize = 100;
 
 /// The URI of a document.
 pub fn uri(collection: &str, document: &str) -> String {
-    format!("{SCHEME}://{collection}/{}", escaped(document))
+    format!("{SCHEME}://{}/{}", escaped(collection), escaped(document))
 }
 
 /// Collection and document of a URI.
@@ -26,10 +26,10 @@ pub(super) fn parse(uri: &str) -> Option<(String, String)> {
         return None;
     }
     let (collection, document) = uri.strip_prefix(SCHEME)?.strip_prefix("://")?.split_once('/')?;
-    let document = unescape(document)?;
+    let (collection, document) = (unescape(collection)?, unescape(document)?);
     // Dots alone would lead to another path.
     let is_name = |name: &str| !matches!(name, "" | "." | "..");
-    (is_name(collection) && is_name(&document)).then(|| (collection.to_owned(), document))
+    (is_name(&collection) && is_name(&document)).then_some((collection, document))
 }
 
 /// Takes `%41` for `A`; `None` where that makes no text.
@@ -68,7 +68,7 @@ struct Cursor {
 
 impl Cursor {
     fn parse(text: &str) -> Option<Self> {
-        let (collection, offset) = text.split_once('/')?;
+        let (collection, offset) = text.rsplit_once('/')?;
         Some(Self { collection: collection.to_owned(), offset: offset.parse().ok()? })
     }
 
@@ -147,9 +147,11 @@ mod tests {
     #[test]
     fn what_names_a_document_leads_back_to_it() {
         for id in ["roof", "a/b c.md", "/srv/x?y#z", "ä%41", "50%", "..x", "\u{1F600}"] {
-            let uri = uri("notes", id);
-            assert!(uri.is_ascii() && !uri.contains(' '), "{uri}");
-            assert_eq!(parse(&uri), Some(("notes".to_owned(), id.to_owned())), "{uri}");
+            for collection in ["notes", "acme/notes", "/notes"] {
+                let uri = uri(collection, id);
+                assert!(uri.is_ascii() && !uri.contains(' '), "{uri}");
+                assert_eq!(parse(&uri), Some((collection.to_owned(), id.to_owned())), "{uri}");
+            }
         }
     }
 
@@ -177,8 +179,10 @@ mod tests {
 
     #[test]
     fn a_cursor_comes_back_as_it_went() {
-        let cursor = Cursor { collection: "notes".into(), offset: 200 };
-        assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        for collection in ["notes", "acme/notes"] {
+            let cursor = Cursor { collection: collection.into(), offset: 200 };
+            assert_eq!(Cursor::parse(&cursor.text()), Some(cursor));
+        }
         for text in ["", "notes", "notes/", "notes/x", "notes/-1"] {
             assert_eq!(Cursor::parse(text), None, "{text}");
         }

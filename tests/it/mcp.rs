@@ -59,7 +59,7 @@ async fn the_official_client_works_over_standard_input_and_output() {
 async fn what_a_client_takes_back_ends() {
     let Some(python) = python() else { return };
     let folder = Folder::new();
-    let endless = [("RAGSTONE_FAILPOINTS", "corpus.probe=delay:600000")];
+    let endless = [("RAGSTONE_FAILPOINTS", "corpus.probe=delay:65000")];
     let service = folder.serve_with(&["--set", "max_queued=1"], &endless).await;
     service.add("world", WORLD).await;
     for mode in ["auto", "legacy"] {

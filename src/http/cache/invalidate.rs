@@ -24,7 +24,6 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
     let mut fields = Fields::read(incoming).await?;
     let visitor = Visitor::of(&request)?;
     let collection = visitor.collection(&fields.need::<String>("collection")?)?;
-    let reach = state.keys.reach(visitor.own_tenant());
     let document: Option<String> = fields.take("document")?;
     let all = fields.take("all")?.unwrap_or(false);
     let dry_run = fields.take("dry_run")?.unwrap_or(false);
@@ -39,8 +38,8 @@ pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming:
             return preview(ragstone, &collection, document.as_deref()).await;
         }
         let removed = match &document {
-            Some(document) => ragstone.library().delete_document(&collection, document, reach).await?,
-            None => ragstone.library().delete_collection(&collection, reach).await?,
+            Some(document) => ragstone.library().delete_document(&collection, document, None).await?,
+            None => ragstone.library().delete_collection(&collection, None).await?,
         };
         let mut answer = json!(removed);
         answer["dry_run"] = json!(false);

@@ -38,10 +38,10 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<Htt
 /// The last prompts' plans, the latest first: what was loaded, blended and computed, why, and what it took. A key below admin is shown
 /// its tenant's, without the number that counts everybody's.
 pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
-    let plans = state.opened()?.ragstone.plans();
+    let ragstone = &state.opened()?.ragstone;
     let plans: Vec<Value> = match Visitor::of(&request)?.bound() {
-        None => plans.iter().map(|plan| json!(plan)).collect(),
-        Some(key) => plans.iter().filter(|plan| plan.tenant == key.record.tenant).map(unnumbered).collect(),
+        None => ragstone.plans(None).iter().map(|plan| json!(plan)).collect(),
+        Some(key) => ragstone.plans(Some(&key.record.tenant)).iter().map(unnumbered).collect(),
     };
     Ok(HttpResponse::Ok().json(json!({ "plans": plans })))
 }

@@ -61,7 +61,12 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;
     }
-    let begun = futures::stream::once(futures::future::ready(json!({ "begun": job })));
+    let mut begun = json!({ "begun": job });
+    if let (Some(fields), true) = (begun["begun"].as_object_mut(), Visitor::of(request)?.bound().is_some()) {
+        // It counts everybody's, and is of use to who looks after all of them alone.
+        fields.remove("id");
+    }
+    let begun = futures::stream::once(futures::future::ready(begun));
     let events = warmer.run(job).map(|done| done.map_or_else(|error| body(&error.into()), |event| json!(event)));
     let events = begun.chain(events).map(|data| Ok::<_, std::convert::Infallible>(event(&data)));
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))

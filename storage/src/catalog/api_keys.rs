@@ -54,6 +54,11 @@ impl Catalog {
         read_all(&self.api_keys)
     }
 
+    /// Whether there are keys.
+    pub fn has_api_keys(&self) -> bool {
+        !self.api_keys.is_empty()
+    }
+
     /// Keeps a key under its name; durable on return.
     ///
     /// # Errors

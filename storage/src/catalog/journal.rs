@@ -92,10 +92,10 @@ pub enum Reach {
     /// Everybody's, unless a document of any collection has the passage.
     #[default]
     Everyone,
-    /// Everybody's, but each tenant keeps what a document of its own collections has. The tenant who `asks` hears of its own alone.
+    /// Everybody's, but each tenant keeps what a document has that it may read.
     Each {
-        /// May be one that has none.
-        asks: String,
+        /// The tenant who hears of its own alone; `None`: somebody who looks after all of them.
+        asks: Option<String>,
     },
 }
 
@@ -120,7 +120,7 @@ pub enum Removal {
     /// leave the store, whoever's it is.
     Passages(Vec<LeavingPassage>),
     /// The same, by [`Reach::Each`].
-    PassagesOfEach { asks: String, passages: Vec<LeavingPassage> },
+    PassagesOfEach { asks: Option<String>, passages: Vec<LeavingPassage> },
 }
 
 impl Removal {
@@ -359,7 +359,7 @@ mod tests {
         let dir = TempDir::new().unwrap();
         let catalog = open(&dir);
         let passage = |id: &str| LeavingPassage { id: id.into(), segments: vec![SegmentDigest([7; 16])] };
-        let acme = Reach::Each { asks: "acme".into() };
+        let acme = Reach::Each { asks: Some("acme".into()) };
         let mut ids = Vec::new();
         for (reach, id) in [(&Reach::Everyone, "a"), (&acme, "b"), (&Reach::Everyone, "c"), (&acme, "d")] {
             ids.push(catalog.add_removal(Removal::of(reach, vec![passage(id)])).unwrap());

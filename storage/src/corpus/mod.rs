@@ -353,6 +353,11 @@ impl Corpus {
         self.inner.collections.lock().await.get(name).cloned().ok_or_else(|| unknown(name))
     }
 
+    /// Whether any collection is another's than the default tenant's.
+    pub async fn has_tenants(&self) -> bool {
+        self.inner.collections.lock().await.keys().any(|name| !tenant_of(name).is_empty())
+    }
+
     async fn find_or_create(&self, name: &str) -> Result<Arc<Collection>> {
         let mut collections = self.inner.collections.lock().await;
         if let Some(table) = collections.get(name) {

@@ -12,8 +12,11 @@ const MAX_NAME_BYTES: usize = 64;
 const MAX_TENANT_BYTES: usize = 64;
 /// Before the tables of the default tenant, so that no name of a collection can be a name that LanceDB keeps for itself.
 const PREFIX: &str = "passages-";
-/// Before those of others: the tenant's bytes in hex digits, as LanceDB's names have letters, digits, `.`, `_` and `-`; then [`PREFIX`].
-const TENANT_PREFIX: &str = "tenant-";
+/// Before those of others: the tenant's letters and digits, and of all else `_` and two hex digits, as LanceDB's names have letters, digits, `.`, `_`
+/// and `-`; then `-` and the name.
+const TENANT_PREFIX: &str = "of-";
+/// Bytes of a table's name, as LanceDB bounds it.
+const MAX_TABLE_BYTES: usize = 128;
 
 /// Whose a collection is, by its full name.
 pub fn tenant_of(collection: &str) -> &str {
@@ -51,14 +54,14 @@ pub fn check_name(collection: &str) -> Result<()> {
     let is_tenant = tenant.len() <= MAX_TENANT_BYTES && is_printable && tenant.trim() == tenant;
     // The default tenant's collections have one full name, not two.
     let is_full = !tenant.is_empty() || !collection.starts_with('/');
-    if is_name && is_tenant && is_full {
+    if is_name && is_tenant && is_full && table_name(collection).len() <= MAX_TABLE_BYTES {
         return Ok(());
     }
     let mut shown = collection.escape_default().to_string();
     shown.truncate(2 * MAX_NAME_BYTES);
     let message = format!(
         "`{shown}` cannot name a collection: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, behind TENANT/ \
-         where it is another tenant's"
+         where it is another tenant's, and fewer where that one's name is long"
     );
     Err(Error::new(ErrorKind::InvalidInput, message))
 }
@@ -68,8 +71,12 @@ pub(super) fn table_name(collection: &str) -> String {
     match collection.rsplit_once('/') {
         None => format!("{PREFIX}{collection}"),
         Some((tenant, name)) => {
-            let tenant: String = tenant.bytes().map(|byte| format!("{byte:02x}")).collect();
-            format!("{TENANT_PREFIX}{tenant}-{PREFIX}{name}")
+            let escape = |byte: u8| match byte {
+                letter if letter.is_ascii_alphanumeric() => char::from(letter).to_string(),
+                other => format!("_{other:02x}"),
+            };
+            let tenant: String = tenant.bytes().map(escape).collect();
+            format!("{TENANT_PREFIX}{tenant}-{name}")
         }
     }
 }
@@ -79,10 +86,15 @@ pub(super) fn collection_of(table: &str) -> Option<String> {
     if let Some(name) = table.strip_prefix(PREFIX) {
         return Some(name.to_owned());
     }
-    let (digits, rest) = table.strip_prefix(TENANT_PREFIX)?.split_once('-')?;
-    let pairs = digits.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok());
-    let tenant = String::from_utf8(pairs.collect::<Option<Vec<u8>>>()?).ok()?;
-    let collection = format!("{tenant}/{}", rest.strip_prefix(PREFIX)?);
+    let (escaped, name) = table.strip_prefix(TENANT_PREFIX)?.split_once('-')?;
+    let mut parts = escaped.split('_');
+    let mut tenant = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        tenant.push(u8::from_str_radix(digits, 16).ok()?);
+        tenant.extend_from_slice(rest.as_bytes());
+    }
+    let collection = format!("{}/{name}", String::from_utf8(tenant).ok()?);
     // Only what we would have written.
     (check_name(&collection).is_ok() && table_name(&collection) == table).then_some(collection)
 }
@@ -93,18 +105,27 @@ mod tests {
 
     #[test]
     fn a_tenants_collections_have_tables_of_their_own() {
-        let long = format!("{}/{}", "x".repeat(64), "y".repeat(64));
-        let names = ["notes", "a.b_c-9", "acme/notes", "Team 7 / blue/notes", "/x/notes", "passages-/passages-", &long];
+        let long = format!("{}/{}", "x".repeat(64), "y".repeat(60));
+        let names = [
+            "notes",
+            "a.b_c-9",
+            "acme/notes",
+            "Team_7 / blue/notes",
+            "/x/notes",
+            "passages-/passages-",
+            "a-b/-c",
+            &long,
+        ];
         for name in names {
             check_name(name).unwrap();
             let table = table_name(name);
-            assert!(table.len() < 250, "a file's name has 255 bytes at most");
+            assert!(table.len() <= MAX_TABLE_BYTES);
             assert!(table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)), "{table}");
             assert_eq!(collection_of(&table).as_deref(), Some(name));
         }
         assert_eq!(table_name("notes"), "passages-notes", "as earlier versions have it");
         for table in
-            ["other", "tenant-", "tenant-zz-passages-a", "tenant-6-passages-a", "tenant-61-a", "tenant--passages-a"]
+            ["other", "of-", "of-a", "of--a", "of-a_-b", "of-a_6-b", "of-a_zz-b", "of-_61-a", "of-a_2D-b", "of-a-b c"]
         {
             assert_eq!(collection_of(table), None, "{table}");
         }
@@ -114,7 +135,8 @@ mod tests {
     fn names_that_cannot_be_are_refused_in_a_message_that_is_short() {
         let long = "x".repeat(65);
         let long_tenant = format!("{long}/a");
-        let bad = ["", "/", "a/", "/a", " a/b", "a /b", "a\n/b", "é/b", "no good", "a b", &long, &long_tenant];
+        let wide = format!("{}/{}", "-".repeat(40), "y".repeat(40));
+        let bad = [&wide, "", "/", "a/", "/a", " a/b", "a /b", "a\n/b", "é/b", "no good", "a b", &long, &long_tenant];
         for name in bad {
             let error = check_name(name).unwrap_err();
             assert!(error.to_string().is_ascii() && error.to_string().len() < 350, "{error}");

@@ -10,7 +10,7 @@ use lancedb::query::{QueryBase, Select};
 
 use super::schema::{self, StoredPassage};
 use super::table::{self, Collection};
-use super::{Corpus, blocking, tenant_of};
+use super::{Corpus, blocking};
 use crate::Result;
 
 /// Passages that leave together in one call.
@@ -108,13 +108,17 @@ impl Corpus {
         Ok(passages)
     }
 
-    /// Takes out of `ids` the passages that some document of any collection has; with a tenant, of any of its own collections.
+    /// Takes out of `ids` the passages that some document has, of the collections that `is_meant` names.
     ///
     /// # Errors
     /// As the disk says.
-    pub async fn retain_absent(&self, tenant: Option<&str>, ids: &mut HashSet<String>) -> Result<()> {
+    pub async fn retain_absent(
+        &self,
+        is_meant: &(dyn Fn(&str) -> bool + Send + Sync),
+        ids: &mut HashSet<String>,
+    ) -> Result<()> {
         for table in self.tables(None).await? {
-            if !ids.is_empty() && tenant.is_none_or(|tenant| tenant == tenant_of(&table.name)) {
+            if !ids.is_empty() && is_meant(&table.name) {
                 each_id(&table, None, &mut |id| {
                     ids.remove(id);
                 })

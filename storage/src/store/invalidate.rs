@@ -122,6 +122,9 @@ impl KvStore {
     /// As a tier says.
     pub fn tenants_of(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<BTreeSet<String>> {
         self.0.tiers.tombstones.bury(segments, &[]);
+        if let Some(device) = self.0.device.get() {
+            device.forbid_planned();
+        }
         let mut all: Vec<EntrySummary> = Vec::new();
         self.entries(&[Tier::Device, Tier::Host, Tier::Disk], &mut |entry| all.push(entry.summary))?;
         let doomed = behind_any(segments, |key| self.0.uses.catalog.is_module(key), all.iter());

@@ -226,6 +226,11 @@ impl DeviceTier {
         gone.into_iter().flat_map(|node| state.remove(node)).collect()
     }
 
+    /// Nothing that is planned before this is kept afterwards.
+    pub fn forbid_planned(&self) {
+        self.state().epoch += 1;
+    }
+
     /// Blocks that only the tier holds, and gives up when they are needed.
     pub fn evictable_blocks(&self) -> usize {
         let bytes = self.state().tree.usage(TIER).evictable_bytes;

@@ -19,6 +19,32 @@ async fn status(address: &str, headers: &[u8]) -> u16 {
     text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
+/// What begins before its key is revoked, and comes to work behind that, does nothing.
+#[tokio::test]
+async fn a_body_that_is_slower_than_the_revocation_is_refused() {
+    let folder = Folder::new();
+    let service = folder.serve(&SETTINGS).await;
+    let key = new_key(&service, &folder.token(), serde_json::json!({ "name": "slow", "role": "write" })).await;
+    let body = r#"{"documents": [{"text": "We take slate for the roof."}]}"#;
+    let head = format!(
+        "POST /v1/collections/c/documents HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\
+         Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(service.address.strip_prefix("http://").unwrap()).await.unwrap();
+    stream.write_all(head.as_bytes()).await.unwrap();
+    // It was let in: the service wants its body.
+    let mut heard = [0; 25];
+    stream.read_exact(&mut heard).await.unwrap();
+    assert_eq!(&heard[..12], b"HTTP/1.1 100");
+    folder.run(&["keys", "revoke", "slow", "--yes"]).succeeded();
+    stream.write_all(body.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    assert_eq!(folder.json(&["collections", "list", "--json"]), serde_json::json!([]));
+}
+
 #[tokio::test]
 async fn hostile_headers_are_no_keys_and_hurt_nobody() {
     let folder = Folder::new();

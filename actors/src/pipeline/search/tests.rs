@@ -42,11 +42,7 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
         let person_page = format!("{chair} plays harp. {chair} keeps 12 doves.");
         [document(company, company_page), document(chair, person_page)]
     });
-    ragstone
-        .library()
-        .upsert("world", pages.collect(), ragstone_storage::catalog::Reach::Everyone, || true)
-        .await
-        .unwrap();
+    ragstone.library().upsert("world", pages.collect(), None, || true).await.unwrap();
     ragstone
 }
 
@@ -86,7 +82,7 @@ async fn a_slow_search_hides_behind_the_prefill_of_what_it_finds_and_answers_are
         assert!(ttft.retrieve_ms > 600.0, "{ttft:?}");
         assert_eq!(answer.finish.report.tokens.exact, plain.finish.report.tokens.exact + passage_tokens(&plain));
     }
-    assert_eq!(ragstone.plans().len(), 8, "a plan for each question, none for what was tried");
+    assert_eq!(ragstone.plans(None).len(), 8, "a plan for each question, none for what was tried");
     close(ragstone, &folder).await;
 }
 
@@ -133,7 +129,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
     // The system prompt and the passage of the one, and nothing of the other; what is filed is up to whoever has it.
     let status = ragstone.status();
     assert_eq!((status.device.cache.entries, status.store.host.entries, status.store.disk.entries), (2, 0, 0));
-    assert!(ragstone.plans().is_empty() && status.background == 0);
+    assert!(ragstone.plans(None).is_empty() && status.background == 0);
     close(ragstone, &folder).await;
 }
 
