@@ -171,7 +171,7 @@ await page.getByLabel("Role").selectOption("write");
 await page.getByLabel("Tenant", { exact: true }).fill("acme");
 await page.getByRole("button", { name: "Make a key" }).click();
 await page.getByText(/^rag_[0-9a-f]{64}$/).waitFor();
-await page.getByRole("cell", { name: "alice" }).waitFor();
+await page.getByRole("cell", { name: "alice", exact: true }).waitFor();
 await look("keys");
 await page.getByRole("button", { name: "Revoke alice" }).click();
 await page.locator("dialog").getByRole("button", { name: "Revoke" }).click();
