@@ -12,7 +12,7 @@ export async function keys({ content, signal, again }) {
       const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [
         name, role, tenant || "default", collections.join(", "), when(added),
         h("button", { class: "small danger", onclick: () => revoke(name, refresh), "aria-label": `Revoke ${name}` }, "Revoke …")];
-      list.replaceChildren(data.length ? table("Keys", ["name", "role", "tenant", "also uses", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet."));
+      list.replaceChildren(data.length ? table("Keys", ["name", "role", "tenant", "also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet."));
     };
     await refresh();
     content.replaceChildren(h("h1", {}, "Keys"),
