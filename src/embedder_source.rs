@@ -113,6 +113,12 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
     ))
 }
 
+/// Whether the default model is on this machine already.
+pub fn is_default_here() -> bool {
+    let id = HubId { name: HUB_ID.into(), revision: "main".into() };
+    cache_folder().is_ok_and(|cache| is_whole(&cache)) || hub::cached(&id).is_some()
+}
+
 /// Shared by all data folders of this user.
 fn cache_folder() -> Result<PathBuf> {
     let cache = dirs::cache_dir().ok_or_else(|| {

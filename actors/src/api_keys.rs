@@ -1,7 +1,7 @@
 //! API keys: made, found by what is sent, revoked.
 //!
 //! A key is 256 random bits and is kept as its hash alone. It is looked up by that hash, so that how long a wrong one takes says nothing
-//! about right ones. All are in memory: a change is durable first, and holds for the next request.
+//! about right ones. All are in memory: a new one is durable before it holds, a revoked one holds no more before that is durable.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ const PREFIX: &str = "rag_";
 const DIGITS: usize = 64;
 /// Keys of a data folder.
 const MOST_KEYS: usize = 4096;
-/// Collections of others that one key may use.
+/// Collections of others that one key may read.
 const MOST_COLLECTIONS: usize = 256;
 /// Bytes of a key's name.
 const MOST_NAME_BYTES: usize = 128;
@@ -236,11 +236,13 @@ mod tests {
             assert!(keys.is_empty());
             let (first, record) = keys.add(wanted("a", "acme"), [7; 32]).await.unwrap();
             let (second, _) = keys.add(wanted("b", ""), [8; 32]).await.unwrap();
+            let (third, _) = keys.add(wanted("c", "acme"), [9; 32]).await.unwrap();
             assert_eq!((first.len(), &first[..6]), (68, "rag_07"));
             assert!(!format!("{record:?}").contains(&first[4..]));
             assert_eq!(keys.find(first.as_bytes()).unwrap().record, record);
             // Turns are a tenant's: more keys bring nobody more.
-            assert_ne!(keys.find(first.as_bytes()).unwrap().caller, keys.find(second.as_bytes()).unwrap().caller);
+            let caller = |key: &str| keys.find(key.as_bytes()).unwrap().caller;
+            assert!(caller(&first) != caller(&second) && caller(&first) == caller(&third));
             (first, second)
         };
         let keys = open(&dir);
@@ -262,7 +264,7 @@ mod tests {
         let keys = open(&dir);
         assert!(keys.find(first.as_bytes()).is_none() && keys.find(second.as_bytes()).is_some());
         // The name is free again, and the new key is another one.
-        let (again, _) = keys.add(wanted("a", "acme"), [9; 32]).await.unwrap();
+        let (again, _) = keys.add(wanted("a", "acme"), [10; 32]).await.unwrap();
         assert_ne!(again, first);
     }
 

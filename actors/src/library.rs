@@ -14,14 +14,13 @@
 //! computed again, by adding the text and deleting it.
 
 mod naming;
+mod withdrawal;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
-use ragstone_storage::corpus::{
-    Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport, tenant_of,
-};
+use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use serde::Serialize;
@@ -322,17 +321,15 @@ impl Library {
         let leaving = blocking(move || Ok(catalog.leaving_passages(&wanted)?)).await?;
         let mut sum = Withdrawn::default();
         for Leaving { reach, passages } in leaving {
-            let tenants = match &reach {
-                Reach::Everyone => vec![None],
-                Reach::Each { .. } => self.tenants_of(&passages).await?.into_iter().map(Some).collect(),
-            };
-            for tenant in tenants {
-                let withdrawn = self.withdraw(tenant.as_deref(), &passages).await?;
-                // What others had of it is not told.
-                let is_others = matches!(&reach, Reach::Each { asks: Some(asks) } if tenant.as_ref() != Some(asks));
-                if reach == *own && !is_others {
-                    sum.add(withdrawn);
+            let withdrawn = match &reach {
+                Reach::Everyone => {
+                    let absent = self.absent(&passages, |_| true).await?;
+                    self.withdraw(None, &passages, &absent).await?
                 }
+                Reach::Each { asks } => self.withdraw_each(asks.as_deref(), &passages).await?,
+            };
+            if reach == *own {
+                sum.add(withdrawn);
             }
         }
         let (store, catalog, rows) = (self.0.store.clone(), self.0.catalog.clone(), rows.to_vec());
@@ -343,48 +340,6 @@ impl Library {
         })
         .await?;
         Ok(sum)
-    }
-
-    /// Who has KV of these passages.
-    async fn tenants_of(&self, passages: &[LeavingPassage]) -> Result<BTreeSet<String>> {
-        let segments: Vec<SegmentDigest> =
-            passages.iter().flat_map(|passage| passage.segments.iter().copied()).collect();
-        let (models, store) = (self.fingerprints()?, self.0.store.clone());
-        blocking(move || Ok(store.tenants_of(&segments, &models)?)).await
-    }
-
-    /// Collections of others that a tenant's keys may read.
-    async fn granted(&self, tenant: &str) -> Result<HashSet<String>> {
-        let catalog = self.0.catalog.clone();
-        let keys = blocking(move || Ok(catalog.api_keys()?)).await?;
-        let own = keys.into_iter().filter(|key| key.tenant == *tenant);
-        Ok(own.flat_map(|key| key.collections).collect())
-    }
-
-    /// Takes a tenant's KV (`None`: everybody's) of those of the passages out of the store that no document has any more which it may read.
-    async fn withdraw(&self, tenant: Option<&str>, passages: &[LeavingPassage]) -> Result<Withdrawn> {
-        let mut absent: HashSet<String> = passages.iter().map(|passage| passage.id.clone()).collect();
-        let granted = match tenant {
-            Some(tenant) => self.granted(tenant).await?,
-            None => HashSet::new(),
-        };
-        let may_read = |collection: &str| {
-            tenant.is_none_or(|tenant| tenant == tenant_of(collection)) || granted.contains(collection)
-        };
-        self.0.corpus.retain_absent(&may_read, &mut absent).await?;
-        let gone = passages.iter().filter(|passage| absent.contains(&passage.id));
-        let segments: HashSet<SegmentDigest> = gone.flat_map(|passage| passage.segments.iter().copied()).collect();
-        let segments: Vec<SegmentDigest> = segments.into_iter().collect();
-        let (models, store, tenant) = (self.fingerprints()?, self.0.store.clone(), tenant.map(str::to_owned));
-        blocking(move || {
-            let removed = store.invalidate_of(tenant.as_deref(), &segments, &models)?;
-            Ok(Withdrawn {
-                entries_removed: removed.entries,
-                copies_removed: removed.copies,
-                bytes_removed: removed.bytes,
-            })
-        })
-        .await
     }
 }
 

@@ -1,5 +1,7 @@
 //! The last prompts' plans, for whoever wants to know why an answer took what it took.
 
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,9 +9,9 @@ use serde::Serialize;
 
 use crate::report::ReuseReport;
 
-/// Plans that are remembered of each tenant, and tenants; one that has asked nothing for long is forgotten first.
+/// Plans that are remembered of each tenant, and of all: who has the most loses one first.
 const MOST: usize = 64;
-const MOST_TENANTS: usize = 256;
+const MOST_OF_ALL: usize = 1024;
 
 /// One prompt's plan, and what came of it. Nothing of its text.
 #[derive(Debug, Clone, Serialize)]
@@ -39,10 +41,15 @@ impl Plans {
         let mut plans = self.locked();
         plans.number += 1;
         let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
-        if !plans.of.contains_key(tenant) && plans.of.len() == MOST_TENANTS {
-            let last = |plans: &VecDeque<PlanRecord>| plans.back().map_or(0, |plan| plan.number);
-            if let Some(silent) = plans.of.iter().min_by_key(|(_, plans)| last(plans)).map(|(name, _)| name.clone()) {
-                plans.of.remove(&silent);
+        if plans.of.values().map(VecDeque::len).sum::<usize>() == MOST_OF_ALL {
+            let most = plans.of.iter().max_by_key(|(_, own)| (own.len(), Reverse(own.front().map(|plan| plan.number))));
+            if let Some(name) = most.map(|(name, _)| name.clone())
+                && let Entry::Occupied(mut own) = plans.of.entry(name)
+            {
+                own.get_mut().pop_front();
+                if own.get().is_empty() {
+                    own.remove();
+                }
             }
         }
         let own = plans.of.entry(tenant.to_owned()).or_default();
@@ -57,10 +64,9 @@ impl Plans {
         let plans = self.locked();
         let is_meant = |name: &str| tenant.is_none_or(|tenant| tenant == name);
         let of = plans.of.iter().filter(|(name, _)| is_meant(name));
-        let mut last: Vec<PlanRecord> = of.flat_map(|(_, plans)| plans.iter().cloned()).collect();
-        last.sort_by_key(|plan| std::cmp::Reverse(plan.number));
-        last.truncate(MOST);
-        last
+        let mut last: Vec<&PlanRecord> = of.flat_map(|(_, own)| own).collect();
+        last.sort_by_key(|plan| Reverse(plan.number));
+        last.into_iter().take(MOST).cloned().collect()
     }
 
     fn locked(&self) -> MutexGuard<'_, Remembered> {
@@ -83,10 +89,11 @@ mod tests {
         assert_eq!((last.len(), last[0].number, last[0].unix_ms, last[63].number), (64, 101, 99, 38));
         assert_eq!(plans.last(Some("quiet")).iter().map(|plan| plan.number).collect::<Vec<_>>(), [1]);
         assert!(plans.last(Some("b")).is_empty());
-        for at in 0..MOST_TENANTS - 1 {
-            plans.remember(0, &at.to_string(), &ReuseReport::default());
+        // Together they are bounded: whoever has the most gives way, and not the quiet one.
+        for at in 0..2 * MOST_OF_ALL {
+            plans.remember(0, &(at % MOST_OF_ALL).to_string(), &ReuseReport::default());
         }
-        assert!(plans.last(Some("quiet")).is_empty(), "it was silent for the longest");
-        assert_eq!((plans.last(Some("a")).len(), plans.locked().of.len()), (64, MOST_TENANTS));
+        let all: usize = plans.locked().of.values().map(VecDeque::len).sum();
+        assert_eq!((all, plans.locked().of.len()), (MOST_OF_ALL, MOST_OF_ALL));
     }
 }

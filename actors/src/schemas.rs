@@ -121,7 +121,6 @@ impl Schemas {
         caller: Caller,
     ) -> Result<Added> {
         check_tenant(tenant)?;
-        let _turn = self.0.changing.lock().await;
         let name = Schema::parse(&text, &GivenSources::new(&sources))?.name;
         check_name(&name)?;
         let record = SchemaRecord {
@@ -132,7 +131,9 @@ impl Schemas {
             sources,
             added_unix_ms: self.0.pipeline.env.now_unix_ms(),
         };
+        // Before the turn: it may take its time, and others' changes wait for that.
         let known = self.laid_out(&record, caller).await?;
+        let _turn = self.0.changing.lock().await;
         let before = self.record(tenant, &record.name).await?;
         if let Some(before) = before.as_ref().filter(|before| before.version == record.version) {
             let schema = stored(before, &known.layout);

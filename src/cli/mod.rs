@@ -5,11 +5,13 @@ mod bench;
 mod cache;
 mod calibrate;
 mod collections;
+mod doctor;
 mod eval;
 mod explain;
 mod fetch;
 mod ingest;
 mod keys;
+mod man;
 mod mcp;
 mod migrate;
 mod output;
@@ -141,6 +143,14 @@ enum Command {
     Simulate(simulate::Args),
     /// Fetch the models that the other commands need, and print their folders
     Fetch(fetch::Args),
+    /// Look whether everything is as it should be: machine, models, data folder, disk, bucket, address, the running service
+    Doctor(doctor::Args),
+    /// Print the manual page, or write those of all commands into a folder
+    Man {
+        /// Where to write them, such as ~/.local/share/man/man1
+        #[arg(long, value_name = "DIR")]
+        out: Option<PathBuf>,
+    },
     /// Print a completion script for a shell
     Completions {
         #[arg(value_enum)]
@@ -165,6 +175,9 @@ impl Cli {
         if let Command::Completions { shell } = command {
             clap_complete::generate(shell, &mut Self::command(), "ragstone", &mut std::io::stdout());
             return Ok(());
+        }
+        if let Command::Man { out } = command {
+            return man::write(Self::command(), out.as_deref());
         }
         let (listen, allow_anyone, keys) = match &command {
             Command::Serve(args) => (args.listen.clone(), args.allow_anyone.then_some(true), args.keys),
@@ -207,7 +220,8 @@ impl Cli {
             Command::Pml(command) => pml::run(&config, command).await,
             Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
-            Command::Completions { .. } => Ok(()),
+            Command::Doctor(args) => doctor::run(&config, args).await,
+            Command::Completions { .. } | Command::Man { .. } => Ok(()),
         }
     }
 }

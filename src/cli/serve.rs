@@ -1,6 +1,6 @@
 //! `ragstone serve`
 
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
@@ -61,7 +61,7 @@ pub async fn run(config: &Config, _: Args) -> Result<()> {
 }
 
 /// The bucket of the settings; one that cannot be used as it is written is refused before anything is touched.
-fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
+pub fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
     let open = |options| {
         // It is asked whether it is there, and that is the same for every model.
         let tier = ObjectTier::open(&options, Fingerprint([0; 32]), Env::from_environment()?);
@@ -104,7 +104,8 @@ fn hold(config: &Config) -> Result<HeldFolder> {
     }
 }
 
-fn bind(listen: &str) -> Result<TcpListener> {
+/// Listens at `ADDR:PORT`.
+pub fn bind(listen: &str) -> Result<TcpListener> {
     TcpListener::bind(listen).map_err(|error| {
         use std::io::ErrorKind as Io;
         let advice = match error.kind() {
@@ -117,19 +118,27 @@ fn bind(listen: &str) -> Result<TcpListener> {
     })
 }
 
-/// Without keys, whoever reaches the port reads and changes the corpus. That must be somebody's wish.
 fn refuse_if_open(listener: &TcpListener, surface: &Surface) -> Result<()> {
     let Ok(address) = listener.local_addr() else { return Ok(()) };
+    if let Some(word) = exposure(address, surface)? {
+        tracing::warn!(%address, "{word}");
+    }
+    Ok(())
+}
+
+/// What whoever opens this address to others should know. Without keys, whoever reaches the port reads and changes the corpus: that must be
+/// somebody's wish.
+pub fn exposure(address: SocketAddr, surface: &Surface) -> Result<Option<&'static str>> {
     if address.ip().is_loopback() {
-        return Ok(());
+        return Ok(None);
     }
     if surface.keys == KeyMode::Required {
-        tracing::warn!(%address, "keys and answers are sent here as they are: put a proxy with TLS in front");
-        return Ok(());
+        return Ok(Some(
+            "reachable from other machines, and keys and answers are sent as they are: put a proxy with TLS in front",
+        ));
     }
     if surface.allow_anyone {
-        tracing::warn!(%address, "reachable from other machines, and without a login");
-        return Ok(());
+        return Ok(Some("reachable from other machines, and without a login"));
     }
     Err(Error::invalid(format!(
         "{address} can be reached from other machines, and nobody has to log in here: say --keys required (and make keys by \
@@ -139,10 +148,15 @@ fn refuse_if_open(listener: &TcpListener, surface: &Surface) -> Result<()> {
 }
 
 /// Every connection is an open file, and the store needs some hundred, too; many systems begin with 1,024.
+#[cfg(unix)]
+pub fn files_wanted(surface: &Surface) -> u64 {
+    surface.max_connections as u64 + FILES_OF_THE_STORE
+}
+
 fn raise_file_limit(surface: &Surface) {
     #[cfg(unix)]
     {
-        let wanted = surface.max_connections as u64 + FILES_OF_THE_STORE;
+        let wanted = files_wanted(surface);
         match crate::file_limit::raise(wanted) {
             Ok(have) if have < wanted => tracing::warn!(
                 have,

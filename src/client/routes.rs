@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 
 use super::{error_of, events};
@@ -42,16 +43,12 @@ impl Request {
     }
 }
 
+/// What stands in a part of a path or a query as it is (RFC 3986, section 2.3).
+const UNRESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
 /// A part of a path or a query, with everything escaped that means something there.
-pub fn escaped(part: &str) -> String {
-    let mut out = String::with_capacity(part.len());
-    for byte in part.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte.into()),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+pub fn escaped(part: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(part, UNRESERVED)
 }
 
 /// An answer as it comes. Dropping it tells the path that nobody waits any more.

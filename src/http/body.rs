@@ -12,6 +12,7 @@ use futures::StreamExt;
 use ragstone_storage::env::Stopwatch;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::identity::Visitor;
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{InFlight, State};
@@ -87,6 +88,7 @@ pub struct Incoming {
     payload: web::Payload,
     announced: Option<usize>,
     bodies: Arc<Bodies>,
+    sender: Visitor,
     /// Holds what the body is charged, for as long as the request lives: what is parsed from it lives as long.
     in_flight: Option<InFlight>,
 }
@@ -105,7 +107,11 @@ impl FromRequest for Incoming {
             Ok(payload) => payload,
             Err(error) => return ready(Err(Error::internal(format!("the request has no body to read: {error}")))),
         };
-        ready(Ok(Self { payload, announced, bodies: state.bodies.clone(), in_flight: InFlight::of(request) }))
+        let sender = match Visitor::of(request) {
+            Ok(sender) => sender,
+            Err(error) => return ready(Err(error)),
+        };
+        ready(Ok(Self { payload, announced, bodies: state.bodies.clone(), sender, in_flight: InFlight::of(request) }))
     }
 }
 
@@ -136,7 +142,8 @@ impl Incoming {
             let chunk = match tokio::time::timeout(left, self.payload.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
                 Ok(Some(Err(error))) => return Err(Error::invalid(format!("the request's body broke off: {error}"))),
-                Ok(None) => return Ok(body.freeze()),
+                // A body takes its time, in which its key may be revoked.
+                Ok(None) => return self.sender.check_still().map(|()| body.freeze()),
                 Err(_) => return Err(bodies.too_slow(body.len())),
             };
             let whole = body.len().saturating_add(chunk.len());

@@ -150,6 +150,37 @@ async fn in_flight(collection: &str) {
     assert!(!list(&folder, &["--collection", collection]).is_empty(), "the others are kept");
 }
 
+/// A bucket that does not answer keeps nothing from leaving this machine; what it holds leaves with the next start.
+#[tokio::test]
+async fn a_dead_bucket_does_not_keep_a_tenants_kv_here() {
+    let (folder, bucket) = (Folder::new(), tempfile::tempdir().unwrap());
+    let url = format!("object_url=file://{}", bucket.path().display());
+    let settings = ["--set", url.as_str(), "--set", "kv_admission=always"];
+    let service = folder.serve(&settings).await;
+    service.add("acme%2Fboats", WORLD).await;
+    cited(&service, "acme/boats", QUESTION, "acme").await;
+    settle(&service).await;
+    let id = document(&service, "acme%2Fboats", WORLD[0].0).await;
+    let traces = Traces::of(&folder, &id);
+    let far = || list(&folder, &["--document", &id, "--tier", "object"]).len();
+    assert!(far() > 0, "in the bucket, too");
+    assert_eq!(service.stop(), 0);
+
+    let dead = "object.list=error:unavailable;object.delete=error:unavailable;object.get_header=error:unavailable";
+    let service = folder.serve_with(&settings, &[("RAGSTONE_FAILPOINTS", dead)]).await;
+    let removal = ["cache", "invalidate", "--collection", "acme/boats", "--document", &id];
+    folder.run(&removal).failed_with(&[]);
+    let here = ["host", "disk"].map(|tier| list(&folder, &["--tier", tier])).concat();
+    assert!(!here.is_empty(), "others are kept");
+    assert!(!here.iter().any(|entry| traces.segments.contains(&text(entry, "segment"))), "{here:?}");
+    assert_eq!(service.stop(), 0);
+
+    let service = folder.serve(&settings).await;
+    assert!(!cited(&service, "acme/boats", QUESTION, "acme").await.contains(WORLD[0].0));
+    settle(&service).await;
+    assert_eq!(traces.left(&folder), [json!(null); 0]);
+}
+
 #[tokio::test]
 async fn a_passage_that_another_document_has_keeps_its_kv_until_the_last_one_goes() {
     let folder = Folder::new();

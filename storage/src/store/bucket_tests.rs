@@ -152,8 +152,9 @@ fn a_tenants_invalidation_leaves_others_entries_where_they_are() {
     });
     assert_eq!(own[0].segment, guests[0].segment);
     let segments = [MODEL, OTHER].map(|model| SegmentDigest::of(&model, &[2, 3]));
+    let one = |tenant: &str| BTreeSet::from([tenant.to_owned()]);
     let planned_before = store.epoch();
-    let done = store.invalidate_of(Some("guest"), &segments, &[OTHER, MODEL]).unwrap();
+    let done = store.invalidate_of(Some(&one("guest")), &segments, &[OTHER, MODEL]).unwrap();
     assert_eq!((done.entries, done.copies), (3, 7), "two in three tiers, and the far one");
     let left = [objects(&bucket, "v1"), objects(&bucket, "v1q8")].concat();
     let is_left = |id: &EntryId| left.iter().any(|name| name.ends_with(&id.key.to_string()));
@@ -169,11 +170,11 @@ fn a_tenants_invalidation_leaves_others_entries_where_they_are() {
     assert!(!store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), planned_before).unwrap());
     assert!(store.keep(entry_of("", MODEL, Some(own[0].key), &[4, 5]), store.epoch()).unwrap());
     // Both tenants of both models, and who stands behind one of them, are found; afterwards the one that is left.
-    let tenants = || store.tenants_of(&segments, &[OTHER]).unwrap();
+    let tenants = || store.tenants_of(&segments, &[OTHER]).tenants;
     assert_eq!(tenants(), BTreeSet::from([String::new()]));
     far("far");
     assert_eq!(tenants(), BTreeSet::from([String::new(), "far".to_owned()]), "of another model, in the bucket alone");
-    assert_eq!(store.invalidate_of(Some("nobody"), &segments, &[OTHER]).unwrap(), Invalidated::default());
+    assert_eq!(store.invalidate_of(Some(&one("nobody")), &segments, &[OTHER]).unwrap(), Invalidated::default());
 }
 
 #[test]

@@ -20,6 +20,15 @@ pub struct Invalidated {
     pub bytes: u64,
 }
 
+/// Tenants who have entries.
+#[derive(Debug)]
+pub struct TenantsFound {
+    /// Those that the tiers which answered have entries of.
+    pub tenants: BTreeSet<String>,
+    /// Why there may be others.
+    pub failed: Option<Error>,
+}
+
 /// What a withdrawal removed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Withdrawn {
@@ -78,30 +87,30 @@ impl KvStore {
         self.invalidate_of(None, segments, others)
     }
 
-    /// As [`invalidate`](Self::invalidate), of one tenant's entries; those of others stay, and are not counted. What others have planned of
+    /// As [`invalidate`](Self::invalidate), of some tenants' entries; those of others stay, and are not counted. What others have planned of
     /// these segments is not filed either. `None`: of everybody's.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate)'s.
     pub fn invalidate_of(
         &self,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         segments: &[SegmentDigest],
         others: &[Fingerprint],
     ) -> Result<Invalidated> {
         let mut done = Progress::default();
         let tiers = &self.0.tiers;
         tiers.tombstones.bury(segments, &[]);
-        self.remove_local(tenant, segments, &mut done);
-        self.remove_objects(tenant, segments, others, &mut done);
+        self.remove_local(tenants, segments, &mut done);
+        self.remove_objects(tenants, segments, others, &mut done);
         if let Some(device) = self.0.device.get().filter(|_| !segments.is_empty()) {
             // After the others: a prompt that found the passage in another tier might have brought it back.
-            device.invalidate(self.fingerprint(), tenant, segments).into_iter().for_each(|key| done.count(key, 0));
+            device.invalidate(self.fingerprint(), tenants, segments).into_iter().for_each(|key| done.count(key, 0));
         }
         // What found the passage while that went on was planned after the first marks. It is refused from here on, and what
         // of it was filed already is removed.
         tiers.tombstones.bury(segments, &[]);
-        self.remove_local(tenant, segments, &mut done);
+        self.remove_local(tenants, segments, &mut done);
         // A bucket that failed just now is not waited for twice.
         if done.failed.is_none() {
             self.remove_named_objects(|_| true, &mut done);
@@ -115,25 +124,28 @@ impl KvStore {
         failed.map_or(Ok(Invalidated { entries: keys.len() as u64, copies, bytes }), Err)
     }
 
-    /// Tenants who have entries of these segments, or behind them; of this model and of `others`. What is planned before this call is not filed
-    /// after it, whoever's it is: there are no more. BLOCKS.
-    ///
-    /// # Errors
-    /// As a tier says.
-    pub fn tenants_of(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> Result<BTreeSet<String>> {
+    /// Nothing of these segments, and nothing on the device, that is planned before this call is filed after it, whoever's it is.
+    pub fn forbid_planned(&self, segments: &[SegmentDigest]) {
         self.0.tiers.tombstones.bury(segments, &[]);
         if let Some(device) = self.0.device.get() {
             device.forbid_planned();
         }
+    }
+
+    /// Who has entries of these segments, or behind them; of this model and of `others`. BLOCKS.
+    pub fn tenants_of(&self, segments: &[SegmentDigest], others: &[Fingerprint]) -> TenantsFound {
         let mut all: Vec<EntrySummary> = Vec::new();
-        self.entries(&[Tier::Device, Tier::Host, Tier::Disk], &mut |entry| all.push(entry.summary))?;
+        let listed = self.entries(&[Tier::Device, Tier::Host, Tier::Disk], &mut |entry| all.push(entry.summary));
         let doomed = behind_any(segments, |key| self.0.uses.catalog.is_module(key), all.iter());
         let local = all.iter().filter(|entry| doomed.contains_key(&entry.key)).map(|entry| entry.tenant.to_string());
-        let mut tenants: BTreeSet<String> = local.collect();
+        let mut found = TenantsFound { tenants: local.collect(), failed: listed.err() };
         if let Some(object) = &self.0.tiers.object {
-            tenants.extend(object.tenants_of(&self.models(others), segments)?);
+            match object.tenants_of(&self.models(others), segments) {
+                Ok(tenants) => found.tenants.extend(tenants),
+                Err(error) => found.failed = found.failed.or(Some(error)),
+            }
         }
-        Ok(tenants)
+        found
     }
 
     /// This model, and others.
@@ -188,7 +200,7 @@ impl KvStore {
 
     /// Removes the entries of some segments, and what stands behind them, from host memory and disk. Before that, those that
     /// are theirs for certain are noted as to be removed from object storage: without the local copies nothing names them.
-    fn remove_local(&self, tenant: Option<&str>, segments: &[SegmentDigest], done: &mut Progress) {
+    fn remove_local(&self, tenants: Option<&BTreeSet<String>>, segments: &[SegmentDigest], done: &mut Progress) {
         if segments.is_empty() {
             return;
         }
@@ -197,7 +209,7 @@ impl KvStore {
         for (tier, entries) in self.entry_tiers().filter(|(tier, _)| *tier != Tier::Object) {
             // A key's parents are its own tenant's.
             done.noted(entries.list(&mut |summary| {
-                if tenant.is_none_or(|tenant| *tenant == *summary.tenant) {
+                if tenants.is_none_or(|tenants| tenants.contains(&*summary.tenant)) {
                     all.push((tier, summary));
                 }
             }));
@@ -227,24 +239,24 @@ impl KvStore {
     /// Removes the objects of some segments, and those that this or an earlier call named.
     fn remove_objects(
         &self,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         segments: &[SegmentDigest],
         others: &[Fingerprint],
         done: &mut Progress,
     ) {
         let Some(object) = &self.0.tiers.object else { return };
         let noted = done.noted(self.0.uses.catalog.object_removals()).unwrap_or_default();
-        if tenant.is_some() {
+        if tenants.is_some() {
             done.earlier = noted.difference(&done.named).map(|(_, id)| id.key).collect();
         }
         done.named.extend(noted);
         let models = self.models(others);
         let mut listed: HashSet<SegmentDigest> = HashSet::new();
         if !segments.is_empty()
-            && let Some(removed) = done.noted(object.remove_segments(tenant, &models, segments))
+            && let Some(removed) = done.noted(object.remove_segments(tenants, &models, segments))
         {
             removed.into_iter().for_each(|(key, bytes)| done.count(key, bytes));
-            if tenant.is_none() {
+            if tenants.is_none() {
                 listed.extend(segments);
             }
         }

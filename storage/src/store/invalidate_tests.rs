@@ -1,5 +1,7 @@
 //! Invalidations that meet a bucket which cannot be reached.
 
+use std::collections::BTreeSet;
+
 use object_store::memory::InMemory;
 use tempfile::TempDir;
 
@@ -70,6 +72,10 @@ fn what_a_dead_bucket_keeps_is_found_by_nobody_and_leaves_with_the_next_attempt(
         let [root, passage, behind] = filled(&store);
         store.set_pinned(&behind.key, true).unwrap();
         set_bucket(&store, FailMode::Error(ErrorKind::Unavailable));
+        // Whose the local ones are is known all the same.
+        let found = store.tenants_of(&[passage.segment], &[]);
+        assert_eq!(found.tenants, BTreeSet::from([String::new()]));
+        assert_eq!(found.failed.unwrap().kind(), ErrorKind::Unavailable);
         let failed = store.invalidate(&[passage.segment], &[]).unwrap_err();
         assert_eq!(failed.kind(), ErrorKind::Unavailable);
         assert!(in_bucket(&bucket, &passage) && in_bucket(&bucket, &behind));

@@ -276,7 +276,7 @@ impl SharedTier for ModelTier {
 
     fn remove_segments(
         &self,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         models: &[Fingerprint],
         segments: &[SegmentDigest],
     ) -> Result<Vec<(KvKey, u64)>> {
@@ -284,7 +284,7 @@ impl SharedTier for ModelTier {
         let mut removed = Vec::new();
         locked(&self.entries).retain(|_, entry| {
             let header = entry.header();
-            let is_meant = tenant.is_none_or(|tenant| *tenant == *header.summary().tenant);
+            let is_meant = tenants.is_none_or(|tenants| tenants.contains(&*header.summary().tenant));
             let stays = !(is_meant && models.contains(&header.fingerprint) && segments.contains(&header.segment()));
             if !stays {
                 removed.push((header.key, bytes_of(entry)));

@@ -21,7 +21,7 @@ mod listing;
 mod path;
 mod recovery;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use self::path::{DevicePath, KeptSegment, Refused};
@@ -207,19 +207,19 @@ impl DeviceTier {
         !state.remove(node).is_empty()
     }
 
-    /// Takes out every node of these segments (a tenant's, or `None`: everybody's), and everything computed behind them; gives the keys of the
+    /// Takes out every node of these segments (some tenants', or `None`: everybody's), and everything computed behind them; gives the keys of the
     /// nodes that went. What was planned before is not kept afterwards. To be called after the store's, or a prompt that comes between the
     /// two could leave here what it still found there.
     pub fn invalidate(
         &self,
         fingerprint: &Fingerprint,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         segments: &[SegmentDigest],
     ) -> Vec<KvKey> {
         let mut state = self.state();
         state.epoch += 1;
         let is_gone = |node: &Node| {
-            tenant.is_none_or(|tenant| *tenant == *node.tenant)
+            tenants.is_none_or(|tenants| tenants.contains(&*node.tenant))
                 && segments.contains(&SegmentDigest::of(fingerprint, &node.segment.tokens))
         };
         let gone: Vec<NodeId> = state.nodes.iter().filter(|(_, node)| is_gone(node)).map(|(id, _)| *id).collect();

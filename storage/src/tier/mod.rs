@@ -216,14 +216,14 @@ pub trait SharedTier: EntryTier {
     /// As the medium says.
     fn remove_as(&self, id: &EntryId, precision: Precision) -> Result<bool>;
 
-    /// Removes every entry that these models wrote of these segments, whatever stood before them: a tenant's, or, for `None`,
+    /// Removes every entry that these models wrote of these segments, whatever stood before them: some tenants', or, for `None`,
     /// everybody's. The keys and bytes of those that were there. A digest is of one model; it is looked for under each.
     ///
     /// # Errors
     /// As the medium says.
     fn remove_segments(
         &self,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         models: &[Fingerprint],
         segments: &[SegmentDigest],
     ) -> Result<Vec<(KvKey, u64)>>;

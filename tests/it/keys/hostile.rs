@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::{As, SETTINGS, new_key, send};
-use crate::harness::Folder;
+use crate::harness::{Folder, Service};
 
 /// The status of a request with these bytes as its headers; 0: the connection was closed without one.
 async fn status(address: &str, headers: &[u8]) -> u16 {
@@ -24,10 +24,21 @@ async fn status(address: &str, headers: &[u8]) -> u16 {
 async fn a_body_that_is_slower_than_the_revocation_is_refused() {
     let folder = Folder::new();
     let service = folder.serve(&SETTINGS).await;
-    let key = new_key(&service, &folder.token(), serde_json::json!({ "name": "slow", "role": "write" })).await;
-    let body = r#"{"documents": [{"text": "We take slate for the roof."}]}"#;
+    // What changes, what asks, and what asks others in the sender's name.
+    for (path, body) in [
+        ("/v1/collections/c/documents", r#"{"documents": [{"text": "We take slate for the roof."}]}"#),
+        ("/v1/completions", r#"{"prompt": "Hello", "max_tokens": 1}"#),
+        ("/mcp", r#"{"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "status"}}"#),
+    ] {
+        slower(&folder, &service, path, body).await;
+    }
+    assert_eq!(folder.json(&["collections", "list", "--json"]), serde_json::json!([]));
+}
+
+async fn slower(folder: &Folder, service: &Service, path: &str, body: &str) {
+    let key = new_key(service, &folder.token(), serde_json::json!({ "name": "slow", "role": "write" })).await;
     let head = format!(
-        "POST /v1/collections/c/documents HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {key}\r\n\
          Expect: 100-continue\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
@@ -41,8 +52,7 @@ async fn a_body_that_is_slower_than_the_revocation_is_refused() {
     stream.write_all(body.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
-    assert_eq!(folder.json(&["collections", "list", "--json"]), serde_json::json!([]));
+    assert!(answer.starts_with("HTTP/1.1 401"), "{path}: {answer}");
 }
 
 #[tokio::test]

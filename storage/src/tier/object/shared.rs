@@ -159,19 +159,19 @@ impl SharedTier for ObjectTier {
         Ok(!self.remove_named(&[self.name(Space::holding(precision), id)])?.is_empty())
     }
 
-    /// Exact ones and lossy ones, by their names: nothing is read, unless those of one tenant are meant.
+    /// Exact ones and lossy ones, by their names: nothing is read, unless those of some tenants are meant.
     fn remove_segments(
         &self,
-        tenant: Option<&str>,
+        tenants: Option<&BTreeSet<String>>,
         models: &[Fingerprint],
         segments: &[SegmentDigest],
     ) -> Result<Vec<(KvKey, u64)>> {
         let found = self.objects_of(models, segments)?;
-        let names: Vec<Name> = match tenant {
+        let names: Vec<Name> = match tenants {
             None => found.iter().filter_map(|object| self.names.parse(&object.location)).collect(),
-            Some(tenant) => {
+            Some(tenants) => {
                 let all = self.with_tenants(&found)?.into_iter();
-                all.filter(|(whose, _)| **whose == *tenant).map(|(_, name)| name).collect()
+                all.filter(|(whose, _)| tenants.contains(&**whose)).map(|(_, name)| name).collect()
             }
         };
         self.remove_named(&names)

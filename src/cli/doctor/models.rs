@@ -1,0 +1,106 @@
+//! The language model and the embedding model, without loading or fetching either.
+
+use std::path::Path;
+
+use ragstone_kernels::files::ModelFiles;
+
+use super::finding::Finding;
+use crate::config::Surface;
+use crate::embedder_source;
+use crate::error::Result;
+use crate::hub::{self, HubId};
+use crate::model_source::{self, DEMO_ID};
+use crate::progress::mebibytes;
+
+/// What is to be known of the language model: the finding, and the size of its weights in bytes.
+pub async fn language(surface: &Surface) -> (Finding, u64) {
+    let what = "model";
+    let Some(setting) = surface.model.as_deref() else {
+        let advice = "it knows the sample corpus and little else: name a model of your own with --model FOLDER|ID";
+        return (Finding::warning(what, format!("{DEMO_ID}, the one inside this program"), advice), 0);
+    };
+    if is_to_fetch(setting) {
+        return (to_fetch(what, setting, surface.offline, "ragstone fetch"), 0);
+    }
+    // It is here; nothing is unpacked into the folder.
+    let read = async {
+        let folder = model_source::find(Some(setting), true, Path::new("")).await?;
+        Ok((folder.id, read(&folder.path)?))
+    };
+    match read.await {
+        Err(error) => (Finding::of(what, &error as &crate::error::Error), 0),
+        Ok((id, Read { architecture, context, bytes })) => {
+            let found = format!("{id}: {architecture}, {context} tokens of context, {:.0} MiB", mebibytes(bytes));
+            (Finding::ok(what, found), bytes)
+        }
+    }
+}
+
+struct Read {
+    architecture: &'static str,
+    context: usize,
+    bytes: u64,
+}
+
+/// What a start reads before the weights.
+fn read(path: &Path) -> Result<Read> {
+    let files = ModelFiles::open(path)?;
+    let config = files.config()?;
+    files.tokenizer()?.check_fits(&config)?;
+    files.chat_template()?;
+    let sizes = files.weight_files()?.into_iter().map(|file| file.metadata().map_or(0, |metadata| metadata.len()));
+    Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes: sizes.sum() })
+}
+
+/// The embedding model.
+pub async fn embedding(surface: &Surface) -> Finding {
+    let what = "embedder";
+    match surface.embedder.as_deref() {
+        None if !embedder_source::is_default_here() => {
+            to_fetch(what, "all-MiniLM-L6-v2", surface.offline, "ragstone fetch --embedder-only")
+        }
+        Some(setting) if is_to_fetch(setting) => {
+            to_fetch(what, setting, surface.offline, "ragstone fetch --embedder-only")
+        }
+        setting => match embedder_source::find(setting, true).await {
+            Ok(folder) => Finding::ok(what, format!("{} in {}", folder.id, folder.path.display())),
+            Err(error) => Finding::of(what, &error),
+        },
+    }
+}
+
+/// Whether a setting names a repository of the hub that is not in its cache.
+fn is_to_fetch(setting: &str) -> bool {
+    !Path::new(setting).exists() && HubId::parse(setting).is_some_and(|id| hub::cached(&id).is_none())
+}
+
+fn to_fetch(what: &'static str, id: &str, offline: bool, command: &str) -> Finding {
+    let found = format!("{id} is not on this machine yet");
+    if hub::is_offline(offline) {
+        let advice = format!("the network is switched off: run `{command}` once without --offline and HF_HUB_OFFLINE");
+        return Finding::problem(what, found, advice);
+    }
+    Finding::warning(what, found, format!("the next start fetches it, or `{command}` does"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::State;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_model_that_cannot_be_read_is_a_problem_and_one_to_fetch_a_word() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = async |model: &str, offline| {
+            let surface = Surface { model: Some(model.into()), offline, ..Surface::default() };
+            language(&surface).await.0.state
+        };
+        let folder = dir.path().to_str().unwrap();
+        assert_eq!(state(folder, true).await, State::Problem, "no config.json");
+        std::fs::write(dir.path().join("config.json"), "{").unwrap();
+        assert_eq!(state(folder, true).await, State::Problem, "no JSON");
+        assert_eq!(state("nobody/has-this-model", true).await, State::Problem);
+        assert_eq!(state("nobody/has-this-model", false).await, State::Warning);
+        assert_eq!(language(&Surface::default()).await.0.state, State::Warning);
+    }
+}
