@@ -287,7 +287,7 @@ impl Service {
             given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
             running: Running::default(),
-            metrics: telemetry::metrics()?,
+            metrics: telemetry::recorder()?,
             audience,
             token: fresh_token()?,
             runtime: Handle::current(),

@@ -1,5 +1,7 @@
 //! Log lines and metrics. Log lines go to standard error, so that standard output stays data.
 
+mod metrics;
+
 use std::io::Write;
 use std::sync::OnceLock;
 
@@ -49,7 +51,7 @@ impl Write for LogWriter {
 }
 
 /// The process's metrics recorder, installed by the first call.
-pub fn metrics() -> Result<PrometheusHandle> {
+pub fn recorder() -> Result<PrometheusHandle> {
     static RECORDER: OnceLock<PrometheusHandle> = OnceLock::new();
     if let Some(handle) = RECORDER.get() {
         return Ok(handle.clone());
@@ -76,48 +78,6 @@ fn install_recorder() -> Result<PrometheusHandle> {
         .map_err(failed)?
         .install_recorder()
         .map_err(failed)?;
-    describe();
+    metrics::register();
     Ok(handle)
-}
-
-fn describe() {
-    use metrics::{describe_counter, describe_gauge, describe_histogram};
-    describe_counter!("ragstone_requests_total", "HTTP requests by path pattern, method and status");
-    describe_histogram!("ragstone_request_seconds", "time from a request to the head of its response, by path pattern");
-    describe_histogram!("ragstone_ttft_seconds", "time from a question's arrival to its first token");
-    describe_counter!("ragstone_prompt_tokens_total", "prompt tokens by where their KV came from");
-    describe_counter!("ragstone_generated_tokens_total", "tokens generated");
-    describe_counter!("ragstone_loaded_bytes_total", "bytes of stored KV loaded, by tier");
-    describe_counter!("ragstone_late_misses_total", "loads that failed and were recomputed");
-    describe_counter!(
-        "ragstone_object_collected_bytes_total",
-        "bytes that this node's collections took out of the bucket"
-    );
-    describe_counter!(
-        "ragstone_shed_total",
-        "requests refused because a bounded queue was full, or their time would pass in it"
-    );
-    describe_counter!(
-        "ragstone_preemptions_total",
-        "sequences that left the device for others, by swapping or to be computed again"
-    );
-    describe_counter!("ragstone_device_lost_total", "times that the device's memory was lost");
-    describe_gauge!("ragstone_kv_blocks_reserved", "blocks that running sequences hold");
-    describe_gauge!("ragstone_kv_slots_empty", "slots of those blocks that no token has yet");
-    describe_counter!("ragstone_panics_total", "panics survived, by worker");
-    describe_gauge!("ragstone_tier_bytes", "bytes kept in a tier");
-    describe_gauge!("ragstone_tier_capacity_bytes", "bound on a tier's bytes");
-    describe_gauge!("ragstone_tier_entries", "whole entries in a tier");
-    describe_counter!("ragstone_tier_hits_total", "look-ups that a tier answered");
-    describe_counter!("ragstone_tier_misses_total", "look-ups that came to a tier and found nothing");
-    describe_counter!("ragstone_tier_corrupt_total", "frames and rows that failed verification");
-    describe_counter!("ragstone_tier_evicted_total", "entries removed to make room");
-    describe_counter!(
-        "ragstone_group_blocks_total",
-        "blocks that prompts with several answers or beams held, and would have held apart, summed over steps"
-    );
-    describe_gauge!("ragstone_device_blocks", "blocks of the device pool");
-    describe_gauge!("ragstone_device_free_blocks", "blocks of the device pool that no running sequence holds");
-    describe_gauge!("ragstone_worker_in_flight", "requests that a worker has");
-    describe_counter!("ragstone_worker_restarts_total", "how often a worker was made anew after a panic");
 }

@@ -31,7 +31,11 @@ fn a_new_machine_is_looked_at_and_nothing_is_left_there() {
         assert_ne!(about(&findings, what)["state"], "problem", "{findings}");
     }
     assert!(about(&findings, "settings")["found"].as_str().unwrap().contains("listen (--set)"), "{findings}");
-    assert!(!folder.data().exists());
+    let bucket = folder.path().join("bucket");
+    let (_, found) =
+        doctor(&folder, &[&ANY_PORT[..], &["--set", &format!("object_url=file://{}", bucket.display())]].concat());
+    assert_eq!(about(&found, "bucket")["state"], "warning");
+    assert!(!folder.data().exists() && !bucket.exists());
     let text = folder.run(&[&["doctor"], &ANY_PORT[..]].concat()).succeeded().stdout;
     assert!(text.lines().all(|line| ["ok ", "warning ", "   "].iter().any(|state| line.starts_with(state))), "{text}");
 }
@@ -44,6 +48,10 @@ fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
     let file = folder.write("file", "");
     let below = format!("data={}", file.join("data").display());
     let broken = folder.write("model/config.json", "{").parent().unwrap().display().to_string();
+    // Nothing listens on port 1.
+    let dead = ["object_url=s3://bucket", "object_options.region=r", "object_options.endpoint=http://127.0.0.1:1"];
+    let dead = [&dead[..], &["object_options.allow_http=true", "object_timeout_ms=300"]].concat();
+    let dead: Vec<&str> = dead.iter().flat_map(|set| ["--set", set]).collect();
     let cases: [(&[&str], &str, &str); 7] = [
         (&["--set", &taken], "address", "another program listens there"),
         (&["--set", "listen=0.0.0.0:0"], "address", "--allow-anyone"),
@@ -55,7 +63,7 @@ fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
             "memory",
             "MiB weights",
         ),
-        (&["--set", "object_url=file:///nowhere/at/all"], "bucket", "object_url"),
+        (&dead, "bucket", "object_url"),
     ];
     for (arguments, what, words) in cases {
         let listens = arguments.iter().any(|argument| argument.starts_with("listen="));

@@ -26,6 +26,7 @@ mod kill;
 mod limits;
 mod lossy;
 mod mcp;
+mod metrics;
 mod migrate;
 mod models;
 mod openai_client;

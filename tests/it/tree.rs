@@ -25,7 +25,7 @@ fn root() -> &'static Path {
 }
 
 /// All Rust files of the five packages, with paths from the root.
-fn sources() -> Vec<(String, String)> {
+pub fn sources() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for folder in ["src", "kernels", "storage", "actors", "migrations", "tests", "examples"] {
         collect(&root().join(folder), &mut files);

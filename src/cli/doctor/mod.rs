@@ -59,11 +59,12 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
         findings.push(machine::open_files(surface));
     }
     let place = folder::place(&data);
-    if place.state != State::Problem {
+    let is_there = place.state != State::Problem;
+    findings.push(place);
+    if is_there {
         findings.push(folder::format(&data));
         findings.extend(folder::room(&data, settings.disk_bytes));
     }
-    findings.push(place);
     findings.extend(service::bucket(config).await);
     findings.push(service);
     match client {

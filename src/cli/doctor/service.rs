@@ -1,5 +1,7 @@
 //! The running service, and what a start would meet: address, bucket.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::finding::Finding;
@@ -107,6 +109,15 @@ pub fn address(config: &Config) -> Finding {
 /// Whether the bucket answers; `None` without one.
 pub async fn bucket(config: &Config) -> Option<Finding> {
     let what = "bucket";
+    // To open a folder as a bucket makes it.
+    let folder = config.settings.object_url.as_deref().and_then(|url| url.strip_prefix("file://"));
+    if let Some(folder) = folder.filter(|folder| !Path::new(folder).exists()) {
+        return Some(Finding::warning(
+            what,
+            format!("there is no folder {folder}"),
+            "the first start makes it; check its name",
+        ));
+    }
     let tier = match serve::bucket(config) {
         Ok(tier) => tier?,
         Err(error) => return Some(Finding::of(what, &error)),
