@@ -57,7 +57,8 @@ fn what_is_counted_is_described_and_nothing_else() {
 #[tokio::test]
 async fn a_live_service_has_what_the_board_and_the_alerts_name() {
     let folder = Folder::new();
-    let service = folder.serve(&[]).await;
+    // So that the second answer loads what the first one left.
+    let service = folder.serve(&["--set", "device_cache=false"]).await;
     let metrics = async || reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
     assert!(metrics().await.contains("\nragstone_late_misses_total 0\n"), "zero before anything happens");
     service.add("world", WORLD).await;
