@@ -33,7 +33,9 @@ fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
 /// The body of an error's response; also the last event of a stream that fails on its way.
 pub fn body(error: &Error) -> Value {
     let (_, kind, code) = shape(error);
-    json!({ "error": { "message": error.to_string(), "type": kind, "param": error.at_param(), "code": code } })
+    // The methods that there are stand in a header; no field is at fault.
+    let param = error.at_param().filter(|_| error.kind() != ErrorKind::MethodNotAllowed);
+    json!({ "error": { "message": error.to_string(), "type": kind, "param": param, "code": code } })
 }
 
 /// The kind that a response of ours with this status and code came from. An error that ends a stream has a code alone.

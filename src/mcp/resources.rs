@@ -125,6 +125,7 @@ async fn get(routes: &dyn Routes, path: &[&str], query: Vec<(&'static str, Strin
     asked.await.map_err(|error: Error| match error.kind() {
         ErrorKind::NotFound => ErrorData::resource_not_found(error.to_string(), None),
         ErrorKind::InvalidInput => ErrorData::invalid_params(error.to_string(), None),
+        ErrorKind::Forbidden | ErrorKind::Unauthenticated => ErrorData::invalid_request(error.to_string(), None),
         _ => ErrorData::internal_error(error.to_string(), None),
     })
 }

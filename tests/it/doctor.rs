@@ -58,14 +58,13 @@ fn what_would_keep_a_service_from_starting_is_a_problem_with_what_to_do() {
         (&["--set", &below], "data folder", "cannot be written to"),
         (&["--model", &broken], "model", "config.json"),
         (&["--model", "nobody/has-this", "--offline"], "model", "not on this machine"),
-        (
-            &["--set", "kernels=portable", "--set", "host_bytes=1TiB", "--set", "device_bytes=1TiB"],
-            "memory",
-            "MiB weights",
-        ),
+        (&["--set", "kernels=portable", "--set", "device_bytes=1000TiB"], "memory", "MiB weights"),
         (&dead, "bucket", "object_url"),
     ];
     for (arguments, what, words) in cases {
+        if what == "memory" && !cfg!(target_os = "linux") {
+            continue; // Elsewhere the system is not asked.
+        }
         let listens = arguments.iter().any(|argument| argument.starts_with("listen="));
         let arguments = if listens { arguments.to_vec() } else { [&ANY_PORT[..], arguments].concat() };
         let (ran, findings) = doctor(&folder, &arguments);

@@ -31,6 +31,28 @@ fn described() -> BTreeSet<String> {
     names(&std::fs::read_to_string(root().join("src/telemetry/metrics.rs")).unwrap())
 }
 
+/// Labels of a metric as the table has them.
+fn labels_described(name: &str) -> BTreeSet<String> {
+    let table = std::fs::read_to_string(root().join("src/telemetry/metrics.rs")).unwrap();
+    let (_, row) = table.split_once(&format!("\"{name}\", &[")).unwrap_or_else(|| panic!("{name} is not in the table"));
+    let (labels, _) = row.split_once(']').unwrap();
+    labels.split(", ").map(|label| label.trim_matches('"').to_owned()).filter(|label| !label.is_empty()).collect()
+}
+
+/// Metrics of an exposition, each with its labels; without the bounds of a histogram's buckets.
+fn labels(text: &str) -> BTreeSet<(String, BTreeSet<String>)> {
+    let series = text.lines().filter(|line| line.starts_with("ragstone_"));
+    let one = |line: &str| match line.split_once('{') {
+        None => (plain(line.split(' ').next().unwrap()), BTreeSet::new()),
+        Some((name, rest)) => {
+            let labels =
+                rest.match_indices("=\"").map(|(at, _)| rest[..at].rsplit(['{', ',']).next().unwrap().to_owned());
+            (plain(name), labels.filter(|label| label != "le").collect())
+        }
+    };
+    series.map(one).collect()
+}
+
 /// As the program names what Prometheus makes several series of.
 fn plain(name: &str) -> String {
     let bare = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
@@ -72,6 +94,9 @@ async fn a_live_service_has_what_the_board_and_the_alerts_name() {
         .collect();
     for name in &live {
         assert!(text.contains(&format!("# HELP {name} ")), "{name} is not described");
+    }
+    for (name, labels) in labels(&text) {
+        assert_eq!(labels, labels_described(&name), "{name}");
     }
     let described = described();
     for file in ["alerts.yml", "alerts.test.yml", "dashboard.json"] {

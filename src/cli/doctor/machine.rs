@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use ragstone_actors::Settings;
+use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::simd;
 
-use super::finding::Finding;
+use super::finding::{Finding, State};
 use crate::config::Surface;
 use crate::progress::mebibytes;
 
@@ -33,10 +34,17 @@ fn judged_processor(available: &[&str], cores: usize, forced: Option<&str>, thre
 }
 
 /// Whether what a service would take fits beside what runs already; `None` where the system does not tell. `weights` is the size of the
-/// language model's files.
+/// language model's tensors as they are stored.
 pub fn memory(settings: &Settings, weights: u64) -> Option<Finding> {
     let free = available_memory()?;
-    Some(judged_memory(free, weights, settings.device_bytes, settings.host_bytes))
+    let is_reduced = matches!(settings.weights, Some(WeightFormat::Bf16 | WeightFormat::Q8));
+    let finding = judged_memory(free, weights, settings.device_bytes, settings.host_bytes);
+    // What they come to then is known when they are loaded.
+    Some(if is_reduced && finding.state == State::Problem {
+        Finding { state: State::Warning, ..finding }
+    } else {
+        finding
+    })
 }
 
 fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
@@ -59,7 +67,7 @@ fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
     Finding::ok("memory", found)
 }
 
-/// Bytes that a new program can have, by the kernel's estimate, and within this process's control group.
+/// Bytes that a new program can have, by the kernel's estimate, and within the bound of the container, if this is in one.
 fn available_memory() -> Option<u64> {
     let free = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
     let number = |path: &str| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(path)).ok()?.trim().parse().ok();
@@ -90,7 +98,6 @@ pub fn open_files(surface: &Surface) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::State;
     use super::*;
 
     #[test]

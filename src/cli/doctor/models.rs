@@ -12,7 +12,7 @@ use crate::hub::{self, HubId};
 use crate::model_source::{self, DEMO_ID};
 use crate::progress::mebibytes;
 
-/// What is to be known of the language model: the finding, and the size of its weights in bytes.
+/// What is to be known of the language model: the finding, and what its tensors take in bytes, as they are stored.
 pub async fn language(surface: &Surface) -> (Finding, u64) {
     let what = "model";
     let Some(setting) = surface.model.as_deref() else {
@@ -48,8 +48,9 @@ fn read(path: &Path) -> Result<Read> {
     let config = files.config()?;
     files.tokenizer()?.check_fits(&config)?;
     files.chat_template()?;
-    let sizes = files.weight_files()?.into_iter().map(|file| file.metadata().map_or(0, |metadata| metadata.len()));
-    Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes: sizes.sum() })
+    // Unpacked, where a GGUF file has them in blocks.
+    let bytes = files.with_tensors(|tensors| Ok(tensors.size_in_bytes()))?;
+    Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes })
 }
 
 /// The embedding model.

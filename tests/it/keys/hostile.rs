@@ -97,3 +97,18 @@ async fn hostile_headers_are_no_keys_and_hurt_nobody() {
     }
     assert_eq!(send(&service, reqwest::Method::GET, "/v1/models", As::Key(&key), &Value::Null).await.0, 200);
 }
+
+/// What a key may not read is the request's fault, and no defect of the service's.
+#[tokio::test]
+async fn an_agent_hears_that_another_tenants_document_is_not_for_it() {
+    let folder = Folder::new();
+    let service = folder.serve(&SETTINGS).await;
+    let key =
+        new_key(&service, &folder.token(), serde_json::json!({ "name": "b", "role": "read", "tenant": "blue" })).await;
+    let read = serde_json::json!({
+        "jsonrpc": "2.0", "id": 1, "method": "resources/read", "params": { "uri": "ragstone://acme%2Fvault/x" }
+    });
+    let (status, text) = send(&service, reqwest::Method::POST, "/mcp", As::Key(&key), &read).await;
+    let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((status, &answer["error"]["code"]), (200, &serde_json::json!(-32600)), "{text}");
+}
