@@ -1,4 +1,4 @@
-//! Computes. Decoder forward on a paged KV pool, RoPE shift, KV deviation, sampling, sentence embeddings.
+//! Computes. Decoder forward on a paged KV pool, RoPE shift, KV deviation, sampling, sentence embeddings, cross-encoders.
 //!
 //! No async, no actors. The only I/O is reading a model's files.
 
@@ -6,9 +6,11 @@
 compile_error!("the kernels pack pairs of numbers into little-endian words");
 
 pub mod backend;
+mod bert;
 pub mod chat;
 pub mod config;
 pub mod cpu;
+pub mod cross_encoder;
 pub mod dtype;
 pub mod embedding;
 pub mod error;

@@ -1,6 +1,7 @@
 #[path = "../../../tests/outside/mod.rs"]
 mod outside;
 
+use std::fs;
 use std::path::PathBuf;
 
 use candle_core::{DType, Device, Tensor};
@@ -10,6 +11,7 @@ use safetensors::SafeTensors;
 
 use self::outside::from_outside;
 use super::*;
+use crate::error::ErrorKind;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/embedding")
@@ -32,7 +34,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
-fn check(folder: &Path, expected: &str) {
+fn check(folder: &Path, expected: &str) -> SentenceEncoder {
     let encoder = SentenceEncoder::load(folder).unwrap();
     let texts = texts();
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -50,20 +52,22 @@ fn check(folder: &Path, expected: &str) {
     for (text, vector) in texts.iter().zip(&vectors) {
         assert_eq!(encoder.encode(&[text]).unwrap()[0], *vector);
     }
-    check_candle(folder, &encoder, &texts);
+    encoder
 }
 
 fn candle_config(folder: &Path) -> candle_transformers::models::bert::Config {
-    serde_json::from_str(&read_config(folder).unwrap().1).unwrap()
+    serde_json::from_str(&fs::read_to_string(folder.join("config.json")).unwrap_or(MINILM_CONFIG.into())).unwrap()
 }
 
 /// Candle's BERT is the slow reference.
-fn check_candle(folder: &Path, encoder: &SentenceEncoder, texts: &[&str]) {
+fn check_candle(folder: &Path, encoder: &SentenceEncoder) {
+    let texts = texts();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let tensors = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
     let weights = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
     let model = BertModel::load(weights, &candle_config(folder)).unwrap();
-    for (text, ours) in texts.iter().zip(encoder.encode(texts).unwrap()) {
-        let ids = Tensor::new(encoder.tokens(text).unwrap(), &Device::Cpu).unwrap().unsqueeze(0).unwrap();
+    for (text, ours) in texts.iter().zip(encoder.encode(&texts).unwrap()) {
+        let ids = Tensor::new(encoder.text.sequence(text).unwrap().ids, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
         let hidden = model.forward(&ids, &ids.zeros_like().unwrap(), None).unwrap();
         let likeness = cosine(&ours, &hidden.mean(1).unwrap().to_vec2().unwrap()[0]);
         println!("cosine {likeness:.9} against candle");
@@ -73,13 +77,22 @@ fn check_candle(folder: &Path, encoder: &SentenceEncoder, texts: &[&str]) {
 
 #[test]
 fn a_tiny_model_agrees_with_transformers() {
-    check(&fixtures().join("tiny"), "tiny/expected.safetensors");
+    let folder = fixtures().join("tiny");
+    check_candle(&folder, &check(&folder, "tiny/expected.safetensors"));
+}
+
+/// Other positions and names, the first token's state, and the length that its files say.
+#[test]
+fn an_xlm_roberta_agrees_with_transformers() {
+    let encoder = check(&fixtures().join("roberta"), "roberta/expected.safetensors");
+    assert_eq!(encoder.max_tokens(), 48);
 }
 
 #[test]
 fn minilm_agrees_with_transformers() {
     if let Some(folder) = from_outside("RAGSTONE_EMBEDDER", "folder of all-MiniLM-L6-v2") {
-        check(Path::new(&folder), "minilm.safetensors");
+        let folder = Path::new(&folder);
+        check_candle(folder, &check(folder, "minilm.safetensors"));
     }
 }
 
@@ -95,8 +108,9 @@ fn lengths_are_counted_before_the_cut() {
     assert_eq!(encoder.token_count("").unwrap(), 2);
     let long = texts().into_iter().max_by_key(String::len).unwrap();
     assert!(encoder.token_count(&long).unwrap() > MAX_TOKENS);
-    assert_eq!(encoder.tokens(&long).unwrap().len(), MAX_TOKENS);
-    assert_eq!(encoder.tokens(&long).unwrap().last(), encoder.tokens("").unwrap().last());
+    let ids = |text: &str| encoder.text.sequence(text).unwrap().ids;
+    assert_eq!(ids(&long).len(), MAX_TOKENS);
+    assert_eq!(ids(&long).last(), ids("").last());
 }
 
 /// A copy of the tiny model to damage.
@@ -119,6 +133,13 @@ fn identity_follows_the_files() {
     let first = SentenceEncoder::load(folder.path()).unwrap().identity().to_owned();
     assert!(first.starts_with("bert-16-"));
     assert_eq!(SentenceEncoder::load(&fixtures().join("tiny")).unwrap().identity(), first);
+    // What would give other vectors has another name, what says the same has not.
+    let said = folder.path().join("sentence_bert_config.json");
+    for (length, is_same) in [(256, true), (128, false)] {
+        fs::write(&said, format!(r#"{{"max_seq_length": {length}}}"#)).unwrap();
+        assert_eq!(SentenceEncoder::load(folder.path()).unwrap().identity() == first, is_same);
+    }
+    fs::remove_file(&said).unwrap();
     let path = folder.path().join("model.safetensors");
     let mut bytes = fs::read(&path).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
@@ -174,9 +195,17 @@ fn damaged_folders_say_what_to_do() {
 
     fs::create_dir(folder.path().join("1_Pooling")).unwrap();
     let pooling = folder.path().join("1_Pooling/config.json");
-    fs::write(&pooling, r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": false}"#).unwrap();
-    assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+    for other in [
+        r#"{"pooling_mode_max_tokens": true, "pooling_mode_mean_tokens": false}"#,
+        r#"{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}"#,
+    ] {
+        fs::write(&pooling, other).unwrap();
+        assert_eq!(refusal(folder.path()).0, ErrorKind::UnsupportedModel);
+    }
     fs::remove_file(&pooling).unwrap();
+    fs::write(folder.path().join("modules.json"), r#"[{"type": "sentence_transformers.models.Dense"}]"#).unwrap();
+    assert!(refusal(folder.path()).1.contains("`Dense`"));
+    fs::remove_file(folder.path().join("modules.json")).unwrap();
 
     fs::remove_file(folder.path().join("tokenizer.json")).unwrap();
     assert!(refusal(folder.path()).1.contains("tokenizer.json"));

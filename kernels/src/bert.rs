@@ -1,6 +1,8 @@
-//! The encoder of "BERT: Pre-training of Deep Bidirectional Transformers" on the crate's own matrix products.
+//! The encoder of "BERT: Pre-training of Deep Bidirectional Transformers" and of RoBERTa and XLM-RoBERTa, which differ from it in where
+//! positions begin, on the crate's own matrix products.
 
 mod kernels;
+mod text;
 
 use rayon::prelude::*;
 use serde::Deserialize;
@@ -11,40 +13,77 @@ use crate::linear::{Input, Linear, Output, Precision, Weights};
 use crate::simd::{self, Path};
 use crate::weights::{Checkpoint, Tensor};
 use kernels::{AddNorm, Attend, Gelu};
+pub(crate) use text::{Role, TextEncoder, TextModelFolder};
 
 /// Values that one thread takes at a time between the matrix products.
 const VALUES_PER_TASK: usize = 1 << 15;
 
 /// What `config.json` must say of a BERT; everything else in it is for training.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Config {
-    pub(super) vocab_size: usize,
-    pub(super) hidden_size: usize,
-    pub(super) num_hidden_layers: usize,
-    pub(super) num_attention_heads: usize,
-    pub(super) intermediate_size: usize,
-    pub(super) hidden_act: String,
-    pub(super) max_position_embeddings: usize,
-    pub(super) type_vocab_size: usize,
-    pub(super) layer_norm_eps: f64,
+pub(crate) struct Config {
+    #[serde(default, rename = "model_type")]
+    family: Family,
+    pub(crate) vocab_size: usize,
+    pub(crate) hidden_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    intermediate_size: usize,
+    hidden_act: String,
+    max_position_embeddings: usize,
+    type_vocab_size: usize,
+    layer_norm_eps: f64,
+    /// RoBERTa's positions begin behind it.
+    #[serde(default)]
+    pad_token_id: Option<usize>,
+    #[serde(default)]
+    position_embedding_type: Option<String>,
+    /// Names of what a classification head tells apart.
+    #[serde(default)]
+    id2label: Option<serde_json::Map<String, serde_json::Value>>,
+}
+
+/// Whose positions, names of tensors and classification head a model has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Family {
+    #[default]
+    Bert,
+    #[serde(alias = "xlm-roberta")]
+    Roberta,
+}
+
+impl Family {
+    /// The values of `model_type` that there are.
+    pub(crate) const NAMES: &[&str] = &["bert", "roberta", "xlm-roberta"];
+
+    /// What the body's tensors are named after where a head stands on top of it.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Bert => "bert.",
+            Self::Roberta => "roberta.",
+        }
+    }
 }
 
 impl Config {
-    /// Whether a BERT can be like this; `path` is where it stands.
+    /// Whether such a model can be like this; `path` is where it stands.
     ///
     /// # Errors
-    /// `InvalidModel` if not, naming the key; `UnsupportedModel` for another activation than GELU.
-    pub(super) fn check(&self, path: &std::path::Path) -> Result<()> {
+    /// `InvalidModel` if not, naming the key; `UnsupportedModel` for another activation than GELU, or other positions than absolute ones.
+    pub(crate) fn check(&self, path: &std::path::Path) -> Result<()> {
+        let unsupported = |what: String| {
+            let message = format!("{}: models of this kind with {what} are not supported; take another", path.display());
+            Err(Error::unsupported(message))
+        };
         if self.hidden_act != "gelu" {
-            return Err(Error::unsupported(
-                "embedding models with another activation than gelu are not supported; take all-MiniLM-L6-v2",
-            ));
+            return unsupported(format!("activation `{}`, other than `gelu`,", self.hidden_act));
+        }
+        if let Some(kind) = self.position_embedding_type.as_ref().filter(|kind| *kind != "absolute") {
+            return unsupported(format!("`{kind}` positions"));
         }
         let invalid = |what: String| {
-            Err(Error::invalid_model(format!(
-                "{}: {what}, so it describes no BERT; fetch the folder again, or take all-MiniLM-L6-v2",
-                path.display()
-            )))
+            let message = format!("{}: {what}, so it describes no BERT; fetch the folder again", path.display());
+            Err(Error::invalid_model(message))
         };
         // Tensors' shapes must agree later; these bounds keep the products of sizes far below 2^63.
         for (key, value, range) in [
@@ -53,13 +92,17 @@ impl Config {
             ("num_hidden_layers", self.num_hidden_layers, 1..=1 << 12),
             ("num_attention_heads", self.num_attention_heads, 1..=1 << 12),
             ("intermediate_size", self.intermediate_size, 1..=1 << 20),
-            // The shortest text is two special tokens.
-            ("max_position_embeddings", self.max_position_embeddings, 2..=1 << 24),
+            ("max_position_embeddings", self.max_position_embeddings, 1..=1 << 24),
             ("type_vocab_size", self.type_vocab_size, 1..=1 << 16),
+            ("pad_token_id", self.pad_token_id.unwrap_or(0), 0..=1 << 24),
         ] {
             if !range.contains(&value) {
                 return invalid(format!("`{key}` is {value}, outside {}..={}", range.start(), range.end()));
             }
+        }
+        // The shortest text is two special tokens.
+        if self.max_tokens() < 2 {
+            return invalid(format!("`max_position_embeddings` is {}, too few", self.max_position_embeddings));
         }
         if !self.hidden_size.is_multiple_of(self.num_attention_heads) {
             return invalid("`hidden_size` is not a multiple of `num_attention_heads`".to_owned());
@@ -69,18 +112,50 @@ impl Config {
         }
         Ok(())
     }
+
+    pub(crate) fn family(&self) -> Family {
+        self.family
+    }
+
+    /// What a classification head tells apart; `None` where that is not said.
+    pub(crate) fn labels(&self) -> Option<usize> {
+        self.id2label.as_ref().map(serde_json::Map::len)
+    }
+
+    /// Tokens of the longest text that there are positions for.
+    pub(crate) fn max_tokens(&self) -> usize {
+        self.max_position_embeddings.saturating_sub(self.first_position())
+    }
+
+    /// The position of a text's first token.
+    fn first_position(&self) -> usize {
+        match self.family {
+            Family::Bert => 0,
+            Family::Roberta => self.pad_token_id.unwrap_or(1) + 1,
+        }
+    }
 }
 
 /// The weights, f32 unless the file has bf16.
-pub(super) struct Bert {
+pub(crate) struct Bert {
     /// `[vocabulary, hidden]`.
     words: Vec<f32>,
-    /// `[positions, hidden]`, with the embedding of token type 0 added: every text is a first segment.
+    /// `[positions, hidden]`, from that of a text's first token.
     positions: Vec<f32>,
+    /// `[token types, hidden]`.
+    types: Vec<f32>,
     norm: Norm,
     layers: Vec<Layer>,
     hidden: usize,
     heads: usize,
+}
+
+/// A text, or a pair of texts, in tokens.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) ids: Vec<u32>,
+    /// Token types, as many: 1 where the second of a pair stands, for models that tell them apart so.
+    pub(crate) types: Vec<u32>,
 }
 
 struct Layer {
@@ -102,27 +177,15 @@ struct Norm {
 impl Bert {
     /// # Errors
     /// `InvalidModel` for tensors that are missing or do not fit `config`, which was checked.
-    pub(super) fn load(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
-        let loader = Loader {
-            checkpoint,
-            // Checkpoints saved with a head on top carry the name of the body.
-            prefix: match checkpoint.contains("bert.embeddings.word_embeddings.weight") {
-                true => "bert.",
-                false => "",
-            },
-            hidden: config.hidden_size,
-            epsilon: config.layer_norm_eps as f32,
-        };
+    pub(crate) fn load(checkpoint: &Checkpoint, config: &Config) -> Result<Self> {
+        let loader = Loader::new(checkpoint, config);
         let hidden = config.hidden_size;
-        let kind = loader.values("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, hidden])?;
-        let mut positions =
+        let positions =
             loader.values("embeddings.position_embeddings.weight", &[config.max_position_embeddings, hidden])?;
-        for position in positions.chunks_exact_mut(hidden) {
-            position.iter_mut().zip(&kind).for_each(|(position, kind)| *position += kind);
-        }
         Ok(Self {
             words: loader.values("embeddings.word_embeddings.weight", &[config.vocab_size, hidden])?,
-            positions,
+            positions: positions[config.first_position() * hidden..].to_vec(),
+            types: loader.values("embeddings.token_type_embeddings.weight", &[config.type_vocab_size, hidden])?,
             norm: loader.norm("embeddings.LayerNorm")?,
             layers: (0..config.num_hidden_layers)
                 .map(|layer| loader.layer(layer, config.intermediate_size))
@@ -132,12 +195,12 @@ impl Bert {
         })
     }
 
-    /// The mean of a text's last hidden states, `[hidden]`, for each of `texts`. Ids and lengths must be within the
-    /// vocabulary and the positions.
+    /// Each text's last hidden states, `[tokens, hidden]`, one text behind the other. Ids, types and lengths must be within what there are
+    /// embeddings for.
     ///
     /// All texts are the rows of one matrix, without padding; only attention looks at them one at a time.
-    pub(super) fn forward(&self, texts: &[&[u32]]) -> Vec<Vec<f32>> {
-        let rows = texts.iter().map(|text| text.len()).sum::<usize>();
+    pub(crate) fn forward(&self, texts: &[Sequence]) -> Vec<f32> {
+        let rows = texts.iter().map(|text| text.ids.len()).sum::<usize>();
         let mut hidden = self.embed(texts, rows);
         let mut qkv = vec![0.0; rows * 3 * self.hidden];
         let mut attended = vec![0.0; rows * self.hidden];
@@ -154,38 +217,30 @@ impl Bert {
             layer.output.forward(Input::f32(&inner, rows), Output::Store(&mut change));
             layer.output_norm.add_norm(&mut hidden, &change);
         }
-        let mut rest = hidden.as_slice();
-        let mean = |text: &&[u32]| {
-            let (rows, behind) = rest.split_at(text.len() * self.hidden);
-            rest = behind;
-            let mut mean = vec![0.0; self.hidden];
-            for row in rows.chunks_exact(self.hidden) {
-                mean.iter_mut().zip(row).for_each(|(mean, value)| *mean += value);
-            }
-            mean.iter_mut().for_each(|mean| *mean /= text.len() as f32);
-            mean
-        };
-        texts.iter().map(mean).collect()
+        hidden
     }
 
-    fn embed(&self, texts: &[&[u32]], rows: usize) -> Vec<f32> {
+    fn embed(&self, texts: &[Sequence], rows: usize) -> Vec<f32> {
         let mut words = Vec::with_capacity(rows * self.hidden);
-        let mut positions = Vec::with_capacity(rows * self.hidden);
+        let mut places = Vec::with_capacity(rows * self.hidden);
         for text in texts {
-            for id in *text {
+            for id in &text.ids {
                 words.extend_from_slice(&self.words[*id as usize * self.hidden..][..self.hidden]);
             }
-            positions.extend_from_slice(&self.positions[..text.len() * self.hidden]);
+            for (position, kind) in self.positions.chunks_exact(self.hidden).zip(&text.types) {
+                let kind = &self.types[*kind as usize * self.hidden..][..self.hidden];
+                places.extend(position.iter().zip(kind).map(|(position, kind)| position + kind));
+            }
         }
-        self.norm.add_norm(&mut words, &positions);
+        self.norm.add_norm(&mut words, &places);
         words
     }
 
     /// `out = softmax(q k^T / sqrt(head_dim)) v`, a text and a head at a time.
-    fn attend(&self, texts: &[&[u32]], qkv: &[f32], out: &mut [f32]) {
+    fn attend(&self, texts: &[Sequence], qkv: &[f32], out: &mut [f32]) {
         let starts = texts.iter().scan(0, |next, text| {
             let start = *next;
-            *next += text.len();
+            *next += text.ids.len();
             Some(start..*next)
         });
         let tasks: Vec<_> = starts.flat_map(|rows| (0..self.heads).map(move |head| (rows.clone(), head))).collect();
@@ -216,7 +271,15 @@ struct Loader<'a> {
     epsilon: f32,
 }
 
-impl Loader<'_> {
+impl<'a> Loader<'a> {
+    fn new(checkpoint: &'a Checkpoint, config: &Config) -> Self {
+        let prefix = config.family.prefix();
+        // Checkpoints saved with a head on top carry the name of the body.
+        let is_named = checkpoint.contains(&format!("{prefix}embeddings.word_embeddings.weight"));
+        let prefix = if is_named { prefix } else { "" };
+        Self { checkpoint, prefix, hidden: config.hidden_size, epsilon: config.layer_norm_eps as f32 }
+    }
+
     fn layer(&self, layer: usize, inner: usize) -> Result<Layer> {
         let name = |part: &str| format!("encoder.layer.{layer}.{part}");
         let square = [self.hidden, self.hidden];
@@ -259,6 +322,31 @@ impl Loader<'_> {
 
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.checkpoint.tensor_f32(&format!("{}{name}", self.prefix), shape)
+    }
+}
+
+/// Loads products that stand on top of a body.
+pub(crate) struct HeadLoader<'a>(Loader<'a>);
+
+impl<'a> HeadLoader<'a> {
+    pub(crate) fn new(folder: &'a TextModelFolder) -> Self {
+        Self(Loader::new(&folder.checkpoint, &folder.config))
+    }
+
+    /// One that is named after the body, `[outputs, inputs]`.
+    ///
+    /// # Errors
+    /// `InvalidModel` where its tensors are missing or of another shape.
+    pub(crate) fn of_body(&self, name: &str, shape: [usize; 2]) -> Result<Linear> {
+        self.0.linear(name, shape)
+    }
+
+    /// One that has its own name.
+    ///
+    /// # Errors
+    /// As [`of_body`](Self::of_body).
+    pub(crate) fn of_head(&self, name: &str, shape: [usize; 2]) -> Result<Linear> {
+        Loader { prefix: "", ..self.0 }.linear(name, shape)
     }
 }
 
