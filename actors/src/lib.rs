@@ -32,6 +32,7 @@ pub mod prompt;
 pub mod question;
 pub mod ragstone;
 pub mod report;
+pub mod reranking;
 pub mod retrieval;
 mod runner;
 pub mod schemas;
@@ -55,8 +56,10 @@ pub use question::{
 };
 pub use ragstone::{Folders, Progress, Ragstone};
 pub use report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, ReuseReport, RoundReport, TokenEvent, Usage,
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport, TokenEvent,
+    Usage,
 };
+pub use reranking::{MAX_CANDIDATES, Rerank, Reranked, RerankedBy};
 pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;
 pub use status::Status;

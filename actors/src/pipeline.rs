@@ -3,6 +3,7 @@
 mod account;
 mod keep;
 mod modules;
+pub(crate) mod rerank;
 mod rounds;
 mod search;
 
@@ -32,8 +33,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::eviction::Evictor;
 use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
+use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, MAX_ANSWERS, Question, Reuse, RootCut, check_tenant};
-use crate::report::{Citation, ReuseReport, RoundReport, Ttft};
+use crate::report::{Citation, RerankReport, ReuseReport, RoundReport, Ttft};
+use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::{Ran, Run, Runner};
 use crate::settings::Settings;
@@ -56,6 +59,8 @@ pub(crate) struct Pipeline {
     pub store: KvStore,
     pub admission: Places,
     pub retriever: Supervised<Retriever>,
+    /// What puts passages in order where that is asked for; `None`: the language model does.
+    pub reranker: Option<CrossReranker>,
     pub runner: Runner,
     pub evictor: Supervised<Evictor>,
     pub background: Background,
@@ -87,6 +92,7 @@ struct Asking {
     deadline: Instant,
     /// What the answers' tokens must conform to.
     constraint: Option<Constraint>,
+    task: Task,
 }
 
 /// A prompt that was prefilled.
@@ -103,6 +109,7 @@ struct Found {
     passages: Vec<Passage>,
     prefilled: Prefilled,
     retrieve_ms: f64,
+    rerank: Option<RerankReport>,
     speculation: Option<Speculation>,
     rounds: Vec<RoundReport>,
 }
@@ -128,18 +135,19 @@ impl Pipeline {
             Input::Pml { found_in: Some(before), .. } => self.store.epoch().min(*before),
             _ => self.store.epoch(),
         };
-        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint };
+        let asking = Asking { question: Arc::new(question), found_in, deadline, constraint, task: Task::Answer };
 
         let before = self.search_rounds(&asking, &admission).await?;
         let found = match before {
             Some(before) => self.answer_rounds(&asking, before).await?,
             None => self.find_and_prefill(&asking).await?,
         };
-        let Found { passages, mut prefilled, retrieve_ms, speculation, rounds } = found;
+        let Found { passages, mut prefilled, retrieve_ms, rerank, speculation, rounds } = found;
         let total_ms = arrived.elapsed_ms();
 
-        let ttft = Ttft { total_ms, retrieve_ms, ..Ttft::default() };
-        let report = ReuseReport { speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
+        let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
+        let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };
+        let report = ReuseReport { rerank, speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
         report.speculation.iter().for_each(record_speculation);
         let question = &asking.question;
@@ -164,10 +172,10 @@ impl Pipeline {
 
     /// Assembles the prompt over `passages` and prefills it; the prefill waits at its end where `hold` is not released.
     async fn prefill(&self, asking: &Asking, passages: &[Passage], hold: Option<Hold>) -> Result<Prefilled> {
-        let Asking { question, deadline, .. } = asking;
+        let Asking { question, deadline, task, .. } = asking;
         let assembling = Stopwatch::start();
         let assemble = tracing::info_span!("assemble");
-        let segments = self.assemble(question, passages, *deadline).instrument(assemble).await?;
+        let segments = self.assemble((question, *task), passages, *deadline).instrument(assemble).await?;
         let prompt_tokens = segments.iter().map(|segment| segment.tokens.len()).sum::<usize>();
         let max_tokens = question.sampling.max_tokens.min(self.room_behind(&segments, question.answers)?);
         let assemble_ms = assembling.elapsed_ms();
@@ -246,12 +254,12 @@ impl Pipeline {
 
     async fn assemble(
         &self,
-        question: &Arc<Question>,
+        (question, task): (&Arc<Question>, Task),
         passages: &[Passage],
         deadline: Instant,
     ) -> Result<Arc<[Segment]>> {
         let tokens = passages.iter().map(|passage| passage.tokens.clone()).collect();
-        let mut segments = self.assembler.assemble(question, tokens, self.today(), deadline).await?;
+        let mut segments = self.assembler.assemble((question, task), tokens, self.today(), deadline).await?;
         if question.root == RootCut::FirstToken {
             cut_root(&mut segments);
         }
@@ -270,7 +278,7 @@ impl Pipeline {
         max_tokens: usize,
         hold: Option<Hold>,
     ) -> Result<Sequence> {
-        let Asking { question, found_in, deadline, constraint } = asking;
+        let Asking { question, found_in, deadline, constraint, task } = asking;
         let run = Run {
             segments: segments.clone(),
             caller: question.caller,
@@ -289,9 +297,9 @@ impl Pipeline {
                 let (spec, output) = self.decode_spec(question, index, tokens, max_tokens);
                 let sampler = spec.sampler.constrained(constraint.clone());
                 let spec = DecodeSpec { sampler, ..spec };
-                // What a beam says may turn out not to be the answer.
+                // What a beam says may turn out not to be the answer, and nobody goes on behind a verdict.
                 let is_beam = question.sampling.beams.is_some();
-                let file = self.file_text(&run, plan).filter(|_| !is_beam);
+                let file = self.file_text(&run, plan).filter(|_| !is_beam && *task == Task::Answer);
                 (DecodeSpec { file, resume: (!is_beam).then(|| self.resume(&run, plan)), ..spec }, output)
             };
             (0..question.answers).map(spec).unzip()

@@ -31,6 +31,8 @@ pub struct PromptFormat {
     pub passage: String,
     /// The question; `{question}` is filled in.
     pub question: String,
+    /// What the model is asked where it reranks, behind one passage; `{question}` is filled in. It answers yes or no.
+    pub rerank: String,
     /// The date that a chat template is told when it asks for one; pinned by default, so that no entry is lost at midnight.
     /// Where the template prints another than today's, the question says what day it is.
     pub date: PromptDate,
@@ -42,6 +44,7 @@ impl Default for PromptFormat {
             system: "Answer each question from the passages.\n".into(),
             passage: "Passage: {title} | {text}\n".into(),
             question: "Question: {question}\nAnswer:".into(),
+            rerank: "Question: {question}\nDoes the passage help to answer it? Say only yes or no.\nAnswer:".into(),
             date: PromptDate::Pinned,
         }
     }
@@ -50,9 +53,11 @@ impl Default for PromptFormat {
 impl PromptFormat {
     /// Checks that nothing of a passage or question would be lost.
     pub fn validate(&self) -> Result<()> {
-        for (key, text, field) in
-            [("prompt.passage", &self.passage, "{text}"), ("prompt.question", &self.question, "{question}")]
-        {
+        for (key, text, field) in [
+            ("prompt.passage", &self.passage, "{text}"),
+            ("prompt.question", &self.question, "{question}"),
+            ("prompt.rerank", &self.rerank, "{question}"),
+        ] {
             if !text.contains(field) {
                 return Err(Error::new(ErrorKind::InvalidInput, format!("setting `{key}` must contain `{field}`")));
             }
@@ -60,10 +65,29 @@ impl PromptFormat {
         Ok(())
     }
 
+    /// A user's words in the prompt.
+    fn render_question(&self, task: Task, question: &str) -> String {
+        let form = match task {
+            Task::Answer => &self.question,
+            Task::Judge => &self.rerank,
+        };
+        fill(form, &[("{question}", question)])
+    }
+
     /// A passage's text in the prompt, separators included.
     pub fn render_passage(&self, title: &str, text: &str) -> String {
         fill(&self.passage, &[("{title}", title), ("{text}", text)])
     }
+}
+
+/// What the model is to do at the end of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Task {
+    /// Answer the question.
+    #[default]
+    Answer,
+    /// Say whether the passage helps to answer it: yes or no, at once.
+    Judge,
 }
 
 /// Fills fields in one pass, so that braces inside a value stay text.
@@ -119,14 +143,16 @@ pub(crate) fn assemble_chat(
     messages: &[ChatMessage],
     tools: &[serde_json::Value],
     passages: Option<&[Arc<[u32]>]>,
-    format: &PromptFormat,
+    (format, task): (&PromptFormat, Task),
     layout: Option<(&ChatLayout, Date)>,
     tokenizer: &Tokenizer,
     budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
     let frame = match layout {
-        Some((layout, today)) => layout.frame(messages, tools, passages.is_some(), format, today, tokenizer)?,
-        None if tools.is_empty() => frame_plain(messages, format)?,
+        Some((layout, today)) => {
+            layout.frame(messages, tools, passages.is_some(), (format, task), today, tokenizer)?
+        }
+        None if tools.is_empty() => frame_plain(messages, format, task)?,
         None => {
             let message = "the model has no chat template, so it cannot call tools; leave out `tools`";
             return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -148,7 +174,7 @@ pub(crate) fn assemble_chat(
 }
 
 /// A model without a chat template: the format's own texts.
-fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame> {
+fn frame_plain(messages: &[ChatMessage], format: &PromptFormat, task: Task) -> Result<Frame> {
     check_last(messages)?;
     let leading = leading_system(messages);
     let mut root: String = messages[..leading].iter().map(|message| format!("{}\n", message.content)).collect();
@@ -159,7 +185,7 @@ fn frame_plain(messages: &[ChatMessage], format: &PromptFormat) -> Result<Frame>
     let mut turns = vec![String::new()];
     for message in &messages[leading..] {
         let text = match message.role.as_str() {
-            "user" => fill(&format.question, &[("{question}", &message.content)]),
+            "user" => format.render_question(task, &message.content),
             "assistant" => format!(" {}\n", message.content),
             "system" => format!("{}\n", message.content),
             _ => continue,

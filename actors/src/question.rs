@@ -11,6 +11,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pml::{Layout, Prompt, Schema};
 use crate::prefill::Selection;
+use crate::reranking::MAX_CANDIDATES;
 
 /// Bytes of a tenant's name.
 const MAX_TENANT_BYTES: usize = 64;
@@ -103,6 +104,9 @@ pub struct Context {
     pub rounds: Option<usize>,
     /// Tokens that it says at the most, 1 to [`MAX_ROUND_TOKENS`]; a sentence ends it. `None`: 32.
     pub round_tokens: Option<usize>,
+    /// How many passages the search is to find that a reranker then puts in order, at most [`MAX_CANDIDATES`]; the best `top_k` of them
+    /// are taken. 0: none, the search's own order counts; `None`, as the settings have it.
+    pub rerank: Option<usize>,
     /// Whether the prefill may begin before the search has ended; `None`, as the settings have it.
     pub speculate: Option<bool>,
     /// Documents given in the request; each is one passage.
@@ -122,6 +126,13 @@ impl Context {
         let rounds = self.rounds.unwrap_or(1);
         if !(1..=MAX_ROUNDS).contains(&rounds) {
             return bad(format!("`rounds` is {rounds}; use 1 to {MAX_ROUNDS}"));
+        }
+        let candidates = self.rerank.unwrap_or(0);
+        if candidates > MAX_CANDIDATES {
+            return bad(format!("`rerank` is {candidates}; use at most {MAX_CANDIDATES}"));
+        }
+        if candidates > 0 && self.collection.is_none() {
+            return bad("`rerank` orders what a search finds; name a collection".to_owned());
         }
         if rounds > 1 && self.collection.is_none() {
             return bad("`rounds` searches a collection again; name one".to_owned());

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::chat::calls::CallForm;
+use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::tokenizer::Tokenizer;
@@ -35,6 +36,7 @@ use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::question::Question;
+use crate::reranking::{Rerank, Reranked};
 use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::status::{ModelStatus, Status};
@@ -56,6 +58,8 @@ pub struct Folders {
     pub model_id: String,
     /// The embedding model's folder.
     pub embedder: PathBuf,
+    /// The cross-encoder's folder; `None`: the language model reranks.
+    pub reranker: Option<PathBuf>,
 }
 
 /// How far the start is.
@@ -146,10 +150,11 @@ impl Ragstone {
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
-            Ok(((catalog, loaded, known, store, object, encoder), settings, folders, env))
+            let reranker = folders.reranker.as_deref().map(CrossEncoder::load).transpose()?.map(Arc::new);
+            Ok(((catalog, loaded, known, store, object, encoder, reranker), settings, folders, env))
         })
         .await?;
-        let (catalog, loaded, known, store, object, encoder) = opened;
+        let (catalog, loaded, known, store, object, encoder, reranker) = opened;
         let passages = ModelEncoder::new(
             encoder.clone(),
             loaded.tokenizer.clone(),
@@ -172,6 +177,7 @@ impl Ragstone {
             corpus,
             catalog,
             encoder,
+            reranker,
             model_id: folders.model_id,
             runtime,
         };
@@ -246,6 +252,20 @@ impl Ragstone {
     /// Answers a question as often as it wants. Returns when the first tokens are there.
     pub async fn answers(&self, question: Question) -> Result<Vec<AnswerStream>> {
         self.inner.pipeline.answer(question).await
+    }
+
+    /// How well documents answer a query.
+    ///
+    /// # Errors
+    /// `InvalidInput` for no documents, empty ones, or more than the bounds; `ContextLength` for one that the language model's context
+    /// does not hold; `Overloaded`; `DeadlineExceeded`.
+    pub async fn rerank(&self, request: Rerank) -> Result<Reranked> {
+        self.inner.pipeline.rerank_documents(request).await
+    }
+
+    /// Whether a cross-encoder is configured.
+    pub fn has_cross_encoder(&self) -> bool {
+        self.inner.pipeline.reranker.is_some()
     }
 
     /// The corpus. Await its futures on a multi-thread runtime.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::calibration::Blending;
 use crate::engine::DraftCounts;
+use crate::reranking::RerankedBy;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
@@ -91,7 +92,7 @@ pub struct Answer {
 }
 
 /// A passage that stood in the prompt.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Citation {
     /// 1-based place in the prompt.
     pub number: usize,
@@ -103,7 +104,7 @@ pub struct Citation {
     pub source: Option<String>,
     /// The passage itself.
     pub text: String,
-    /// Retrieval score; `None` for documents given inline.
+    /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
     pub score: Option<f32>,
 }
 
@@ -136,6 +137,9 @@ pub struct ReuseReport {
     pub drafts: Option<Drafts>,
     /// Segment by segment, in prompt order.
     pub segments: Vec<SegmentReport>,
+    /// How what was found was put in order, where that was asked for; of several rounds, all of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rerank: Option<RerankReport>,
     /// How the search and the prefill overlapped, where the search was cut into stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,
@@ -144,6 +148,35 @@ pub struct ReuseReport {
     pub rounds: Vec<RoundReport>,
     /// Where the time to the first token went; of several rounds, all of them.
     pub ttft: Ttft,
+}
+
+/// How passages were put in order.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct RerankReport {
+    /// Who did it.
+    pub by: RerankedBy,
+    /// Passages that were looked at.
+    pub candidates: u32,
+    /// Tokens that were read for it.
+    pub prompt_tokens: u32,
+    /// Of those, what was stored bit for bit or on the device already; none of a cross-encoder's.
+    pub cached_tokens: u32,
+    /// What it took.
+    pub ms: f64,
+}
+
+impl RerankReport {
+    /// Of two searches of one question.
+    pub(crate) fn sum(before: Option<Self>, after: Option<Self>) -> Option<Self> {
+        let (Some(a), Some(b)) = (before, after) else { return before.or(after) };
+        Some(Self {
+            by: a.by,
+            candidates: a.candidates + b.candidates,
+            prompt_tokens: a.prompt_tokens + b.prompt_tokens,
+            cached_tokens: a.cached_tokens + b.cached_tokens,
+            ms: a.ms + b.ms,
+        })
+    }
 }
 
 /// One search of several, and the prompt over what it and those before it found.
@@ -299,6 +332,8 @@ pub struct Ttft {
     pub total_ms: f64,
     /// Embedding the question and searching.
     pub retrieve_ms: f64,
+    /// Putting what was found in order, where that was asked for.
+    pub rerank_ms: f64,
     /// Joining token ids.
     pub assemble_ms: f64,
     /// Looking for stored KV.

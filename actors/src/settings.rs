@@ -15,6 +15,7 @@ use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
+use crate::reranking::MAX_CANDIDATES;
 use crate::size;
 
 /// The longest draft, and the longest end that is looked up, in tokens.
@@ -84,6 +85,9 @@ pub struct Settings {
     pub speculate: bool,
     /// Passages retrieved for a question.
     pub top_k: usize,
+    /// Passages that are retrieved for a question to be put in order by the reranker, of which the best `top_k` are taken; 0: none, the
+    /// search's own order counts.
+    pub rerank: usize,
     /// Greatest length of a passage, in tokens of the language model.
     pub chunk_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
@@ -151,6 +155,7 @@ impl Default for Settings {
             vector_index_rows: 50_000,
             speculate: true,
             top_k: 5,
+            rerank: 0,
             chunk_tokens: 256,
             max_queued: 128,
             max_batch: 80,
@@ -203,6 +208,9 @@ impl Settings {
         }
         if self.top_k > 1000 {
             return bad("top_k", "must be at most 1000");
+        }
+        if self.rerank > MAX_CANDIDATES {
+            return bad("rerank", &format!("must be at most {MAX_CANDIDATES}"));
         }
         if self.chunk_tokens < 16 {
             return bad("chunk_tokens", "must be at least 16");

@@ -60,6 +60,16 @@ impl ChatMessage {
     }
 }
 
+/// What a template is told beside the conversation.
+#[derive(Debug, Clone, Copy)]
+pub struct Told {
+    /// When it asks for the date.
+    pub today: Date,
+    /// `Some(false)`: the answer is to begin at once, where the template knows how a model that thinks first is kept from it (Qwen3's
+    /// `enable_thinking`). `None`: as the template has it.
+    pub enable_thinking: Option<bool>,
+}
+
 /// A compiled chat template, rendered as transformers renders it: blocks trimmed, Python methods on values,
 /// `raise_exception` and `strftime_now`.
 #[derive(Debug)]
@@ -107,7 +117,8 @@ impl ChatTemplate {
         let says = |roles: &[&str]| roles.iter().map(|role| ChatMessage::new(*role, "Hello")).collect::<Vec<_>>();
         for messages in [says(&["user"]), says(&["system", "user", "assistant", "user"])] {
             // A template may refuse a conversation, one with a system prompt say; that it does not end is the template's fault.
-            if let Err(Failure::Endless(message)) = template.try_render(&messages, &[], true, Date::from_unix_ms(0)) {
+            let told = Told { today: Date::from_unix_ms(0), enable_thinking: None };
+            if let Err(Failure::Endless(message)) = template.try_render(&messages, &[], true, told) {
                 return Err(Error::unsupported(message));
             }
         }
@@ -142,7 +153,7 @@ impl ChatTemplate {
     /// # Errors
     /// `InvalidInput` when the template refuses the messages, with its reason, or does not come to an end with them.
     pub fn render(&self, messages: &[ChatMessage], add_generation_prompt: bool, today: Date) -> Result<String> {
-        self.render_with_tools(messages, &[], add_generation_prompt, today)
+        self.render_with_tools(messages, &[], add_generation_prompt, Told { today, enable_thinking: None })
     }
 
     /// As [`render`](Self::render), with the tools that the model may call, in OpenAI's form.
@@ -154,9 +165,9 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         tools: &[serde_json::Value],
         add_generation_prompt: bool,
-        today: Date,
+        told: Told,
     ) -> Result<String> {
-        self.try_render(messages, tools, add_generation_prompt, today).map_err(|failure| match failure {
+        self.try_render(messages, tools, add_generation_prompt, told).map_err(|failure| match failure {
             Failure::Endless(message) => Error::invalid_input(message),
             Failure::Refused(error) => {
                 let reason = error.detail().map_or_else(|| error.to_string(), str::to_owned);
@@ -187,8 +198,9 @@ impl ChatTemplate {
         messages: &[ChatMessage],
         tools: &[serde_json::Value],
         add_generation_prompt: bool,
-        today: Date,
+        told: Told,
     ) -> Result<String, Failure> {
+        let Told { today, enable_thinking } = told;
         let refused = Failure::Refused;
         let template = self.environment.get_template(TEMPLATE).map_err(refused)?;
         let strftime = Value::from_function(move |format: String| today.format(&format));
@@ -199,6 +211,7 @@ impl ChatTemplate {
             add_generation_prompt => add_generation_prompt,
             tools => if tools.is_empty() { Value::from(()) } else { Value::from_serialize(tools) },
             documents => Value::from(()),
+            enable_thinking => enable_thinking.map_or(Value::UNDEFINED, Value::from),
             bos_token => token(&self.tokens.bos),
             eos_token => token(&self.tokens.eos),
             unk_token => token(&self.tokens.unk),

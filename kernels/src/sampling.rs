@@ -21,7 +21,8 @@ pub use params::{MAX_LOGPROBS, SamplingParams};
 pub struct Sampled {
     pub id: u32,
     pub logprob: f32,
-    /// The most likely tokens, best first, equal ones by id; empty unless `logprobs` asks for some.
+    /// The most likely tokens, best first, equal ones by id; empty unless `logprobs` asks for some. Or those of `logprob_token_ids`, in
+    /// their order.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -114,6 +115,9 @@ impl Sampler {
         let normalizer = log_sum_exp(logits, likeliest);
         let logprob = |id: usize| logits.get(id).map_or(f32::NEG_INFINITY, |logit| log_probability(*logit, normalizer));
         let top = match self.params.logprobs {
+            _ if !self.params.logprob_token_ids.is_empty() => {
+                self.params.logprob_token_ids.iter().map(|id| (*id, logprob(*id as usize))).collect()
+            }
             None | Some(0) => Vec::new(),
             Some(count) => {
                 let likely = most_likely(logits, usize::from(count)).into_iter();

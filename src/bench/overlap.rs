@@ -113,6 +113,7 @@ fn write(folder: &Path, options: &Options) -> Result<Folders> {
         model: write_model(folder, options.shape, options.seed)?,
         model_id: "random".into(),
         embedder: write_embedder(folder, options.seed, options.words())?,
+        reranker: None,
     })
 }
 

@@ -20,6 +20,9 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
+    /// Passages to find and put in order, of which the best --top-k are read; 0: none [default: the setting's]
+    #[arg(long, value_name = "N")]
+    rerank: Option<usize>,
     /// How often to search at the most: what the model begins to answer is searched for next
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
@@ -71,7 +74,7 @@ impl Args {
             "stream_options": { "include_usage": true },
             "ragstone": {
                 "collection": self.collection, "reuse": reuse, "top_k": self.top_k, "rounds": self.rounds,
-                "round_tokens": self.round_tokens,
+                "round_tokens": self.round_tokens, "rerank": self.rerank,
             },
         });
         if self.no_speculation {

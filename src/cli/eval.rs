@@ -124,7 +124,14 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     // An answer is measured only where its passages were loaded as the mode says: none is computed because that is faster.
     settings.kv_admission = AdmissionRule::Always;
     settings.calibrate_when_idle = false;
-    let folders = Folders { data: folder.join("data"), model: model.path, model_id: model.id, embedder: embedder.path };
+    let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
+    let folders = Folders {
+        data: folder.join("data"),
+        model: model.path,
+        model_id: model.id,
+        embedder: embedder.path,
+        reranker: reranker.map(|reranker| reranker.path),
+    };
     let bars = std::sync::Mutex::new(None);
     let show = move |progress| service::show_loading(&bars, progress);
     Ok((Ragstone::open(settings, &folders, Env::from_environment()?, show).await?, kept))

@@ -10,7 +10,7 @@ use crate::{embedder_source, model_source};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only the embedding model
+    /// Only the embedding model, and the cross-encoder where one is named
     #[arg(long)]
     embedder_only: bool,
     /// Print one JSON object
@@ -22,6 +22,7 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let surface = &config.surface;
     let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
+    let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
     let model = if args.embedder_only {
         None
     } else {
@@ -29,11 +30,9 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         Some(model_source::find(surface.model.as_deref(), surface.offline, &models).await?)
     };
     if args.json {
-        return output::json(&json!({ "embedder": embedder.path, "model": model.map(|model| model.path) }));
+        let (model, reranker) = (model.map(|model| model.path), reranker.map(|reranker| reranker.path));
+        return output::json(&json!({ "embedder": embedder.path, "reranker": reranker, "model": model }));
     }
-    output::line(&embedder.path.display().to_string())?;
-    match model {
-        Some(model) => output::line(&model.path.display().to_string()),
-        None => Ok(()),
-    }
+    let paths = [Some(embedder.path), reranker.map(|reranker| reranker.path), model.map(|model| model.path)];
+    paths.into_iter().flatten().try_for_each(|path| output::line(&path.display().to_string()))
 }

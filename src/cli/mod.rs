@@ -67,6 +67,9 @@ struct Global {
     /// Embedding model: a folder or a hub id [default: all-MiniLM-L6-v2, fetched once]
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     embedder: Option<String>,
+    /// Cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2 [default: the language model does]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
+    reranker: Option<String>,
     /// Never use the network
     #[arg(long, global = true, hide_short_help = true)]
     offline: bool,
@@ -187,6 +190,7 @@ impl Cli {
             data: global.data,
             model: global.model,
             embedder: global.embedder,
+            reranker: global.reranker,
             listen,
             allow_anyone,
             keys,

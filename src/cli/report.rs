@@ -52,9 +52,22 @@ pub fn reuse(report: &Value) -> String {
         let _ = writeln!(out, "  late misses  {misses} (damaged or gone entries, computed again)");
     }
     let _ = writeln!(out, "  first token  {}", ttft(&report["ttft"]));
+    rerank(&mut out, &report["rerank"]);
     speculation(&mut out, &report["speculation"]);
     rounds(&mut out, &report["rounds"]);
     out
+}
+
+/// How passages were put in order.
+fn rerank(out: &mut String, rerank: &Value) {
+    let by = match rerank["by"].as_str() {
+        Some("cross_encoder") => "the cross-encoder",
+        Some("model") => "the language model",
+        _ => return,
+    };
+    let ms = rerank["ms"].as_f64().unwrap_or(0.0);
+    let (candidates, cached, tokens) = (&rerank["candidates"], &rerank["cached_tokens"], &rerank["prompt_tokens"]);
+    let _ = writeln!(out, "  rerank       {candidates} passages by {by}; {cached} of {tokens} tokens cached; {ms:.1} ms");
 }
 
 /// How the search and the prefill overlapped.
@@ -92,6 +105,7 @@ fn ttft(ttft: &Value) -> String {
     let ms = |name: &str| ttft[name].as_f64().unwrap_or(0.0);
     let parts = [
         ("retrieve", "retrieve_ms"),
+        ("rerank", "rerank_ms"),
         ("assemble", "assemble_ms"),
         ("look up", "look_up_ms"),
         ("plan", "plan_ms"),

@@ -1,11 +1,13 @@
 //! `/v1/collections…`: documents in and out, search, and ingest of files by the data folder's owner.
 
+use std::time::Duration;
+
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::MAX_QUERY_BYTES;
+use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
 use ragstone_actors::library::{Library, Removed, Withdrawn};
-use ragstone_storage::corpus::{Document, SearchMode, SearchOptions};
+use ragstone_storage::corpus::{Document, Hit, SearchMode, SearchOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -15,7 +17,7 @@ use super::fields::Fields;
 use super::identity::Visitor;
 use crate::error::{Error, Result};
 use crate::lanes::Work;
-use crate::service::{Audience, State};
+use crate::service::{Audience, State, caller};
 
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
@@ -165,7 +167,7 @@ pub async fn delete_document(
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
-/// The passages that answer a query best: `{"query", "top_k"?, "mode"?}`.
+/// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?}`.
 pub async fn search(
     state: web::Data<State>,
     request: HttpRequest,
@@ -179,6 +181,7 @@ pub async fn search(
     let query: String = fields.need("query")?;
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
     let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
+    let rerank = fields.take("rerank")?.unwrap_or(state.settings.rerank);
     fields.finish()?;
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();
@@ -187,12 +190,39 @@ pub async fn search(
     if !(1..=1000).contains(&top_k) {
         return Err(Error::param("top_k", format!("`top_k` is {top_k}; use 1 to 1000")));
     }
+    if rerank > MAX_CANDIDATES {
+        return Err(Error::param("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")));
+    }
     let corpus = opened.ragstone.corpus().clone();
-    let options = SearchOptions { top_k, mode };
-    let searching = async move { corpus.search(&name, &query, &options).await };
+    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode };
+    let asked = query.clone();
+    let searching = async move { corpus.search(&name, &asked, &options).await };
     let mut data = state.run(&request, Work::Search, searching).await??;
+    if rerank > 0 && !data.is_empty() {
+        data = in_order(&state, &request, query, data).await?;
+        data.truncate(top_k);
+    }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+}
+
+/// What a search found in the reranker's order, with its scores.
+async fn in_order(state: &State, request: &HttpRequest, query: String, mut hits: Vec<Hit>) -> Result<Vec<Hit>> {
+    let document = |hit: &Hit| InlineDocument { title: hit.passage.title.clone(), text: hit.passage.text.clone() };
+    let asked = Rerank {
+        query,
+        documents: hits.iter().map(document).collect(),
+        by: None,
+        reuse: Reuse::Auto,
+        tenant: Visitor::of(request)?.tenant(None, "tenant")?,
+        caller: caller(request),
+        deadline: Duration::from_secs(state.settings.deadline_s),
+    };
+    let ragstone = state.opened()?.ragstone.clone();
+    let reranked = state.on_runtime(async move { ragstone.rerank(asked).await }).await??;
+    hits.iter_mut().enumerate().for_each(|(index, hit)| hit.score = reranked.relevance(index));
+    let mut left: Vec<Option<Hit>> = hits.into_iter().map(Some).collect();
+    Ok(reranked.order().into_iter().filter_map(|index| left[index].take()).collect())
 }
 
 /// Ingests files of this machine, for whoever can read the data folder: `{"paths": […], "prune"?}`. The job is journaled first

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
 use ragstone_storage::env::Env;
 use serde::Deserialize;
@@ -120,6 +120,8 @@ pub struct Extension {
     pub rounds: Option<usize>,
     /// Tokens that it says between two searches, at the most.
     pub round_tokens: Option<usize>,
+    /// Passages that the search finds to be put in order by the reranker.
+    pub rerank: Option<usize>,
     /// Whether the prefill may begin before the search has ended.
     pub speculate: Option<bool>,
     /// Passages given in the request.
@@ -153,6 +155,7 @@ impl Extension {
             top_k: self.top_k,
             rounds: self.rounds,
             round_tokens: self.round_tokens,
+            rerank: self.rerank,
             speculate: self.speculate,
             documents: std::mem::take(&mut self.documents),
         })
@@ -175,6 +178,12 @@ impl Extension {
             if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
                 return Err(Error::param(format!("ragstone.{name}"), format!("`{name}` is {value}; use 1 to {most}")));
             }
+        }
+        if let Some(count) = self.rerank.filter(|count| *count > MAX_CANDIDATES) {
+            return Err(Error::param("ragstone.rerank", format!("`rerank` is {count}; use at most {MAX_CANDIDATES}")));
+        }
+        if self.rerank.is_some_and(|count| count > 0) && self.collection.is_none() {
+            return Err(Error::param("ragstone.rerank", "`rerank` orders what a search finds; name a collection"));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
             return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));
@@ -351,6 +360,7 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         stop_token_ids: fields.take("stop_token_ids")?.unwrap_or_default(),
         show_control: !fields.take("skip_special_tokens")?.unwrap_or(true),
         logprobs: None,
+        logprob_token_ids: Vec::new(),
         grammar: None,
         beams: None,
     };

@@ -19,6 +19,7 @@ mod operations;
 mod page;
 mod permissions;
 mod pml;
+mod rerank;
 mod responses;
 mod schemas;
 mod shape;
@@ -59,6 +60,8 @@ pub fn app(
         .service(resource("/v1/completions", "POST", vec![web::post().to(completions::complete)]))
         .service(resource("/v1/responses", "POST", vec![web::post().to(responses::create)]))
         .service(resource("/v1/embeddings", "POST", vec![web::post().to(embeddings::embed)]))
+        .service(resource("/v1/rerank", "POST", vec![web::post().to(rerank::rerank)]))
+        .service(resource("/v2/rerank", "POST", vec![web::post().to(rerank::rerank)]))
         .service(resource("/v1/models", "GET", vec![web::get().to(operations::models)]))
         .service(resource("/v1/models/{model:.+}", "GET", vec![web::get().to(operations::model)]))
         .service(resource("/v1/collections", "GET", vec![web::get().to(collections::list)]))

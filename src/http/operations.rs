@@ -12,7 +12,7 @@ use crate::service::{Opened, State};
 /// How long the tiers may take to tell what they hold.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
-/// The language model and the embedding model.
+/// The language model, the embedding model and the cross-encoder.
 pub async fn models(state: web::Data<State>) -> Result<HttpResponse> {
     let opened = state.opened()?;
     Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": known(opened) })))
@@ -33,7 +33,8 @@ fn known(opened: &Opened) -> Vec<Value> {
     let mut language = model(&opened.model_id);
     let status = opened.ragstone.status();
     language["ragstone"] = json!({ "context": status.model.context, "architecture": status.model.architecture });
-    vec![language, model(&opened.embedder_id)]
+    let others = [Some(&opened.embedder_id), opened.reranker_id.as_ref()];
+    [language].into_iter().chain(others.into_iter().flatten().map(|id| model(id))).collect()
 }
 
 /// Every setting, and where it comes from. For the data folder's owner.

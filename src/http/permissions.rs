@@ -66,6 +66,8 @@ pub const RULES: &[Rule] = &[
     rule("POST", "/v1/completions", Anyone, Read),
     rule("POST", "/v1/responses", Anyone, Read),
     rule("POST", "/v1/embeddings", Anyone, Read),
+    rule("POST", "/v1/rerank", Anyone, Read),
+    rule("POST", "/v2/rerank", Anyone, Read),
     rule("GET", "/v1/models", Anyone, Read),
     rule("GET", "/v1/models/{model:.+}", Anyone, Read),
     rule("GET", "/v1/collections", Anyone, Read),
@@ -137,6 +139,8 @@ mod tests {
         POST /v1/completions a rwdo
         POST /v1/responses a rwdo
         POST /v1/embeddings a rwdo
+        POST /v1/rerank a rwdo
+        POST /v2/rerank a rwdo
         GET /v1/models a rwdo
         GET /v1/models/{model:.+} a rwdo
         GET /v1/collections a rwdo

@@ -13,6 +13,7 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::prefill::splitmix64;
+use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
 use crate::stream::deadline_after;
 
@@ -126,7 +127,7 @@ async fn segments(pipeline: &Pipeline, question: &str, passages: Passages) -> Re
         Some(tokens) => tokens,
         None => pipeline.assembler.passages(&question, deadline).await?,
     };
-    pipeline.assembler.assemble(&question, tokens, pipeline.today(), deadline).await
+    pipeline.assembler.assemble((&question, Task::Answer), tokens, pipeline.today(), deadline).await
 }
 
 /// Questions about a collection's passages, given with their text: what each of a few says, and what they have in common. Labels are

@@ -20,6 +20,7 @@ pub(super) fn report(sequence: &Sequence, blending: Blending, times: Ttft) -> Re
         in_tiers: sequence.prefill.plan.in_tiers.clone(),
         drafts: None,
         segments: SegmentReport::all(&sequence.prefill.plan),
+        rerank: None,
         speculation: None,
         rounds: Vec::new(),
         ttft: Ttft {

@@ -349,7 +349,7 @@ async fn what_was_evicted_is_computed_again_and_what_changed_is_never_taken_for_
     let asked = Arc::new(question(input(SCHEMA, PROMPT), Reuse::Auto, 1));
     let pipeline = ragstone.pipeline();
     let deadline = deadline_after(std::time::Duration::from_secs(60));
-    let segments = pipeline.assemble(&asked, &[], deadline).await.unwrap();
+    let segments = pipeline.assemble((&asked, Task::Answer), &[], deadline).await.unwrap();
     let module = segments.iter().filter(|it| it.kind == SegmentKind::Module).nth(1).expect("a module");
     let (key, _) = module.apart(store.fingerprint(), "").unwrap();
     let id = store.open_entry(&key, &module.tokens).expect("it is kept").id();

@@ -14,7 +14,7 @@ use super::search::{add, asked_last};
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Context, Input, Question};
-use crate::report::{Event, RoundReport, Ttft};
+use crate::report::{Event, RerankReport, RoundReport, Ttft};
 use crate::stream::{AnswerStream, Opened, remaining};
 use crate::turns::Place;
 
@@ -31,6 +31,7 @@ pub(super) struct Searched {
     new: Vec<usize>,
     started: Stopwatch,
     retrieve_ms: f64,
+    rerank: Option<RerankReport>,
 }
 
 impl Pipeline {
@@ -49,6 +50,7 @@ impl Pipeline {
             new: Vec::new(),
             started: Stopwatch::start(),
             retrieve_ms: 0.0,
+            rerank: None,
         };
         let asked = asking.in_round(context);
         for round in 1..=wanted {
@@ -67,11 +69,11 @@ impl Pipeline {
 
     /// The answer over what all rounds found.
     pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Found> {
-        let Searched { passages, mut rounds, query, new, started, retrieve_ms } = searched;
+        let Searched { passages, mut rounds, query, new, started, retrieve_ms, rerank } = searched;
         let prefilled = self.prefill(asking, &passages, None).await?;
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
-        Ok(Found { passages, prefilled, retrieve_ms, speculation: None, rounds })
+        Ok(Found { passages, prefilled, retrieve_ms, rerank, speculation: None, rounds })
     }
 
     /// One search; what it finds anew goes behind the passages that there are.
@@ -79,8 +81,10 @@ impl Pipeline {
         let started = Stopwatch::start();
         let search = self.search_of(asking, context, searched.query.clone());
         let found = self.retriever.ask(search, remaining(asking.deadline)?);
-        let mut hits = found.instrument(tracing::info_span!("retrieve")).await?.hits;
+        let hits = found.instrument(tracing::info_span!("retrieve")).await?.hits;
         searched.retrieve_ms += started.elapsed_ms();
+        let (mut hits, report) = self.rerank(asking, context, &searched.query, hits).await?;
+        searched.rerank = RerankReport::sum(searched.rerank, report);
         let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.id).collect();
         hits.retain(|hit| !known.contains(&*hit.passage.id));
         let before = searched.passages.len();

@@ -48,27 +48,29 @@ impl Pipeline {
         else {
             let retrieve_ms = arrived.elapsed_ms();
             let prefilled = self.prefill(asking, &passages, None).await?;
-            return Ok(Found { passages, prefilled, retrieve_ms, speculation: None, rounds: Vec::new() });
+            return Ok(Found { passages, prefilled, retrieve_ms, rerank: None, speculation: None, rounds: Vec::new() });
         };
         let query = asked_last(messages);
         let speculates = context.speculate.unwrap_or(self.settings.speculate);
-        let is_staged = speculates && self.times.are_worth_stages(collection);
+        // What is best before the reranker has seen it says little of what will be.
+        let is_staged = speculates && self.candidates(context).is_none() && self.times.are_worth_stages(collection);
         let (stages, told) = if is_staged { Some(unbounded_channel()) } else { None }.unzip();
         let given = passages.clone();
         let mut speculating =
             Speculating { pipeline: self, asking, given: &given, running: None, stages: 0, started: 0 };
-        let search = Search { stages, ..self.search_of(asking, context, query) };
+        let search = Search { stages, ..self.search_of(asking, context, query.clone()) };
         let found = speculating.beside(search, told).instrument(retrieve).await?;
         let retrieve_ms = arrived.elapsed_ms();
         self.times.observe_search(collection, found.search_ms);
-        let ids = ids(&found.hits);
-        add(&mut passages, found.hits);
+        let (hits, rerank) = self.rerank(asking, context, &query, found.hits).await?;
+        let ids = ids(&hits);
+        add(&mut passages, hits);
 
         let (prefilled, speculation) = speculating.conclude(&ids, &passages).await?;
         let prefill = &prefilled.sequence.prefill;
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
-        Ok(Found { passages, prefilled, retrieve_ms, speculation, rounds: Vec::new() })
+        Ok(Found { passages, prefilled, retrieve_ms, rerank, speculation, rounds: Vec::new() })
     }
 
     /// A search without stages.
@@ -76,7 +78,7 @@ impl Pipeline {
         Search {
             collection: context.collection.clone().unwrap_or_default(),
             query,
-            top_k: context.top_k.unwrap_or(self.settings.top_k),
+            top_k: self.candidates(context).or(context.top_k).unwrap_or(self.settings.top_k),
             caller: asking.question.caller,
             stages: None,
         }

@@ -58,6 +58,7 @@ pub(super) async fn open_model(folder: &TempDir, settings: Settings, env: &Env) 
         model: folder.path().join("model"),
         model_id: "demo".into(),
         embedder: repository().join("kernels/tests/fixtures/embedding/tiny"),
+        reranker: None,
     };
     Ragstone::open(settings, &folders, env.clone(), |_| {}).await.unwrap()
 }

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use ragstone_kernels::chat::calls::CallForm;
-use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date};
+use ragstone_kernels::chat::{ChatMessage, ChatTemplate, Date, Told};
 use ragstone_kernels::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use super::{Frame, Piece, PromptFormat, check_last, fill, leading_system};
+use super::{Frame, Piece, PromptFormat, Task, check_last, leading_system};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Begins and ends a placeholder. No template and no user writes it on purpose; a message that contains it is refused,
@@ -55,7 +55,7 @@ impl ChatLayout {
         messages: &[ChatMessage],
         tools: &[Value],
         with_passages: bool,
-        format: &PromptFormat,
+        (format, task): (&PromptFormat, Task),
         today: Date,
         tokenizer: &Tokenizer,
     ) -> Result<Frame> {
@@ -71,7 +71,7 @@ impl ChatLayout {
         if with_passages {
             system = self.place_system(&mut messages, format);
             for message in messages.iter_mut().filter(|message| message.role == "user") {
-                message.content = fill(&format.question, &[("{question}", &message.content)]);
+                message.content = format.render_question(task, &message.content);
             }
         }
         let told = format.date.told(today);
@@ -82,6 +82,9 @@ impl ChatLayout {
             first.content.insert_str(0, &today.format("Today is %-d %B %Y.\n"));
         }
         place(&mut messages, with_passages, system);
+        // A verdict is the first token.
+        let enable_thinking = (task == Task::Judge).then_some(false);
+        let told = Told { today: told, enable_thinking };
         let rendered = self.template.render_with_tools(&messages, tools, true, told)?;
         let rendered = unescape_words(rendered, &messages, &mut words);
         let (true, Some(cut)) = (rendered.contains(LAST), rendered.find(PLACE)) else {

@@ -21,14 +21,14 @@ fn message(role: &str, content: &str) -> ChatMessage {
 #[test]
 fn without_a_template_the_root_does_not_depend_on_the_conversation() {
     let format = PromptFormat::default();
-    let short = frame_plain(&[message("user", "Who?")], &format).expect("plain");
+    let short = frame_plain(&[message("user", "Who?")], &format, Task::Answer).expect("plain");
     let turns = [
         message("user", "Who?"),
         message("assistant", "Mira"),
         message("system", "Be brief."),
         message("user", "Where?"),
     ];
-    let long = frame_plain(&turns, &format).expect("plain");
+    let long = frame_plain(&turns, &format, Task::Answer).expect("plain");
     assert_eq!(short.root, long.root);
     assert_eq!(short.question, [Piece::Words("Question: Who?\nAnswer:".into())]);
     // Turns stand apart, so that the tokens of one do not depend on the next.
@@ -39,14 +39,14 @@ fn without_a_template_the_root_does_not_depend_on_the_conversation() {
 #[test]
 fn without_a_template_leading_system_messages_are_the_root() {
     let turns = [message("system", "Be brief."), message("user", "Who?")];
-    let frame = frame_plain(&turns, &PromptFormat::default()).expect("plain");
+    let frame = frame_plain(&turns, &PromptFormat::default(), Task::Answer).expect("plain");
     assert_eq!(frame.root, [Piece::Words("Be brief.\n".into())]);
 }
 
 #[test]
 fn a_conversation_must_end_with_the_user() {
     for messages in [vec![], vec![message("user", "Who?"), message("assistant", "Mira")]] {
-        let error = frame_plain(&messages, &PromptFormat::default()).expect_err("no question");
+        let error = frame_plain(&messages, &PromptFormat::default(), Task::Answer).expect_err("no question");
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
     }
 }

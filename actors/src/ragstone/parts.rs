@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::KvLayout;
@@ -31,6 +32,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
 use crate::schemas::Schemas;
@@ -52,13 +54,14 @@ pub(super) struct Parts {
     pub corpus: Corpus,
     pub catalog: Arc<Catalog>,
     pub encoder: Arc<SentenceEncoder>,
+    pub reranker: Option<Arc<CrossEncoder>>,
     pub model_id: String,
     pub runtime: Handle,
 }
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } = self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
@@ -92,6 +95,7 @@ impl Parts {
             env,
             store,
             retriever,
+            reranker: reranker.map(|encoder| CrossReranker::new(encoder, processors.clone())),
             runner,
             evictor,
             background,

@@ -50,6 +50,8 @@ pub struct SamplingParams {
     pub show_control: bool,
     /// Alternatives to report beside each token; `None` reports no log-probabilities.
     pub logprobs: Option<u8>,
+    /// Tokens to report beside each token in the place of the likeliest ones.
+    pub logprob_token_ids: Vec<u32>,
     /// What the answer must conform to.
     pub grammar: Option<Arc<GrammarSpec>>,
     /// The answers are the best of a beam search that is as wide as there are answers; nothing is drawn then.
@@ -76,6 +78,7 @@ impl Default for SamplingParams {
             stop_token_ids: Vec::new(),
             show_control: false,
             logprobs: None,
+            logprob_token_ids: Vec::new(),
             grammar: None,
             beams: None,
         }

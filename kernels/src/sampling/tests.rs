@@ -38,6 +38,17 @@ fn more_alternatives_than_tokens_are_all_of_them_and_ties_go_by_id() {
 }
 
 #[test]
+fn tokens_that_are_named_are_reported_in_their_order() {
+    let logits = [1.0f32, 3.0, 2.0, f32::NEG_INFINITY];
+    let params = SamplingParams { logprobs: Some(1), logprob_token_ids: vec![2, 0, 3, 9], ..Default::default() };
+    let sampled = sampler(params).sample(&logits).unwrap();
+    let sum: f32 = logits.iter().map(|logit| logit.exp()).sum();
+    let [(2, second), (0, third), (3, none), (9, outside)] = sampled.top[..] else { panic!("{:?}", sampled.top) };
+    assert!((second - (2.0 - sum.ln())).abs() < 1e-6 && (third - (1.0 - sum.ln())).abs() < 1e-6);
+    assert_eq!((none, outside), (f32::NEG_INFINITY, f32::NEG_INFINITY));
+}
+
+#[test]
 fn the_same_seed_repeats_and_another_differs() {
     let logits: Vec<f32> = (0..50).map(|i| (i % 7) as f32 * 0.1).collect();
     let params = |seed| SamplingParams { temperature: 1.0, seed, ..Default::default() };

@@ -1,4 +1,4 @@
-//! The language model and the embedding model, without loading or fetching either.
+//! The language model, the embedding model and the cross-encoder, without loading or fetching either.
 
 use std::path::Path;
 
@@ -67,6 +67,18 @@ pub async fn embedding(surface: &Surface) -> Finding {
             Ok(folder) => Finding::ok(what, format!("{} in {}", folder.id, folder.path.display())),
             Err(error) => Finding::of(what, &error),
         },
+    }
+}
+
+/// The cross-encoder, where one is named.
+pub async fn reranker(surface: &Surface) -> Option<Finding> {
+    let (what, setting) = ("reranker", surface.reranker.as_deref()?);
+    if is_to_fetch(setting) {
+        return Some(to_fetch(what, setting, surface.offline, "ragstone fetch"));
+    }
+    match embedder_source::find_reranker(Some(setting), true).await {
+        Ok(folder) => folder.map(|folder| Finding::ok(what, format!("{} in {}", folder.id, folder.path.display()))),
+        Err(error) => Some(Finding::of(what, &error)),
     }
 }
 

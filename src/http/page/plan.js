@@ -59,8 +59,9 @@ function legend() {
 
 /** Lanes over one axis of time: as measured, and as predicted, where loads run beside the layers. */
 function times({ ttft, predicted }) {
-  const before = ttft.retrieve_ms + ttft.assemble_ms + ttft.look_up_ms + ttft.plan_ms;
-  const measured = [["search", ttft.retrieve_ms, "other"], ["prompt, look-up, plan", before - ttft.retrieve_ms, "other"],
+  const found = ttft.retrieve_ms + ttft.rerank_ms;
+  const before = found + ttft.assemble_ms + ttft.look_up_ms + ttft.plan_ms;
+  const measured = [["search", ttft.retrieve_ms, "other"], ["reranking", ttft.rerank_ms, "other"], ["prompt, look-up, plan", before - found, "other"],
     ["queue", ttft.queue_ms, "wait"], ["layers", ttft.compute_ms, "compute"], ["waiting for loads", ttft.load_wait_ms, "wait"]];
   const lanes = [["measured", 0, measured]];
   const begin = before + ttft.queue_ms;
@@ -103,6 +104,7 @@ function more(report) {
   const notes = [`blending: ${report.blending.replaceAll("_", " ")}`];
   if (report.selection_layer !== null) notes.push(`${Math.round(100 * report.ratio)} % computed again from layer ${report.selection_layer} on`);
   if (report.drafts) notes.push(`drafts: ${report.drafts.accepted} of ${report.drafts.drafted} tokens were right`);
+  if (report.rerank) notes.push(`${report.rerank.candidates} passages put in order by the ${report.rerank.by === "model" ? "language model" : "cross-encoder"}`);
   if (report.speculation) notes.push(`${ms(report.speculation.hidden_ms)} of the search hidden behind prefill (${report.speculation.outcome})`);
   for (const tier of report.in_tiers ?? []) notes.push(`all of it in ${tier.tier}: ${ms(tier.total_ms)}`);
   return h("p", { class: "quiet" }, notes.join(" · "));

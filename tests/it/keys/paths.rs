@@ -63,6 +63,11 @@ fn inline() -> Value {
     })
 }
 
+/// The language model reads them behind the root, as it does passages.
+fn rerank() -> Value {
+    json!({ "query": QUESTION, "documents": [{ "title": TITLE, "text": TEXT }, "Something else."] })
+}
+
 fn named_schema() -> Value {
     let prompt = "<prompt schema=\"codex\">How many boats?</prompt>";
     json!({ "prompt": prompt, "max_tokens": 2, "temperature": 0, "ragstone": { "pml": { "name": "codex" } } })
@@ -129,6 +134,8 @@ pub const PROBES: &[Probe] = &[
     ),
     post('r', TEXTS, TEXTS, named_schema),
     post('r', "/v1/embeddings", "/v1/embeddings", || json!({ "input": "a" })),
+    post('r', "/v1/rerank", "/v1/rerank", rerank),
+    post('r', "/v2/rerank", "/v2/rerank", rerank),
     // Its own of the same names and words: made, asked, and deleted again, with reports of what went.
     post('w', DOCUMENTS, "/v1/collections/vault/documents", upsert),
     probe('w', "PUT", "/v1/collections/{collection}/files/{file}", "/v1/collections/vault/files/a.md", || json!(TEXT)),

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 use super::super::tests::{close, question};
 use super::*;
+use crate::prompt::Task;
 use crate::question::{Question, Reuse};
 use crate::ragstone::{Folders, Ragstone};
 use crate::report::Answer;
@@ -34,6 +35,7 @@ async fn open(folder: &TempDir, env: &Env) -> Ragstone {
         model: repository.join("ops/demo-model/checkpoint"),
         model_id: "demo".into(),
         embedder: repository.join("kernels/tests/fixtures/embedding/tiny"),
+        reranker: None,
     };
     let ragstone = Ragstone::open(settings, &folders, env.clone(), |_| {}).await.unwrap();
     let document = |title: &str, text: String| Document { title: title.to_owned(), text, ..Document::default() };
@@ -109,6 +111,7 @@ async fn what_the_search_does_not_confirm_leaves_nothing() {
         found_in: ragstone.store().epoch(),
         deadline: deadline_after(Duration::from_secs(60)),
         constraint: None,
+        task: Task::Answer,
     };
     let mut speculating = Speculating { pipeline, asking: &asking, given: &[], running: None, stages: 0, started: 0 };
     speculating.stage(wrong);

@@ -68,7 +68,7 @@ impl Writer {
         let passages = with_passages.then_some(&passages[..]);
         let layout = ChatLayout::new(template(model));
         let layout = Some((&layout, day.parse().unwrap()));
-        assemble_chat(messages, &[], passages, &self.format, layout, &self.tokenizer, &mut Budget::new(100_000))
+        assemble_chat(messages, &[], passages, (&self.format, Task::Answer), layout, &self.tokenizer, &mut Budget::new(100_000))
             .unwrap()
     }
 
@@ -278,7 +278,7 @@ fn marks_in_messages_and_templates_without_users_are_refused() {
         let layout = ChatLayout::new(ChatTemplate::new(source.into(), Default::default()).unwrap());
         let today = DAYS[0].parse().unwrap();
         let messages = [says("user", content), says("assistant", "b"), says("user", "c")];
-        layout.frame(&messages, &[], true, &writer.format, today, &writer.tokenizer).unwrap_err().kind()
+        layout.frame(&messages, &[], true, (&writer.format, Task::Answer), today, &writer.tokenizer).unwrap_err().kind()
     };
     assert_eq!(frame("{{ messages[-1].content }}", "a\u{2}b"), ErrorKind::InvalidInput);
     for source in ["nobody", "{{ messages[0].content }}{{ messages[1].content }}", "{{ messages[-1].content }}"] {
@@ -292,4 +292,23 @@ fn control_tokens_in_a_users_words_are_only_text() {
     let cut = pieces("<|im_start|>\u{2}place\u{2}user\n\u{2}1\u{2}<|im_end|>\n", &words);
     let (trusted, words) = (|text: &str| Piece::Trusted(text.into()), |text: &str| Piece::Words(text.into()));
     assert_eq!(cut, [trusted("<|im_start|>user\n"), words("Who?<|im_end|>"), trusted("<|im_end|>\n")]);
+}
+
+/// A verdict comes at once, behind the same root and passages as an answer.
+#[test]
+fn a_model_that_thinks_is_kept_from_it_where_it_judges() {
+    let (writer, chat) = (Writer::new(), ChatLayout::new(template("qwen_3")));
+    let segments = |task| {
+        let passages = [Arc::from([5u32, 6])];
+        let messages = [says("user", "Who?")];
+        let mut budget = Budget::new(100_000);
+        let layout = Some((&chat, DAYS[0].parse().unwrap()));
+        assemble_chat(&messages, &[], Some(&passages), (&writer.format, task), layout, &writer.tokenizer, &mut budget)
+            .unwrap()
+    };
+    let (answer, judge) = (segments(Task::Answer), segments(Task::Judge));
+    assert_eq!(answer[..2], judge[..2]);
+    let text = |segments: &[Segment]| writer.text(&segments[2..]);
+    assert!(text(&judge).ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"), "{}", text(&judge));
+    assert!(text(&judge).contains("Say only yes or no.") && !text(&answer).contains("<think>"), "{}", text(&answer));
 }

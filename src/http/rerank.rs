@@ -1,0 +1,165 @@
+//! `POST /v1/rerank` and `/v2/rerank`, in the form that Jina, Cohere and vLLM share.
+
+use std::time::Duration;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::{InlineDocument, Rerank, Reranked, RerankedBy, Reuse};
+use serde::{Deserialize, Serialize};
+
+use super::body::Incoming;
+use super::fields::Fields;
+use super::identity::Visitor;
+use crate::error::{Error, ErrorKind, Result};
+use crate::service::{Opened, State, caller};
+
+/// What this endpoint knows; what else comes is ignored, and named in a header.
+const FIELDS: &[&str] = &["model", "query", "documents", "top_n", "return_documents", "ragstone", "user"];
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Document {
+    Text(String),
+    Fields(InlineDocument),
+}
+
+/// `"ragstone": {…}` of a request.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Extension {
+    /// Whether stored KV may serve the language model.
+    reuse: Reuse,
+    /// Keeps this tenant's KV apart; a key's own where none is named.
+    tenant: Option<String>,
+    /// Seconds this request may take; at most the configured deadline.
+    deadline_s: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    id: String,
+    object: &'static str,
+    model: &'a str,
+    results: Vec<Item<'a>>,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Item<'a> {
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<&'a InlineDocument>,
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: Details,
+}
+
+#[derive(Serialize)]
+struct Details {
+    cached_tokens: u32,
+}
+
+/// Documents in the order of how well they answer a query.
+pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let opened = state.opened()?;
+    opened.ragstone.check_room(caller(&request))?;
+    let mut fields = Fields::read(incoming).await?;
+    let ignored = fields.ignore_unknown(|name| FIELDS.contains(&name));
+    Ok(ignored.note(answer(&state, &request, opened, fields).await))
+}
+
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+    let by = reranker(&mut fields, opened)?;
+    let query: String = fields.need("query")?;
+    let documents = match fields.need::<Vec<Document>>("documents") {
+        Ok(documents) => documents.into_iter().map(plain).collect::<Vec<_>>(),
+        Err(error) if error.to_string().contains("missing") => return Err(error),
+        Err(_) => {
+            let message = "`documents` must be a list of texts, or of objects with `text` and perhaps `title`";
+            return Err(Error::param("documents", message));
+        }
+    };
+    let top_n = fields.take::<usize>("top_n")?.unwrap_or(usize::MAX);
+    let shows_documents = fields.take("return_documents")?.unwrap_or(true);
+    let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
+    fields.ignore(&["user"]);
+    fields.finish()?;
+    if top_n == 0 {
+        return Err(Error::param("top_n", "`top_n` must be at least 1"));
+    }
+    if extension.deadline_s == Some(0) {
+        return Err(Error::param("ragstone.deadline_s", "`deadline_s` must be at least 1"));
+    }
+    let limit = Duration::from_secs(state.settings.deadline_s);
+    let asked = Rerank {
+        query,
+        documents: documents.clone(),
+        by,
+        reuse: extension.reuse,
+        tenant: Visitor::of(request)?.tenant(extension.tenant, "ragstone.tenant")?,
+        caller: caller(request),
+        deadline: extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit)),
+    };
+    let ragstone = opened.ragstone.clone();
+    let reranked = state.on_runtime(async move { ragstone.rerank(asked).await }).await?.map_err(|error| {
+        let error = Error::from(error);
+        match (error.kind(), error.to_string()) {
+            (ErrorKind::InvalidInput, message) if message.starts_with("`query`") => Error::param("query", message),
+            (ErrorKind::InvalidInput, message) => Error::param("documents", message),
+            _ => error,
+        }
+    })?;
+    let item = |index: usize| Item {
+        index,
+        relevance_score: reranked.relevance(index),
+        document: shows_documents.then(|| &documents[index]),
+    };
+    Ok(HttpResponse::Ok().json(Answer {
+        id: format!("rerank-{:016x}", state.env.random_u64()),
+        object: "list",
+        model: name_of(reranked.by, opened),
+        results: reranked.order().into_iter().take(top_n).map(item).collect(),
+        usage: usage(&reranked),
+    }))
+}
+
+fn plain(document: Document) -> InlineDocument {
+    match document {
+        Document::Text(text) => InlineDocument { text, ..InlineDocument::default() },
+        Document::Fields(document) => document,
+    }
+}
+
+fn usage(reranked: &Reranked) -> Usage {
+    Usage {
+        prompt_tokens: reranked.prompt_tokens,
+        total_tokens: reranked.prompt_tokens,
+        prompt_tokens_details: Details { cached_tokens: reranked.cached_tokens },
+    }
+}
+
+/// Who is to do it, by the name of its model; `None` and `default`: whoever is configured.
+fn reranker(fields: &mut Fields, opened: &Opened) -> Result<Option<RerankedBy>> {
+    let Some(name) = fields.take::<String>("model")?.filter(|name| name != "default") else { return Ok(None) };
+    if opened.reranker_id.as_ref() == Some(&name) {
+        return Ok(Some(RerankedBy::CrossEncoder));
+    }
+    if opened.model_id == name {
+        return Ok(Some(RerankedBy::Model));
+    }
+    let known: Vec<String> =
+        opened.reranker_id.iter().chain([&opened.model_id]).map(|name| format!("`{name}`")).collect();
+    let message = format!("model `{name}` does not rerank here; use {}", known.join(" or "));
+    Err(Error::param_of(ErrorKind::NotFound, "model", message))
+}
+
+fn name_of(by: RerankedBy, opened: &Opened) -> &str {
+    match (by, &opened.reranker_id) {
+        (RerankedBy::CrossEncoder, Some(name)) => name,
+        _ => &opened.model_id,
+    }
+}
