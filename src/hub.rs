@@ -43,6 +43,10 @@ const WANTED: &[&str] = &[
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    // Of sentence-transformers: how its models pool, and how much they read.
+    "modules.json",
+    "sentence_bert_config.json",
+    "1_Pooling/config.json",
     INDEX,
     WEIGHTS,
 ];

@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::data_folder::DataFolder;
 use crate::error::{Error, Result};
 use crate::eval::plot::{Chart, page};
-use crate::eval::retrieval::{EvalProgress, RetrievalEncoder, RetrievalReport, retrieval};
+use crate::eval::retrieval::{EvalProgress, Reranker, RetrievalEncoder, RetrievalReport, retrieval};
 use crate::eval::variant::Mode;
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
@@ -37,9 +37,12 @@ pub struct Args {
     /// An array of {"question", "ctxs": [{"title"?, "text"}], "answers", "type"?}, such as MuSiQue
     #[arg(value_name = "DATASET")]
     dataset: PathBuf,
-    /// Recall of each question's own passages: by vectors, by words, and fused
+    /// Recall and nDCG of each question's own passages: by vectors, by words, and fused
     #[arg(long, group = "measure")]
     retrieval: bool,
+    /// Of --retrieval: then put the first N passages of each fused search in order, by --reranker or the language model
+    #[arg(long, value_name = "N", conflicts_with_all = ["mode", "figures"], value_parser = clap::value_parser!(u16).range(1..=50))]
+    rerank: Option<u16>,
     /// F1, exact match, Rouge-L and time to first token of the model's answers over each question's own passages, by where their KV
     /// comes from
     #[arg(long, group = "measure", value_name = "MODES", value_enum, value_delimiter = ',')]
@@ -90,18 +93,33 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
         EvalProgress::Ingesting { done, total } => ingesting.set(done as u64, total as u64),
         EvalProgress::Asking { done, total } => asking.set(done as u64, total as u64),
     };
-    let report = retrieval(&corpus, &args.dataset, &collection, &show).await?;
+    let opened = if args.rerank.is_some() { Some(open(config).await?) } else { None };
+    let reranker = opened.as_ref().zip(args.rerank);
+    let reranker = reranker.map(|((ragstone, _), count)| Reranker { ragstone, candidates: count.into() });
+    let report = retrieval(&corpus, &args.dataset, &collection, reranker, &show).await?;
+    if let Some((ragstone, _)) = &opened {
+        ragstone.close().await?;
+    }
     if args.json { output::json(&report) } else { retrieval_table(&report) }
 }
 
 fn retrieval_table(report: &RetrievalReport) -> Result<()> {
     output::line(&format!("{} passages, {} questions", report.passages, report.questions))?;
-    output::line("mode        recall@5   recall@10   ms per question")?;
+    output::line("mode               recall@5 (95 %)      recall@10      nDCG@10 (95 %)   ms per question")?;
     for mode in &report.modes {
-        let name = format!("{:?}", mode.mode).to_lowercase();
+        let mut name = format!("{:?}", mode.mode).to_lowercase();
+        if mode.rerank > 0 {
+            name.push_str(&format!(", rerank {}", mode.rerank));
+        }
+        let between = |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
         output::line(&format!(
-            "{name:<11} {:>8.4} {:>11.4} {:>17.1}",
-            mode.recall_at_5, mode.recall_at_10, mode.query_ms_median
+            "{name:<17} {:.4} ({:<12}) {:>8.4}   {:.4} ({:<12}) {:>9.1}",
+            mode.recall_at_5,
+            between(mode.recall_at_5_interval),
+            mode.recall_at_10,
+            mode.ndcg_at_10,
+            between(mode.ndcg_at_10_interval),
+            mode.query_ms_median
         ))?;
     }
     Ok(())

@@ -3,22 +3,30 @@
 //! The data set is an array of `{"question", "ctxs": [{"title"?, "text"}]}` (MuSiQue and its relatives). All passages of all
 //! questions are one collection; a question is answered well if its own passages come out on top of everybody else's.
 //!
-//! recall@k = |first k passages found ∩ the question's own| / min(k, number of its own), the mean over all questions. A
+//! recall@k = |first k passages found ∩ the question's own| / min(k, number of its own), the mean over all questions. nDCG@k ("Cumulated
+//! Gain-Based Evaluation of IR Techniques", section 2.2, with base 2 and gains of 0 and 1) counts earlier places for more. A
 //! data set's passage is one document, found by whichever of its pieces is found first.
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::time::Duration;
 
+use ragstone_actors::{Caller, InlineDocument, Ragstone, Rerank, Reuse};
 use ragstone_kernels::embedding::SentenceEncoder;
-use ragstone_storage::corpus::{Corpus, Document, PassageEncoder, SearchMode, SearchOptions};
+use ragstone_storage::corpus::{Corpus, Document, Hit, PassageEncoder, SearchMode, SearchOptions};
 use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
+use super::bootstrap::{Interval, interval_of_mean, mean};
 use super::dataset::{self, Item, Passage};
 use crate::error::Result;
 
 /// Pieces of documents asked for, so that ten documents are among them although one may be found by several pieces.
 const HITS: usize = 50;
+/// The same draws for every way to search.
+const SEED: u64 = 7;
+/// How long one question's candidates may take to be put in order.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What was measured.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -33,10 +41,48 @@ pub struct RetrievalReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ModeReport {
     pub mode: SearchMode,
+    /// Passages that were then put in order; 0: none.
+    pub rerank: usize,
     pub recall_at_5: f64,
     pub recall_at_10: f64,
-    /// From a question's text to passages, embedding included.
+    pub ndcg_at_10: f64,
+    /// 95 % intervals, by the bootstrap over questions.
+    pub recall_at_5_interval: Option<Interval>,
+    pub ndcg_at_10_interval: Option<Interval>,
+    /// From a question's text to passages, embedding and reranking included.
     pub query_ms_median: f64,
+    /// Reranking alone.
+    pub rerank_ms_median: f64,
+}
+
+/// What puts the first passages of each search in order.
+#[derive(Clone, Copy)]
+pub struct Reranker<'a> {
+    /// Its cross-encoder, or its language model where it has none.
+    pub ragstone: &'a Ragstone,
+    /// Passages of each search, at most.
+    pub candidates: usize,
+}
+
+impl Reranker<'_> {
+    async fn order(&self, query: &str, mut hits: Vec<Hit>) -> Result<Vec<Hit>> {
+        let others = hits.split_off(self.candidates.min(hits.len()));
+        if hits.is_empty() {
+            return Ok(hits);
+        }
+        let document = |hit: &Hit| InlineDocument { title: hit.passage.title.clone(), text: hit.passage.text.clone() };
+        let asked = Rerank {
+            query: query.to_owned(),
+            documents: hits.iter().map(document).collect(),
+            by: None,
+            reuse: Reuse::Auto,
+            tenant: String::new(),
+            caller: Caller::default(),
+            deadline: PATIENCE,
+        };
+        let order = self.ragstone.rerank(asked).await?.order();
+        Ok(order.into_iter().map(|index| hits[index].clone()).chain(others).collect())
+    }
 }
 
 /// How far a measurement is.
@@ -87,7 +133,8 @@ impl PassageEncoder for RetrievalEncoder {
     }
 }
 
-/// Ingests the data set's passages into `collection` (what is there already is left alone) and asks all its questions.
+/// Ingests the data set's passages into `collection` (what is there already is left alone) and asks all its questions; fused once more
+/// where there is a reranker.
 ///
 /// # Errors
 /// `InvalidInput` for a file that is not such a data set; the corpus's errors.
@@ -95,6 +142,7 @@ pub async fn retrieval(
     corpus: &Corpus,
     dataset: &Path,
     collection: &str,
+    reranker: Option<Reranker<'_>>,
     progress: &(dyn Fn(EvalProgress) + Send + Sync),
 ) -> Result<RetrievalReport> {
     let examples = dataset::read(dataset)?;
@@ -109,9 +157,10 @@ pub async fn retrieval(
         Ok(())
     };
     corpus.upsert(collection, documents, &(), &ingesting).await?;
-    let modes = [SearchMode::Vector, SearchMode::FullText, SearchMode::Fused];
+    let mut modes = vec![(SearchMode::Vector, None), (SearchMode::FullText, None), (SearchMode::Fused, None)];
+    modes.extend(reranker.map(|reranker| (SearchMode::Fused, Some(reranker))));
     let mut reports = Vec::with_capacity(modes.len());
-    for (at, mode) in modes.into_iter().enumerate() {
+    for (at, mode) in modes.iter().copied().enumerate() {
         let asking = |done| {
             progress(EvalProgress::Asking { done: at * examples.len() + done, total: modes.len() * examples.len() });
         };
@@ -124,13 +173,19 @@ async fn ask(
     corpus: &Corpus,
     examples: &[Item],
     collection: &str,
-    mode: SearchMode,
+    (mode, reranker): (SearchMode, Option<Reranker<'_>>),
     asked: &(dyn Fn(usize) + Send + Sync),
 ) -> Result<ModeReport> {
-    let (mut at_5, mut at_10, mut times) = (0.0, 0.0, Vec::with_capacity(examples.len()));
+    let (mut at_5, mut at_10, mut gains) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
         let begun = Stopwatch::start();
-        let hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
+        let mut hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
+        let found = begun.elapsed_ms();
+        if let Some(reranker) = &reranker {
+            hits = reranker.order(&example.question, hits).await?;
+        }
+        rerank_times.push(begun.elapsed_ms() - found);
         times.push(begun.elapsed_ms());
         let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
         let mut found: Vec<String> = Vec::with_capacity(hits.len());
@@ -139,16 +194,21 @@ async fn ask(
                 found.push(hit.passage.document_id);
             }
         }
-        at_5 += recall(&found, &own, 5);
-        at_10 += recall(&found, &own, 10);
+        at_5.push(recall(&found, &own, 5));
+        at_10.push(recall(&found, &own, 10));
+        gains.push(ndcg(&found, &own, 10));
         asked(done + 1);
     }
-    let questions = examples.len() as f64;
     Ok(ModeReport {
         mode,
-        recall_at_5: at_5 / questions,
-        recall_at_10: at_10 / questions,
+        rerank: reranker.map_or(0, |reranker| reranker.candidates),
+        recall_at_5: mean(&at_5),
+        recall_at_10: mean(&at_10),
+        ndcg_at_10: mean(&gains),
+        recall_at_5_interval: interval_of_mean(&at_5, SEED),
+        ndcg_at_10_interval: interval_of_mean(&gains, SEED),
         query_ms_median: median(times),
+        rerank_ms_median: if reranker.is_some() { median(rerank_times) } else { 0.0 },
     })
 }
 
@@ -156,6 +216,14 @@ async fn ask(
 fn recall(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
     let hits = found.iter().take(k).filter(|id| own.contains(*id)).count();
     hits as f64 / own.len().min(k) as f64
+}
+
+/// The gain of `own` among the first `k`, each place `i` from 1 for `1 / log2(i + 1)`, of as much as there could be.
+fn ndcg(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
+    let gain = |place: usize| 1.0 / (place as f64 + 2.0).log2();
+    let best: f64 = (0..own.len().min(k)).map(gain).sum();
+    let gained = found.iter().take(k).enumerate().filter(|(_, id)| own.contains(*id));
+    gained.map(|(place, _)| gain(place)).sum::<f64>() / best
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -179,6 +247,16 @@ mod tests {
         assert_eq!(recall(&ids("axbyc"), &own, 2), 0.5);
         assert_eq!(recall(&ids("xyzac"), &own, 4), 1.0 / 3.0);
         assert_eq!(recall(&[], &own, 5), 0.0);
+    }
+
+    /// By hand: places 1 and 3 of three that count, of the best that they could be.
+    #[test]
+    fn earlier_places_gain_more() {
+        let own: HashSet<String> = ids("abc").into_iter().collect();
+        let best = 1.0 + 1.0 / 3f64.log2() + 0.5;
+        assert!((ndcg(&ids("axbyz"), &own, 5) - 1.5 / best).abs() < 1e-12);
+        assert_eq!((ndcg(&ids("cab"), &own, 10), ndcg(&ids("xyz"), &own, 10)), (1.0, 0.0));
+        assert_eq!(ndcg(&ids("ab"), &own, 2), 1.0);
     }
 
     #[test]

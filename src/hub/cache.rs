@@ -21,6 +21,11 @@ pub fn is_file_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= 200 && !text.starts_with('.') && text.bytes().all(is_good)
 }
 
+/// The name of a file in a repository, which may lie in a folder there.
+pub fn is_path(text: &str) -> bool {
+    text.split('/').all(is_file_name)
+}
+
 /// A commit, in hexadecimal digits.
 pub fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -116,12 +121,13 @@ impl Repository {
     pub fn link(&self, commit: &str, name: &str, etag: &str) -> Result<()> {
         let path = self.snapshot(commit).join(name);
         let link = || -> io::Result<()> {
-            fs::create_dir_all(self.snapshot(commit))?;
+            fs::create_dir_all(path.parent().unwrap_or(&self.folder))?;
             match fs::remove_file(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
             }
-            std::os::unix::fs::symlink(Path::new("../../blobs").join(etag), &path)
+            let up = "../".repeat(name.split('/').count() + 1);
+            std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(etag), &path)
         };
         link().map_err(|error| Error::io("cannot write", &path, &error))
     }
@@ -138,6 +144,10 @@ mod tests {
     #[test]
     fn what_could_leave_a_folder_is_no_name() {
         let hash = "a".repeat(64);
+        for text in ["..", "../x", "a/../b", "/a", "a/", "a//b", "a/.b", ""] {
+            assert!(!is_path(text), "{text:?}");
+        }
+        assert!(is_path("config.json") && is_path("1_Pooling/config.json"));
         for text in ["..", ".", "", "/", "a/b", "../x", "/etc/passwd", "a\0b", "a\\b", "a b", ".hidden", "é", "~"] {
             assert!(!is_file_name(text) && !is_commit(text) && !is_etag(text), "{text:?}");
         }

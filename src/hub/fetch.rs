@@ -14,7 +14,7 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use sha2::{Digest, Sha256};
 
-use super::cache::{Repository, is_etag, is_file_name};
+use super::cache::{Repository, is_etag, is_path};
 use super::{
     CONNECT_TIMEOUT, FILE_BYTES, HubId, INFO_BYTES, INFO_TIMEOUT, Info, READ_TIMEOUT, WEIGHTS_BYTES, root_cause,
     untrusted,
@@ -88,7 +88,7 @@ impl Hub {
 
     /// Fetches a file of a commit into the cache, unless it is there.
     pub async fn fetch(&self, id: &HubId, repository: &Repository, commit: &str, name: &str) -> Result<()> {
-        if !is_file_name(name) {
+        if !is_path(name) {
             return Err(untrusted(id, &format!("names the file {name:?}")));
         }
         if repository.file(commit, name).is_some() {

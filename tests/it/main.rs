@@ -39,6 +39,7 @@ mod page;
 mod pml;
 mod python_client;
 mod request_bounds;
+mod rerank;
 mod restart;
 mod rounds;
 mod s3;

@@ -73,6 +73,7 @@ class Client:
         *,
         collection: str | None = None,
         top_k: int | None = None,
+        rerank: int | None = None,
         documents: Iterable[Document] = (),
         reuse: Reuse | None = None,
         tenant: str | None = None,
@@ -86,6 +87,7 @@ class Client:
             messages: A question, or the turns of a conversation.
             collection: Where passages are searched; none without it.
             top_k: How many of them.
+            rerank: How many are found and put in order first; 0: none.
             documents: Passages that come with the request.
             reuse: Which stored KV may be used.
             tenant: Whose KV this is.
@@ -95,7 +97,7 @@ class Client:
         """
         turns = [{"role": "user", "content": messages}] if isinstance(messages, str) else list(messages)
         given = [{"title": document.title, "text": document.text} for document in documents]
-        extension = {"collection": collection, "top_k": top_k, "documents": given or None, "reuse": reuse, "tenant": tenant}
+        extension = {"collection": collection, "top_k": top_k, "rerank": rerank, "documents": given or None, "reuse": reuse, "tenant": tenant}
         body = {
             **fields,
             "messages": turns,
@@ -114,14 +116,16 @@ class Client:
         return stream.answer
 
     def models(self) -> list[str]:
-        """The names of the language model and of the embedding model."""
+        """The names of the language model, the embedding model and the cross-encoder, where there is one."""
         return [model["id"] for model in self._json("GET", "/v1/models")["data"]]
 
     # Documents
 
-    def search(self, query: str, *, collection: str = "default", top_k: int | None = None, mode: str | None = None) -> list[Passage]:
-        """The passages that answer a query best, best first. `mode`: `fused` (the default), `vector` or `full_text`."""
-        body = _without_none({"query": query, "top_k": top_k, "mode": mode})
+    def search(self, query: str, *, collection: str = "default", top_k: int | None = None, mode: str | None = None,
+               rerank: int | None = None) -> list[Passage]:
+        """The passages that answer a query best, best first. `mode`: `fused` (the default), `vector` or `full_text`. `rerank`: how many
+        are found and put in order first."""
+        body = _without_none({"query": query, "top_k": top_k, "mode": mode, "rerank": rerank})
         found = self._json("POST", f"/v1/collections/{_part(collection)}/search", body)
         return [Passage.from_json(hit["passage"], hit["score"]) for hit in found["data"]]
 
