@@ -43,9 +43,10 @@ const WANTED: &[&str] = &[
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
-    // Of sentence-transformers: how its models pool, and how much they read.
+    // Of sentence-transformers: how its models pool, how much they read, and what before a text.
     "modules.json",
     "sentence_bert_config.json",
+    "config_sentence_transformers.json",
     "1_Pooling/config.json",
     INDEX,
     WEIGHTS,

@@ -31,9 +31,13 @@ impl ModelEncoder {
 }
 
 impl PassageEncoder for ModelEncoder {
-    fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+    fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.sentence.encode(&texts).map_err(from_kernels)
+        self.sentence.encode_passages(&texts).map_err(from_kernels)
+    }
+
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+        self.sentence.encode_query(text).map_err(from_kernels)
     }
 
     fn dimension(&self) -> usize {

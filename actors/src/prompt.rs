@@ -31,7 +31,7 @@ pub struct PromptFormat {
     pub passage: String,
     /// The question; `{question}` is filled in.
     pub question: String,
-    /// What the model is asked where it reranks, behind one passage; `{question}` is filled in. It answers yes or no.
+    /// What the model is asked where it reranks, after one passage; `{question}` is filled in. It answers yes or no.
     pub rerank: String,
     /// The date that a chat template is told when it asks for one; pinned by default, so that no entry is lost at midnight.
     /// Where the template prints another than today's, the question says what day it is.

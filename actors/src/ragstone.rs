@@ -9,7 +9,6 @@ use std::time::Duration;
 use ragstone_kernels::chat::Date;
 use ragstone_kernels::chat::calls::CallForm;
 use ragstone_kernels::cross_encoder::CrossEncoder;
-use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::grammar::GrammarSpec;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
@@ -149,7 +148,7 @@ impl Ragstone {
             };
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
-            let encoder = Arc::new(SentenceEncoder::load(&folders.embedder)?);
+            let encoder = Arc::new(settings.load_embedder(&folders.embedder)?);
             let reranker = folders.reranker.as_deref().map(CrossEncoder::load).transpose()?.map(Arc::new);
             Ok(((catalog, loaded, known, store, object, encoder, reranker), settings, folders, env))
         })

@@ -1,5 +1,5 @@
 //! Reranking: how well passages answer a query, as something says that reads both together. A cross-encoder does, a few pairs at a time,
-//! or the language model, behind each passage (`pipeline/rerank.rs`).
+//! or the language model, asked after each passage (`pipeline/rerank.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;

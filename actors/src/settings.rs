@@ -1,9 +1,11 @@
 //! What an operator can set, with defaults that work on a laptop.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
+use ragstone_kernels::embedding::{Prompts, SentenceEncoder};
 use ragstone_kernels::simd;
 use ragstone_storage::cost::Prices;
 use ragstone_storage::policy::PolicyKind;
@@ -88,6 +90,10 @@ pub struct Settings {
     /// Passages that are retrieved for a question to be put in order by the reranker, of which the best `top_k` are taken; 0: none, the
     /// search's own order counts.
     pub rerank: usize,
+    /// What the embedding model reads before a question; none given takes what its own files say, mostly nothing.
+    pub embed_query_prompt: Option<String>,
+    /// What it reads before a passage; with another one its vectors are others, and what was ingested is to be ingested again.
+    pub embed_passage_prompt: Option<String>,
     /// Greatest length of a passage, in tokens of the language model.
     pub chunk_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
@@ -156,6 +162,8 @@ impl Default for Settings {
             speculate: true,
             top_k: 5,
             rerank: 0,
+            embed_query_prompt: None,
+            embed_passage_prompt: None,
             chunk_tokens: 256,
             max_queued: 128,
             max_batch: 80,
@@ -257,6 +265,20 @@ impl Settings {
             reorder_window: self.reorder_window,
             load_deadline: Duration::from_millis(self.load_timeout_ms),
         }
+    }
+
+    /// Loads the embedding model of a folder, with what it is to read before texts.
+    ///
+    /// # Errors
+    /// As [`SentenceEncoder::load`]; `InvalidInput` for prompts that are too long.
+    pub fn load_embedder(&self, folder: &Path) -> Result<SentenceEncoder> {
+        let encoder = SentenceEncoder::load(folder)?;
+        let own = encoder.prompts().clone();
+        let prompts = Prompts {
+            query: self.embed_query_prompt.clone().unwrap_or(own.query),
+            passage: self.embed_passage_prompt.clone().unwrap_or(own.passage),
+        };
+        Ok(encoder.with_prompts(prompts)?)
     }
 
     /// How drafts of an answer are made, of `most` tokens at most where the question says.

@@ -33,7 +33,19 @@ const MINILM_CONFIG: &str = r#"{
 pub struct SentenceEncoder {
     text: TextEncoder,
     pooling: Pooling,
+    prompts: Prompts,
+    /// Of the model's files, whatever is written before texts.
+    files: String,
     identity: String,
+}
+
+/// What a model wants before a text; mostly nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Prompts {
+    /// Before a question.
+    pub query: String,
+    /// Before what answers it.
+    pub passage: String,
 }
 
 /// How a text's hidden states become one vector.
@@ -53,8 +65,8 @@ impl std::fmt::Debug for SentenceEncoder {
 
 impl SentenceEncoder {
     /// Loads `model.safetensors`, `tokenizer.json` and `config.json` of a folder; without a `config.json` the model
-    /// is taken for all-MiniLM-L6-v2. Where they are there, `modules.json`, `1_Pooling/config.json` and `sentence_bert_config.json` of
-    /// sentence-transformers count.
+    /// is taken for all-MiniLM-L6-v2. Where they are there, `modules.json`, `1_Pooling/config.json`, `sentence_bert_config.json` and
+    /// `config_sentence_transformers.json` of sentence-transformers count.
     ///
     /// # Errors
     /// `InvalidModel` for missing, truncated or mismatched files, `UnsupportedModel` for another kind of model.
@@ -63,8 +75,39 @@ impl SentenceEncoder {
         refuse_other_modules(folder.path())?;
         let (pooling, max_tokens) = (read_pooling(folder.path())?, read_max_tokens(folder.path())?);
         let text = TextEncoder::load(&folder, max_tokens)?;
-        let identity = identity(&folder, pooling, max_tokens)?;
-        Ok(Self { text, pooling, identity })
+        let files = identity(&folder, pooling, max_tokens)?;
+        let prompts = read_prompts(folder.path())?;
+        let encoder = Self { text, pooling, prompts: Prompts::default(), identity: files.clone(), files };
+        encoder.with_prompts(prompts)
+    }
+
+    /// With other prompts than the model's own.
+    ///
+    /// # Errors
+    /// `InvalidInput` for one that takes more than half of what the model reads.
+    pub fn with_prompts(mut self, prompts: Prompts) -> Result<Self> {
+        let most = self.max_tokens() / 2;
+        for (what, prompt) in [("questions", &prompts.query), ("passages", &prompts.passage)] {
+            let tokens = self.token_count(prompt)?;
+            if tokens > most {
+                return Err(Error::invalid_input(format!(
+                    "what the embedding model is to read before {what} has {tokens} tokens; use at most {most}"
+                )));
+            }
+        }
+        self.identity.clone_from(&self.files);
+        if !prompts.passage.is_empty() {
+            let mut hasher = blake3::Hasher::new_derive_key("ragstone sentence encoder: what stands before passages");
+            let hash = hasher.update(self.files.as_bytes()).update(prompts.passage.as_bytes()).finalize().to_hex();
+            self.identity = format!("bert-{}-{}", self.dimension(), &hash[..16]);
+        }
+        self.prompts = prompts;
+        Ok(self)
+    }
+
+    /// What is written before texts.
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
     }
 
     /// Elements of a vector.
@@ -85,6 +128,27 @@ impl SentenceEncoder {
     /// The length of a text in tokens, with the two that stand around it and before it is cut at [`max_tokens`](Self::max_tokens).
     pub fn token_count(&self, text: &str) -> Result<usize> {
         self.text.token_count(text)
+    }
+
+    /// The vector of a question, its prompt before it.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_query(&self, text: &str) -> Result<Vec<f32>> {
+        let text = format!("{}{text}", self.prompts.query);
+        Ok(self.encode(&[&text])?.pop().unwrap_or_default())
+    }
+
+    /// The vectors of passages, their prompt before each.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_passages(&self, texts: &[&str]) -> Result<Vec<Vec<f32>>> {
+        if self.prompts.passage.is_empty() {
+            return self.encode(texts);
+        }
+        let texts: Vec<String> = texts.iter().map(|text| format!("{}{text}", self.prompts.passage)).collect();
+        self.encode(&texts.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// One vector a text, `[dimension]` f32 of length 1, in the order of `texts`. An empty text has a vector too.
@@ -157,6 +221,16 @@ fn read_max_tokens(folder: &Path) -> Result<usize> {
     let stated = read_json(&folder.join("sentence_bert_config.json"))?;
     let length = stated.and_then(|config| config["max_seq_length"].as_u64());
     Ok(length.map_or(MAX_TOKENS, |length| usize::try_from(length).unwrap_or(usize::MAX).clamp(2, MOST_TOKENS)))
+}
+
+/// What the model's own files say is to stand before texts, by the names that sentence-transformers knows.
+fn read_prompts(folder: &Path) -> Result<Prompts> {
+    let stated = read_json(&folder.join("config_sentence_transformers.json"))?.unwrap_or_default();
+    let prompt = |names: &[&str]| {
+        let found = names.iter().find_map(|name| stated["prompts"][name].as_str());
+        found.unwrap_or_default().to_owned()
+    };
+    Ok(Prompts { query: prompt(&["query"]), passage: prompt(&["document", "passage", "corpus"]) })
 }
 
 /// `bert-384-` and a hash over every file that decides a vector.

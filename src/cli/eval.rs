@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ragstone_actors::{Folders, Ragstone};
-use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_storage::corpus::{Corpus, CorpusOptions};
 use ragstone_storage::env::Env;
 use ragstone_storage::store::AdmissionRule;
@@ -79,7 +78,8 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
     let folder = DataFolder::create(&config.data()?.join(FOLDER))?;
     let held = folder.try_hold("eval")?.ok_or_else(|| folder.in_use())?;
     let embedder = embedder_source::find(config.surface.embedder.as_deref(), config.surface.offline).await?;
-    let encoder = tokio::task::spawn_blocking(move || SentenceEncoder::load(&embedder.path)).await;
+    let settings = config.settings.clone();
+    let encoder = tokio::task::spawn_blocking(move || settings.load_embedder(&embedder.path)).await;
     let encoder =
         encoder.map_err(|error| Error::internal(format!("loading the embedding model broke off: {error}")))??;
     // Another embedding model is another corpus, not an error: measuring is what this is for.

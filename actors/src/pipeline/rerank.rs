@@ -1,8 +1,8 @@
 //! What a search found, put in order by who reads question and passage together: a cross-encoder, or the language model itself, which is
-//! asked behind each passage whether it helps and says yes or no ("Document Ranking with a Pretrained Sequence-to-Sequence Model",
+//! asked after each passage whether it helps and says yes or no ("Document Ranking with a Pretrained Sequence-to-Sequence Model",
 //! section 3; Qwen3-Reranker scores the same way).
 //!
-//! The passage stands before the question, so that its KV is its entry behind the root: the one that answers are made of. What is in no
+//! The passage stands before the question, so that its KV is its standalone entry: the one that answers are made of. What is in no
 //! tier yet is computed once, and is there for the answer.
 
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl Pipeline {
         Ok(reranked)
     }
 
-    /// Asks the model behind each passage alone whether it helps to answer `query`, in the conversation's own system prompt, so that
+    /// Asks the model after each passage alone whether it helps to answer `query`, in the conversation's own system prompt, so that
     /// the passages' KV is that of its answer. The error of one is everybody's.
     async fn judge(&self, asking: &Asking, query: &str, passages: Vec<Arc<[u32]>>) -> Result<Reranked> {
         let verdicts = Verdicts::of(self.assembler.tokenizer())?;
@@ -227,7 +227,7 @@ impl Asking {
             logprob_token_ids: verdicts.ids.clone(),
             ..SamplingParams::default()
         };
-        // Behind the root a passage's entry is exact; nothing is to be blended.
+        // Right after the root a passage's entry is exact; nothing is to be blended.
         let reuse = if self.question.reuse == Reuse::Off { Reuse::Off } else { Reuse::Exact };
         let question = Question {
             input: Input::Chat { messages, tools: tools.to_vec(), context: Some(Context::default()) },
@@ -243,7 +243,7 @@ impl Asking {
     }
 }
 
-/// The root and the passage stand in other prompts; what was asked behind them does not.
+/// The root and the passage stand in other prompts; what was asked after them does not.
 fn keep_what_recurs(prefilled: &mut Prefilled) {
     let recurring: Vec<_> = prefilled.segments.iter().filter(|segment| segment.kind != SegmentKind::Text).collect();
     let fresh = &mut prefilled.sequence.prefill.fresh;

@@ -263,3 +263,25 @@ fn ids_beyond_the_embeddings_are_refused_and_no_panic() {
     assert_eq!(kind, ErrorKind::InvalidModel);
     assert!(message.contains("4294967295"), "{message}");
 }
+
+/// What a model's files want before questions and passages is read with them, and names other vectors.
+#[test]
+fn prompts_stand_before_texts() {
+    let folder = copy();
+    let plain = SentenceEncoder::load(folder.path()).unwrap();
+    let stated = r#"{"prompts": {"query": "How many ", "document": "On day "}, "default_prompt_name": null}"#;
+    fs::write(folder.path().join("config_sentence_transformers.json"), stated).unwrap();
+    let prompted = SentenceEncoder::load(folder.path()).unwrap();
+    let encode = |text: &str| plain.encode(&[text]).unwrap().remove(0);
+    assert_eq!(prompted.encode_query("ships?").unwrap(), encode("How many ships?"));
+    assert_eq!(prompted.encode_passages(&["3", "4"]).unwrap(), [encode("On day 3"), encode("On day 4")]);
+    assert_eq!(prompted.encode(&["3"]).unwrap(), [encode("3")]);
+    assert_ne!(prompted.identity(), plain.identity());
+    // Stored vectors do not depend on what stands before questions.
+    let query = Prompts { query: "ask ".into(), passage: String::new() };
+    let other = prompted.with_prompts(query).unwrap();
+    assert_eq!((other.identity(), other.encode_query("x").unwrap()), (plain.identity(), encode("ask x")));
+    let long = Prompts { query: "gull ".repeat(200), passage: String::new() };
+    let error = other.with_prompts(long).unwrap_err();
+    assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("before questions"), "{error}");
+}

@@ -154,7 +154,7 @@ impl Corpus {
         }
         for batch in rows.chunks_mut(EMBED_TEXTS) {
             let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
-            for (row, vector) in batch.iter_mut().zip(self.embed(texts).await?) {
+            for (row, vector) in batch.iter_mut().zip(self.embed_passages(texts).await?) {
                 row.vector = vector;
             }
             embedded(batch.len())?;
@@ -172,11 +172,19 @@ impl Corpus {
         Ok(())
     }
 
-    /// Vectors of `texts`, by the blocking threads.
-    pub(super) async fn embed(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+    /// The vector of a question, by the blocking threads.
+    pub(super) async fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+        let (encoder, text) = (Arc::clone(self.encoder()), text.to_owned());
+        let vector = super::blocking("embedding", move || encoder.embed_query(&text)).await?;
+        self.texts_embedded().fetch_add(1, Ordering::Relaxed);
+        Ok(vector)
+    }
+
+    /// Vectors of passages, by the blocking threads.
+    async fn embed_passages(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
         let count = texts.len();
         let encoder = Arc::clone(self.encoder());
-        let vectors = super::blocking("embedding", move || encoder.embed(&texts)).await?;
+        let vectors = super::blocking("embedding", move || encoder.embed_passages(&texts)).await?;
         self.texts_embedded().fetch_add(count as u64, Ordering::Relaxed);
         if vectors.len() != count {
             let message = format!("the embedding model gave {} vectors for {count} texts", vectors.len());

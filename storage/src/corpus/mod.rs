@@ -276,7 +276,7 @@ impl Corpus {
         }
         let vector = match options.mode {
             SearchMode::FullText => None,
-            _ => self.embed(vec![query.to_owned()]).await?.pop(),
+            _ => Some(self.embed_query(query).await?),
         };
         let found = search::search(&table, query, vector, options, &self.inner.options.env).await?;
         self.hits(found).await
@@ -302,7 +302,7 @@ impl Corpus {
         }
         let vector = match options.mode {
             SearchMode::FullText => None,
-            _ => self.embed(vec![query.to_owned()]).await?.pop(),
+            _ => Some(self.embed_query(query).await?),
         };
         let (env, own) = (&self.inner.options.env, self.encoder().tokenizer_identity());
         let started = Stopwatch::start();

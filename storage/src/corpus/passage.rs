@@ -10,8 +10,10 @@ use crate::Result;
 ///
 /// The calls block and bind the processor; the corpus makes them on blocking threads.
 pub trait PassageEncoder: Send + Sync {
-    /// One vector of [`dimension`](Self::dimension) numbers of unit length for each text.
-    fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>>;
+    /// One vector of [`dimension`](Self::dimension) numbers of unit length for each passage.
+    fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>>;
+    /// That of a question, which is near the vectors of what answers it.
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>>;
     /// The length of a vector.
     fn dimension(&self) -> usize;
     /// Names the embedding model and its weights. A corpus built with one identity is not searched with another.

@@ -27,7 +27,11 @@ fn hash(word: &str, salt: usize) -> u64 {
 }
 
 impl PassageEncoder for WordEncoder {
-    fn embed(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
+    fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
+        Ok(self.embed_passages(&[text.to_owned()])?.remove(0))
+    }
+
+    fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let embed = |text: &String| {
             let mut vector = vec![1e-3_f32; DIMENSION];
             for word in text.split_whitespace() {
