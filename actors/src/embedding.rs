@@ -1,6 +1,7 @@
 //! Sentence embeddings for callers: a few texts at a time, so that a request of many stops at its deadline, lets others in
 //! between, and keeps no more threads than it should.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,9 +10,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ragstone::blocking;
+use crate::processors::{Processors, in_own_pool};
 use crate::stream::{deadline_after, deadline_error};
-use crate::turns::{Places, Turns};
+use crate::turns::Places;
 
 /// Texts of one request, as many as OpenAI takes.
 const MAX_TEXTS: usize = 2048;
@@ -19,8 +20,10 @@ const MAX_TEXTS: usize = 2048;
 const MAX_TEXT_BYTES: usize = 64 << 10;
 /// Bytes of all texts of a request: OpenAI's 300,000 tokens, long ones.
 const MAX_BYTES: usize = 2 << 20;
-/// Texts that are computed together.
-const BATCH: usize = 32;
+/// Texts that are computed together, in one turn: the processors are nobody else's for so long.
+const BATCH_TEXTS: usize = 32;
+/// Bytes of them, of each as many as the model reads at most: about as many tokens as are computed together.
+const BATCH_BYTES: usize = 2 << 10;
 
 /// Vectors of a request's texts.
 #[derive(Debug)]
@@ -36,11 +39,11 @@ pub(crate) struct Embedder {
     encoder: Arc<SentenceEncoder>,
     /// Requests that wait or run.
     admission: Places,
-    processors: Turns,
+    processors: Processors,
 }
 
 impl Embedder {
-    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize, processors: Turns) -> Self {
+    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize, processors: Processors) -> Self {
         Self { encoder, admission: Places::new("embedding", max_queued), processors }
     }
 
@@ -59,27 +62,45 @@ impl Embedder {
         let deadline = deadline_after(deadline);
         let mut embedded = Embedded { vectors: Vec::with_capacity(texts.len()), tokens: 0 };
         let texts: Arc<[String]> = texts.into();
-        for begin in (0..texts.len()).step_by(BATCH) {
-            let batch = self.batch(texts.clone(), begin, caller, deadline).await?;
+        while embedded.vectors.len() < texts.len() {
+            let begin = embedded.vectors.len();
+            let end = begin + together(&texts[begin..]);
+            let batch = self.batch(texts.clone(), begin..end, caller, deadline).await?;
             embedded.vectors.extend(batch.vectors);
             embedded.tokens = embedded.tokens.saturating_add(batch.tokens);
         }
         Ok(embedded)
     }
 
-    async fn batch(&self, texts: Arc<[String]>, begin: usize, caller: Caller, deadline: Instant) -> Result<Embedded> {
+    async fn batch(
+        &self,
+        texts: Arc<[String]>,
+        batch: Range<usize>,
+        caller: Caller,
+        deadline: Instant,
+    ) -> Result<Embedded> {
         let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
         let encoder = self.encoder.clone();
-        let work = blocking(move || {
-            // Held by the work and not by who waits for it: a caller that goes away frees no turn that is still in use.
-            let _turn = turn;
-            let texts: Vec<&str> = texts[begin..].iter().take(BATCH).map(String::as_str).collect();
+        let work = self.processors.compute(turn, move || {
+            let texts: Vec<&str> = texts[batch].iter().map(String::as_str).collect();
             let counts = texts.iter().map(|text| encoder.token_count(text));
             let tokens = counts.sum::<Result<usize, _>>()?;
-            Ok(Embedded { vectors: encoder.encode(&texts)?, tokens })
+            Ok(Embedded { vectors: in_own_pool(|| encoder.encode(&texts))?, tokens })
         });
         timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))
     }
+}
+
+/// How many of `texts` are the next batch; one at least.
+fn together(texts: &[String]) -> usize {
+    // A model reads 512 tokens at most, and a word is longer than a byte: what is longer costs no more.
+    let most = BATCH_BYTES / 2;
+    let mut bytes = 0;
+    let fitting = texts.iter().take(BATCH_TEXTS).take_while(|text| {
+        bytes += text.len().min(most);
+        bytes <= BATCH_BYTES
+    });
+    fitting.count().max(1)
 }
 
 fn check(texts: &[String]) -> Result<()> {
@@ -104,6 +125,20 @@ fn check(texts: &[String]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_texts_are_few_in_a_batch_and_short_ones_many() {
+        let texts = |bytes: usize, count| vec!["a".repeat(bytes); count];
+        for (texts, expected) in [
+            (texts(10, 100), 32),
+            (texts(100, 100), 20),
+            (texts(100, 3), 3),
+            (texts(1000, 5), 2),
+            (texts(60_000, 5), 2),
+        ] {
+            assert_eq!(together(&texts), expected, "{} bytes", texts[0].len());
+        }
+    }
 
     #[test]
     fn what_is_too_much_is_told() {

@@ -32,6 +32,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::processors::Processors;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
@@ -39,7 +40,7 @@ use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::speculation::Times;
 use crate::status::ModelStatus;
-use crate::turns::{Places, Turns};
+use crate::turns::Places;
 use crate::warm::Warmer;
 use crate::worker::Supervised;
 
@@ -61,20 +62,17 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
+            self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
         store.set_device(device.clone());
         let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
-        let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
-        let processors = Turns::at_processors(env.clone());
+        let (queued, c) = (settings.max_queued, corpus.clone());
+        let processors = Processors::new(runtime.clone(), env.clone());
         let turns = processors.clone();
-        let retriever = Supervised::start(queued, move || Retriever {
-            corpus: c.clone(),
-            runtime: r.clone(),
-            processors: turns.clone(),
-        });
+        let retriever = Supervised::start(queued, move || Retriever { corpus: c.clone(), processors: turns.clone() });
         let runner = runner(queued, &store, device, &engine, &runtime);
         let (s, r) = (store.clone(), runtime.clone());
         let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
