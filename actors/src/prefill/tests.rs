@@ -56,8 +56,35 @@ fn bloom() -> Model {
     Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
 }
 
-/// One of each scheme whose KV can be moved.
-const MODELS: [fn() -> Model; 2] = [model, bloom];
+/// With experts in every second layer.
+fn mixture() -> Model {
+    let config = r#"{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 512, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "decoder_sparse_step": 2, "norm_topk_prob": true, "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// With experts in every layer, in 8 bits.
+fn mixtral() -> Model {
+    let config = r#"{"architectures": ["MixtralForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 40,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "torch_dtype": "float32"}"#;
+    let options = LoadOptions { weights: Some(WeightFormat::Q8), ..LoadOptions::default() };
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, options)
+}
+
+/// With factors.
+fn granite() -> Model {
+    let config = r#"{"architectures": ["GraniteForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "embedding_multiplier": 12.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+        "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// Families that differ in what blending and reuse go through.
+const MODELS: [fn() -> Model; 5] = [model, bloom, mixture, mixtral, granite];
 
 impl Bench {
     fn new() -> Self {

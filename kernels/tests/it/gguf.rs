@@ -262,8 +262,8 @@ fn what_is_not_supported_is_refused_with_what_is() {
         ),
         (
             ErrorKind::UnsupportedModel,
-            with_pair("yarn.gguf", "llama.expert_count", 4, &[8, 0, 0, 0]),
-            &["llama.expert_count"],
+            with_pair("yarn.gguf", "llama.expert_shared_count", 4, &[8, 0, 0, 0]),
+            &["llama.expert_shared_count"],
         ),
         (ErrorKind::UnsupportedModel, with_pair("yarn.gguf", "llama.attention.causal", 7, &[0]), &["attention.causal"]),
         (ErrorKind::UnsupportedModel, with_pair("yarn.gguf", "split.count", 2, &[3, 0]), &["llama-gguf-split --merge"]),

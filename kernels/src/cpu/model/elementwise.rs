@@ -51,6 +51,11 @@ pub(super) fn gelu_row(from: &[f32], to: &mut [f32]) {
     simd::dispatch(Path::best(), Gelu { from, to });
 }
 
+/// The rectified values of one row, `from` to `to`; what is no number stays so.
+pub(super) fn relu_row(from: &[f32], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = if *from < 0.0 { 0.0 } else { *from });
+}
+
 struct RmsNorm<'a> {
     /// What is normed; the row itself if not given.
     from: Option<&'a [f32]>,
