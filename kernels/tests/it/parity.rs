@@ -32,6 +32,7 @@ fn every_variant_is_there() {
         "bloom",
         "bloom_six_heads",
         "gemma3",
+        "gemma3_usual",
         "gemma3_version_4",
         "gpt2",
         "gpt2_untied",
@@ -45,7 +46,7 @@ fn every_variant_is_there() {
         "mistral_full",
         "mistral_sliding",
         "mixtral",
-        "mixtral_sliding_bf16",
+        "mixtral_bf16",
         "opt",
         "opt_without_biases",
         "phi3_longrope",
@@ -61,6 +62,7 @@ fn every_variant_is_there() {
         "rope_yarn",
         "rope_yarn_mscale",
         "smollm3",
+        "smollm3_fourth",
     ];
     assert_eq!(names(), expected);
 }
@@ -193,7 +195,6 @@ fn a_small_mistake_would_show() {
         ("gpt2", "\"n_head\": 4", "\"n_head\": 2"),
         ("opt", "\"num_attention_heads\": 4", "\"num_attention_heads\": 2"),
         ("mixtral", "\"num_experts_per_tok\": 2", "\"num_experts_per_tok\": 1"),
-        ("mixtral_sliding_bf16", "\"sliding_window\": 9", "\"sliding_window\": 10"),
         ("qwen3_moe", "\"num_experts_per_tok\": 3", "\"num_experts_per_tok\": 4"),
         ("qwen3_moe", "\"norm_topk_prob\": true", "\"norm_topk_prob\": false"),
         ("qwen3_moe_sparse", "\"norm_topk_prob\": false", "\"norm_topk_prob\": true"),
