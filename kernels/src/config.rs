@@ -8,6 +8,7 @@ mod gemma3;
 mod gpt2;
 mod granite;
 mod llama;
+mod olmo;
 mod opt;
 mod positions;
 pub(crate) mod recurrent;
@@ -143,7 +144,9 @@ pub struct ModelConfig {
     pub embedding_norm: bool,
     /// What embeddings are multiplied by; not rounded, as in llama.cpp and transformers in f32 (transformers in bf16 rounds it).
     pub embedding_scale: f32,
-    /// Norms of what a layer's attention and its feed-forward part add, beside those of what they take (Gemma).
+    /// Norms of what a layer's attention and its feed-forward part take (not of OLMo 2).
+    pub input_norms: bool,
+    /// Norms of what these two add (Gemma, OLMo 2).
     pub output_norms: bool,
     /// Weights of norms are kept less one (Gemma).
     pub norm_weights_less_one: bool,
@@ -160,6 +163,8 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// RMS norm over each query and key head before the rotation (Qwen3).
     pub qk_norm: bool,
+    /// That norm is one over all heads (OLMo).
+    pub qk_norm_of_rows: bool,
     /// Attention window in tokens, one a layer; `None` sees everything before it.
     pub windows: Vec<Option<u32>>,
     /// Elements of a head that are turned, from the first one on, where positions are rotary.

@@ -62,6 +62,18 @@ pub(super) fn read_qwen3(architecture: Architecture, fields: &Fields<'_>) -> Res
     experts.in_model(config)
 }
 
+pub(super) fn read_olmoe(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
+    let config = llama::read(architecture, fields)?;
+    let experts = Experts {
+        count: size_of(fields, &["num_experts", "num_local_experts"], MOST_EXPERTS)?,
+        per_row: size(fields, "num_experts_per_tok", MOST_EXPERTS)?,
+        intermediate_size: config.intermediate_size,
+        is_normalized: fields.flag("norm_topk_prob", false)?,
+        dense_layers: Vec::new(),
+    };
+    experts.in_model(config)
+}
+
 pub(super) fn read_mixtral(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
     let config = llama::read(architecture, fields)?;
     let number = |key, default| Ok::<_, Error>(optional_size(fields, key, MOST_EXPERTS)?.unwrap_or(default));

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
-use super::{ModelConfig, bloom, experts, gemma3, gpt2, granite, llama, opt, recurrent};
+use super::{ModelConfig, bloom, experts, gemma3, gpt2, granite, llama, olmo, opt, recurrent};
 use crate::error::{Error, Result};
 
 /// The decoder families that the forward covers.
@@ -25,6 +25,8 @@ pub enum Architecture {
     Qwen3Moe,
     Mixtral,
     Opt,
+    Olmo2,
+    Olmoe,
 }
 
 /// A family.
@@ -103,7 +105,7 @@ pub(crate) enum Up {
 }
 
 impl Architecture {
-    const ALL: [Self; 14] = [
+    const ALL: [Self; 16] = [
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
@@ -118,6 +120,8 @@ impl Architecture {
         Self::Qwen3Moe,
         Self::Mixtral,
         Self::Opt,
+        Self::Olmo2,
+        Self::Olmoe,
     ];
 
     fn family(self) -> Family {
@@ -145,6 +149,14 @@ impl Architecture {
                 read: experts::read_mixtral,
                 tensors: &experts::MIXTRAL_TENSORS,
                 ..like_llama("MixtralForCausalLM", "mixtral")
+            },
+            Self::Olmo2 => {
+                Family { read: olmo::read, tensors: &olmo::TENSORS, ..like_llama("Olmo2ForCausalLM", "olmo2") }
+            }
+            Self::Olmoe => Family {
+                read: olmo::read_experts,
+                tensors: &experts::QWEN3_TENSORS,
+                ..like_llama("OlmoeForCausalLM", "olmoe")
             },
             Self::Opt => {
                 Family { class_name: "OPTForCausalLM", model_type: "opt", read: opt::read, tensors: &opt::TENSORS }

@@ -56,7 +56,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         optional_size(fields, "max_position_embeddings", MOST_POSITIONS)?.unwrap_or(match architecture {
             Architecture::Mistral | Architecture::Mixtral => 131_072,
             Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen3Moe | Architecture::SmolLm3 => 32_768,
-            Architecture::Phi3 => 4096,
+            Architecture::Phi3 | Architecture::Olmoe => 4096,
             _ => 2048,
         });
     let (rope, part) = RopeConfig::read(fields, stated_positions, default_theta(architecture))?;
@@ -87,6 +87,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         experts: None,
         embedding_norm: false,
         embedding_scale: 1.0,
+        input_norms: true,
         output_norms: false,
         norm_weights_less_one: false,
         attention_scale: usual_scale(head_dim),
@@ -98,6 +99,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         mlp_bias: matches!(architecture, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite)
             && fields.flag("mlp_bias", false)?,
         qk_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
+        qk_norm_of_rows: false,
         windows: windows(fields, architecture, layers)?,
         rotated: (head_dim as f64 * part) as usize,
         unrotated: unrotated(fields, architecture, layers)?,
@@ -119,7 +121,10 @@ fn default_theta(architecture: Architecture) -> f64 {
 
 /// A norm's epsilon where a file names none.
 fn default_epsilon(architecture: Architecture) -> f64 {
-    if architecture == Architecture::Mixtral { 1e-5 } else { 1e-6 }
+    match architecture {
+        Architecture::Mixtral | Architecture::Olmo2 | Architecture::Olmoe => 1e-5,
+        _ => 1e-6,
+    }
 }
 
 /// The layers that turn nothing. SmolLM3 has a list of 1 and 0 (`no_rope_layers`: 0 is a layer without), or leaves out every fourth.

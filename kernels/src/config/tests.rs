@@ -158,6 +158,21 @@ fn experts_are_those_of_each_class() {
     assert!((config.rope().unwrap().theta - 1e6).abs() < 1e-9 && (config.norm_eps - 1e-5).abs() < 1e-12);
     assert_eq!(mixtral(json!({"sliding_window": 9})).unwrap().windows, [Some(9); 4]);
 
+    let olmoe = |changes: Value| {
+        let mut all = json!({"num_experts": 6, "num_experts_per_tok": 2});
+        changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        with("OlmoeForCausalLM", all)
+    };
+    let config = olmoe(json!({})).unwrap();
+    let experts = config.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.intermediate_size, experts.is_normalized), (6, 2, 96, false));
+    assert!(config.qk_norm && config.qk_norm_of_rows && config.input_norms && !config.output_norms);
+    assert!(olmoe(json!({"clip_qkv": 8.0})).unwrap_err().to_string().contains("clip_qkv"));
+    let olmo2 = with("Olmo2ForCausalLM", json!({})).unwrap();
+    assert!(
+        olmo2.qk_norm && olmo2.qk_norm_of_rows && !olmo2.input_norms && olmo2.output_norms && olmo2.experts.is_none()
+    );
+
     let refused = [
         (qwen3(json!({"num_experts_per_tok": 9})), "num_experts_per_tok"),
         (qwen3(json!({"num_experts": null})), "num_experts"),
@@ -397,6 +412,8 @@ fn no_value_of_any_key_hurts() {
         "GraniteForCausalLM",
         "Qwen3MoeForCausalLM",
         "MixtralForCausalLM",
+        "Olmo2ForCausalLM",
+        "OlmoeForCausalLM",
     ];
     for class in rotary {
         for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {

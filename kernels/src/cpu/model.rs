@@ -96,7 +96,7 @@ struct Layer {
     k: Linear,
     v: Linear,
     o: Linear,
-    /// Over each head, `[head_dim]`.
+    /// Over each head, `[head_dim]`; or over all, as long as a row.
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     post_norm: Norm,

@@ -2,9 +2,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use super::Gguf;
 use super::blocks::BlockType;
 use super::header::{Header, Value};
-use super::Gguf;
 use crate::ErrorKind;
 
 fn fixture(name: &str) -> PathBuf {

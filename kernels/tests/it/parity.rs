@@ -47,6 +47,8 @@ fn every_variant_is_there() {
         "mistral_sliding",
         "mixtral",
         "mixtral_bf16",
+        "olmo2",
+        "olmoe",
         "opt",
         "opt_without_biases",
         "phi3_longrope",

@@ -23,14 +23,23 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
 #[derive(Debug)]
 pub(in crate::cpu) enum Norm {
     Rms(Vec<f32>),
-    Layer { weight: Vec<f32>, bias: Vec<f32> },
+    Layer {
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+    },
+    /// Rows stay as they are.
+    None {
+        width: usize,
+    },
 }
 
 impl Norm {
     /// Elements of a row.
     pub(super) fn width(&self) -> usize {
-        let (Self::Rms(weight) | Self::Layer { weight, .. }) = self;
-        weight.len()
+        match self {
+            Self::Rms(weight) | Self::Layer { weight, .. } => weight.len(),
+            Self::None { width } => *width,
+        }
     }
 
     /// Norms one row, `from` to `to`.
@@ -42,6 +51,7 @@ impl Norm {
             Self::Layer { weight, bias } => {
                 simd::dispatch(Path::best(), LayerNorm { from, row: to, weight, bias, epsilon });
             }
+            Self::None { .. } => to.copy_from_slice(from),
         }
     }
 }

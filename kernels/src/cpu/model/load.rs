@@ -117,13 +117,18 @@ impl Loader<'_> {
         let (config, names) = (self.config, self.names);
         let hidden = config.hidden_size;
         let name = |part: &str| format!("{}.{layer}.{part}", names.layers);
-        let head_norm = |part: &str| -> Result<Option<Vec<f32>>> {
+        let qk_norm = |part: &str, row: usize| -> Result<Option<Vec<f32>>> {
             if !config.qk_norm {
                 return Ok(None);
             }
-            self.norm_weights(&name(part), config.head_dim).map(Some)
+            let len = if config.qk_norm_of_rows { row } else { config.head_dim };
+            self.norm_weights(&name(part), len).map(Some)
         };
-        let input_norm = self.norm(&name(names.input_norm))?;
+        let norm_of_input = |part: &str| match config.input_norms {
+            true => self.norm(&name(part)),
+            false => Ok(Norm::None { width: hidden }),
+        };
+        let input_norm = norm_of_input(names.input_norm)?;
         let [q, k, v] = match names.qkv {
             Qkv::Apart([q, k, v]) => {
                 let linear = |part, outputs| self.linear(&name(part), outputs, hidden, config.qkv_bias);
@@ -152,9 +157,9 @@ impl Loader<'_> {
             k,
             v,
             o: self.linear(&name(names.o), hidden, config.query_dim(), config.o_bias)?,
-            q_norm: head_norm(names.q_norm)?,
-            k_norm: head_norm(names.k_norm)?,
-            post_norm: self.norm(&name(names.post_norm))?,
+            q_norm: qk_norm(names.q_norm, config.query_dim())?,
+            k_norm: qk_norm(names.k_norm, config.kv_dim())?,
+            post_norm: norm_of_input(names.post_norm)?,
             output_norms,
             feed_forward: self.feed_forward(layer)?,
         })

@@ -56,14 +56,14 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     let part = 1.0 / (2.0 * config.layers as f32).sqrt() / config.residual_scale;
     let layers = (0..config.layers)
         .map(|layer| Layer {
-            input_norm: source.norm(config.norm, hidden),
+            input_norm: source.norm_of_input(&config),
             q: source.linear(query, hidden, 1.0, config.qkv_bias),
             k: source.linear(kv, hidden, 1.0, config.qkv_bias),
             v: source.linear(kv, hidden, 1.0, config.qkv_bias),
             o: source.linear(hidden, query, part, config.o_bias),
-            q_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
-            k_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
-            post_norm: source.norm(config.norm, hidden),
+            q_norm: source.qk_norm(&config, query),
+            k_norm: source.qk_norm(&config, kv),
+            post_norm: source.norm_of_input(&config),
             // What they norm would have variance 1 otherwise, whatever its matrices' scale.
             output_norms: config.output_norms.then(|| [(); 2].map(|()| source.scaled_norm(hidden, part))),
             feed_forward: source.feed_forward(&config, layer, part),
@@ -192,6 +192,19 @@ impl Source<'_> {
             NormKind::Rms => Norm::Rms(weight),
             NormKind::Layer => Norm::Layer { weight, bias: self.f32(len, 0.1) },
         }
+    }
+
+    fn norm_of_input(&mut self, config: &ModelConfig) -> Norm {
+        match config.input_norms {
+            true => self.norm(config.norm, config.hidden_size),
+            false => Norm::None { width: config.hidden_size },
+        }
+    }
+
+    /// `row`: elements of one of Q, or of K.
+    fn qk_norm(&mut self, config: &ModelConfig, row: usize) -> Option<Vec<f32>> {
+        let len = if config.qk_norm_of_rows { row } else { config.head_dim };
+        config.qk_norm.then(|| self.around_one(len))
     }
 
     fn scaled_norm(&mut self, len: usize, scale: f32) -> Norm {

@@ -28,6 +28,7 @@ fn config() -> ModelConfig {
         experts: None,
         embedding_norm: false,
         embedding_scale: 1.0,
+        input_norms: true,
         output_norms: false,
         norm_weights_less_one: false,
         attention_scale: 0.25,
@@ -38,6 +39,7 @@ fn config() -> ModelConfig {
         o_bias: false,
         mlp_bias: false,
         qk_norm: false,
+        qk_norm_of_rows: false,
         windows: vec![None; 3],
         rotated: 16,
         unrotated: Vec::new(),
@@ -97,6 +99,11 @@ fn granite() -> ModelConfig {
     ModelConfig { embedding_scale: 6.0, attention_scale: 0.1, residual_scale: 0.4, logits_scale: 0.25, ..config() }
 }
 
+/// As OLMo 2 has it.
+fn olmo2() -> ModelConfig {
+    ModelConfig { qk_norm: true, qk_norm_of_rows: true, input_norms: false, output_norms: true, ..config() }
+}
+
 /// As OPT has it.
 fn opt() -> ModelConfig {
     ModelConfig { feed_forward: FeedForwardKind::PlainRelu, positions_skipped: 2, ..plain(Positions::Learned) }
@@ -122,6 +129,7 @@ fn variants() -> Vec<ModelConfig> {
         mixtral(),
         granite(),
         opt(),
+        olmo2(),
         // Experts whose parts are plain, and norms of what is added: nobody has them, and nothing speaks against it.
         ModelConfig { experts: mixture().experts, torch_dtype: WeightDtype::Bf16, ..plain(Positions::Alibi) },
         ModelConfig { experts: mixtral().experts, residual_scale: 0.5, ..gemma() },

@@ -15,11 +15,17 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
         let normed: Vec<_> = hidden.iter().map(|row| norm(row, &layer.input_norm, config.norm_eps)).collect();
         let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
             let head = |position: usize, head: &[f64]| {
-                let head = weight.as_ref().map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
+                let weight = weight.as_ref().filter(|_| !config.qk_norm_of_rows);
+                let head = weight.map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
                 if rotate && !config.unrotated.contains(&index) { rotated(model, index, &head, position) } else { head }
             };
+            let whole = |row: Vec<f64>| match weight {
+                Some(weight) if config.qk_norm_of_rows => rms_norm(&row, weight, config.norm_eps),
+                _ => row,
+            };
             let rows = normed.iter().enumerate();
-            rows.map(|(p, row)| dense(linear, row).chunks(config.head_dim).map(|h| head(p, h)).collect()).collect()
+            rows.map(|(p, row)| whole(dense(linear, row)).chunks(config.head_dim).map(|h| head(p, h)).collect())
+                .collect()
         };
         let q = heads(&layer.q, &layer.q_norm, true);
         let k = heads(&layer.k, &layer.k_norm, true);
@@ -154,6 +160,7 @@ fn rotated(model: &Model, layer: usize, head: &[f64], position: usize) -> Vec<f6
 
 fn norm(row: &[f64], norm: &Norm, epsilon: f32) -> Vec<f64> {
     match norm {
+        Norm::None { .. } => row.to_vec(),
         Norm::Rms(weight) => rms_norm(row, weight, epsilon),
         Norm::Layer { weight, bias } => {
             let mean = row.iter().sum::<f64>() / row.len() as f64;
