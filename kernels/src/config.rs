@@ -27,7 +27,7 @@ use fields::Fields;
 
 pub use experts::Experts;
 pub use family::Architecture;
-pub(crate) use family::{ExpertNames, Qkv, TensorNames, Up};
+pub(crate) use family::{Qkv, TensorNames, Up};
 pub use positions::Positions;
 pub(crate) use positions::alibi_slopes;
 pub use rope::{Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling};

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ragstone_kernels::backend::{KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::forward::{Next, Seen, Selector};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
@@ -80,6 +81,13 @@ fn granite() -> Model {
         "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
         "embedding_multiplier": 12.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22, "logits_scaling": 8.0,
         "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// Whose KV has its positions in it.
+fn opt() -> Model {
+    let config = r#"{"architectures": ["OPTForCausalLM"], "vocab_size": 96, "hidden_size": 48, "ffn_dim": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "max_position_embeddings": 512, "torch_dtype": "float32"}"#;
     Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
 }
 
@@ -335,18 +343,19 @@ fn the_share_that_is_recomputed_is_the_ratio_of_the_blended_tokens() {
 
 #[test]
 fn exact_reuse_has_the_bits_of_a_cold_prefill_also_after_a_restart() {
-    MODELS.into_iter().for_each(|model| check_exact_reuse(Bench::over(model())));
+    MODELS.into_iter().for_each(|model| check_exact_reuse(Bench::over(model()), ReuseMode::Auto));
+    check_exact_reuse(Bench::over(opt()), ReuseMode::SamePositions);
 }
 
-fn check_exact_reuse(mut bench: Bench) {
+fn check_exact_reuse(mut bench: Bench, reuse: ReuseMode) {
     let segments = prompt_of(&cases()[0]);
     let full = bench.full(&segments);
-    let (cold, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
-    let (warm, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    let (cold, _) = bench.ask(&segments, reuse, 0.15, true);
+    let (warm, plan) = bench.ask(&segments, reuse, 0.15, false);
     assert_eq!(plan.computed_tokens, 11);
     assert_eq!(warm.account.exact, 9 + 33 + 16 + 40);
     bench.reopen();
-    let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    let (again, _) = bench.ask(&segments, reuse, 0.15, false);
     assert_eq!(again.account, warm.account);
     assert!(again.loads.iter().all(|load| load.tier == Tier::Disk), "{:?}", again.loads);
     for logits in [&cold.logits, &warm.logits, &again.logits] {

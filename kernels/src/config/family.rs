@@ -27,6 +27,7 @@ pub enum Architecture {
     Opt,
     Olmo2,
     Olmoe,
+    GraniteMoe,
 }
 
 /// A family.
@@ -73,7 +74,8 @@ pub(crate) struct TensorNames {
 pub(crate) struct ExpertNames {
     /// `[experts, hidden]`
     pub router: &'static str,
-    /// What stands before an expert's number. The names of its parts follow that.
+    /// What stands before an expert's number. The names of its parts follow that. Empty where those of all experts are one tensor,
+    /// `[experts, outputs, inputs]`.
     pub each: &'static str,
     pub up: Up,
     pub down: &'static str,
@@ -105,7 +107,7 @@ pub(crate) enum Up {
 }
 
 impl Architecture {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
@@ -122,6 +124,7 @@ impl Architecture {
         Self::Opt,
         Self::Olmo2,
         Self::Olmoe,
+        Self::GraniteMoe,
     ];
 
     fn family(self) -> Family {
@@ -135,6 +138,11 @@ impl Architecture {
             Self::SmolLm3 => like_llama("SmolLM3ForCausalLM", "smollm3"),
             Self::Phi3 => Family { tensors: &llama::PHI3_TENSORS, ..like_llama("Phi3ForCausalLM", "phi3") },
             Self::Granite => Family { read: granite::read, ..like_llama("GraniteForCausalLM", "granite") },
+            Self::GraniteMoe => Family {
+                read: granite::read_experts,
+                tensors: &granite::EXPERTS_TENSORS,
+                ..like_llama("GraniteMoeForCausalLM", "granitemoe")
+            },
             Self::GraniteMoeHybrid => Family {
                 read: granite::read_hybrid,
                 tensors: &granite::HYBRID_TENSORS,

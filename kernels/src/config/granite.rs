@@ -1,9 +1,20 @@
 //! Granite ("Granite 3.0 Language Models"): as Llama, with factors on embeddings, attention, what layers add, and logits.
 
-use super::family::{Architecture, TensorNames, Up};
+use super::family::{Architecture, ExpertNames, TensorNames, Up};
 use super::fields::Fields;
-use super::{MOST_FEATURES, ModelConfig, llama, recurrent, size};
+use super::{MOST_FEATURES, ModelConfig, experts, llama, recurrent, size};
 use crate::error::{Error, Result};
+
+/// Granite 3's small mixtures.
+pub(super) const EXPERTS_TENSORS: TensorNames = TensorNames {
+    experts: ExpertNames {
+        router: "block_sparse_moe.router.layer",
+        each: "",
+        up: Up::One("block_sparse_moe.input_linear"),
+        down: "block_sparse_moe.output_linear",
+    },
+    ..llama::TENSORS
+};
 
 /// Granite 4.0's class, whose layers may be Mamba's, too.
 pub(super) const HYBRID_TENSORS: TensorNames =
@@ -14,6 +25,11 @@ const MOST_FACTOR: f64 = 1e6;
 
 pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
     with_factors(llama::read(architecture, fields)?, fields)
+}
+
+pub(super) fn read_experts(architecture: Architecture, fields: &Fields<'_>) -> Result<ModelConfig> {
+    // The softmax of the chosen scores: what Mixtral's is once its weights sum to 1.
+    with_factors(experts::read_mixtral(architecture, fields)?, fields)
 }
 
 /// Granite 4.0 without `h` in its name: every layer is attention, and no experts stand beside the shared feed-forward part.

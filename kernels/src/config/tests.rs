@@ -158,6 +158,10 @@ fn experts_are_those_of_each_class() {
     assert!((config.rope().unwrap().theta - 1e6).abs() < 1e-9 && (config.norm_eps - 1e-5).abs() < 1e-12);
     assert_eq!(mixtral(json!({"sliding_window": 9})).unwrap().windows, [Some(9); 4]);
 
+    let granite = with("GraniteMoeForCausalLM", json!({"num_local_experts": 5, "logits_scaling": 4})).unwrap();
+    let experts = granite.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.is_normalized, granite.logits_scale), (5, 2, true, 0.25));
+
     let olmoe = |changes: Value| {
         let mut all = json!({"num_experts": 6, "num_experts_per_tok": 2});
         changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
@@ -414,6 +418,7 @@ fn no_value_of_any_key_hurts() {
         "MixtralForCausalLM",
         "Olmo2ForCausalLM",
         "OlmoeForCausalLM",
+        "GraniteMoeForCausalLM",
     ];
     for class in rotary {
         for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {

@@ -38,6 +38,7 @@ fn every_variant_is_there() {
         "gpt2_untied",
         "granite",
         "granite_4_dense",
+        "granite_moe",
         "llama_bf16",
         "llama_biases",
         "llama_f16",

@@ -9,7 +9,7 @@ use super::elementwise::Norm;
 use super::feed_forward::{Expand, FeedForward, Mixture, Part};
 use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::activation::Activation;
-use crate::config::{ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
+use crate::config::{Experts, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{Linear, Precision, Weights};
@@ -175,12 +175,34 @@ impl Loader<'_> {
         let router = format!("{layer_name}.{}.weight", experts.router);
         let router = self.values(&router, &[rule.count, config.hidden_size])?;
         let router = Linear::new(rule.count, config.hidden_size, Weights::F32(&router), None, Precision::F32);
+        if experts.each.is_empty() {
+            let parts = self.stacked_parts(&layer_name, rule)?;
+            return Ok(FeedForward::Experts(Mixture { router, parts }));
+        }
         let part = |expert: usize| {
             let name = format!("{layer_name}.{}.{expert}", experts.each);
             self.part(&name, (experts.up, experts.down), rule.intermediate_size)
         };
         let parts = (0..rule.count).map(part).collect::<Result<_>>()?;
         Ok(FeedForward::Experts(Mixture { router, parts }))
+    }
+
+    /// Experts whose tensors are one each, of the gates and ups in turn.
+    fn stacked_parts(&self, layer_name: &str, rule: &Experts) -> Result<Vec<Part>> {
+        let (hidden, inner, names) = (self.config.hidden_size, rule.intermediate_size, &self.names.experts);
+        let (Up::One(up) | Up::Apart([_, up])) = names.up;
+        let all = |name: &str, shape: [usize; 3]| self.take(&format!("{layer_name}.{name}.weight"), &shape);
+        let ups = all(up, [rule.count, 2 * inner, hidden])?;
+        let downs = all(names.down, [rule.count, hidden, inner])?;
+        let activation = self.config.feed_forward.gate().unwrap_or(Activation::Silu);
+        let (precision, size) = (precision(self.arithmetic), inner * hidden);
+        let part = |expert: usize| {
+            let [gate, up] = [2 * expert, 2 * expert + 1].map(|half| part_of(&ups, half * size, size));
+            let gate_up = Linear::gate_up(inner, hidden, [gate, up], None, precision, activation);
+            let down = Linear::new(hidden, inner, part_of(&downs, expert * size, size), None, precision);
+            Part { expand: Expand::Gated(gate_up), down }
+        };
+        Ok((0..rule.count).map(part).collect())
     }
 
     /// A feed-forward part whose tensors' names begin with `stem`.
@@ -316,6 +338,14 @@ fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
     match tensor {
         Tensor::F32(values) => Weights::F32(values),
         Tensor::Bf16(bits) => Weights::Bf16(bits),
+    }
+}
+
+/// `len` values of a tensor from one on.
+fn part_of<'a>(tensor: &'a Tensor<'_>, from: usize, len: usize) -> Weights<'a> {
+    match tensor {
+        Tensor::F32(values) => Weights::F32(&values[from..from + len]),
+        Tensor::Bf16(bits) => Weights::Bf16(&bits[from..from + len]),
     }
 }
 
