@@ -188,7 +188,8 @@ struct Choice {
 
 impl Routes {
     fn of(scores: &Matrix, rule: &Experts) -> Self {
-        let mut choices: Vec<Choice> = (0..scores.rows()).flat_map(|row| choose(scores.row(row), rule)).collect();
+        let rows = (0..scores.rows()).into_par_iter().with_min_len(16);
+        let mut choices: Vec<Choice> = rows.flat_map_iter(|row| choose(scores.row(row), rule)).collect();
         let mut starts = vec![0; rule.count + 1];
         choices.iter().for_each(|choice| starts[choice.expert + 1] += 1);
         (0..rule.count).for_each(|expert| starts[expert + 1] += starts[expert]);
