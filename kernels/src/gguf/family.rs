@@ -155,8 +155,8 @@ impl Gguf {
         let mut rope = self.rope(10_000.0)?;
         rope["partial_rotary_factor"] = json!(turned as f64 / self.head_dim as f64);
         let attention_factor = self.number(&self.key("rope.scaling.attn_factor"))?;
-        if let Some(short) = self.header.tensors.get(SHORT_FACTORS) {
-            let factors = self.values(SHORT_FACTORS, &short.shape)?;
+        if self.header.tensors.contains_key(SHORT_FACTORS) {
+            let factors = self.values(SHORT_FACTORS, &[turned as usize / 2])?;
             rope["rope_type"] = json!("longrope");
             rope["short_factor"] = json!(factors);
             rope["attention_factor"] = json!(attention_factor.unwrap_or(1.0));

@@ -122,7 +122,7 @@ fn the_same_weights_give_the_same_bits() {
 #[test]
 fn the_metadata_say_what_config_json_says() {
     for name in TWINS {
-        let stated = ModelFiles::open(&path(&format!("{name}.gguf"))).unwrap().config().unwrap();
+        let mut stated = ModelFiles::open(&path(&format!("{name}.gguf"))).unwrap().config().unwrap();
         let mut expected = ModelConfig::from_folder(&folder(name)).unwrap();
         // The converter adds the one, and writes Granite 4.0 as Granite.
         expected.norm_weights_less_one = false;
@@ -136,7 +136,7 @@ fn the_metadata_say_what_config_json_says() {
             assert!(ours.iter().zip(&theirs).all(|(a, b)| (a - b).abs() <= 1e-6 * b.abs()), "{ours:?} {theirs:?}");
         }
         // Which token ends an answer is the tokenizer's matter here; Gemma's configuration has one of its own.
-        expected.eos_token_ids.clear();
+        [&mut stated, &mut expected].map(|config| config.eos_token_ids.clear());
         assert_eq!(stated, expected, "{name}");
     }
 }
