@@ -144,7 +144,8 @@ fn the_metadata_say_what_config_json_says() {
 #[test]
 fn log_probabilities_are_llama_cpp_s() {
     // llama.cpp multiplies f16, bf16 and quantized weights with activations that it rounds to as few bits, and has its GELU from a table in f16.
-    let tolerances = [("gemma3_usual", 0.02), ("llama_bf16", 0.1), ("mixtral_bf16", 0.1), ("llama_f16", 0.03), ("mixed", 0.3)];
+    let tolerances =
+        [("gemma3_usual", 0.02), ("llama_bf16", 0.1), ("mixtral_bf16", 0.1), ("llama_f16", 0.03), ("mixed", 0.3)];
     for name in TWINS.into_iter().chain(["yarn", "mixed"]) {
         let (tokens, theirs) = expected(name, "llama_cpp");
         let ours = log_softmax(&logits(&load(&path(&format!("{name}.gguf")), Some(WeightFormat::Stored)), &tokens));
