@@ -145,7 +145,7 @@ pub fn measure<B: Backend>(backend: &B, env: &Env, progress: &dyn Fn(u64, u64)) 
 
 /// As many layers as have more weights than caches hold.
 fn layers_beyond_caches(config: &ModelConfig) -> usize {
-    let weights = 4 * config.hidden_size * config.hidden_size + 3 * config.hidden_size * config.intermediate_size;
+    let weights = 4 * config.hidden_size * config.hidden_size + 3 * config.hidden_size * config.inner_features();
     LEAST_WEIGHTS.div_ceil((2 * weights).max(1))
 }
 
@@ -169,7 +169,10 @@ impl<'a, B: Backend> Bench<'a, B> {
     fn layer_us(&mut self, cached: u32, rows: u32, layers: usize) -> Result<f64> {
         let slots = cached..cached + rows;
         let places = Places::of(slots.clone(), &self.key_positions);
-        let chunk = Chunk::embed(self.backend, &vec![0; rows as usize], places, Wanted::Nothing)?;
+        // Different ones: rows of one token would all go through the same experts.
+        let vocabulary = self.backend.config().vocab_size as u32;
+        let tokens: Vec<u32> = (0..rows).map(|row| row.wrapping_mul(7919) % vocabulary).collect();
+        let chunk = Chunk::embed(self.backend, &tokens, places, Wanted::Nothing)?;
         let mut stop = StopAt(layers);
         let key_positions = &self.key_positions[..slots.end as usize];
         let rider = Rider { chunk, blocks: &self.blocks, key_positions, selector: Some(&mut stop) };

@@ -1,12 +1,17 @@
 //! What a model folder's `config.json` says, in one typed form whichever transformers release wrote it.
 
 mod bloom;
+mod experts;
 mod family;
 mod fields;
 mod gemma3;
 mod gpt2;
+mod granite;
 mod llama;
+mod olmo;
+mod opt;
 mod positions;
+pub(crate) mod recurrent;
 mod rope;
 #[cfg(test)]
 mod tests;
@@ -20,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::folder;
 use fields::Fields;
 
+pub use experts::Experts;
 pub use family::Architecture;
 pub(crate) use family::{Qkv, TensorNames, Up};
 pub use positions::Positions;
@@ -94,6 +100,8 @@ pub enum FeedForwardKind {
     GatedGelu,
     /// `down(gelu(up(x)))`, with the GELU's approximation by tanh.
     Plain,
+    /// `down(relu(up(x)))`
+    PlainRelu,
 }
 
 impl FeedForwardKind {
@@ -102,7 +110,7 @@ impl FeedForwardKind {
         match self {
             Self::Gated => Some(Activation::Silu),
             Self::GatedGelu => Some(Activation::Gelu),
-            Self::Plain => None,
+            Self::Plain | Self::PlainRelu => None,
         }
     }
 }
@@ -125,19 +133,29 @@ pub struct ModelConfig {
     /// What is added to a norm's mean of squares.
     pub norm_eps: f32,
     pub positions: Positions,
+    /// Rows of the table of learned positions before that of position 0 (OPT).
+    pub positions_skipped: usize,
     /// Longest context in tokens, RoPE scaling included.
     pub max_positions: usize,
     pub feed_forward: FeedForwardKind,
+    /// Several feed-forward parts in place of one (Mixtral, Qwen3-MoE).
+    pub experts: Option<Experts>,
     /// A norm of embeddings, before the first layer.
     pub embedding_norm: bool,
     /// What embeddings are multiplied by; not rounded, as in llama.cpp and transformers in f32 (transformers in bf16 rounds it).
     pub embedding_scale: f32,
-    /// Norms of what a layer's attention and its feed-forward part add, beside those of what they take (Gemma).
+    /// Norms of what a layer's attention and its feed-forward part take (not of OLMo 2).
+    pub input_norms: bool,
+    /// Norms of what these two add (Gemma, OLMo 2).
     pub output_norms: bool,
     /// Weights of norms are kept less one (Gemma).
     pub norm_weights_less_one: bool,
     /// What the products of queries and keys are multiplied by; mostly `1 / sqrt(head_dim)`.
     pub attention_scale: f32,
+    /// What a layer's attention and feed-forward part are multiplied by before they are added; mostly 1 (not of Granite).
+    pub residual_scale: f32,
+    /// What logits are multiplied by; mostly 1 (not of Granite).
+    pub logits_scale: f32,
     /// The output head is the embedding table.
     pub tie_embeddings: bool,
     pub qkv_bias: bool,
@@ -145,6 +163,8 @@ pub struct ModelConfig {
     pub mlp_bias: bool,
     /// RMS norm over each query and key head before the rotation (Qwen3).
     pub qk_norm: bool,
+    /// That norm is one over all heads (OLMo).
+    pub qk_norm_of_rows: bool,
     /// Attention window in tokens, one a layer; `None` sees everything before it.
     pub windows: Vec<Option<u32>>,
     /// Elements of a head that are turned, from the first one on, where positions are rotary.
@@ -198,6 +218,17 @@ impl ModelConfig {
     /// `None` for full attention, and for a layer that the model does not have.
     pub fn window(&self, layer: usize) -> Option<u32> {
         self.windows.get(layer).copied().flatten()
+    }
+
+    /// The experts of one layer, where it has some.
+    pub fn experts_of(&self, layer: usize) -> Option<&Experts> {
+        self.experts.as_ref().filter(|experts| !experts.dense_layers.contains(&layer))
+    }
+
+    /// Features inside of the feed-forward parts that a row goes through in a layer; where layers differ, in one with experts.
+    pub fn inner_features(&self) -> usize {
+        let of_experts = self.experts.as_ref().map(|experts| experts.per_row * experts.intermediate_size);
+        of_experts.unwrap_or(self.intermediate_size)
     }
 
     /// Elements of one row of Q: `heads * head_dim`.

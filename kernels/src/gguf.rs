@@ -3,20 +3,22 @@
 
 mod blocks;
 mod config;
+mod family;
 mod header;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use crate::config::Architecture;
 use crate::error::{Error, ErrorKind, Result};
 use crate::weights::{Tensor, TensorSource, cast};
 use blocks::BlockType;
+use family::{FileFamily, LONG_FACTORS, SHORT_FACTORS};
 use header::{Header, Value};
 
 /// An opened GGUF file. Dropping it unmaps it.
@@ -25,9 +27,20 @@ pub struct Gguf {
     path: PathBuf,
     map: Mmap,
     header: Header,
-    architecture: Architecture,
-    /// Of one head: how llama's rows of Q and K are reordered.
+    family: &'static FileFamily,
+    /// Names of a layer's tensors: Hugging Face's and the file's.
+    layer_names: Vec<(&'static str, &'static str)>,
+    /// Names of an expert's tensors, and of the file's that have those of all experts.
+    expert_names: Vec<(&'static str, &'static str)>,
+    /// Of one head: how some architectures' rows of Q and K are reordered.
     head_dim: usize,
+}
+
+/// Where a tensor's values are.
+struct Found {
+    kind: BlockType,
+    /// In the file.
+    bytes: Range<usize>,
 }
 
 impl Gguf {
@@ -57,8 +70,12 @@ impl Gguf {
         let map = unsafe { Mmap::map(&file) }.map_err(unreadable)?;
         let named = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
         let header = Header::read(&map).map_err(named)?;
-        let mut opened = Self { path: path.to_owned(), map, header, architecture: Architecture::Llama, head_dim: 0 };
-        opened.architecture = opened.read_architecture().map_err(named)?;
+        // Which it is follows from the metadata.
+        let (family, layer_names, expert_names) = (&family::FAMILIES[0], Vec::new(), Vec::new());
+        let mut opened = Self { path: path.to_owned(), map, header, family, layer_names, expert_names, head_dim: 0 };
+        opened.family = opened.read_family().map_err(named)?;
+        let names = opened.family.architecture.tensors();
+        (opened.layer_names, opened.expert_names) = (family::layer_names(names), family::expert_names(names));
         opened.head_dim = opened.read_head_dim().map_err(named)?;
         opened.refuse_unknown_tensors().map_err(named)?;
         Ok(opened)
@@ -147,29 +164,36 @@ impl Gguf {
         }
     }
 
-    fn find(&self, name: &str, shape: &[usize]) -> Result<&header::TensorInfo> {
+    fn find(&self, name: &str, shape: &[usize]) -> Result<Found> {
         let file = self.path.display();
-        let info = ggml_name(name).and_then(|ggml| self.header.tensors.get(&ggml));
-        let Some(info) = info else {
-            let ggml = ggml_name(name).unwrap_or_else(|| name.to_owned());
+        let (ggml, expert) = self.ggml_name(name).unwrap_or_else(|| (name.to_owned(), None));
+        let Some(info) = self.header.tensors.get(&ggml) else {
             return Err(Error::invalid_model(format!(
                 "tensor {ggml} is missing from {file}, though its metadata ask for it; fetch the file again"
             )));
         };
-        if info.shape != shape {
+        // Of all experts' values those of one.
+        let (experts, own) = match expert {
+            Some(expert) if info.shape.first().is_some_and(|experts| expert < *experts) => {
+                (info.shape[0], &info.shape[1..])
+            }
+            _ => (1, &info.shape[..]),
+        };
+        if own != shape {
             return Err(Error::invalid_model(format!(
                 "tensor {name} in {file} has shape {:?}, its metadata ask for {shape:?}; fetch the file again",
                 info.shape
             )));
         }
-        Ok(info)
+        let len = info.bytes.len() / experts;
+        let begin = info.bytes.start + expert.unwrap_or(0) * len;
+        Ok(Found { kind: info.kind, bytes: begin..begin + len })
     }
 
-    /// From a row of Hugging Face's order to the file's. The converters to llama's architecture put the two rows of a rotary pair,
-    /// which are half a head apart, beside each other; no other architecture's.
+    /// From a row of Hugging Face's order to the file's, see [`FileFamily::has_pairs_together`].
     fn row_in_file(&self, name: &str) -> impl Fn(usize) -> usize + Sync + use<> {
         let is_rotated = name.contains(".q_proj.") || name.contains(".k_proj.");
-        let half = match self.architecture == Architecture::Llama && is_rotated {
+        let half = match self.family.has_pairs_together && is_rotated {
             true => self.head_dim / 2,
             false => 0,
         };
@@ -187,9 +211,9 @@ impl Gguf {
     }
 
     fn unpack(&self, name: &str, shape: &[usize], to_bf16: bool) -> Result<Tensor<'_>> {
-        let info = self.find(name, shape)?;
-        let bytes = &self.map[info.bytes.clone()];
-        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !info.kind.is_quantized());
+        let found = self.find(name, shape)?;
+        let bytes = &self.map[found.bytes];
+        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !found.kind.is_quantized());
         if self.is_reordered(name) && !fits_heads {
             return Err(
                 self.named(Error::invalid_model(format!("tensor {name} has no whole heads; fetch the file again")))
@@ -198,7 +222,7 @@ impl Gguf {
         // A bias is a column of rows of one element.
         let row = if shape.len() == 1 && self.is_reordered(name) { 1 } else { shape.last().copied().unwrap_or(1) };
         let from = self.row_in_file(name);
-        Ok(match info.kind {
+        Ok(match found.kind {
             BlockType::F32 if !self.is_reordered(name) => Tensor::F32(cast(bytes, f32::from_le_bytes)),
             BlockType::BF16 if !self.is_reordered(name) => Tensor::Bf16(cast(bytes, u16::from_le_bytes)),
             // What is one bf16 is not rounded by the way over f32.
@@ -225,21 +249,6 @@ impl TensorSource for Gguf {
     }
 }
 
-/// Names of a layer's tensors: Hugging Face's and the file's.
-const LAYER_NAMES: [(&str, &str); 11] = [
-    ("input_layernorm", "attn_norm"),
-    ("self_attn.q_proj", "attn_q"),
-    ("self_attn.k_proj", "attn_k"),
-    ("self_attn.v_proj", "attn_v"),
-    ("self_attn.o_proj", "attn_output"),
-    ("self_attn.q_norm", "attn_q_norm"),
-    ("self_attn.k_norm", "attn_k_norm"),
-    ("post_attention_layernorm", "ffn_norm"),
-    ("mlp.gate_proj", "ffn_gate"),
-    ("mlp.up_proj", "ffn_up"),
-    ("mlp.down_proj", "ffn_down"),
-];
-
 /// Names outside of the layers.
 const OTHER_NAMES: [(&str, &str); 3] = [
     ("model.embed_tokens.weight", "token_embd.weight"),
@@ -249,32 +258,49 @@ const OTHER_NAMES: [(&str, &str); 3] = [
 
 /// What a rotary frequency is divided by, one a pair.
 const ROPE_FACTORS: &str = "rope_freqs.weight";
+const ROPE_TENSORS: [&str; 3] = [ROPE_FACTORS, SHORT_FACTORS, LONG_FACTORS];
 
-/// The file's name of a tensor.
-fn ggml_name(name: &str) -> Option<String> {
-    if name == ROPE_FACTORS {
-        return Some(name.to_owned());
+impl Gguf {
+    /// The values of a tensor outside of the layers.
+    fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
+        self.unpack(name, shape, false).map(Tensor::into_f32)
     }
-    if let Some((_, ggml)) = OTHER_NAMES.iter().find(|(hf, _)| *hf == name) {
-        return Some((*ggml).to_owned());
-    }
-    let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
-    let (part, suffix) = part.rsplit_once('.')?;
-    let (_, ggml) = LAYER_NAMES.iter().find(|(hf, _)| *hf == part)?;
-    Some(format!("blk.{layer}.{ggml}.{suffix}"))
-}
 
-/// Whether the forward would use a tensor of this name.
-fn is_known(name: &str) -> bool {
-    if name == ROPE_FACTORS || OTHER_NAMES.iter().any(|(_, ggml)| *ggml == name) {
-        return true;
+    /// The file's name of a tensor; of one that is an expert's, that of all experts and which of them it is.
+    fn ggml_name(&self, name: &str) -> Option<(String, Option<usize>)> {
+        if ROPE_TENSORS.contains(&name) {
+            return Some((name.to_owned(), None));
+        }
+        if let Some((_, ggml)) = OTHER_NAMES.iter().find(|(hf, _)| *hf == name) {
+            return Some(((*ggml).to_owned(), None));
+        }
+        let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+        let (part, suffix) = part.rsplit_once('.')?;
+        let in_file = |names: &[(&str, &str)], part: &str| {
+            let (_, ggml) = names.iter().find(|(hf, _)| *hf == part)?;
+            Some(format!("blk.{layer}.{ggml}.{suffix}"))
+        };
+        if let Some(found) = in_file(&self.layer_names, part) {
+            return Some((found, None));
+        }
+        let each = self.family.architecture.tensors().experts.each;
+        let (expert, part) = part.strip_prefix(each)?.strip_prefix('.')?.split_once('.')?;
+        Some((in_file(&self.expert_names, part)?, Some(expert.parse().ok()?)))
     }
-    let mut parts = name.split('.');
-    parts.next() == Some("blk")
-        && parts.next().is_some_and(|layer| layer.parse::<u32>().is_ok())
-        && parts.next().is_some_and(|part| LAYER_NAMES.iter().any(|(_, ggml)| *ggml == part))
-        && matches!(parts.next(), Some("weight" | "bias"))
-        && parts.next().is_none()
+
+    /// Whether the forward would use a tensor of this name.
+    fn is_known(&self, name: &str) -> bool {
+        if ROPE_TENSORS.contains(&name) || OTHER_NAMES.iter().any(|(_, ggml)| *ggml == name) {
+            return true;
+        }
+        let names = || self.layer_names.iter().chain(&self.expert_names);
+        let mut parts = name.split('.');
+        parts.next() == Some("blk")
+            && parts.next().is_some_and(|layer| layer.parse::<u32>().is_ok())
+            && parts.next().is_some_and(|part| names().any(|(_, ggml)| *ggml == part))
+            && matches!(parts.next(), Some("weight" | "bias"))
+            && parts.next().is_none()
+    }
 }
 
 fn wrong(key: &str, expected: &str) -> Error {

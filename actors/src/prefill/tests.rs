@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ragstone_kernels::backend::{KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::forward::{Next, Seen, Selector};
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::BLOCK_TOKENS;
@@ -56,8 +57,42 @@ fn bloom() -> Model {
     Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
 }
 
-/// One of each scheme whose KV can be moved.
-const MODELS: [fn() -> Model; 2] = [model, bloom];
+/// With experts in every second layer.
+fn mixture() -> Model {
+    let config = r#"{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 512, "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24,
+        "decoder_sparse_step": 2, "norm_topk_prob": true, "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// With experts in every layer, in 8 bits.
+fn mixtral() -> Model {
+    let config = r#"{"architectures": ["MixtralForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 40,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "num_local_experts": 4, "num_experts_per_tok": 2, "torch_dtype": "float32"}"#;
+    let options = LoadOptions { weights: Some(WeightFormat::Q8), ..LoadOptions::default() };
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, options)
+}
+
+/// With factors.
+fn granite() -> Model {
+    let config = r#"{"architectures": ["GraniteForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "embedding_multiplier": 12.0, "attention_multiplier": 0.3, "residual_multiplier": 0.22, "logits_scaling": 8.0,
+        "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// Whose KV has its positions in it.
+fn opt() -> Model {
+    let config = r#"{"architectures": ["OPTForCausalLM"], "vocab_size": 96, "hidden_size": 48, "ffn_dim": 80,
+        "num_hidden_layers": 4, "num_attention_heads": 6, "max_position_embeddings": 512, "torch_dtype": "float32"}"#;
+    Model::random(ModelConfig::from_json(config).expect("a valid config"), 7, LoadOptions::default())
+}
+
+/// Families that differ in what blending and reuse go through.
+const MODELS: [fn() -> Model; 5] = [model, bloom, mixture, mixtral, granite];
 
 impl Bench {
     fn new() -> Self {
@@ -308,18 +343,19 @@ fn the_share_that_is_recomputed_is_the_ratio_of_the_blended_tokens() {
 
 #[test]
 fn exact_reuse_has_the_bits_of_a_cold_prefill_also_after_a_restart() {
-    MODELS.into_iter().for_each(|model| check_exact_reuse(Bench::over(model())));
+    MODELS.into_iter().for_each(|model| check_exact_reuse(Bench::over(model()), ReuseMode::Auto));
+    check_exact_reuse(Bench::over(opt()), ReuseMode::SamePositions);
 }
 
-fn check_exact_reuse(mut bench: Bench) {
+fn check_exact_reuse(mut bench: Bench, reuse: ReuseMode) {
     let segments = prompt_of(&cases()[0]);
     let full = bench.full(&segments);
-    let (cold, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
-    let (warm, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    let (cold, _) = bench.ask(&segments, reuse, 0.15, true);
+    let (warm, plan) = bench.ask(&segments, reuse, 0.15, false);
     assert_eq!(plan.computed_tokens, 11);
     assert_eq!(warm.account.exact, 9 + 33 + 16 + 40);
     bench.reopen();
-    let (again, _) = bench.ask(&segments, ReuseMode::Auto, 0.15, false);
+    let (again, _) = bench.ask(&segments, reuse, 0.15, false);
     assert_eq!(again.account, warm.account);
     assert!(again.loads.iter().all(|load| load.tier == Tier::Disk), "{:?}", again.loads);
     for logits in [&cold.logits, &warm.logits, &again.logits] {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
-use super::{ModelConfig, bloom, gemma3, gpt2, llama};
+use super::{ModelConfig, bloom, experts, gemma3, gpt2, granite, llama, olmo, opt, recurrent};
 use crate::error::{Error, Result};
 
 /// The decoder families that the forward covers.
@@ -20,6 +20,14 @@ pub enum Architecture {
     Bloom,
     Gpt2,
     Gemma3,
+    Granite,
+    GraniteMoeHybrid,
+    Qwen3Moe,
+    Mixtral,
+    Opt,
+    Olmo2,
+    Olmoe,
+    GraniteMoe,
 }
 
 /// A family.
@@ -53,11 +61,29 @@ pub(crate) struct TensorNames {
     pub output_norms: [&'static str; 2],
     pub up: Up,
     pub down: &'static str,
+    pub experts: ExpertNames,
     pub final_norm: &'static str,
     /// The output head, where that is not the embedding table.
     pub head: &'static str,
     /// Whether a layer's matrices are `[inputs, outputs]`.
     pub is_inputs_first: bool,
+}
+
+/// What a checkpoint calls a layer's experts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertNames {
+    /// `[experts, hidden]`
+    pub router: &'static str,
+    /// What stands before an expert's number. The names of its parts follow that. Empty where those of all experts are one tensor,
+    /// `[experts, outputs, inputs]`.
+    pub each: &'static str,
+    pub up: Up,
+    pub down: &'static str,
+}
+
+impl ExpertNames {
+    /// Of a family that has none.
+    pub(crate) const NONE: Self = Self { router: "", each: "", up: Up::One(""), down: "" };
 }
 
 /// How a checkpoint has the projections of queries, keys and values.
@@ -81,7 +107,7 @@ pub(crate) enum Up {
 }
 
 impl Architecture {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 17] = [
         Self::Llama,
         Self::Mistral,
         Self::Qwen2,
@@ -91,6 +117,14 @@ impl Architecture {
         Self::Bloom,
         Self::Gpt2,
         Self::Gemma3,
+        Self::Granite,
+        Self::GraniteMoeHybrid,
+        Self::Qwen3Moe,
+        Self::Mixtral,
+        Self::Opt,
+        Self::Olmo2,
+        Self::Olmoe,
+        Self::GraniteMoe,
     ];
 
     fn family(self) -> Family {
@@ -103,6 +137,38 @@ impl Architecture {
             Self::Qwen3 => like_llama("Qwen3ForCausalLM", "qwen3"),
             Self::SmolLm3 => like_llama("SmolLM3ForCausalLM", "smollm3"),
             Self::Phi3 => Family { tensors: &llama::PHI3_TENSORS, ..like_llama("Phi3ForCausalLM", "phi3") },
+            Self::Granite => Family { read: granite::read, ..like_llama("GraniteForCausalLM", "granite") },
+            Self::GraniteMoe => Family {
+                read: granite::read_experts,
+                tensors: &granite::EXPERTS_TENSORS,
+                ..like_llama("GraniteMoeForCausalLM", "granitemoe")
+            },
+            Self::GraniteMoeHybrid => Family {
+                read: granite::read_hybrid,
+                tensors: &granite::HYBRID_TENSORS,
+                ..like_llama("GraniteMoeHybridForCausalLM", "granitemoehybrid")
+            },
+            Self::Qwen3Moe => Family {
+                read: experts::read_qwen3,
+                tensors: &experts::QWEN3_TENSORS,
+                ..like_llama("Qwen3MoeForCausalLM", "qwen3_moe")
+            },
+            Self::Mixtral => Family {
+                read: experts::read_mixtral,
+                tensors: &experts::MIXTRAL_TENSORS,
+                ..like_llama("MixtralForCausalLM", "mixtral")
+            },
+            Self::Olmo2 => {
+                Family { read: olmo::read, tensors: &olmo::TENSORS, ..like_llama("Olmo2ForCausalLM", "olmo2") }
+            }
+            Self::Olmoe => Family {
+                read: olmo::read_experts,
+                tensors: &experts::QWEN3_TENSORS,
+                ..like_llama("OlmoeForCausalLM", "olmoe")
+            },
+            Self::Opt => {
+                Family { class_name: "OPTForCausalLM", model_type: "opt", read: opt::read, tensors: &opt::TENSORS }
+            }
             Self::Bloom => Family {
                 class_name: "BloomForCausalLM",
                 model_type: "bloom",
@@ -153,6 +219,10 @@ impl Architecture {
             && let Some(found) = Self::ALL.into_iter().find(|a| Some(a.model_type()) == model_type.as_deref())
         {
             return Ok(found);
+        }
+        let known = classes.iter().map(String::as_str).chain(model_type.as_deref());
+        if let Some(refusal) = known.into_iter().find_map(recurrent::refuse) {
+            return Err(refusal);
         }
         let name = match (classes.first(), model_type) {
             (Some(class), _) => class.clone(),

@@ -1,7 +1,7 @@
 //! GPT-2 ("Language Models are Unsupervised Multitask Learners"): layer norms, a table of learned positions, a plain feed-forward part;
 //! matrices the other way round.
 
-use super::family::{Architecture, Qkv, TensorNames, Up};
+use super::family::{Architecture, ExpertNames, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig, NormKind,
@@ -23,6 +23,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     output_norms: [""; 2],
     up: Up::One("mlp.c_fc"),
     down: "mlp.c_proj",
+    experts: ExpertNames::NONE,
     final_norm: "transformer.ln_f",
     head: "lm_head",
     is_inputs_first: true,
@@ -57,18 +58,24 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         norm: NormKind::Layer,
         norm_eps: fields.optional::<f64>("layer_norm_epsilon", "a number")?.unwrap_or(1e-5) as f32,
         positions: Positions::Learned,
+        positions_skipped: 0,
         max_positions: size_of(fields, &["n_positions", "max_position_embeddings"], MOST_POSITIONS)?,
         feed_forward: FeedForwardKind::Plain,
+        experts: None,
         embedding_norm: false,
         embedding_scale: 1.0,
+        input_norms: true,
         output_norms: false,
         norm_weights_less_one: false,
         attention_scale: usual_scale(heads_of(hidden_size, heads)?),
+        residual_scale: 1.0,
+        logits_scale: 1.0,
         tie_embeddings: fields.flag("tie_word_embeddings", true)?,
         qkv_bias: true,
         o_bias: true,
         mlp_bias: true,
         qk_norm: false,
+        qk_norm_of_rows: false,
         windows: vec![None; layers],
         rotated: 0,
         unrotated: Vec::new(),

@@ -1,7 +1,7 @@
 //! Llama and what follows it: RMS norms, rotary positions, a gated feed-forward part; and how Mistral, Qwen2, Qwen3, SmolLM3 and Phi-3 (with
 //! Phi-4-mini, which has its class) differ.
 
-use super::family::{Architecture, Qkv, TensorNames, Up};
+use super::family::{Architecture, ExpertNames, Qkv, TensorNames, Up};
 use super::fields::Fields;
 use super::{
     FeedForwardKind, MOST_FEATURES, MOST_HEAD_DIM, MOST_HEADS, MOST_LAYERS, MOST_POSITIONS, MOST_TOKENS, ModelConfig,
@@ -23,6 +23,7 @@ pub(super) const TENSORS: TensorNames = TensorNames {
     output_norms: [""; 2],
     up: Up::Apart(["mlp.gate_proj", "mlp.up_proj"]),
     down: "mlp.down_proj",
+    experts: ExpertNames::NONE,
     final_norm: "model.norm",
     head: "lm_head",
     is_inputs_first: false,
@@ -43,8 +44,8 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
     let layers = size(fields, "num_hidden_layers", MOST_LAYERS)?;
     let kv_heads = optional_size(fields, "num_key_value_heads", MOST_HEADS)?.unwrap_or(match architecture {
         // The class default of transformers, which the published files rely on.
-        Architecture::Mistral => 8,
-        Architecture::SmolLm3 => 4,
+        Architecture::Mistral | Architecture::Mixtral => 8,
+        Architecture::SmolLm3 | Architecture::Qwen3Moe => 4,
         _ => heads,
     });
     let head_dim = optional_size(fields, "head_dim", MOST_HEAD_DIM)?.unwrap_or(match architecture {
@@ -53,9 +54,9 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
     });
     let stated_positions =
         optional_size(fields, "max_position_embeddings", MOST_POSITIONS)?.unwrap_or(match architecture {
-            Architecture::Mistral => 131_072,
-            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::SmolLm3 => 32_768,
-            Architecture::Phi3 => 4096,
+            Architecture::Mistral | Architecture::Mixtral => 131_072,
+            Architecture::Qwen2 | Architecture::Qwen3 | Architecture::Qwen3Moe | Architecture::SmolLm3 => 32_768,
+            Architecture::Phi3 | Architecture::Olmoe => 4096,
             _ => 2048,
         });
     let (rope, part) = RopeConfig::read(fields, stated_positions, default_theta(architecture))?;
@@ -65,7 +66,7 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         ));
     }
     let attention_bias = match architecture {
-        Architecture::Mistral | Architecture::Qwen2 | Architecture::Phi3 => false,
+        Architecture::Mistral | Architecture::Mixtral | Architecture::Qwen2 | Architecture::Phi3 => false,
         _ => fields.flag("attention_bias", false)?,
     };
     Ok(ModelConfig {
@@ -78,21 +79,27 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
         kv_heads,
         head_dim,
         norm: NormKind::Rms,
-        norm_eps: fields.optional::<f64>("rms_norm_eps", "a number")?.unwrap_or(1e-6) as f32,
+        norm_eps: fields.optional::<f64>("rms_norm_eps", "a number")?.unwrap_or(default_epsilon(architecture)) as f32,
         max_positions: rope.max_positions(stated_positions)?,
         positions: Positions::Rotary(rope),
+        positions_skipped: 0,
         feed_forward: FeedForwardKind::Gated,
+        experts: None,
         embedding_norm: false,
         embedding_scale: 1.0,
+        input_norms: true,
         output_norms: false,
         norm_weights_less_one: false,
         attention_scale: usual_scale(head_dim),
+        residual_scale: 1.0,
+        logits_scale: 1.0,
         tie_embeddings: fields.flag("tie_word_embeddings", architecture == Architecture::SmolLm3)?,
         qkv_bias: attention_bias || architecture == Architecture::Qwen2,
         o_bias: attention_bias,
-        mlp_bias: matches!(architecture, Architecture::Llama | Architecture::SmolLm3)
+        mlp_bias: matches!(architecture, Architecture::Llama | Architecture::SmolLm3 | Architecture::Granite)
             && fields.flag("mlp_bias", false)?,
-        qk_norm: architecture == Architecture::Qwen3,
+        qk_norm: matches!(architecture, Architecture::Qwen3 | Architecture::Qwen3Moe),
+        qk_norm_of_rows: false,
         windows: windows(fields, architecture, layers)?,
         rotated: (head_dim as f64 * part) as usize,
         unrotated: unrotated(fields, architecture, layers)?,
@@ -105,7 +112,19 @@ pub(super) fn read(architecture: Architecture, fields: &Fields<'_>) -> Result<Mo
 
 /// The base of the frequencies where a file names none.
 fn default_theta(architecture: Architecture) -> f64 {
-    if architecture == Architecture::SmolLm3 { 2_000_000.0 } else { 10_000.0 }
+    match architecture {
+        Architecture::SmolLm3 => 2_000_000.0,
+        Architecture::Mixtral => 1_000_000.0,
+        _ => 10_000.0,
+    }
+}
+
+/// A norm's epsilon where a file names none.
+fn default_epsilon(architecture: Architecture) -> f64 {
+    match architecture {
+        Architecture::Mixtral | Architecture::Olmo2 | Architecture::Olmoe => 1e-5,
+        _ => 1e-6,
+    }
 }
 
 /// The layers that turn nothing. SmolLM3 has a list of 1 and 0 (`no_rope_layers`: 0 is a layer without), or leaves out every fourth.
@@ -129,7 +148,7 @@ fn unrotated(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> 
 
 /// The attention window of every layer, by the rules of each transformers class.
 ///
-/// Mistral and Phi-3: every layer, unless `sliding_window` is null. Qwen2 and Qwen3: only with `use_sliding_window`, and
+/// Mistral, Mixtral and Phi-3: every layer, unless `sliding_window` is null; Qwen3-MoE too, with `use_sliding_window`. Qwen2 and Qwen3: only with `use_sliding_window`, and
 /// then the layers from `max_window_layers` on, or those that `layer_types` names. SmolLM3: the same of those that turn nothing. Llama has none.
 fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Result<Vec<Option<u32>>> {
     let stated: Option<u32> = match fields.optional::<u32>("sliding_window", "a positive integer or null")? {
@@ -153,8 +172,15 @@ fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Re
             Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect())
         }
         _ => {
-            let window = stated.filter(|_| matches!(architecture, Architecture::Mistral | Architecture::Phi3));
+            let has_window = match architecture {
+                Architecture::Mistral | Architecture::Mixtral | Architecture::Phi3 => true,
+                Architecture::Qwen3Moe => fields.flag("use_sliding_window", false)?,
+                _ => false,
+            };
+            let window = stated.filter(|_| has_window);
             let expected = if window.is_some() { "sliding_attention" } else { "full_attention" };
+            // Another word for the same, in one class that has checked its list itself.
+            let kinds = kinds.filter(|_| architecture != Architecture::GraniteMoeHybrid);
             // These classes treat all layers alike and ignore `layer_types`; a file that says otherwise was made for
             // a class that this is not.
             if let Some(other) = kinds.iter().flatten().find(|kind| *kind != expected) {
@@ -169,7 +195,7 @@ fn windows(fields: &Fields<'_>, architecture: Architecture, layers: usize) -> Re
 }
 
 fn has_default_window(architecture: Architecture) -> bool {
-    !matches!(architecture, Architecture::SmolLm3 | Architecture::Phi3)
+    !matches!(architecture, Architecture::SmolLm3 | Architecture::Phi3 | Architecture::Mixtral)
 }
 
 pub(super) fn windows_by_kind(kinds: &[String], layers: usize, window: Option<u32>) -> Result<Vec<Option<u32>>> {

@@ -129,6 +129,147 @@ fn bloom_and_gpt_2_say_it_in_their_own_words() {
 }
 
 #[test]
+fn experts_are_those_of_each_class() {
+    let qwen3 = |changes: Value| {
+        let mut all = json!({
+            "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "attention_bias": true, "head_dim": 16
+        });
+        changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        with("Qwen3MoeForCausalLM", all)
+    };
+    let config = qwen3(json!({})).unwrap();
+    let experts = config.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.intermediate_size, experts.is_normalized), (8, 3, 24, false));
+    assert!(config.qk_norm && config.qkv_bias && experts.dense_layers.is_empty() && config.experts_of(3).is_some());
+    assert_eq!(config.inner_features(), 72);
+    let sparse = json!({"decoder_sparse_step": 2, "mlp_only_layers": [3], "norm_topk_prob": true});
+    let config = qwen3(sparse).unwrap();
+    let experts = config.experts.clone().unwrap();
+    assert!(experts.is_normalized && experts.dense_layers == [0, 2, 3], "{experts:?}");
+    assert!(config.experts_of(0).is_none() && config.experts_of(1).is_some());
+    assert_eq!(qwen3(json!({"sliding_window": 9, "use_sliding_window": true})).unwrap().windows, [Some(9); 4]);
+    assert_eq!(qwen3(json!({"sliding_window": 9})).unwrap().windows, [None; 4]);
+
+    let mixtral = |changes: Value| with("MixtralForCausalLM", changes);
+    let config = mixtral(json!({"rms_norm_eps": null})).unwrap();
+    let experts = config.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.intermediate_size, experts.is_normalized), (8, 2, 96, true));
+    assert_eq!((config.windows.clone(), config.qk_norm, config.qkv_bias), (vec![None; 4], false, false));
+    assert!((config.rope().unwrap().theta - 1e6).abs() < 1e-9 && (config.norm_eps - 1e-5).abs() < 1e-12);
+    assert_eq!(mixtral(json!({"sliding_window": 9})).unwrap().windows, [Some(9); 4]);
+
+    let granite = with("GraniteMoeForCausalLM", json!({"num_local_experts": 5, "logits_scaling": 4})).unwrap();
+    let experts = granite.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.is_normalized, granite.logits_scale), (5, 2, true, 0.25));
+
+    let olmoe = |changes: Value| {
+        let mut all = json!({"num_experts": 6, "num_experts_per_tok": 2});
+        changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        with("OlmoeForCausalLM", all)
+    };
+    let config = olmoe(json!({})).unwrap();
+    let experts = config.experts.clone().unwrap();
+    assert_eq!((experts.count, experts.per_row, experts.intermediate_size, experts.is_normalized), (6, 2, 96, false));
+    assert!(config.qk_norm && config.qk_norm_of_rows && config.input_norms && !config.output_norms);
+    assert!(olmoe(json!({"clip_qkv": 8.0})).unwrap_err().to_string().contains("clip_qkv"));
+    let olmo2 = with("Olmo2ForCausalLM", json!({})).unwrap();
+    assert!(
+        olmo2.qk_norm && olmo2.qk_norm_of_rows && !olmo2.input_norms && olmo2.output_norms && olmo2.experts.is_none()
+    );
+
+    let refused = [
+        (qwen3(json!({"num_experts_per_tok": 9})), "num_experts_per_tok"),
+        (qwen3(json!({"num_experts": null})), "num_experts"),
+        (qwen3(json!({"num_experts": 1 << 20})), "num_experts"),
+        (qwen3(json!({"moe_intermediate_size": 0})), "moe_intermediate_size"),
+        (qwen3(json!({"decoder_sparse_step": 0})), "decoder_sparse_step"),
+        (qwen3(json!({"mlp_only_layers": 3})), "mlp_only_layers"),
+        (mixtral(json!({"num_local_experts": 1})), "num_experts_per_tok"),
+    ];
+    for (result, key) in refused {
+        let error = result.unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidModel && error.to_string().contains(key), "{error}");
+    }
+}
+
+#[test]
+fn granite_and_opt_say_it_in_their_own_words() {
+    let factors = json!({
+        "embedding_multiplier": 12, "attention_multiplier": 0.0078125, "residual_multiplier": 0.22, "logits_scaling": 8.0
+    });
+    let config = with("GraniteForCausalLM", factors.clone()).unwrap();
+    assert_eq!((config.embedding_scale, config.attention_scale), (12.0, 0.0078125));
+    assert_eq!((config.residual_scale, config.logits_scale), (0.22, 0.125));
+    let usual = with("GraniteForCausalLM", json!({})).unwrap();
+    assert_eq!([usual.embedding_scale, usual.attention_scale, usual.residual_scale, usual.logits_scale], [1.0; 4]);
+    for (key, value) in
+        [("logits_scaling", json!(0)), ("residual_multiplier", json!(-1)), ("attention_multiplier", json!("x"))]
+    {
+        let mut changes = factors.clone();
+        changes[key] = value;
+        let (kind, text) = refusal("GraniteForCausalLM", changes);
+        assert!(kind == ErrorKind::InvalidModel && text.contains(key), "{text}");
+    }
+
+    let dense = |changes: Value| {
+        let mut all = json!({
+            "num_local_experts": 0, "shared_intermediate_size": 72, "layer_types": vec!["attention"; 4],
+            "position_embedding_type": "rope", "logits_scaling": 4
+        });
+        changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+        with("GraniteMoeHybridForCausalLM", all)
+    };
+    let config = dense(json!({})).unwrap();
+    assert_eq!((config.intermediate_size, config.logits_scale, config.windows), (72, 0.25, vec![None; 4]));
+    let refused = [
+        (json!({"layer_types": ["mamba", "mamba", "attention", "mamba"]}), "recurrent state"),
+        (json!({"layer_types": null}), "recurrent state"),
+        (json!({"num_local_experts": 8}), "num_local_experts"),
+        (json!({"position_embedding_type": null}), "position_embedding_type"),
+    ];
+    for (changes, part) in refused {
+        let error = dense(changes).unwrap_err();
+        assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains(part), "{error}");
+    }
+
+    let opt = |changes: Value| {
+        with("OPTForCausalLM", {
+            let mut all = json!({"ffn_dim": 40, "bos_token_id": 2, "eos_token_id": 2});
+            changes.as_object().unwrap().iter().for_each(|(key, value)| all[key] = value.clone());
+            all
+        })
+    };
+    let config = opt(json!({"enable_bias": false})).unwrap();
+    assert_eq!((config.intermediate_size, config.positions_skipped, config.max_positions), (40, 2, 1000));
+    assert_eq!((config.feed_forward, config.norm), (FeedForwardKind::PlainRelu, NormKind::Layer));
+    assert!(!config.qkv_bias && !config.mlp_bias && config.tie_embeddings && !config.positions.can_move());
+    let refused = [
+        (json!({"do_layer_norm_before": false}), "do_layer_norm_before"),
+        (json!({"word_embed_proj_dim": 32}), "word_embed_proj_dim"),
+        (json!({"activation_function": "gelu"}), "gelu"),
+        (json!({"layer_norm_elementwise_affine": false}), "layer_norm_elementwise_affine"),
+        (json!({"_remove_final_layer_norm": true}), "_remove_final_layer_norm"),
+    ];
+    for (changes, part) in refused {
+        let error = opt(changes).unwrap_err();
+        assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn what_keeps_a_recurrent_state_is_refused_with_the_reason() {
+    for class in ["Qwen3NextForCausalLM", "Mamba2ForCausalLM", "Lfm2ForCausalLM", "NemotronHForCausalLM"] {
+        let (kind, text) = refusal(class, json!({}));
+        assert!(
+            kind == ErrorKind::UnsupportedModel && text.contains(class) && text.contains("recurrent state"),
+            "{text}"
+        );
+    }
+    let (_, text) = refusal("", json!({"architectures": null, "model_type": "qwen3_5_text"}));
+    assert!(text.contains("qwen3_5_text") && text.contains("Qwen3-MoE"), "{text}");
+}
+
+#[test]
 fn layers_and_heads_may_be_turned_in_part() {
     let smollm3 = |changes: Value| with("SmolLM3ForCausalLM", changes);
     let config = smollm3(json!({"no_rope_layers": [1, 0, 1, 0]})).unwrap();
@@ -260,7 +401,9 @@ fn no_value_of_any_key_hurts() {
     let values = harmful();
     let extra = json!({
         "sliding_window": 9, "use_sliding_window": true, "max_window_layers": 2, "head_dim": 8, "eos_token_id": 2,
-        "bos_token_id": 1, "rope_theta": 1e4, "torch_dtype": "float32", "attention_bias": false,
+        "bos_token_id": 1, "rope_theta": 1e4, "torch_dtype": "float32", "attention_bias": false, "num_experts": 8,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": true,
+        "decoder_sparse_step": 2, "mlp_only_layers": [3], "logits_scaling": 8.0, "residual_multiplier": 0.2,
     });
     let (llama3, yarn) = (llama3(1.0, 4.0), yarn("beta_fast", json!(32.0)));
     let rotary = [
@@ -270,6 +413,12 @@ fn no_value_of_any_key_hurts() {
         "Qwen3ForCausalLM",
         "SmolLM3ForCausalLM",
         "Phi3ForCausalLM",
+        "GraniteForCausalLM",
+        "Qwen3MoeForCausalLM",
+        "MixtralForCausalLM",
+        "Olmo2ForCausalLM",
+        "OlmoeForCausalLM",
+        "GraniteMoeForCausalLM",
     ];
     for class in rotary {
         for scaling in [&llama3["rope_scaling"], &yarn["rope_scaling"], &json!({"type": "linear", "factor": 2.0})] {
@@ -300,15 +449,20 @@ fn no_value_of_any_key_hurts() {
 }
 
 #[test]
-fn no_value_of_any_key_of_bloom_and_gpt_2_hurts() {
+fn no_value_of_any_key_of_bloom_gpt_2_and_opt_hurts() {
     let values = harmful();
     let plain = json!({
         "n_embed": 64, "n_embd": 64, "n_head": 8, "n_layer": 4, "n_positions": 100, "n_inner": 96, "layer_norm_epsilon": 1e-5,
-        "seq_length": 100, "activation_function": "gelu_new", "vocab_size": 100, "tie_word_embeddings": true
+        "seq_length": 100, "activation_function": "gelu_new", "vocab_size": 100, "tie_word_embeddings": true,
+        "hidden_size": 64, "ffn_dim": 96, "num_attention_heads": 8, "num_hidden_layers": 4, "max_position_embeddings": 100,
+        "word_embed_proj_dim": 64, "enable_bias": true
     });
-    for class in ["BloomForCausalLM", "GPT2LMHeadModel"] {
+    for class in ["BloomForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM"] {
         let mut whole = plain.clone();
         whole["architectures"] = json!([class]);
+        if class == "OPTForCausalLM" {
+            whole["activation_function"] = json!("relu");
+        }
         assert!(ModelConfig::from_json(&whole.to_string()).is_ok(), "{class}");
         for key in plain.as_object().unwrap().keys() {
             for value in &values {

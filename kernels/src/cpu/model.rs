@@ -3,6 +3,7 @@
 
 mod elementwise;
 mod embedding;
+mod feed_forward;
 mod load;
 mod random;
 
@@ -23,8 +24,9 @@ use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
 use crate::rope::Rope;
 pub(crate) use elementwise::layer_norm;
-use elementwise::{Norm, gelu_row, rms_norm};
+use elementwise::{Norm, rms_norm};
 use embedding::Embedding;
+use feed_forward::FeedForward;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -94,28 +96,13 @@ struct Layer {
     k: Linear,
     v: Linear,
     o: Linear,
-    /// Over each head, `[head_dim]`.
+    /// Over each head, `[head_dim]`; or over all, as long as a row.
     q_norm: Option<Vec<f32>>,
     k_norm: Option<Vec<f32>>,
     post_norm: Norm,
     /// Of what the attention and the feed-forward part add.
     output_norms: Option<[Norm; 2]>,
-    expand: Expand,
-    down: Linear,
-}
-
-/// The feed-forward part's way in.
-enum Expand {
-    /// Gate and up.
-    Gated(Linear),
-    Plain(Linear),
-}
-
-impl Expand {
-    fn linear(&self) -> &Linear {
-        let (Self::Gated(linear) | Self::Plain(linear)) = self;
-        linear
-    }
+    feed_forward: FeedForward,
 }
 
 /// What a layer computes on its way, at most `ROWS_AT_ONCE` rows each. Kept between calls: fresh pages from the system
@@ -130,6 +117,7 @@ struct Scratch {
     spare: Activations,
     plain: Matrix,
     added: Matrix,
+    routed: feed_forward::Routed,
 }
 
 impl Model {
@@ -195,8 +183,8 @@ impl Model {
     /// Bytes of the weights in memory.
     pub fn size_in_bytes(&self) -> usize {
         let layers = self.layers.iter().map(|l| {
-            let linears = [&l.q, &l.k, &l.v, &l.o, l.expand.linear(), &l.down];
-            linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>()
+            let linears = [&l.q, &l.k, &l.v, &l.o];
+            linears.iter().map(|linear| linear.size_in_bytes()).sum::<usize>() + l.feed_forward.size_in_bytes()
         });
         let positions = self.position_table.as_ref().map_or(0, |table| table.len() * 4);
         layers.sum::<usize>() + self.head.size_in_bytes() + self.embedding.size_in_bytes() + positions
@@ -283,6 +271,12 @@ impl Model {
             self.norm(hidden.as_slice(), &self.final_norm, self.head.format(), &mut scratch.normed);
             self.head.forward(&scratch.normed, Output::Store(out.as_mut_slice()));
         });
+        if self.config.logits_scale != 1.0 {
+            out.as_mut_slice()
+                .par_iter_mut()
+                .with_min_len(1 << 12)
+                .for_each(|logit| *logit *= self.config.logits_scale);
+        }
         out
     }
 
@@ -311,7 +305,7 @@ impl Model {
         self.add(&weights.o, input, norm, hidden, &mut scratch.added);
     }
 
-    /// Adds what `linear` makes of `input` to `hidden`, normed first where there is a norm.
+    /// Adds what `linear` makes of `input` to `hidden`, as [`Model::add_rows`] does.
     fn add<'a>(
         &self,
         linear: &Linear,
@@ -320,15 +314,29 @@ impl Model {
         hidden: &mut [f32],
         added: &mut Matrix,
     ) {
-        let Some(norm) = norm else { return linear.forward(input, Output::Add(hidden)) };
-        let width = norm.width();
+        if norm.is_none() && self.config.residual_scale == 1.0 {
+            return linear.forward(input, Output::Add(hidden));
+        }
+        let width = self.config.hidden_size;
         let added = added.reshape(hidden.len() / width, 2 * width);
-        let (from, to) = added.as_mut_slice().split_at_mut(hidden.len());
+        let (from, spare) = added.as_mut_slice().split_at_mut(hidden.len());
         linear.forward(input, Output::Store(from));
-        let rows = from.par_chunks(width).zip(to.par_chunks_mut(width)).zip(hidden.par_chunks_mut(width));
-        rows.with_min_len(16).for_each(|((from, normed), hidden)| {
-            norm.row(from, normed, self.config.norm_eps);
-            hidden.iter_mut().zip(normed).for_each(|(hidden, added)| *hidden += *added);
+        self.add_rows(from, spare, norm, hidden);
+    }
+
+    /// Adds `from` to `hidden`, `[rows, hidden]` each, normed first where there is a norm, and times the model's factor. `spare` is as long.
+    fn add_rows(&self, from: &[f32], spare: &mut [f32], norm: Option<&Norm>, hidden: &mut [f32]) {
+        let (width, scale) = (self.config.hidden_size, self.config.residual_scale);
+        let rows = from.par_chunks(width).zip(spare.par_chunks_mut(width)).zip(hidden.par_chunks_mut(width));
+        rows.with_min_len(16).for_each(|((from, spare), hidden)| {
+            let added = match norm {
+                Some(norm) => {
+                    norm.row(from, spare, self.config.norm_eps);
+                    spare
+                }
+                None => from,
+            };
+            hidden.iter_mut().zip(added).for_each(|(hidden, added)| *hidden += scale * *added);
         });
     }
 
@@ -356,26 +364,6 @@ impl Model {
             let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
             rotated.zip(group.positions).for_each(|(row, position)| rope.rotate_row(row, *position));
         }
-    }
-
-    /// Adds a layer's feed-forward part to `hidden`, `[rows, hidden]`.
-    fn feed_forward(&self, layer: usize, hidden: &mut [f32], scratch: &mut Scratch) {
-        let (weights, width) = (&self.layers[layer], self.config.intermediate_size);
-        self.norm(hidden, &weights.post_norm, weights.expand.linear().format(), &mut scratch.normed);
-        let format = weights.down.format();
-        match &weights.expand {
-            Expand::Gated(gate_up) => {
-                gate_up.forward_gated(&scratch.normed, format, width, &mut scratch.inner, &mut scratch.spare);
-            }
-            Expand::Plain(up) => {
-                let rows = hidden.len() / self.config.hidden_size;
-                let plain = scratch.plain.reshape(rows, width);
-                up.forward(&scratch.normed, Output::Store(plain.as_mut_slice()));
-                scratch.inner.fill(format, rows, width, |row, out| gelu_row(plain.row(row), out));
-            }
-        }
-        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
-        self.add(&weights.down, &scratch.inner, norm, hidden, &mut scratch.added);
     }
 
     fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {

@@ -3,14 +3,23 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Gguf, ROPE_FACTORS, is_known};
+use super::family::{self, FileFamily, LONG_FACTORS, SHORT_FACTORS};
+use super::{Gguf, ROPE_FACTORS};
 use crate::config::{Architecture, ModelConfig, Positions, RopeScaling, WeightDtype};
 use crate::error::{Error, Result};
 use crate::weights::TensorSource;
 
 /// Values of metadata that stand for a forward that this program does not make, and the value that stands for none.
-const OTHER_FORWARDS: [(&str, f64); 12] = [
+const OTHER_FORWARDS: [(&str, f64); 19] = [
     ("expert_count", 0.0),
+    ("expert_shared_count", 0.0),
+    ("expert_group_count", 0.0),
+    ("expert_weights_scale", 1.0),
+    // A softmax.
+    ("expert_gating_func", 1.0),
+    ("leading_dense_block_count", 0.0),
+    ("interleave_moe_layer_step", 1.0),
+    ("nextn_predict_layers", 0.0),
     ("attention.sliding_window", 0.0),
     ("attention.causal", 1.0),
     ("attention.scale", 0.0),
@@ -50,7 +59,7 @@ impl Gguf {
         self.stated_config().map(|config| config.to_string()).map_err(|error| self.named(error))
     }
 
-    pub(super) fn read_architecture(&self) -> Result<Architecture> {
+    pub(super) fn read_family(&self) -> Result<&'static FileFamily> {
         if self.integer("split.count")?.is_some_and(|files| files > 1) {
             return Err(Error::unsupported(
                 "it is one part of a model; join the parts with llama.cpp's `llama-gguf-split --merge`, and give the whole file",
@@ -59,22 +68,17 @@ impl Gguf {
         let name = self.string("general.architecture")?;
         let name =
             name.ok_or_else(|| Error::invalid_model("it lacks `general.architecture`; is it a language model?"))?;
-        match name {
-            "llama" => Ok(Architecture::Llama),
-            "qwen2" => Ok(Architecture::Qwen2),
-            "qwen3" => Ok(Architecture::Qwen3),
-            other => Err(Error::unsupported(format!(
-                "its architecture {other:?} is not supported; take a file of llama (Llama, Mistral, SmolLM2), qwen2 (Qwen2.5) or qwen3"
-            ))),
-        }
+        // A list of counts, one a layer, is refused with the rest of the configuration.
+        let experts = self.integer(&format!("{name}.expert_count")).unwrap_or_default();
+        family::find(name, experts.is_some_and(|experts| experts > 0))
     }
 
     /// A key of the file's architecture.
-    fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture.model_type())
+    pub(super) fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.family.name)
     }
 
-    fn needed(&self, key: &str) -> Result<u64> {
+    pub(super) fn needed(&self, key: &str) -> Result<u64> {
         let key = self.key(key);
         self.integer(&key)?.ok_or_else(|| Error::invalid_model(format!("it lacks `{key}`; fetch the file again")))
     }
@@ -87,7 +91,8 @@ impl Gguf {
         };
         for key in ["attention.value_length", "rope.dimension_count"] {
             let key = self.key(key);
-            if let Some(other) = self.integer(&key)?.filter(|other| *other != key_length) {
+            let is_turned_in_part = self.family.architecture == Architecture::Phi3 && key.ends_with("dimension_count");
+            if let Some(other) = self.integer(&key)?.filter(|other| *other != key_length && !is_turned_in_part) {
                 return Err(Error::unsupported(format!(
                     "`{key}` is {other}, but a key has {key_length} elements; heads of which only a part is rotated, or whose \
                      values are of another length, are not supported"
@@ -100,7 +105,7 @@ impl Gguf {
 
     /// A tensor that nothing here computes with would change every answer.
     pub(super) fn refuse_unknown_tensors(&self) -> Result<()> {
-        match self.header.tensors.keys().find(|name| !is_known(name)) {
+        match self.header.tensors.keys().find(|name| !self.is_known(name)) {
             None => Ok(()),
             Some(name) => Err(Error::unsupported(format!(
                 "it has a tensor {name}, which this version does not compute with; take another model, or its safetensors"
@@ -109,7 +114,8 @@ impl Gguf {
     }
 
     fn refuse_other_forwards(&self) -> Result<()> {
-        for (key, usual) in OTHER_FORWARDS.into_iter().chain(ROPE_DEFAULTS) {
+        let all = OTHER_FORWARDS.into_iter().chain(ROPE_DEFAULTS);
+        for (key, usual) in all.filter(|(key, _)| !self.family.own_keys.contains(key)) {
             let key = self.key(key);
             let is_usual = match self.header.values.get(&key) {
                 None => true,
@@ -138,7 +144,7 @@ impl Gguf {
             .ok_or_else(|| Error::invalid_model(format!("it lacks `{epsilon}`; fetch the file again")))?;
         let heads = self.needed("attention.head_count")?;
         let mut config = json!({
-            "architectures": [self.architecture.class_name()],
+            "architectures": [self.family.architecture.class_name()],
             "vocab_size": vocabulary,
             "hidden_size": self.needed("embedding_length")?,
             "intermediate_size": self.needed("feed_forward_length")?,
@@ -149,8 +155,11 @@ impl Gguf {
             "rms_norm_eps": epsilon,
             "max_position_embeddings": self.needed("context_length")?,
             "tie_word_embeddings": !self.header.tensors.contains_key("output.weight"),
-            "rope_parameters": self.rope()?,
+            "rope_parameters": self.rope(10_000.0)?,
         });
+        for (key, value) in self.own_config()? {
+            config[key] = value;
+        }
         // Some converters write the greatest number for none.
         if let Some(bos) = self.integer("tokenizer.ggml.bos_token_id")?.filter(|bos| *bos != u64::from(u32::MAX)) {
             config["bos_token_id"] = bos.into();
@@ -158,15 +167,17 @@ impl Gguf {
         Ok(config)
     }
 
-    fn rope(&self) -> Result<Value> {
+    /// Rotary parameters, without those of Phi-3 alone.
+    pub(super) fn rope(&self, default_theta: f64) -> Result<Value> {
         let mut rope = Map::new();
-        rope.insert("rope_theta".into(), self.number(&self.key("rope.freq_base"))?.unwrap_or(10_000.0).into());
+        rope.insert("rope_theta".into(), self.number(&self.key("rope.freq_base"))?.unwrap_or(default_theta).into());
         let kind = self.string(&self.key("rope.scaling.type"))?.map(str::to_owned);
         // Files of 2023 have a factor without a kind.
         let old = self.number(&self.key("rope.scale_linear"))?.filter(|factor| *factor != 1.0);
         let factor = self.number(&self.key("rope.scaling.factor"))?.or(old);
         match (kind.as_deref(), factor) {
             (None | Some("none"), None | Some(1.0)) => {}
+            (Some("longrope"), _) if self.header.tensors.contains_key(SHORT_FACTORS) => {}
             (None | Some("linear"), factor) => {
                 rope.insert("rope_type".into(), "linear".into());
                 rope.insert("factor".into(), factor.unwrap_or(1.0).into());
@@ -194,10 +205,18 @@ impl Gguf {
     fn read_config(&self) -> Result<ModelConfig> {
         let mut config = ModelConfig::from_json(&self.stated_config()?.to_string())?;
         let has = |name: &str| self.header.tensors.contains_key(name);
-        config.qkv_bias = has("blk.0.attn_q.bias");
+        config.qkv_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
         config.o_bias = has("blk.0.attn_output.bias");
         config.mlp_bias = has("blk.0.ffn_gate.bias");
+        // The converter adds the one.
+        config.norm_weights_less_one = false;
         config.torch_dtype = self.weight_dtype();
+        let has_long_factors = [SHORT_FACTORS, LONG_FACTORS].map(has);
+        if has_long_factors != [self.family.architecture == Architecture::Phi3 && has_long_factors[0]; 2] {
+            return Err(Error::unsupported(format!(
+                "it has {SHORT_FACTORS} or {LONG_FACTORS} where its architecture has none, or one without the other; take another file"
+            )));
+        }
         if let Positions::Rotary(rope) = &mut config.positions
             && has(ROPE_FACTORS)
         {
@@ -215,7 +234,7 @@ impl Gguf {
     /// A bias that only some layers have would be left out elsewhere.
     fn refuse_half_biases(&self, config: &ModelConfig) -> Result<()> {
         let used = |part: &str| match part {
-            "attn_q" | "attn_k" | "attn_v" => config.qkv_bias,
+            "attn_q" | "attn_k" | "attn_v" | "attn_qkv" => config.qkv_bias,
             "attn_output" => config.o_bias,
             "ffn_gate" | "ffn_up" | "ffn_down" => config.mlp_bias,
             _ => false,
@@ -232,15 +251,17 @@ impl Gguf {
             None => Ok(()),
             Some(name) => Err(Error::unsupported(format!(
                 "it has a tensor {name} that a {} model of {} layers does not have; take another file",
-                self.architecture.model_type(),
-                config.layers
+                self.family.name, config.layers
             ))),
         }
     }
 
     /// That of the matrices: norms are f32 whatever those are.
     fn weight_dtype(&self) -> WeightDtype {
-        let matrices = || self.header.tensors.values().filter(|tensor| tensor.shape.len() > 1);
+        // Those of routers are f32, too.
+        let is_matrix = |name: &str, shape: &[usize]| shape.len() > 1 && !name.contains(".ffn_gate_inp.");
+        let all = || self.header.tensors.iter();
+        let matrices = || all().filter(|(name, tensor)| is_matrix(name, &tensor.shape)).map(|(_, tensor)| tensor);
         if matrices().any(|tensor| tensor.kind.is_quantized()) {
             return WeightDtype::Quantized;
         }

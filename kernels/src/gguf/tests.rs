@@ -2,9 +2,9 @@ use std::path::{Path, PathBuf};
 
 use safetensors::{Dtype, SafeTensors};
 
+use super::Gguf;
 use super::blocks::BlockType;
 use super::header::{Header, Value};
-use super::{Gguf, ggml_name, is_known};
 use crate::ErrorKind;
 
 fn fixture(name: &str) -> PathBuf {
@@ -176,27 +176,56 @@ fn a_file_cut_anywhere_is_refused() {
 }
 
 #[test]
-fn names_go_both_ways() {
-    for (hf, ggml) in [
-        ("model.embed_tokens.weight", "token_embd.weight"),
-        ("lm_head.weight", "output.weight"),
-        ("model.norm.weight", "output_norm.weight"),
-        ("model.layers.11.self_attn.q_proj.bias", "blk.11.attn_q.bias"),
-        ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight"),
-    ] {
-        assert_eq!(ggml_name(hf).as_deref(), Some(ggml));
-        assert!(is_known(ggml), "{ggml}");
-    }
-    assert_eq!(ggml_name("model.layers.0.mlp.router.weight"), None);
+fn names_are_hugging_face_s() {
+    let names = |file: &str, pairs: &[(&str, &str, Option<usize>)]| {
+        let file = Gguf::open(&fixture(file)).unwrap();
+        for (hf, ggml, expert) in pairs {
+            assert_eq!(file.ggml_name(hf), Some(((*ggml).to_owned(), *expert)), "{hf}");
+            assert!(file.is_known(ggml), "{ggml}");
+        }
+        file
+    };
+    let llama = names(
+        "llama_biases.gguf",
+        &[
+            ("model.embed_tokens.weight", "token_embd.weight", None),
+            ("lm_head.weight", "output.weight", None),
+            ("rope_freqs.weight", "rope_freqs.weight", None),
+            ("model.norm.weight", "output_norm.weight", None),
+            ("model.layers.11.self_attn.q_proj.bias", "blk.11.attn_q.bias", None),
+            ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight", None),
+        ],
+    );
+    assert_eq!(llama.ggml_name("model.layers.0.mlp.router.weight"), None);
+    assert_eq!(llama.ggml_name("model.layers.0.mlp.experts.1.up_proj.weight"), None);
     for other in
         ["blk.0.ffn_gate_exps.weight", "blk.x.attn_q.weight", "blk.0.attn_q.scale", "blk.0.attn_q.weight.x", "v.blk"]
     {
-        assert!(!is_known(other), "{other}");
+        assert!(!llama.is_known(other), "{other}");
     }
+    let qwen3_moe = names(
+        "qwen3_moe.gguf",
+        &[
+            ("model.layers.1.mlp.gate.weight", "blk.1.ffn_gate_inp.weight", None),
+            ("model.layers.1.mlp.experts.7.down_proj.weight", "blk.1.ffn_down_exps.weight", Some(7)),
+        ],
+    );
+    assert_eq!(qwen3_moe.ggml_name("model.layers.1.mlp.experts.x.down_proj.weight"), None);
+    let up = "blk.0.ffn_up_exps.weight";
+    names("mixtral.gguf", &[("model.layers.0.block_sparse_moe.experts.2.w3.weight", up, Some(2))]);
+    names("phi3_partial.gguf", &[("model.layers.0.self_attn.qkv_proj.weight", "blk.0.attn_qkv.weight", None)]);
+    names(
+        "gemma3_usual.gguf",
+        &[
+            ("model.layers.0.post_attention_layernorm.weight", "blk.0.post_attention_norm.weight", None),
+            ("model.layers.0.pre_feedforward_layernorm.weight", "blk.0.ffn_norm.weight", None),
+            ("model.layers.0.post_feedforward_layernorm.weight", "blk.0.post_ffw_norm.weight", None),
+        ],
+    );
 }
 
 #[test]
-fn only_llama_s_queries_and_keys_are_reordered() {
+fn queries_and_keys_are_reordered_where_pairs_stand_together() {
     let llama = Gguf::open(&fixture("llama_biases.gguf")).unwrap();
     let rows = |file: &Gguf, name: &str| (0..16).map(file.row_in_file(name)).collect::<Vec<_>>();
     let reordered = [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15];

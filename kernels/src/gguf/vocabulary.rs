@@ -21,8 +21,8 @@ const UNUSED: f64 = 5.0;
 const BYTE: f64 = 6.0;
 
 /// Control tokens that end an answer, whatever `eos_token_id` says: llama.cpp's list, for the architectures that are read.
-const ENDS: [&str; 7] =
-    ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "</s>"];
+const ENDS: [&str; 8] =
+    ["<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|end|>", "</s>", "<end_of_turn>"];
 
 /// How `tokenizer.ggml.pre` cuts a text into words before they are merged.
 struct PreTokenizer {
@@ -42,7 +42,9 @@ const QWEN_2: &str =
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-const PRE_TOKENIZERS: [PreTokenizer; 5] = [
+const GPT_4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+const PRE_TOKENIZERS: [PreTokenizer; 6] = [
     PreTokenizer {
         names: &["llama-bpe", "llama3", "llama-v3"],
         words: Some(LLAMA_3),
@@ -68,7 +70,16 @@ const PRE_TOKENIZERS: [PreTokenizer; 5] = [
         adds_bos: true,
     },
     PreTokenizer {
-        names: &["smollm"],
+        names: &["gpt-4o"],
+        words: Some(GPT_4O),
+        digits_apart: false,
+        is_normalized: false,
+        ignore_merges: false,
+        adds_bos: false,
+    },
+    PreTokenizer {
+        // Granite's, too.
+        names: &["smollm", "refact"],
         words: None,
         digits_apart: true,
         is_normalized: false,

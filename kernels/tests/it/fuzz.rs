@@ -38,7 +38,7 @@ fn any_message_stands_in_the_prompt_as_it_was_said() {
 
 #[test]
 fn any_gguf_file_is_refused_or_makes_sense() {
-    let names = ["yarn", "tokenizers/llama", "tokenizers/qwen2"];
+    let names = ["yarn", "mixtral", "phi3_longrope", "tokenizers/llama", "tokenizers/qwen2"];
     let seeds = names.map(|name| std::fs::read(format!("{FIXTURES}/gguf/{name}.gguf")).unwrap());
     fuzz("gguf", &seeds, properties::gguf);
 }

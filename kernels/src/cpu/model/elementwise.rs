@@ -23,14 +23,23 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
 #[derive(Debug)]
 pub(in crate::cpu) enum Norm {
     Rms(Vec<f32>),
-    Layer { weight: Vec<f32>, bias: Vec<f32> },
+    Layer {
+        weight: Vec<f32>,
+        bias: Vec<f32>,
+    },
+    /// Rows stay as they are.
+    None {
+        width: usize,
+    },
 }
 
 impl Norm {
     /// Elements of a row.
     pub(super) fn width(&self) -> usize {
-        let (Self::Rms(weight) | Self::Layer { weight, .. }) = self;
-        weight.len()
+        match self {
+            Self::Rms(weight) | Self::Layer { weight, .. } => weight.len(),
+            Self::None { width } => *width,
+        }
     }
 
     /// Norms one row, `from` to `to`.
@@ -42,6 +51,7 @@ impl Norm {
             Self::Layer { weight, bias } => {
                 simd::dispatch(Path::best(), LayerNorm { from, row: to, weight, bias, epsilon });
             }
+            Self::None { .. } => to.copy_from_slice(from),
         }
     }
 }
@@ -49,6 +59,11 @@ impl Norm {
 /// The GELU of one row, `from` to `to`, as trained models have approximated it.
 pub(super) fn gelu_row(from: &[f32], to: &mut [f32]) {
     simd::dispatch(Path::best(), Gelu { from, to });
+}
+
+/// The rectified values of one row, `from` to `to`; what is no number stays so.
+pub(super) fn relu_row(from: &[f32], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, from)| *to = if *from < 0.0 { 0.0 } else { *from });
 }
 
 struct RmsNorm<'a> {

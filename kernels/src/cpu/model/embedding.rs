@@ -52,7 +52,8 @@ impl Model {
                 out.iter_mut().for_each(|out| *out *= self.config.embedding_scale);
             }
             if let Some(table) = &self.position_table {
-                let place = &table[*position as usize * hidden..][..hidden];
+                let row = *position as usize + self.config.positions_skipped;
+                let place = &table[row * hidden..][..hidden];
                 out.iter_mut().zip(place).for_each(|(out, place)| *out += place);
             }
             if let Some(norm) = &self.embedding_norm {

@@ -6,9 +6,10 @@ use std::cell::Cell;
 use rayon::prelude::*;
 
 use super::elementwise::Norm;
-use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
+use super::feed_forward::{Expand, FeedForward, Mixture, Part};
+use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::activation::Activation;
-use crate::config::{ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
+use crate::config::{Experts, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
 use crate::linear::{Linear, Precision, Weights};
@@ -46,7 +47,8 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     };
     let position_table = match config.positions {
         Positions::Learned => {
-            Some(loader.values(&format!("{}.weight", names.positions), &[config.max_positions, hidden])?)
+            let rows = config.max_positions + config.positions_skipped;
+            Some(loader.values(&format!("{}.weight", names.positions), &[rows, hidden])?)
         }
         Positions::Rotary(_) | Positions::Alibi => None,
     };
@@ -113,15 +115,20 @@ pub(super) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDty
 impl Loader<'_> {
     fn layer(&self, layer: usize) -> Result<Layer> {
         let (config, names) = (self.config, self.names);
-        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let hidden = config.hidden_size;
         let name = |part: &str| format!("{}.{layer}.{part}", names.layers);
-        let head_norm = |part: &str| -> Result<Option<Vec<f32>>> {
+        let qk_norm = |part: &str, row: usize| -> Result<Option<Vec<f32>>> {
             if !config.qk_norm {
                 return Ok(None);
             }
-            self.norm_weights(&name(part), config.head_dim).map(Some)
+            let len = if config.qk_norm_of_rows { row } else { config.head_dim };
+            self.norm_weights(&name(part), len).map(Some)
         };
-        let input_norm = self.norm(&name(names.input_norm))?;
+        let norm_of_input = |part: &str| match config.input_norms {
+            true => self.norm(&name(part)),
+            false => Ok(Norm::None { width: hidden }),
+        };
+        let input_norm = norm_of_input(names.input_norm)?;
         let [q, k, v] = match names.qkv {
             Qkv::Apart([q, k, v]) => {
                 let linear = |part, outputs| self.linear(&name(part), outputs, hidden, config.qkv_bias);
@@ -137,13 +144,6 @@ impl Loader<'_> {
                 self.split(&name(part), |part, output| [0, query, query + kv][part] + output)?
             }
         };
-        let expand = match config.feed_forward.gate() {
-            Some(activation) => Expand::Gated(self.gate_up(layer, activation)?),
-            None => {
-                let (Up::One(part) | Up::Apart([_, part])) = names.up;
-                Expand::Plain(self.linear(&name(part), inner, hidden, config.mlp_bias)?)
-            }
-        };
         let output_norms = match config.output_norms {
             true => {
                 let [attention, feed_forward] = names.output_norms.map(|part| self.norm(&name(part)));
@@ -157,13 +157,65 @@ impl Loader<'_> {
             k,
             v,
             o: self.linear(&name(names.o), hidden, config.query_dim(), config.o_bias)?,
-            q_norm: head_norm(names.q_norm)?,
-            k_norm: head_norm(names.k_norm)?,
-            post_norm: self.norm(&name(names.post_norm))?,
+            q_norm: qk_norm(names.q_norm, config.query_dim())?,
+            k_norm: qk_norm(names.k_norm, config.kv_dim())?,
+            post_norm: norm_of_input(names.post_norm)?,
             output_norms,
-            expand,
-            down: self.linear(&name(names.down), hidden, inner, config.mlp_bias)?,
+            feed_forward: self.feed_forward(layer)?,
         })
+    }
+
+    fn feed_forward(&self, layer: usize) -> Result<FeedForward> {
+        let (config, names) = (self.config, self.names);
+        let layer_name = format!("{}.{layer}", names.layers);
+        let Some(rule) = config.experts_of(layer) else {
+            return self.part(&layer_name, (names.up, names.down), config.intermediate_size).map(FeedForward::One);
+        };
+        let experts = &names.experts;
+        let router = format!("{layer_name}.{}.weight", experts.router);
+        let router = self.values(&router, &[rule.count, config.hidden_size])?;
+        let router = Linear::new(rule.count, config.hidden_size, Weights::F32(&router), None, Precision::F32);
+        if experts.each.is_empty() {
+            let parts = self.stacked_parts(&layer_name, rule)?;
+            return Ok(FeedForward::Experts(Mixture { router, parts }));
+        }
+        let part = |expert: usize| {
+            let name = format!("{layer_name}.{}.{expert}", experts.each);
+            self.part(&name, (experts.up, experts.down), rule.intermediate_size)
+        };
+        let parts = (0..rule.count).map(part).collect::<Result<_>>()?;
+        Ok(FeedForward::Experts(Mixture { router, parts }))
+    }
+
+    /// Experts whose tensors are one each, of the gates and ups in turn.
+    fn stacked_parts(&self, layer_name: &str, rule: &Experts) -> Result<Vec<Part>> {
+        let (hidden, inner, names) = (self.config.hidden_size, rule.intermediate_size, &self.names.experts);
+        let (Up::One(up) | Up::Apart([_, up])) = names.up;
+        let all = |name: &str, shape: [usize; 3]| self.take(&format!("{layer_name}.{name}.weight"), &shape);
+        let ups = all(up, [rule.count, 2 * inner, hidden])?;
+        let downs = all(names.down, [rule.count, hidden, inner])?;
+        let activation = self.config.feed_forward.gate().unwrap_or(Activation::Silu);
+        let (precision, size) = (precision(self.arithmetic), inner * hidden);
+        let part = |expert: usize| {
+            let [gate, up] = [2 * expert, 2 * expert + 1].map(|half| part_of(&ups, half * size, size));
+            let gate_up = Linear::gate_up(inner, hidden, [gate, up], None, precision, activation);
+            let down = Linear::new(hidden, inner, part_of(&downs, expert * size, size), None, precision);
+            Part { expand: Expand::Gated(gate_up), down }
+        };
+        Ok((0..rule.count).map(part).collect())
+    }
+
+    /// A feed-forward part whose tensors' names begin with `stem`.
+    fn part(&self, stem: &str, (up, down): (Up, &str), inner: usize) -> Result<Part> {
+        let (hidden, has_bias) = (self.config.hidden_size, self.config.mlp_bias);
+        let expand = match self.config.feed_forward.gate() {
+            Some(activation) => Expand::Gated(self.gate_up(stem, up, inner, activation)?),
+            None => {
+                let (Up::One(part) | Up::Apart([_, part])) = up;
+                Expand::Plain(self.linear(&format!("{stem}.{part}"), inner, hidden, has_bias)?)
+            }
+        };
+        Ok(Part { expand, down: self.linear(&format!("{stem}.{down}"), hidden, inner, has_bias)? })
     }
 
     fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
@@ -186,11 +238,11 @@ impl Loader<'_> {
         Ok([(0, query), (1, kv), (2, kv)].map(part))
     }
 
-    fn gate_up(&self, layer: usize, activation: Activation) -> Result<Linear> {
-        let (outputs, inputs) = (self.config.intermediate_size, self.config.hidden_size);
-        let name = |part: &str| format!("{}.{layer}.{part}", self.names.layers);
+    fn gate_up(&self, stem: &str, up: Up, outputs: usize, activation: Activation) -> Result<Linear> {
+        let inputs = self.config.hidden_size;
+        let name = |part: &str| format!("{stem}.{part}");
         let bias = |name: &str, outputs| self.bias(name, outputs, self.config.mlp_bias);
-        let (biases, gate, up) = match self.names.up {
+        let (biases, gate, up) = match up {
             Up::Apart(parts) => {
                 let [gate, up] = parts.map(name);
                 let biases = [bias(&gate, outputs)?, bias(&up, outputs)?];
@@ -286,6 +338,14 @@ fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
     match tensor {
         Tensor::F32(values) => Weights::F32(values),
         Tensor::Bf16(bits) => Weights::Bf16(bits),
+    }
+}
+
+/// `len` values of a tensor from one on.
+fn part_of<'a>(tensor: &'a Tensor<'_>, from: usize, len: usize) -> Weights<'a> {
+    match tensor {
+        Tensor::F32(values) => Weights::F32(&values[from..from + len]),
+        Tensor::Bf16(bits) => Weights::Bf16(&bits[from..from + len]),
     }
 }
 

@@ -3,12 +3,13 @@
 use rayon::prelude::*;
 
 use super::elementwise::Norm;
+use super::feed_forward::{Expand, FeedForward, Mixture, Part};
 use super::load::{arithmetic, kv_dtype, precision, slopes};
-use super::{Arithmetic, Embedding, Expand, Layer, LoadOptions, Model};
+use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::activation::Activation;
 use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, WeightDtype};
 use crate::dtype::{WeightFormat, bf16_bits};
-use crate::linear::{Linear, Weights};
+use crate::linear::{Linear, Precision, Weights};
 use crate::rope::Rope;
 
 /// Values that one generator makes.
@@ -41,54 +42,52 @@ struct Source<'a> {
 }
 
 pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -> Model {
-    let (vocab, hidden, inner) = (config.vocab_size, config.hidden_size, config.intermediate_size);
+    let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     let (query, kv) = (config.query_dim(), config.kv_dim());
     let bf16 = config.torch_dtype == WeightDtype::Bf16 || options.weights == Some(WeightFormat::Bf16);
-    let matrices = match config.feed_forward {
-        FeedForwardKind::Gated | FeedForwardKind::GatedGelu => 3,
-        FeedForwardKind::Plain => 2,
-    };
-    let layer_values = hidden * (2 * query + 2 * kv + matrices * inner);
+    let attention = config.layers * hidden * (2 * query + 2 * kv);
+    let feed_forward: usize = (0..config.layers).map(|layer| feed_forward_values(&config, layer)).sum();
     let tables = if config.tie_embeddings { 1 } else { 2 };
-    let values = config.layers * layer_values + tables * vocab * hidden;
+    let values = attention + feed_forward + tables * vocab * hidden;
     let total = (values * if bf16 { 2 } else { 4 }) as u64;
     let mut source =
         Source { arithmetic: arithmetic(&config, &options), bf16, seed, tensors: 0, done: 0, total, options };
     // Each layer adds two parts to the residual stream; together they weigh as much as the embedding.
-    let part = 1.0 / (2.0 * config.layers as f32).sqrt();
+    let part = 1.0 / (2.0 * config.layers as f32).sqrt() / config.residual_scale;
     let layers = (0..config.layers)
-        .map(|_| Layer {
-            input_norm: source.norm(config.norm, hidden),
+        .map(|layer| Layer {
+            input_norm: source.norm_of_input(&config),
             q: source.linear(query, hidden, 1.0, config.qkv_bias),
             k: source.linear(kv, hidden, 1.0, config.qkv_bias),
             v: source.linear(kv, hidden, 1.0, config.qkv_bias),
             o: source.linear(hidden, query, part, config.o_bias),
-            q_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
-            k_norm: config.qk_norm.then(|| source.around_one(config.head_dim)),
-            post_norm: source.norm(config.norm, hidden),
+            q_norm: source.qk_norm(&config, query),
+            k_norm: source.qk_norm(&config, kv),
+            post_norm: source.norm_of_input(&config),
             // What they norm would have variance 1 otherwise, whatever its matrices' scale.
             output_norms: config.output_norms.then(|| [(); 2].map(|()| source.scaled_norm(hidden, part))),
-            expand: source.expand(config.feed_forward, inner, hidden, config.mlp_bias),
-            down: source.linear(hidden, inner, 2.0 * part, config.mlp_bias),
+            feed_forward: source.feed_forward(&config, layer, part),
         })
         .collect();
     // An embedding row has values of about 1, as the residual stream does, whether or not it is the output head too.
     // The final norm brings the logits back to a few units; its signs keep a tied model from repeating its input.
     let unit = (hidden as f32).sqrt() / config.embedding_scale;
+    let head_unit = unit * config.logits_scale;
     let embedding = if config.tie_embeddings {
         Embedding::Tied
     } else {
         source.table(vocab * hidden, 1.0 / config.embedding_scale)
     };
     let head = source.linear(vocab, hidden, unit, false);
-    let final_norm: Vec<f32> = source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / unit).copysign(sign)).collect();
+    let final_norm: Vec<f32> =
+        source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / head_unit).copysign(sign)).collect();
     let final_norm = match config.norm {
         NormKind::Rms => Norm::Rms(final_norm),
-        NormKind::Layer => Norm::Layer { weight: final_norm, bias: source.f32(hidden, 0.1 / unit) },
+        NormKind::Layer => Norm::Layer { weight: final_norm, bias: source.f32(hidden, 0.1 / head_unit) },
     };
     // As far from each other as a token's embeddings are.
-    let position_table =
-        (config.positions == Positions::Learned).then(|| source.f32(config.max_positions * hidden, 0.5));
+    let position_rows = config.max_positions + config.positions_skipped;
+    let position_table = (config.positions == Positions::Learned).then(|| source.f32(position_rows * hidden, 0.5));
     let embedding_norm = config.embedding_norm.then(|| source.norm(config.norm, hidden));
     let kv_dtype = kv_dtype(&config, &options);
     Model {
@@ -109,12 +108,42 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     }
 }
 
+/// Values of a layer's matrices after its attention.
+fn feed_forward_values(config: &ModelConfig, layer: usize) -> usize {
+    let matrices = if config.feed_forward.gate().is_some() { 3 } else { 2 };
+    let hidden = config.hidden_size;
+    match config.experts_of(layer) {
+        Some(experts) => experts.count * hidden * (1 + matrices * experts.intermediate_size),
+        None => matrices * hidden * config.intermediate_size,
+    }
+}
+
 impl Source<'_> {
     /// Weights that turn inputs of variance 1 into outputs of variance `gain` squared.
     fn linear(&mut self, outputs: usize, inputs: usize, gain: f32, has_bias: bool) -> Linear {
         let bias = has_bias.then(|| self.f32(outputs, 0.1));
         let weights = self.matrix(outputs, inputs, gain);
         Linear::new(outputs, inputs, weights.view(), bias.as_deref(), precision(self.arithmetic))
+    }
+
+    /// What adds values of variance `gain` squared to each row.
+    fn feed_forward(&mut self, config: &ModelConfig, layer: usize, gain: f32) -> FeedForward {
+        let Some(experts) = config.experts_of(layer) else {
+            return FeedForward::One(self.part(config, config.intermediate_size, gain));
+        };
+        let (count, hidden) = (experts.count, config.hidden_size);
+        let router = self.matrix(count, hidden, 1.0);
+        let router = Linear::new(count, hidden, router.view(), None, Precision::F32);
+        // Of the mean of some that have nothing to do with each other.
+        let gain = gain * (experts.per_row as f32).sqrt();
+        let parts = (0..count).map(|_| self.part(config, experts.intermediate_size, gain)).collect();
+        FeedForward::Experts(Mixture { router, parts })
+    }
+
+    fn part(&mut self, config: &ModelConfig, inner: usize, gain: f32) -> Part {
+        let (hidden, has_bias) = (config.hidden_size, config.mlp_bias);
+        let expand = self.expand(config.feed_forward, inner, hidden, has_bias);
+        Part { expand, down: self.linear(hidden, inner, 2.0 * gain, has_bias) }
     }
 
     fn expand(&mut self, kind: FeedForwardKind, outputs: usize, inputs: usize, has_bias: bool) -> Expand {
@@ -163,6 +192,19 @@ impl Source<'_> {
             NormKind::Rms => Norm::Rms(weight),
             NormKind::Layer => Norm::Layer { weight, bias: self.f32(len, 0.1) },
         }
+    }
+
+    fn norm_of_input(&mut self, config: &ModelConfig) -> Norm {
+        match config.input_norms {
+            true => self.norm(config.norm, config.hidden_size),
+            false => Norm::None { width: config.hidden_size },
+        }
+    }
+
+    /// `row`: elements of one of Q, or of K.
+    fn qk_norm(&mut self, config: &ModelConfig, row: usize) -> Option<Vec<f32>> {
+        let len = if config.qk_norm_of_rows { row } else { config.head_dim };
+        config.qk_norm.then(|| self.around_one(len))
     }
 
     fn scaled_norm(&mut self, len: usize, scale: f32) -> Norm {

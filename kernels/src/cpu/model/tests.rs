@@ -1,7 +1,7 @@
 use super::*;
 use crate::backend::{Backend, KvBytes, Slots, StoredKv};
 use crate::config::{
-    Architecture, FeedForwardKind, NormKind, Positions, RopeConfig, RopeScaling, WeightDtype, alibi_slopes,
+    Architecture, Experts, FeedForwardKind, NormKind, Positions, RopeConfig, RopeScaling, WeightDtype, alibi_slopes,
 };
 use crate::error::ErrorKind;
 use crate::forward::{Chunk, Forward, Next, Places, Rider, Seen, Selector, Wanted};
@@ -22,18 +22,24 @@ fn config() -> ModelConfig {
         norm: NormKind::Rms,
         norm_eps: 1e-5,
         positions: Positions::Rotary(RopeConfig { theta: 10_000.0, scaling: RopeScaling::None }),
+        positions_skipped: 0,
         max_positions: 512,
         feed_forward: FeedForwardKind::Gated,
+        experts: None,
         embedding_norm: false,
         embedding_scale: 1.0,
+        input_norms: true,
         output_norms: false,
         norm_weights_less_one: false,
         attention_scale: 0.25,
+        residual_scale: 1.0,
+        logits_scale: 1.0,
         tie_embeddings: false,
         qkv_bias: false,
         o_bias: false,
         mlp_bias: false,
         qk_norm: false,
+        qk_norm_of_rows: false,
         windows: vec![None; 3],
         rotated: 16,
         unrotated: Vec::new(),
@@ -76,6 +82,33 @@ fn gemma() -> ModelConfig {
     }
 }
 
+/// As Qwen3-MoE has it, with one layer that has no experts.
+fn mixture() -> ModelConfig {
+    let experts = Experts { count: 7, per_row: 3, intermediate_size: 24, is_normalized: false, dense_layers: vec![1] };
+    ModelConfig { experts: Some(experts), qk_norm: true, ..config() }
+}
+
+/// As Mixtral has it.
+fn mixtral() -> ModelConfig {
+    let experts = Experts { count: 4, per_row: 2, intermediate_size: 40, is_normalized: true, dense_layers: vec![] };
+    ModelConfig { experts: Some(experts), windows: vec![Some(20); 3], ..config() }
+}
+
+/// As Granite has it.
+fn granite() -> ModelConfig {
+    ModelConfig { embedding_scale: 6.0, attention_scale: 0.1, residual_scale: 0.4, logits_scale: 0.25, ..config() }
+}
+
+/// As OLMo 2 has it.
+fn olmo2() -> ModelConfig {
+    ModelConfig { qk_norm: true, qk_norm_of_rows: true, input_norms: false, output_norms: true, ..config() }
+}
+
+/// As OPT has it.
+fn opt() -> ModelConfig {
+    ModelConfig { feed_forward: FeedForwardKind::PlainRelu, positions_skipped: 2, ..plain(Positions::Learned) }
+}
+
 /// One of everything that a config can ask for.
 fn variants() -> Vec<ModelConfig> {
     let qwen2 = ModelConfig { qkv_bias: true, tie_embeddings: true, ..config() };
@@ -92,6 +125,14 @@ fn variants() -> Vec<ModelConfig> {
         plain(Positions::Alibi),
         plain(Positions::Learned),
         ModelConfig { torch_dtype: WeightDtype::Bf16, tie_embeddings: false, ..plain(Positions::Learned) },
+        mixture(),
+        mixtral(),
+        granite(),
+        opt(),
+        olmo2(),
+        // Experts whose parts are plain, and norms of what is added: nobody has them, and nothing speaks against it.
+        ModelConfig { experts: mixture().experts, torch_dtype: WeightDtype::Bf16, ..plain(Positions::Alibi) },
+        ModelConfig { experts: mixtral().experts, residual_scale: 0.5, ..gemma() },
         // A few heads that share K and V, and a window: nobody has both, and nothing speaks against it.
         ModelConfig { heads: 4, kv_heads: 2, windows: vec![Some(20), None, Some(3)], ..plain(Positions::Alibi) },
     ]
@@ -213,7 +254,9 @@ fn rounded_arithmetic_stays_close_to_the_dense_reference() {
 #[test]
 fn pieces_and_single_tokens_give_the_bits_of_one_prefill() {
     let each = variants().into_iter().zip(arithmetics().into_iter().cycle());
-    let more = arithmetics().into_iter().map(|arithmetic| (config(), arithmetic));
+    let each_arithmetic =
+        |config: fn() -> ModelConfig| arithmetics().into_iter().map(move |arithmetic| (config(), arithmetic));
+    let more = each_arithmetic(config).chain(each_arithmetic(mixture)).chain(each_arithmetic(mixtral));
     for (config, (kv_dtype, weights, compute)) in each.chain(more) {
         let model = model_in(config, kv_dtype, weights, compute);
         let tokens = tokens(90);
@@ -249,8 +292,13 @@ fn more_rows_than_go_through_together_change_nothing() {
 
 #[test]
 fn kept_keys_and_values_give_the_bits_of_fresh_ones() {
-    let configs =
-        [ModelConfig { qkv_bias: true, ..config() }, gemma(), plain(Positions::Alibi), plain(Positions::Learned)];
+    let configs = [
+        ModelConfig { qkv_bias: true, ..config() },
+        gemma(),
+        plain(Positions::Alibi),
+        plain(Positions::Learned),
+        mixture(),
+    ];
     let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |arithmetic| (config, arithmetic)));
     for (config, (dtype, weights, compute)) in each {
         let model = model_in(config.clone(), dtype, weights, compute);

@@ -1,6 +1,7 @@
 //! The forward as a textbook has it: dense, in f64, one token after the other.
 
-use super::super::{Embedding, Expand, Model, Norm};
+use super::super::feed_forward::{Expand, FeedForward, Part};
+use super::super::{Embedding, Model, Norm};
 use super::alibi_slopes;
 use crate::config::{FeedForwardKind, Positions};
 use crate::linear::Linear;
@@ -14,11 +15,17 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
         let normed: Vec<_> = hidden.iter().map(|row| norm(row, &layer.input_norm, config.norm_eps)).collect();
         let heads = |linear: &Linear, weight: &Option<Vec<f32>>, rotate: bool| -> Vec<Vec<Vec<f64>>> {
             let head = |position: usize, head: &[f64]| {
-                let head = weight.as_ref().map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
+                let weight = weight.as_ref().filter(|_| !config.qk_norm_of_rows);
+                let head = weight.map_or(head.to_vec(), |weight| rms_norm(head, weight, config.norm_eps));
                 if rotate && !config.unrotated.contains(&index) { rotated(model, index, &head, position) } else { head }
             };
+            let whole = |row: Vec<f64>| match weight {
+                Some(weight) if config.qk_norm_of_rows => rms_norm(&row, weight, config.norm_eps),
+                _ => row,
+            };
             let rows = normed.iter().enumerate();
-            rows.map(|(p, row)| dense(linear, row).chunks(config.head_dim).map(|h| head(p, h)).collect()).collect()
+            rows.map(|(p, row)| whole(dense(linear, row)).chunks(config.head_dim).map(|h| head(p, h)).collect())
+                .collect()
         };
         let q = heads(&layer.q, &layer.q_norm, true);
         let k = heads(&layer.k, &layer.k_norm, true);
@@ -44,27 +51,59 @@ pub(super) fn logits(model: &Model, tokens: &[u32]) -> Vec<Vec<f64>> {
                 Some(norms) => norm(&row, &norms[part], config.norm_eps),
                 None => row,
             };
-            add(hidden, &normed_output(0, dense(&layer.o, &mixed)));
+            add(hidden, &scaled(config.residual_scale, normed_output(0, dense(&layer.o, &mixed))));
             let normed = norm(hidden, &layer.post_norm, config.norm_eps);
-            let inner = (0..config.intermediate_size).map(|column| match &layer.expand {
-                Expand::Gated(gate_up) => {
-                    // Sixteen columns of gate, then the same of up.
-                    let gate = column / 16 * 32 + column % 16;
-                    let (gate, up) = (output(gate_up, gate, &normed), output(gate_up, gate + 16, &normed));
-                    let gate = match config.feed_forward {
-                        FeedForwardKind::GatedGelu => gelu(gate),
-                        _ => gate / (1.0 + (-gate).exp()),
-                    };
-                    gate * up
+            let added = match &layer.feed_forward {
+                FeedForward::One(part) => feed_forward(model, part, config.intermediate_size, &normed),
+                FeedForward::Experts(mixture) => {
+                    let scores = dense(&mixture.router, &normed);
+                    experts(model, &scores, |expert, width| feed_forward(model, &mixture.parts[expert], width, &normed))
                 }
-                Expand::Plain(up) => gelu(output(up, column, &normed)),
-            });
-            let inner: Vec<f64> = inner.collect();
-            add(hidden, &normed_output(1, dense(&layer.down, &inner)));
+            };
+            add(hidden, &scaled(config.residual_scale, normed_output(1, added)));
         }
     }
     let normed = hidden.iter().map(|row| norm(row, &model.final_norm, config.norm_eps));
-    normed.map(|row| dense(&model.head, &row)).collect()
+    normed.map(|row| scaled(config.logits_scale, dense(&model.head, &row))).collect()
+}
+
+fn feed_forward(model: &Model, part: &Part, width: usize, normed: &[f64]) -> Vec<f64> {
+    let kind = model.config.feed_forward;
+    let inner = (0..width).map(|column| match &part.expand {
+        Expand::Gated(gate_up) => {
+            // Sixteen columns of gate, then the same of up.
+            let gate = column / 16 * 32 + column % 16;
+            let (gate, up) = (output(gate_up, gate, normed), output(gate_up, gate + 16, normed));
+            let gate = match kind {
+                FeedForwardKind::GatedGelu => gelu(gate),
+                _ => gate / (1.0 + (-gate).exp()),
+            };
+            gate * up
+        }
+        Expand::Plain(up) if kind == FeedForwardKind::PlainRelu => output(up, column, normed).max(0.0),
+        Expand::Plain(up) => gelu(output(up, column, normed)),
+    });
+    dense(&part.down, &inner.collect::<Vec<f64>>())
+}
+
+/// The chosen experts' sum, as transformers has it: softmax, the greatest, and perhaps over their sum.
+fn experts(model: &Model, scores: &[f64], run: impl Fn(usize, usize) -> Vec<f64>) -> Vec<f64> {
+    let rule = model.config.experts.as_ref().unwrap();
+    let total: f64 = scores.iter().map(|score| score.exp()).sum();
+    let mut shares: Vec<(f64, usize)> = scores.iter().map(|score| score.exp() / total).zip(0..).collect();
+    shares.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+    shares.truncate(rule.per_row);
+    let over = if rule.is_normalized { shares.iter().map(|(share, _)| share).sum() } else { 1.0 };
+    let mut sum = vec![0.0; model.config.hidden_size];
+    for (share, expert) in shares {
+        let out = run(expert, rule.intermediate_size);
+        sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += share / over * out);
+    }
+    sum
+}
+
+fn scaled(factor: f32, row: Vec<f64>) -> Vec<f64> {
+    row.into_iter().map(|x| f64::from(factor) * x).collect()
 }
 
 fn embedding(model: &Model, token: usize, position: usize) -> Vec<f64> {
@@ -78,7 +117,10 @@ fn embedding(model: &Model, token: usize, position: usize) -> Vec<f64> {
     };
     embedded.iter_mut().for_each(|x| *x *= f64::from(model.config.embedding_scale));
     if let Some(table) = &model.position_table {
-        embedded.iter_mut().zip(&table[position * hidden..]).for_each(|(x, place)| *x += f64::from(*place));
+        embedded
+            .iter_mut()
+            .zip(&table[(position + model.config.positions_skipped) * hidden..])
+            .for_each(|(x, place)| *x += f64::from(*place));
     }
     model.embedding_norm.as_ref().map_or(embedded.clone(), |weights| norm(&embedded, weights, model.config.norm_eps))
 }
@@ -118,6 +160,7 @@ fn rotated(model: &Model, layer: usize, head: &[f64], position: usize) -> Vec<f6
 
 fn norm(row: &[f64], norm: &Norm, epsilon: f32) -> Vec<f64> {
     match norm {
+        Norm::None { .. } => row.to_vec(),
         Norm::Rms(weight) => rms_norm(row, weight, epsilon),
         Norm::Layer { weight, bias } => {
             let mean = row.iter().sum::<f64>() / row.len() as f64;
