@@ -3,6 +3,7 @@
 
 mod blocks;
 mod config;
+mod describe;
 mod header;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ mod keys;
 mod man;
 mod mcp;
 mod migrate;
+mod models;
 mod output;
 mod page;
 mod pml;
@@ -131,6 +132,9 @@ enum Command {
     /// Make, list or revoke API keys
     #[command(subcommand)]
     Keys(keys::Command),
+    /// List, fetch, remove or show models: what one needs of disk and memory, before it is fetched
+    #[command(subcommand)]
+    Models(models::Command),
     /// Bring what is on disk up to this version's format
     #[command(subcommand)]
     Migrate(migrate::Command),
@@ -218,6 +222,7 @@ impl Cli {
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
             Command::Keys(command) => keys::run(&config, command).await,
+            Command::Models(command) => models::run(&config, command).await,
             Command::Migrate(command) => migrate::run(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,

@@ -4,6 +4,7 @@
 mod elementwise;
 mod embedding;
 mod load;
+mod need;
 mod random;
 
 use std::fmt;
@@ -25,6 +26,7 @@ use crate::rope::Rope;
 pub(crate) use elementwise::layer_norm;
 use elementwise::{Norm, gelu_row, rms_norm};
 use embedding::Embedding;
+pub use need::{kv_layout, weight_format, weights_in_memory};
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
