@@ -48,6 +48,7 @@ mod s3;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;
 mod schemas;
+mod settings;
 mod simulate;
 mod tree;
 mod warm;
