@@ -60,8 +60,8 @@ fn ago(ms: u64) -> String {
     let seconds = Duration::from_millis(ms).as_secs();
     match seconds {
         0..120 => "now".to_owned(),
-        0..7200 => format!("{} min ago", seconds / 60),
-        0..172_800 => format!("{} h ago", seconds / 3600),
+        120..7200 => format!("{} min ago", seconds / 60),
+        7200..172_800 => format!("{} h ago", seconds / 3600),
         _ => format!("{} days ago", seconds / 86_400),
     }
 }

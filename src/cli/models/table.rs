@@ -25,8 +25,8 @@ pub fn bytes(bytes: u64) -> String {
     let scaled = |power: u32| bytes as f64 / 1024_f64.powi(power as i32);
     match bytes {
         0..1024 => format!("{bytes} B"),
-        0..1_048_576 => format!("{:.0} KiB", scaled(1)),
-        0..1_073_741_824 => format!("{:.0} MiB", scaled(2)),
+        1024..1_048_576 => format!("{:.0} KiB", scaled(1)),
+        1_048_576..1_073_741_824 => format!("{:.0} MiB", scaled(2)),
         _ => format!("{:.1} GiB", scaled(3)),
     }
 }
