@@ -4,6 +4,7 @@
 //! [`ragstone_actors::Settings`]. A key that neither knows is an error that names it and where it stands.
 
 mod listing;
+pub mod table;
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +12,7 @@ use figment::error::Kind;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
-use ragstone_actors::{Settings, size};
+use ragstone_actors::{Settings, settings, size};
 use serde::{Deserialize, Serialize};
 
 pub use self::listing::Setting;
@@ -130,29 +131,11 @@ impl Default for Surface {
 
 impl Surface {
     fn validate(&self) -> Result<()> {
-        let least = [
-            ("body_bytes", self.body_bytes, 1024),
-            ("bodies_bytes", self.bodies_bytes, self.body_bytes),
-            ("body_timeout_s", self.body_timeout_s as usize, 1),
-            ("write_timeout_s", self.write_timeout_s as usize, 1),
-            ("max_connections", self.max_connections, 2),
-            ("file_seconds", self.file_seconds as usize, 1),
-        ];
-        for (key, value, least) in least {
-            if value < least {
-                return Err(Error::invalid(format!("setting `{key}` must be at least {least}")));
-            }
-        }
-        let most = [
-            ("body_timeout_s", self.body_timeout_s as usize, 3600),
-            ("write_timeout_s", self.write_timeout_s as usize, 3600),
-            ("max_connections", self.max_connections, 1 << 20),
-            ("file_seconds", self.file_seconds as usize, 86_400),
-        ];
-        for (key, value, most) in most {
-            if value > most {
-                return Err(Error::invalid(format!("setting `{key}` must be at most {most}")));
-            }
+        let values = serde_json::to_value(self).map_err(|error| Error::internal(error.to_string()))?;
+        settings::check(table::SURFACE, &values)?;
+        if self.bodies_bytes < self.body_bytes {
+            let least = self.body_bytes;
+            return Err(Error::invalid(format!("setting `bodies_bytes` must be at least {least}, as `body_bytes` is")));
         }
         Ok(())
     }

@@ -27,6 +27,9 @@ pub struct ServiceRecord {
     /// `http://ADDR:PORT` where health and metrics are answered whatever else goes on.
     #[serde(default)]
     pub health: Option<String>,
+    /// The folders and files of the models that it has loaded, or is loading.
+    #[serde(default)]
+    pub models: Vec<PathBuf>,
 }
 
 /// Who holds a data folder; the text of `DATA/lock`.
@@ -211,7 +214,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = DataFolder::create(&dir.path().join("new")).unwrap();
         let held = folder.try_hold("serve").unwrap().unwrap();
-        let record = ServiceRecord { pid: 1, address: "http://127.0.0.1:1".into(), token: "t".into(), health: None };
+        let record = ServiceRecord {
+            pid: 1,
+            address: "http://127.0.0.1:1".into(),
+            token: "t".into(),
+            health: None,
+            models: Vec::new(),
+        };
         held.write_service_record(&record).unwrap();
         assert_eq!(folder.service_record(), Some(record));
         assert!(folder.try_hold("ask").unwrap().is_none());
@@ -257,6 +266,7 @@ mod tests {
             address: String::new(),
             token: String::new(),
             health: None,
+            models: Vec::new(),
         })
         .unwrap();
         let mode = dir.path().join("service.json").metadata().unwrap().permissions().mode();

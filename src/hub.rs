@@ -3,18 +3,21 @@
 //! `HF_ENDPOINT` and `HF_HOME` are honoured; with `--offline` or `HF_HUB_OFFLINE=1` only the cache is used.
 //!
 //! What the hub answers is somebody else's word: names, commits and ETags are checked before they become paths
-//! (`hub/cache.rs`), lengths before anything is written (`hub/fetch.rs`).
+//! (`hub/cache.rs`), lengths before anything is written (`hub/fetch.rs`). Which files of a repository are a model: `hub/plan.rs`; what
+//! of the cache is here already, and its removal: `hub/stored.rs`.
 
 mod cache;
 mod fetch;
+mod plan;
+pub mod stored;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use self::cache::{Repository, is_commit, is_file_name};
-use self::fetch::Hub;
+use self::cache::{Repository, is_file_name};
+pub use self::plan::{Choice, Plan, quantization};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long the hub may take to accept a connection, to describe a repository, and to send the next bytes of a file.
@@ -48,6 +51,8 @@ const WANTED: &[&str] = &[
     "sentence_bert_config.json",
     "config_sentence_transformers.json",
     "1_Pooling/config.json",
+    // How its maker found that it may be blended; it counts for these weights only.
+    "calibration.json",
     INDEX,
     WEIGHTS,
 ];
@@ -90,14 +95,18 @@ pub fn is_offline(offline_setting: bool) -> bool {
 /// The folder of `id` in the hub's cache, if everything that a model needs is there.
 pub fn cached(id: &HubId) -> Option<PathBuf> {
     let repository = Repository::of(id)?;
-    let commit = repository.commit(&id.revision)?;
-    let has = |name: &str| repository.file(&commit, name).is_some();
-    let weights = match repository.file(&commit, INDEX) {
-        Some(index) => shards(&cache::read(&index, FILE_BYTES).ok()?).ok()?,
-        None => vec![WEIGHTS.to_owned()],
+    let folder = repository.snapshot(&repository.commit(&id.revision)?);
+    is_whole(&folder).then_some(folder)
+}
+
+/// Whether a folder has everything that a model needs.
+pub fn is_whole(folder: &Path) -> bool {
+    let has = |name: &str| folder.join(name).is_file();
+    let weights = match folder.join(INDEX) {
+        index if index.is_file() => cache::read(&index, FILE_BYTES).ok().and_then(|index| shards(&index).ok()),
+        _ => Some(vec![WEIGHTS.to_owned()]),
     };
-    let is_whole = has("config.json") && has("tokenizer.json") && weights.iter().all(|shard| has(shard));
-    is_whole.then(|| repository.snapshot(&commit))
+    has("config.json") && has("tokenizer.json") && weights.is_some_and(|files| files.iter().all(|file| has(file)))
 }
 
 /// The shard names of an index file, each once; why there are none where one could not be a file beside it.
@@ -119,50 +128,11 @@ fn shards(index: &[u8]) -> Result<Vec<String>, String> {
     }
 }
 
-/// What the hub says of a repository.
-#[derive(Deserialize)]
-struct Info {
-    sha: String,
-    siblings: Vec<Sibling>,
-}
-
-#[derive(Deserialize)]
-struct Sibling {
-    rfilename: String,
-}
-
-/// Downloads what is missing of `id` and says in which folder it lies.
+/// Downloads what is missing of a model folder and says where it lies.
 pub async fn download(id: &HubId) -> Result<PathBuf> {
-    let repository = Repository::of(id).ok_or_else(|| {
-        Error::invalid("cannot find this user's cache folder (no HOME); set HF_HOME, or give a model's folder")
-    })?;
-    let hub = Hub::from_environment(cache::token())?;
-    let Info { sha: commit, siblings } = hub.info(id).await?;
-    if !is_commit(&commit) {
-        return Err(untrusted(id, &format!("calls its commit {commit:?}")));
-    }
-    let has = |name: &str| siblings.iter().any(|file| file.rfilename == name);
-    let has_weights = siblings.iter().any(|file| file.rfilename.ends_with(".safetensors"));
-    if !has("config.json") || !has("tokenizer.json") || !has_weights {
-        return Err(Error::invalid(format!(
-            "{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; take a model that has them, or download one \
-             of its .gguf files and give its path"
-        )));
-    }
-    let sharded = has(INDEX);
-    for name in WANTED.iter().filter(|name| has(name) && !(sharded && **name == WEIGHTS)) {
-        hub.fetch(id, &repository, &commit, name).await?;
-    }
-    if sharded {
-        let path = repository.snapshot(&commit).join(INDEX);
-        let index = cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, &error))?;
-        for shard in shards(&index).map_err(|why| untrusted(id, &format!("has an {INDEX} that is of no use: {why}")))? {
-            hub.fetch(id, &repository, &commit, &shard).await?;
-        }
-    }
-    // Last, so that a revision stands for whole snapshots only.
-    repository.note_commit(&id.revision, &commit)?;
-    Ok(repository.snapshot(&commit))
+    let plan = Plan::of(id, &Choice::Folder).await?;
+    plan.check_room()?;
+    plan.fetch().await
 }
 
 /// An answer that no honest hub gives. Nothing was written for it.

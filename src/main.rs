@@ -19,8 +19,10 @@ mod http;
 mod hub;
 mod ingest;
 mod lanes;
+mod machine;
 mod mcp;
 mod model_source;
+mod models;
 mod progress;
 mod server;
 mod service;
@@ -28,15 +30,13 @@ mod telemetry;
 
 use std::time::Duration;
 
-use clap::Parser;
-
 fn main() {
     #[cfg(unix)]
     if let Some(arguments) = document::child::arguments() {
         // Before anything else: this process is one of many, and short-lived.
         leave(document::child::run(&arguments));
     }
-    let cli = cli::Cli::parse();
+    let cli = cli::Cli::from_arguments();
     let code = match run(cli) {
         Ok(()) => 0,
         Err(error) => {

@@ -72,17 +72,31 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
 }
 
 /// What to give instead of a setting that is neither a folder, a file nor a hub id.
-fn no_such_model(setting: &str) -> String {
+pub fn no_such_model(setting: &str) -> String {
     const GIVE: &str = "give a folder with config.json, a GGUF file such as models/qwen2.5-0.5b-instruct-q8_0.gguf, or a hub id such as \
                         Qwen/Qwen2.5-0.5B";
-    let is_tagged = |(name, tag): (&str, &str)| !name.is_empty() && !tag.is_empty() && !tag.contains(['/', '\\']);
-    match setting.rsplit_once(':') {
-        Some(parts) if is_tagged(parts) => {
-            format!("no model {setting}: names with a tag, as Ollama has them, are not looked up; {GIVE}")
-        }
-        _ if names_gguf(Path::new(setting)) => format!("no file {setting}; {GIVE}"),
-        _ => format!("no model folder {setting}; {GIVE}"),
+    let is_tagged = |(name, tag): &(&str, &str)| !name.is_empty() && !tag.is_empty() && !tag.contains(['/', '\\']);
+    match setting.rsplit_once(':').filter(is_tagged) {
+        Some((name, tag)) => match on_the_hub(name) {
+            Some(id) => format!(
+                "no model {setting}: names with a tag, as Ollama has them, are not looked up; `ragstone models fetch {id} --quant {tag}` \
+                 fetches that GGUF file and prints the path to give"
+            ),
+            None => format!(
+                "no model {setting}: names with a tag, as Ollama has them, are not looked up; {GIVE}. `ragstone models fetch OWNER/NAME` \
+                 fetches one, such as Qwen/Qwen2.5-0.5B-Instruct-GGUF with --quant q4_k_m"
+            ),
+        },
+        None if names_gguf(Path::new(setting)) => format!("no file {setting}; {GIVE}"),
+        None => format!("no model folder {setting}; {GIVE}"),
     }
+}
+
+/// The hub's own name in `hf.co/owner/name` and its like.
+fn on_the_hub(name: &str) -> Option<HubId> {
+    let name = name.trim_start_matches("https://");
+    let id = ["hf.co/", "huggingface.co/"].iter().find_map(|host| name.strip_prefix(host))?;
+    HubId::parse(id)
 }
 
 fn names_gguf(path: &Path) -> bool {
@@ -123,7 +137,7 @@ fn local(path: &Path) -> Result<ModelFolder> {
 /// Writes the embedded model once. The folder's name holds its hash and it appears whole by a rename, so a folder that
 /// is there is complete; the bytes are compared all the same, in case somebody or a disk changed them.
 fn unpack_demo(models: &Path) -> Result<ModelFolder> {
-    let folder = models.join(format!("demo-{}", demo_hash()));
+    let folder = demo_folder(models);
     let found = ModelFolder { path: folder.clone(), id: DEMO_ID.into() };
     let whole = |(name, bytes): &(&str, &[u8])| std::fs::read(folder.join(name)).is_ok_and(|found| found == *bytes);
     if DEMO_FILES.iter().all(whole) {
@@ -141,6 +155,11 @@ fn unpack_demo(models: &Path) -> Result<ModelFolder> {
     }
     std::fs::rename(fresh.keep(), &folder).map_err(|error| failed(&folder, &error))?;
     Ok(found)
+}
+
+/// Where the demo model of this version is, or will be.
+pub fn demo_folder(models: &Path) -> PathBuf {
+    models.join(format!("demo-{}", demo_hash()))
 }
 
 fn demo_hash() -> String {
@@ -187,9 +206,11 @@ mod tests {
         assert!(offline.to_string().contains("switched off"), "{offline}");
         let empty = find(dir.path().to_str(), true, dir.path()).await.unwrap_err();
         assert!(empty.to_string().contains("config.json"));
-        for name in ["llama3.2:1b", "hf.co/owner/model:Q4_K_M"] {
+        for (name, instead) in
+            [("llama3.2:1b", "OWNER/NAME"), ("hf.co/owner/model:Q4_K_M", "owner/model --quant Q4_K_M")]
+        {
             let tagged = find(Some(name), true, dir.path()).await.unwrap_err().to_string();
-            assert!(tagged.contains("Ollama") && tagged.contains("GGUF file"), "{tagged}");
+            assert!(tagged.contains("Ollama") && tagged.contains("GGUF file") && tagged.contains(instead), "{tagged}");
         }
         // Not a hub id, though it has the form of one.
         let gone = find(Some("models/gone.gguf"), true, dir.path()).await.unwrap_err().to_string();

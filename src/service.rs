@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -300,16 +301,20 @@ impl Service {
         });
         let servers = Servers::start(&state, &config.surface, listener, audience)?;
         let upkeep = AbortOnDrop(tokio::spawn(telemetry::metrics_upkeep(state.metrics.clone())));
-        if audience != Audience::Private {
-            let record = ServiceRecord {
-                pid: std::process::id(),
-                address: address.clone(),
-                token: state.token.clone(),
-                health: servers.health_address.clone(),
-            };
-            held.write_service_record(&record)?;
+        let service = Self { address, state, config: config.clone(), held, servers, _upkeep: upkeep };
+        service.tell(Vec::new())?;
+        Ok(service)
+    }
+
+    /// Tells other commands where this service is, and which models it has.
+    fn tell(&self, models: Vec<PathBuf>) -> Result<()> {
+        if self.state.audience == Audience::Private {
+            return Ok(());
         }
-        Ok(Self { address, state, config: config.clone(), held, servers, _upkeep: upkeep })
+        let (address, token) = (self.address.clone(), self.state.token.clone());
+        let health = self.servers.health_address.clone();
+        let record = ServiceRecord { pid: std::process::id(), address, token, health, models };
+        self.held.write_service_record(&record)
     }
 
     /// The owner's token.
@@ -324,6 +329,8 @@ impl Service {
         let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
         let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
         let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
+        let models = [Some(&model.path), Some(&embedder.path), reranker.as_ref().map(|folder| &folder.path)];
+        self.tell(models.into_iter().flatten().cloned().collect())?;
         let (reranker, reranker_id) = reranker.map(|folder| (folder.path, folder.id)).unzip();
         tracing::info!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
         let folders = Folders {

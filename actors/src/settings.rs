@@ -1,5 +1,7 @@
 //! What an operator can set, with defaults that work on a laptop.
 
+mod table;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +19,9 @@ use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
-use crate::reranking::MAX_CANDIDATES;
 use crate::size;
+
+pub use table::{Definition, TABLE, check};
 
 /// The longest draft, and the longest end that is looked up, in tokens.
 const MOST_DRAFTED: usize = 64;
@@ -191,49 +194,13 @@ impl Settings {
         if self.recompute_ratio.is_some_and(|ratio| !(0.0..=1.0).contains(&ratio)) {
             return bad("recompute_ratio", "must lie between 0.0 and 1.0");
         }
-        for (key, value) in [
-            ("top_k", self.top_k),
-            ("vector_index_rows", self.vector_index_rows),
-            ("max_queued", self.max_queued),
-            ("max_batch", self.max_batch),
-            ("threads", self.threads.unwrap_or(1)),
-        ] {
-            if value == 0 {
-                return bad(key, "must be at least 1");
-            }
-        }
-        if self.threads.is_some_and(|threads| threads > 1024) {
-            return bad("threads", "must be at most 1024; more than there are cores only costs time");
-        }
-        if self.num_speculative_tokens > MOST_DRAFTED {
-            return bad("num_speculative_tokens", &format!("must be at most {MOST_DRAFTED}"));
-        }
-        if self.prompt_lookup_min == 0 || self.prompt_lookup_min > self.prompt_lookup_max {
-            return bad("prompt_lookup_min", "must be at least 1, and at most `prompt_lookup_max`");
-        }
-        if self.prompt_lookup_max > MOST_DRAFTED {
-            return bad("prompt_lookup_max", &format!("must be at most {MOST_DRAFTED}"));
-        }
-        if self.top_k > 1000 {
-            return bad("top_k", "must be at most 1000");
-        }
-        if self.rerank > MAX_CANDIDATES {
-            return bad("rerank", &format!("must be at most {MAX_CANDIDATES}"));
-        }
-        if self.chunk_tokens < 16 {
-            return bad("chunk_tokens", "must be at least 16");
-        }
-        if self.deadline_s == 0 {
-            return bad("deadline_s", "must be at least 1");
+        let values = serde_json::to_value(self).map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+        check(TABLE, &values)?;
+        if self.prompt_lookup_min > self.prompt_lookup_max {
+            return bad("prompt_lookup_min", "must be at most `prompt_lookup_max`");
         }
         if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
             return bad("kernels", &format!("has a wrong value: {error}"));
-        }
-        if self.load_timeout_ms == 0 {
-            return bad("load_timeout_ms", "must be at least 1");
-        }
-        if self.object_timeout_ms == 0 {
-            return bad("object_timeout_ms", "must be at least 1");
         }
         if !self.prices.is_valid() {
             return bad("prices", "must be numbers that are not negative");

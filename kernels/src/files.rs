@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::folder;
 use crate::gguf::Gguf;
 use crate::tokenizer::Tokenizer;
-use crate::weights::{Checkpoint, TensorSource};
+use crate::weights::{Checkpoint, TensorShape, TensorSource};
 
 /// Where a model is.
 #[derive(Debug)]
@@ -95,6 +95,17 @@ impl ModelFiles {
         match self {
             Self::Folder(folder) => Ok(Checkpoint::open(folder)?.files().to_vec()),
             Self::Gguf(file) => Ok(vec![file.path().to_owned()]),
+        }
+    }
+
+    /// Its tensors, as its files state them.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`].
+    pub fn shapes(&self) -> Result<Vec<TensorShape>> {
+        match self {
+            Self::Folder(folder) => Ok(Checkpoint::open(folder)?.shapes()),
+            Self::Gguf(file) => Ok(file.shapes()),
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod blocks;
 mod config;
+mod describe;
 mod family;
 mod header;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Tensors of a model folder, mapped rather than read: one `model.safetensors`, or shards with an index.
 
+mod head;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
+
+pub use head::{HEAD_BYTES, MOST_HEAD_BYTES, head_length, main_dtype, shapes_of_head};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -48,6 +51,28 @@ impl Tensor<'_> {
             Self::F32(values) => values.into_owned(),
             Self::Bf16(bits) => bits.iter().map(|bits| f32::from_bits(u32::from(*bits) << 16)).collect(),
         }
+    }
+}
+
+/// A tensor as a file's head states it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorShape {
+    pub name: String,
+    /// What the file calls its element type: `BF16`, `F32`, `Q4_K`.
+    pub dtype: String,
+    /// Row-major, the outer dimension first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorShape {
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        self.shape.iter().fold(1, |product, dim| product.saturating_mul(*dim as u64))
+    }
+
+    /// Whether its elements are bfloat16.
+    pub fn is_bf16(&self) -> bool {
+        self.dtype == "BF16"
     }
 }
 
@@ -180,6 +205,18 @@ impl Checkpoint {
     /// The weight files, in name order: what a fingerprint hashes.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// All tensors, in the order of their names.
+    pub fn shapes(&self) -> Vec<TensorShape> {
+        let shape = |(name, location): (&String, &Location)| TensorShape {
+            name: name.clone(),
+            dtype: format!("{:?}", location.dtype),
+            shape: location.shape.clone(),
+        };
+        let mut shapes: Vec<TensorShape> = self.tensors.iter().map(shape).collect();
+        shapes.sort_by(|a, b| a.name.cmp(&b.name));
+        shapes
     }
 
     /// Bytes of all tensors.

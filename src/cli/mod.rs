@@ -14,18 +14,20 @@ mod keys;
 mod man;
 mod mcp;
 mod migrate;
+mod models;
 mod output;
 mod page;
 mod pml;
 mod report;
 mod serve;
+mod settings;
 mod simulate;
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::{Config, Flags, LogFormat};
+use crate::config::{Config, Flags, LogFormat, Surface, table};
 use crate::error::Result;
 use crate::telemetry;
 
@@ -53,39 +55,29 @@ pub struct Cli {
     command: Command,
 }
 
-/// Options of every command. Each but --config and --set is also a setting: `data = "…"` in the file, RAGSTONE_DATA. Short
-/// help (-h) leaves them out, so that a verb's own options are seen.
+/// Options of every command. Each but --config and --set is also a setting, which the table describes: `data = "…"` in the file,
+/// RAGSTONE_DATA. Short help (-h) leaves them out, so that a verb's own options are seen.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 struct Global {
-    /// Where everything is kept [default: the platform's data folder]
     #[arg(long, global = true, hide_short_help = true, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Language model: a folder or a hub id such as Qwen/Qwen2.5-0.5B-Instruct [default: the embedded demo model; bench: random weights]
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     model: Option<String>,
-    /// Embedding model: a folder or a hub id [default: all-MiniLM-L6-v2, fetched once]
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     embedder: Option<String>,
-    /// Cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2 [default: the language model does]
     #[arg(long, global = true, hide_short_help = true, value_name = "FOLDER|ID")]
     reranker: Option<String>,
-    /// Never use the network
     #[arg(long, global = true, hide_short_help = true)]
     offline: bool,
-    /// Compute threads [default: one for each core]
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
-    /// How the language model's weights are kept [default: stored, as its files have them]
     #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "bf16", "q8"])]
     weights: Option<String>,
-    /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
     #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]
     compute: Option<String>,
-    /// Instruction set of the kernels: amx, avx512bf16, avx512vnni, avx512, avx2, portable [default: the fastest]
     #[arg(long, global = true, hide_short_help = true, value_name = "NAME")]
     kernels: Option<String>,
-    /// Blend passages although the model was not calibrated (`ragstone calibrate`): its answers may change
     #[arg(long, global = true, hide_short_help = true)]
     blend_uncalibrated: bool,
     /// Settings, in TOML
@@ -95,10 +87,8 @@ struct Global {
     /// KiB, MiB, GiB, TiB or K, M, G, T (powers of 1024). Not for a service that runs: it has its own
     #[arg(long, global = true, hide_short_help = true, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Which log lines to write, such as info or ragstone_actors=debug,warn
     #[arg(long, global = true, hide_short_help = true, value_name = "FILTER")]
     log: Option<String>,
-    /// How log lines are written
     #[arg(long, global = true, hide_short_help = true, value_enum)]
     log_format: Option<LogFormat>,
 }
@@ -131,6 +121,9 @@ enum Command {
     /// Make, list or revoke API keys
     #[command(subcommand)]
     Keys(keys::Command),
+    /// List, fetch, remove or show models: what one needs of disk and memory, before it is fetched
+    #[command(subcommand)]
+    Models(models::Command),
     /// Bring what is on disk up to this version's format
     #[command(subcommand)]
     Migrate(migrate::Command),
@@ -148,6 +141,8 @@ enum Command {
     Fetch(fetch::Args),
     /// Look whether everything is as it should be: machine, models, data folder, disk, bucket, address, the running service
     Doctor(doctor::Args),
+    /// Print every setting: what it is, its value, and where that comes from
+    Settings(settings::Args),
     /// Print the manual page, or write those of all commands into a folder
     Man {
         /// Where to write them, such as ~/.local/share/man/man1
@@ -172,15 +167,34 @@ impl Command {
 }
 
 impl Cli {
+    /// The command line; what its flags that are settings say of themselves is what the table of settings says.
+    fn described() -> clap::Command {
+        let mut command = Self::command();
+        let defaults = serde_json::to_value(Surface::default()).unwrap_or_default();
+        for setting in table::all().filter(|setting| setting.is_flag) {
+            let help = table::help(setting, &defaults[setting.key]);
+            let describe = |command: clap::Command| command.mut_arg(setting.key, |arg| arg.help(help));
+            // Those that only a service has are its own.
+            let is_global = command.get_arguments().any(|arg| arg.get_id() == setting.key);
+            command = if is_global { describe(command) } else { command.mut_subcommand("serve", describe) };
+        }
+        command
+    }
+
+    /// Reads the program's arguments; ends the process where they are wrong, or help was asked for.
+    pub fn from_arguments() -> Self {
+        Self::from_arg_matches(&Self::described().get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the command.
     pub async fn run(self) -> Result<()> {
         let Self { global, command } = self;
         if let Command::Completions { shell } = command {
-            clap_complete::generate(shell, &mut Self::command(), "ragstone", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut Self::described(), "ragstone", &mut std::io::stdout());
             return Ok(());
         }
         if let Command::Man { out } = command {
-            return man::write(Self::command(), out.as_deref());
+            return man::write(Self::described(), out.as_deref());
         }
         let (listen, allow_anyone, keys) = match &command {
             Command::Serve(args) => (args.listen.clone(), args.allow_anyone.then_some(true), args.keys),
@@ -218,6 +232,7 @@ impl Cli {
             Command::Collections(command) => collections::run(&config, command).await,
             Command::Documents(command) => collections::run_documents(&config, command).await,
             Command::Keys(command) => keys::run(&config, command).await,
+            Command::Models(command) => models::run(&config, command).await,
             Command::Migrate(command) => migrate::run(&config, command).await,
             Command::Bench(command) => bench::run(&config, command).await,
             Command::Eval(args) => eval::run(&config, args).await,
@@ -225,6 +240,7 @@ impl Cli {
             Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,
+            Command::Settings(args) => settings::run(&config, args).await,
             Command::Completions { .. } | Command::Man { .. } => Ok(()),
         }
     }
@@ -236,6 +252,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        Cli::command().debug_assert();
+        Cli::described().debug_assert();
     }
 }

@@ -17,15 +17,13 @@ use crate::service::{Audience, Service};
 #[cfg(unix)]
 const FILES_OF_THE_STORE: u64 = 2048;
 
+/// All of these are settings, which the table describes.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where to listen; port 0 picks a free one and prints it [default: 127.0.0.1:7411]
     #[arg(long, value_name = "ADDR:PORT")]
     pub listen: Option<String>,
-    /// Listen beyond loopback although nobody has to log in: whoever reaches the port may read and change the corpus
     #[arg(long)]
     pub allow_anyone: bool,
-    /// Whether requests need an API key (`ragstone keys add`); then the service may be reached from elsewhere, and tenants are kept apart [default: off]
     #[arg(long, value_enum, value_name = "required|off")]
     pub keys: Option<KeyMode>,
 }

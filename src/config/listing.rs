@@ -4,6 +4,8 @@ use figment::Figment;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::table;
+
 /// What stands for a value that may be a secret, as it does for a bucket's options.
 const HIDDEN: &str = "…";
 
@@ -12,6 +14,12 @@ const HIDDEN: &str = "…";
 pub struct Setting {
     /// As `--set` takes it: `prompt.system`.
     pub key: String,
+    /// What it is.
+    pub about: &'static str,
+    /// Its flag, where it has one.
+    pub flag: Option<String>,
+    /// Its environment variable.
+    pub variable: String,
     /// Sizes in bytes. Null: none.
     pub value: Value,
     pub default: Value,
@@ -24,17 +32,32 @@ pub fn of<T: Serialize>(given: &T, usual: &T, sources: &Figment, prefix: &str) -
     let (mut values, mut defaults) = (Map::new(), Map::new());
     flatten("", serde_json::to_value(given).unwrap_or_default(), &mut values);
     flatten("", serde_json::to_value(usual).unwrap_or_default(), &mut defaults);
-    let setting = |(key, value): (String, Value)| Setting {
-        source: source(&key, sources, prefix),
-        default: defaults.get(&key).cloned().unwrap_or_default(),
-        value: shown(&key, value),
-        key,
+    let setting = |(key, value): (String, Value)| {
+        let definition = table::definition(&key);
+        Setting {
+            about: definition.map_or("", |definition| definition.about),
+            flag: definition.filter(|definition| definition.is_flag).map(|_| table::flag(&key)),
+            variable: variable(&key, prefix),
+            source: source(&key, sources, prefix),
+            default: defaults.get(&key).cloned().unwrap_or_default(),
+            value: shown(&key, value),
+            key,
+        }
     };
     values.into_iter().map(setting).collect()
 }
 
+/// The environment variable of a setting.
+pub fn variable(key: &str, prefix: &str) -> String {
+    format!("{prefix}{}", key.to_uppercase().replace('.', "__"))
+}
+
 fn flatten(prefix: &str, value: Value, into: &mut Map<String, Value>) {
     match value {
+        // One that is empty is a setting without a value.
+        Value::Object(map) if map.is_empty() => {
+            into.insert(prefix.to_owned(), Value::Null);
+        }
         Value::Object(map) => {
             for (key, value) in map {
                 let key = if prefix.is_empty() { key } else { format!("{prefix}.{key}") };
@@ -58,7 +81,7 @@ fn source(key: &str, sources: &Figment, prefix: &str) -> Option<String> {
     Some(match &metadata.source {
         Some(figment::Source::File(path)) => path.display().to_string(),
         _ if metadata.name.starts_with("--set") => "--set".to_owned(),
-        _ if metadata.name.contains("environment") => format!("{prefix}{}", key.to_uppercase().replace('.', "__")),
-        _ => format!("--{}", key.replace('_', "-")),
+        _ if metadata.name.contains("environment") => variable(key, prefix),
+        _ => table::flag(key),
     })
 }

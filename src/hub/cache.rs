@@ -31,6 +31,11 @@ pub fn is_commit(text: &str) -> bool {
     (7..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// A commit in full: as a revision, it stands for itself.
+pub fn is_full_commit(text: &str) -> bool {
+    is_commit(text) && matches!(text.len(), 40 | 64)
+}
+
 /// What names a file's bytes: a hash, on the hub. Without dots, which [`Repository::part`] adds.
 pub fn is_etag(text: &str) -> bool {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -38,7 +43,7 @@ pub fn is_etag(text: &str) -> bool {
 }
 
 /// The folder of the user's hub files. `None` where there is no home.
-fn home() -> Option<PathBuf> {
+pub fn home() -> Option<PathBuf> {
     match std::env::var_os("HF_HOME").filter(|home| !home.is_empty()) {
         Some(home) => Some(home.into()),
         None => Some(dirs::home_dir()?.join(".cache").join("huggingface")),
@@ -76,9 +81,16 @@ impl Repository {
         Some(Self { folder: home()?.join("hub").join(folder) })
     }
 
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The commit that a revision stands for here.
     pub fn commit(&self, revision: &str) -> Option<String> {
-        let text = String::from_utf8(read(&self.reference(revision), 256).ok()?).ok()?;
+        let noted = || String::from_utf8(read(&self.reference(revision), 256).ok()?).ok();
+        // The hub's own programs note none for a commit.
+        let text = noted().or_else(|| is_full_commit(revision).then(|| revision.to_owned()))?;
         let commit = text.trim();
         is_commit(commit).then(|| commit.to_owned())
     }

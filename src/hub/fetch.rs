@@ -1,25 +1,28 @@
 //! Requests to the hub.
 //!
 //! A file's place on the hub answers with its ETag, its length and, for large files, a redirect to where its bytes are. All
-//! three are checked before anything is written; then as many bytes are taken as were promised, none more, behind those that
-//! an earlier attempt left, and hashed where the ETag is their SHA-256.
+//! three are checked before anything is written; then as many bytes are taken as were promised, none more, after those that
+//! an earlier attempt left (if the place still has the same: `If-Match`), and hashed where the ETag is their SHA-256.
 
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use futures::StreamExt;
-use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, LOCATION, RANGE};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderMap, IF_MATCH, LOCATION, RANGE, RETRY_AFTER,
+};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use sha2::{Digest, Sha256};
 
 use super::cache::{Repository, is_etag, is_path};
+use super::plan::{Info, RemoteFile};
 use super::{
-    CONNECT_TIMEOUT, FILE_BYTES, HubId, INFO_BYTES, INFO_TIMEOUT, Info, READ_TIMEOUT, WEIGHTS_BYTES, root_cause,
-    untrusted,
+    CONNECT_TIMEOUT, FILE_BYTES, HubId, INFO_BYTES, INFO_TIMEOUT, READ_TIMEOUT, WEIGHTS_BYTES, root_cause, untrusted,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::machine;
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
@@ -37,6 +40,15 @@ pub struct Hub {
 struct Promise {
     etag: String,
     bytes: u64,
+    /// Of the last place of its redirects: what it calls these bytes, where that is a strong ETag.
+    place: Option<Place>,
+}
+
+/// A step of a request, and the ETag that it has.
+#[derive(Clone)]
+struct Place {
+    hop: usize,
+    etag: String,
 }
 
 impl Hub {
@@ -63,34 +75,58 @@ impl Hub {
     }
 
     async fn described(&self, id: &HubId) -> Result<Info> {
-        let url = format!("{}/api/models/{}/revision/{}", self.endpoint, id.name, id.revision.replace('/', "%2F"));
-        let (response, _) = self.get(&url, None).await?;
-        match response.status().as_u16() {
-            200 => {}
-            401 | 403 | 404 => {
-                let message = format!(
-                    "the hub has no model {id} for you; check the name, or log in with `hf auth login` if it is gated"
-                );
-                return Err(Error::new(ErrorKind::NotFound, message));
-            }
-            status => return Err(self.unreachable(&format!("status {status}"))),
+        let revision = id.revision.replace('/', "%2F");
+        // With what their blobs are: lengths and hashes.
+        let url = format!("{}/api/models/{}/revision/{revision}?blobs=true", self.endpoint, id.name);
+        let (response, _) = self.get(&url, None, None).await?;
+        if response.status() != StatusCode::OK {
+            return Err(self.refusal(id, "", &response));
         }
-        let mut stream = response.bytes_stream();
-        let mut text = Vec::new();
-        while let Some(piece) = stream.next().await {
-            text.extend_from_slice(&piece.map_err(|error| self.unreachable(&root_cause(&error)))?);
-            if text.len() as u64 > INFO_BYTES {
+        let text = match bounded(response, INFO_BYTES).await {
+            Ok(Some(text)) => text,
+            Ok(None) => {
                 return Err(untrusted(id, &format!("describes more files than {} MiB can name", INFO_BYTES >> 20)));
             }
-        }
+            Err(why) => return Err(self.unreachable(&why)),
+        };
         serde_json::from_slice(&text).map_err(|error| untrusted(id, &format!("is no description of a model ({error})")))
     }
 
-    /// Fetches a file of a commit into the cache, unless it is there.
-    pub async fn fetch(&self, id: &HubId, repository: &Repository, commit: &str, name: &str) -> Result<()> {
+    /// A file's bytes, or so many of them from a first one on, without keeping them.
+    pub async fn read(&self, id: &HubId, commit: &str, name: &str, part: Option<(u64, u64)>) -> Result<Vec<u8>> {
+        let url = self.place_of(id, commit, name)?;
+        let (most_bytes, range) = match part {
+            Some((begin, bytes)) => (bytes, Some(format!("bytes={begin}-{}", begin + bytes.saturating_sub(1)))),
+            None => (FILE_BYTES, None),
+        };
+        let (response, _) = self.get(&url, range.as_deref(), None).await?;
+        let begins = range_of(response.headers()).map(|(begin, _)| begin);
+        match (response.status(), part) {
+            (StatusCode::OK, None) => {}
+            (StatusCode::PARTIAL_CONTENT, Some((begin, _))) if begins == Some(begin) => {}
+            (StatusCode::OK | StatusCode::PARTIAL_CONTENT, _) => {
+                return Err(untrusted(id, &format!("for {name} is another part than was asked for")));
+            }
+            _ => return Err(self.refusal(id, name, &response)),
+        }
+        match bounded(response, most_bytes).await {
+            Ok(Some(bytes)) => Ok(bytes),
+            Ok(None) => Err(untrusted(id, &format!("gives {name} more than {most_bytes} bytes"))),
+            Err(why) => Err(self.unreachable(&why)),
+        }
+    }
+
+    fn place_of(&self, id: &HubId, commit: &str, name: &str) -> Result<String> {
         if !is_path(name) {
             return Err(untrusted(id, &format!("names the file {name:?}")));
         }
+        Ok(format!("{}/{}/resolve/{commit}/{name}", self.endpoint, id.name))
+    }
+
+    /// Fetches a file of a commit into the cache, unless it is there.
+    pub async fn fetch(&self, id: &HubId, repository: &Repository, commit: &str, file: &RemoteFile) -> Result<()> {
+        let name = file.name.as_str();
+        let url = self.place_of(id, commit, name)?;
         if repository.file(commit, name).is_some() {
             return Ok(());
         }
@@ -99,27 +135,20 @@ impl Hub {
                 format!("cannot fetch {name} of {id} from the Hugging Face hub: {why}; run again to continue");
             Error::new(ErrorKind::Unavailable, message)
         };
-        let url = format!("{}/{}/resolve/{commit}/{name}", self.endpoint, id.name);
-        let (response, seen) = self.get(&url, Some("bytes=0-0")).await?;
-        match response.status().as_u16() {
-            200..=299 => {}
-            status @ (401 | 403) => {
-                return Err(failed(format!("status {status}; it is gated: ask for access, and `hf auth login`")));
-            }
-            status => return Err(failed(format!("status {status}"))),
+        let (response, seen) = self.get(&url, Some("bytes=0-0"), None).await?;
+        if !response.status().is_success() {
+            return Err(self.refusal(id, name, &response));
         }
         let promise =
             promise(&seen, response.headers()).map_err(|what| untrusted(id, &format!("for {name} {what}")))?;
         drop(response);
-        let most_bytes = if name.ends_with(".safetensors") { WEIGHTS_BYTES } else { FILE_BYTES };
-        if promise.bytes > most_bytes {
-            return Err(untrusted(id, &format!("gives {name} {} bytes, more than {most_bytes}", promise.bytes)));
-        }
+        check(file, &promise).map_err(|what| untrusted(id, &format!("for {name} {what}")))?;
         let blob = repository.blob(&promise.etag);
         if !blob.metadata().is_ok_and(|found| found.is_file() && found.len() == promise.bytes) {
             let bar = Progress::new(format!("fetching {id} {name}"), Unit::Bytes);
             let part = Part::open(&repository.part(&promise.etag), promise.bytes)
                 .map_err(|error| failed(format!("cannot write to the cache: {error}")))?;
+            machine::check_room(repository.folder(), promise.bytes - part.has, &format!("{name} of {id}"))?;
             self.take(&url, &promise, part, &blob, &bar).await.map_err(failed)?;
         }
         repository.link(commit, name, &promise.etag)
@@ -136,11 +165,14 @@ impl Hub {
     ) -> Result<(), String> {
         if part.has < promise.bytes {
             let range = format!("bytes={}-", part.has);
-            let (response, seen) = self.get(url, Some(&range)).await.map_err(|error| error.to_string())?;
+            // What is there must be of the same bytes as what comes.
+            let place = promise.place.as_ref().filter(|_| part.has > 0);
+            let (response, seen) = self.get(url, Some(&range), place).await.map_err(|error| error.to_string())?;
             let begin = match response.status() {
                 StatusCode::PARTIAL_CONTENT => range_of(response.headers()).map(|(begin, _)| begin),
                 StatusCode::OK => Some(0),
-                status => return Err(format!("status {}", status.as_u16())),
+                StatusCode::PRECONDITION_FAILED => return Err("it was changed meanwhile".to_owned()),
+                _ => return Err(refused(&response)),
             };
             if seen_etag(&seen).is_some_and(|etag| etag != promise.etag) {
                 return Err("it was changed meanwhile".to_owned());
@@ -168,12 +200,15 @@ impl Hub {
     }
 
     /// A request, and where it redirects to, with the headers of each step before the last.
-    async fn get(&self, url: &str, range: Option<&str>) -> Result<(Response, Vec<HeaderMap>)> {
+    async fn get(&self, url: &str, range: Option<&str>, only: Option<&Place>) -> Result<(Response, Vec<HeaderMap>)> {
         let mut at = Url::parse(url).map_err(|error| self.unreachable(&format!("{url}: {error}")))?;
         let origin = at.origin();
         let mut seen = Vec::new();
-        for _ in 0..MOST_HOPS {
+        for hop in 0..MOST_HOPS {
             let mut request = self.client.get(at.clone());
+            if let Some(only) = only.filter(|only| only.hop == hop) {
+                request = request.header(IF_MATCH, &only.etag);
+            }
             if let Some(range) = range {
                 request = request.header(RANGE, range);
             }
@@ -194,6 +229,34 @@ impl Hub {
         Err(self.unreachable("it redirects without end"))
     }
 
+    /// Why the hub does not give a repository, or a file of it, and what to do.
+    fn refusal(&self, id: &HubId, name: &str, response: &Response) -> Error {
+        let what = if name.is_empty() { id.to_string() } else { format!("{name} of {id}") };
+        let code = response.headers().get("x-error-code").and_then(|code| code.to_str().ok()).unwrap_or_default();
+        let (kind, message) = match response.status().as_u16() {
+            401 => {
+                let advice = "check the name, and log in with `hf auth login` if it is private or gated";
+                (
+                    ErrorKind::Unauthenticated,
+                    format!("the hub does not give {what} to everybody (status 401): {advice}"),
+                )
+            }
+            403 => {
+                let page = format!("{}/{}", self.endpoint, id.name);
+                let advice = format!("accept its terms at {page}, and log in with `hf auth login`");
+                (ErrorKind::Forbidden, format!("the hub does not let you have {what} (status 403): {advice}"))
+            }
+            404 if code == "RevisionNotFound" => {
+                (ErrorKind::NotFound, format!("{} on the hub has no revision {}; check it", id.name, id.revision))
+            }
+            404 if name.is_empty() => (ErrorKind::NotFound, format!("the hub has no model {id}; check the name")),
+            404 => (ErrorKind::NotFound, format!("the hub has no {what}, though it lists it; try another revision")),
+            429 => (ErrorKind::Overloaded, format!("{what} was not fetched: {}", refused(response))),
+            _ => return self.unreachable(&format!("{} for {what}", refused(response))),
+        };
+        Error::new(kind, message)
+    }
+
     fn unreachable(&self, why: &str) -> Error {
         let message = format!("the Hugging Face hub at {} cannot be reached ({why})", self.endpoint);
         Error::new(ErrorKind::Unavailable, message)
@@ -211,7 +274,58 @@ fn promise(seen: &[HeaderMap], last: &HeaderMap) -> Result<Promise, String> {
         Some((_, total)) => Some(total),
         None => length(),
     };
-    Ok(Promise { etag, bytes: bytes.ok_or("does not say how long it is")? })
+    let strong = last.get(ETAG).and_then(|etag| etag.to_str().ok()).filter(|etag| etag.starts_with('"'));
+    let place = strong.map(|etag| Place { hop: seen.len().saturating_sub(1), etag: etag.to_owned() });
+    Ok(Promise { etag, bytes: bytes.ok_or("does not say how long it is")?, place })
+}
+
+/// Compares what is promised of a file with what the repository's description says, and with what such a file can be.
+fn check(file: &RemoteFile, promise: &Promise) -> Result<(), String> {
+    let Promise { etag, bytes, .. } = promise;
+    let name = file.name.to_ascii_lowercase();
+    let most_bytes = if name.ends_with(".safetensors") || name.ends_with(".gguf") { WEIGHTS_BYTES } else { FILE_BYTES };
+    if *bytes > most_bytes {
+        return Err(format!("promises {bytes} bytes, more than {most_bytes}"));
+    }
+    if let Some(described) = file.bytes().filter(|described| described != bytes) {
+        return Err(format!("promises {bytes} bytes, and the repository's description {described}"));
+    }
+    if let Some(described) = file.sha256().filter(|described| !described.eq_ignore_ascii_case(etag)) {
+        return Err(format!("promises SHA-256 {etag:?}, and the repository's description {described:?}"));
+    }
+    Ok(())
+}
+
+/// A status that is none of those that were hoped for, in words.
+fn refused(response: &Response) -> String {
+    let status = response.status().as_u16();
+    let after = response.headers().get(RETRY_AFTER).and_then(|after| after.to_str().ok());
+    // A number of seconds or a date, by RFC 9110; it is printed.
+    let after = after.filter(|after| after.len() <= 40 && !after.chars().any(char::is_control));
+    let after = after.map(|after| match after.parse::<u64>() {
+        Ok(seconds) => format!(" in {seconds} s"),
+        Err(_) => format!(" after {after}"),
+    });
+    match (status, after) {
+        (429, after) => {
+            format!("too many requests (status 429); try again{}", after.unwrap_or_else(|| " in some minutes".into()))
+        }
+        (status, Some(after)) => format!("status {status}; try again{after}"),
+        (status, None) => format!("status {status}"),
+    }
+}
+
+/// An answer's bytes; `None` where they are more than they may be.
+async fn bounded(response: Response, most_bytes: u64) -> Result<Option<Vec<u8>>, String> {
+    let mut stream = response.bytes_stream();
+    let mut bytes = Vec::new();
+    while let Some(piece) = stream.next().await {
+        bytes.extend_from_slice(&piece.map_err(|error| root_cause(&error))?);
+        if bytes.len() as u64 > most_bytes {
+            return Ok(None);
+        }
+    }
+    Ok(Some(bytes))
 }
 
 /// The hub's own name of the bytes before that of the place where they are kept.
@@ -310,7 +424,7 @@ mod tests {
     fn a_promise_is_read_or_refused() {
         let linked = headers(&[("x-linked-etag", "\"abc\""), ("etag", "\"other\"")]);
         let last = headers(&[("etag", "W/\"cdn\""), ("content-range", "bytes 0-0/17")]);
-        let Promise { etag, bytes } = promise(&[linked, last.clone()], &last).unwrap();
+        let Promise { etag, bytes, .. } = promise(&[linked, last.clone()], &last).unwrap();
         assert_eq!((etag.as_str(), bytes), ("abc", 17));
         assert_eq!(promise(std::slice::from_ref(&last), &last).unwrap().etag, "cdn");
         for bad in ["\"../../../../tmp/x\"", "", "\"\"", "a/b", "a.lock", ".."] {

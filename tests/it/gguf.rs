@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Folder, WORLD};
 
-const F32: u32 = 0;
-const BF16: u32 = 30;
-const Q8_0: u32 = 8;
+pub const F32: u32 = 0;
+pub const BF16: u32 = 30;
+pub const Q8_0: u32 = 8;
 
 /// Names of a layer's tensors, in the folder and in the file.
 const LAYER_NAMES: [(&str, &str); 9] = [
@@ -155,7 +155,7 @@ fn metadata(config: &Value, tokenizer: &Value) -> Vec<Vec<u8>> {
 }
 
 /// The embedded model as `NAME.gguf`.
-fn file(folder: &Folder, name: &str, kind: u32) -> PathBuf {
+pub fn file(folder: &Folder, name: &str, kind: u32) -> PathBuf {
     let printed = folder.json(&["fetch", "--json"]);
     let path = folder.path().join(format!("{name}.gguf"));
     convert(Path::new(printed["model"].as_str().unwrap()), &path, kind);

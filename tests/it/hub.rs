@@ -1,115 +1,12 @@
 //! Models from the hub, against a small hub of our own: download, cache, offline use, names that are not there, and a hub that lies.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
 
-use actix_web::{App, HttpRequest, HttpResponse, HttpServer, web};
-use bytes::Bytes;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 
 use crate::harness::{Folder, Ran};
-
-const COMMIT: &str = "0123456789012345678901234567890123456789";
-
-/// What the hub answers about `somebody/tiny`.
-#[derive(Clone)]
-struct Repo {
-    files: BTreeMap<String, Vec<u8>>,
-    /// Named beside the files, and not there.
-    also: Vec<String>,
-    commit: String,
-    /// In place of a file's hash.
-    etag: Option<String>,
-    /// How the first request for these bytes ends, and all others.
-    body: Body,
-    /// The ranges that were asked for, by file.
-    ranges: Arc<Mutex<Vec<(String, String)>>>,
-}
-
-/// What is sent of a file's bytes, once they are asked for and not only described.
-#[derive(Clone, Copy, PartialEq)]
-enum Body {
-    Honest,
-    /// The promised length, and then more without end.
-    Endless,
-    /// Breaks off after so many bytes.
-    Broken(usize),
-    /// Other bytes than the hash is of.
-    Changed,
-}
-
-/// What the hub says about a repository.
-async fn info(repo: web::Data<Repo>, path: web::Path<String>) -> HttpResponse {
-    if !path.starts_with("somebody/tiny") {
-        return HttpResponse::NotFound().finish();
-    }
-    let siblings: Vec<Value> = repo.files.keys().chain(&repo.also).map(|name| json!({ "rfilename": name })).collect();
-    HttpResponse::Ok().json(json!({ "sha": repo.commit, "siblings": siblings }))
-}
-
-/// A file, whole or by ranges, with the headers that the hub's clients need.
-async fn file(repo: web::Data<Repo>, request: HttpRequest) -> HttpResponse {
-    let name = request.match_info().get("name").unwrap();
-    let Some(bytes) = repo.files.get(name) else { return HttpResponse::NotFound().finish() };
-    let range = request.headers().get("range").map(|range| range.to_str().unwrap().to_owned()).unwrap_or_default();
-    repo.ranges.lock().unwrap().push((name.to_owned(), range.clone()));
-    let (begin, end) = match range.trim_start_matches("bytes=").split_once('-') {
-        Some((begin, end)) => (begin.parse().unwrap(), end.parse().unwrap_or(usize::MAX).min(bytes.len() - 1)),
-        None => (0, bytes.len() - 1),
-    };
-    let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-    let etag = repo.etag.clone().unwrap_or(hash);
-    let mut answer = HttpResponse::PartialContent();
-    answer
-        .insert_header(("x-repo-commit", COMMIT))
-        .insert_header(("etag", format!("\"{etag}\"")))
-        .insert_header(("content-range", format!("bytes {begin}-{end}/{}", bytes.len())));
-    let promised = Bytes::from(bytes[begin..=end].to_vec());
-    if range == "bytes=0-0" || repo.body == Body::Honest {
-        return answer.body(promised);
-    }
-    match repo.body {
-        Body::Endless => {
-            let more = futures::stream::repeat_with(|| Bytes::from(vec![b'x'; 1 << 16]));
-            let pieces = futures::StreamExt::chain(futures::stream::iter([promised]), more);
-            answer.streaming(futures::StreamExt::map(pieces, Ok::<_, std::io::Error>))
-        }
-        Body::Broken(at) => answer.body(promised.slice(..at.min(promised.len()))),
-        Body::Changed => answer.body(vec![b'x'; promised.len()]),
-        Body::Honest => unreachable!("answered above"),
-    }
-}
-
-impl Repo {
-    /// The files of a folder.
-    fn of(folder: &Path) -> Self {
-        let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        let read = |path: std::path::PathBuf| {
-            (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read(&path).unwrap())
-        };
-        let (also, ranges) = (Vec::new(), Arc::default());
-        Self { files: entries.map(read).collect(), also, commit: COMMIT.into(), etag: None, body: Body::Honest, ranges }
-    }
-
-    /// Serves it as `somebody/tiny`; the address.
-    fn serve(self) -> String {
-        let repo = web::Data::new(self);
-        let server = HttpServer::new(move || {
-            App::new()
-                .app_data(repo.clone())
-                .route("/api/models/{repo:.*}", web::get().to(info))
-                .route("/somebody/tiny/resolve/{commit}/{name}", web::get().to(file))
-        })
-        .workers(1)
-        .bind("127.0.0.1:0")
-        .unwrap();
-        let address = format!("http://{}", server.addrs()[0]);
-        tokio::spawn(server.run());
-        address
-    }
-}
+use crate::hub_server::{Body, COMMIT, Repo, files, tiny};
 
 /// `ragstone fetch --model somebody/…` with a cache inside the folder.
 async fn fetch(folder: &Folder, endpoint: &str, model: &'static str, offline: bool) -> Ran {
@@ -119,26 +16,6 @@ async fn fetch(folder: &Folder, endpoint: &str, model: &'static str, offline: bo
         .env("HF_HOME", folder.path().join("a/b/c/d/hf"))
         .env("HF_HUB_OFFLINE", if offline { "1" } else { "0" });
     tokio::task::spawn_blocking(move || Ran::of(command.output().unwrap())).await.unwrap()
-}
-
-/// The embedded model as a repository, small enough to be fetched often.
-fn tiny(folder: &Folder) -> Repo {
-    let demo = folder.json(&["fetch", "--json"])["model"].clone();
-    Repo::of(Path::new(demo.as_str().unwrap()))
-}
-
-/// Every file below a folder, but the data folder's.
-fn files(folder: &Path) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() && path.file_name().is_some_and(|name| name != "data") {
-            found.extend(files(&path));
-        } else if path.is_file() {
-            found.insert(path.display().to_string());
-        }
-    }
-    found
 }
 
 #[tokio::test]

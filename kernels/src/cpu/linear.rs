@@ -19,7 +19,8 @@ use crate::aligned::{Aligned, SharedMut};
 use crate::dtype::bf16_bits;
 use crate::simd::{self, Path, amx};
 use activations::RawRows;
-use panels::{GATE_COLUMNS, PANEL, Panels};
+pub(crate) use panels::{GATE_COLUMNS, packed_bytes};
+use panels::{PANEL, Panels};
 use product::{Sink, Task};
 
 /// Rows that one task takes through all its panels: their sums for one panel stay in the L2 cache.

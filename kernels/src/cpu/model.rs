@@ -5,6 +5,7 @@ mod elementwise;
 mod embedding;
 mod feed_forward;
 mod load;
+mod need;
 mod random;
 
 use std::fmt;
@@ -27,6 +28,7 @@ pub(crate) use elementwise::layer_norm;
 use elementwise::{Norm, rms_norm};
 use embedding::Embedding;
 use feed_forward::FeedForward;
+pub use need::{kv_layout, weight_format, weights_in_memory};
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;

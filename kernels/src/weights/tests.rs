@@ -222,3 +222,20 @@ fn an_index_names_files_beside_it_only() {
     std::fs::write(folder.path().join(INDEX), r#"{"weight_map":{"single":"link.safetensors"}}"#).unwrap();
     assert!(Checkpoint::open(folder.path()).unwrap().contains("single"));
 }
+
+#[test]
+fn the_head_alone_says_what_the_whole_file_says() {
+    let folder = small();
+    let bytes = fs::read(folder.path().join(SINGLE)).unwrap();
+    let length = head_length(&bytes[..HEAD_BYTES as usize]).unwrap() as usize;
+    let shapes = shapes_of_head(&bytes[HEAD_BYTES as usize..][..length]).unwrap();
+    assert_eq!(shapes, Checkpoint::open(folder.path()).unwrap().shapes());
+    assert_eq!(shapes.iter().find(|tensor| tensor.name == "single").unwrap().elements(), 4);
+    assert_eq!((main_dtype(&shapes).as_str(), main_dtype(&[]).as_str()), ("F32", ""));
+    for bad in [&b"short"[..], &[0; 8], &[0xff; 8]] {
+        assert!(head_length(bad).is_err(), "{bad:?}");
+    }
+    for bad in [&b"{"[..], b"[]", br#"{"a":{"dtype":"F32"}}"#, br#"{"a":{"dtype":"F32","shape":[-1]}}"#] {
+        assert!(shapes_of_head(bad).is_err(), "{}", bad.escape_ascii());
+    }
+}

@@ -8,8 +8,9 @@ use crate::fixtures::{copy, edit_config, folder, names};
 use ragstone_kernels::ErrorKind;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::dtype::KvDtype;
-use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
+use ragstone_kernels::files::ModelFiles;
+use ragstone_kernels::model::{LoadOptions, Model, kv_layout, weights_in_memory};
 
 fn refusal(folder: &Path) -> (ErrorKind, String) {
     match Model::load(folder, LoadOptions::default()) {
@@ -51,6 +52,32 @@ fn a_truncated_file_is_to_be_fetched_again() {
     let (kind, text) = refusal(folder.path());
     assert_eq!(kind, ErrorKind::InvalidModel);
     assert!(text.contains("truncated: fetch it again"), "{text}");
+}
+
+/// What a model will take is told from the heads of its files; what it takes once it is loaded is the truth.
+#[test]
+fn memory_is_known_before_the_weights_are() {
+    let formats = [None, Some(WeightFormat::Stored), Some(WeightFormat::Bf16), Some(WeightFormat::Q8)];
+    let gguf = ["llama_bf16", "llama_f16", "llama_gqa_tied", "mixed", "qwen3"];
+    let gguf = gguf.map(|name| folder("../gguf").join(format!("{name}.gguf")));
+    let folders = names().into_iter().map(|name| (folder(&name), &formats[..]));
+    // Unpacked, whatever their blocks are.
+    for (path, formats) in folders.chain(gguf.map(|path| (path, &formats[2..]))) {
+        let files = ModelFiles::open(&path).unwrap();
+        for weights in formats {
+            for compute in [ComputeDtype::F32, ComputeDtype::Bf16] {
+                let options = LoadOptions { weights: *weights, compute: Some(compute), ..Default::default() };
+                let model = Model::from_files(&files, options).unwrap();
+                let config = files.config().unwrap();
+                let (told, is) =
+                    (weights_in_memory(&config, &files.shapes().unwrap(), &options), model.size_in_bytes());
+                // Tensors that are split pad their parts, and layer norms' biases count; tiny models have more of both than real ones.
+                let off = told as f64 / is as f64;
+                assert!((0.85..1.15).contains(&off), "{} {weights:?} {compute:?}: {told} for {is}", path.display());
+                assert_eq!(kv_layout(&config, &options), model.kv_layout());
+            }
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::finding::Finding;
+use crate::machine::free_bytes;
 use crate::progress::mebibytes;
 
 /// Below this the store cannot even compact what it has.
@@ -60,8 +61,7 @@ pub fn format(path: &Path) -> Finding {
 
 /// Whether the disk has room for what the disk tier may still grow by; `None` where the system does not tell.
 pub fn room(path: &Path, disk_bytes: u64) -> Option<Finding> {
-    let there = path.ancestors().find(|path| path.exists())?;
-    Some(judged_room(free_bytes(there)?, disk_bytes.saturating_sub(bytes_of(&path.join("kv")))))
+    Some(judged_room(free_bytes(path)?, disk_bytes.saturating_sub(bytes_of(&path.join("kv")))))
 }
 
 fn judged_room(free: u64, growth: u64) -> Finding {
@@ -79,17 +79,6 @@ fn judged_room(free: u64, growth: u64) -> Finding {
         return Finding::warning(what, found, "lower `disk_bytes`, or put the data folder (--data) on a larger disk");
     }
     Finding::ok(what, found)
-}
-
-#[cfg(unix)]
-fn free_bytes(path: &Path) -> Option<u64> {
-    let found = rustix::fs::statvfs(path).ok()?;
-    found.f_bavail.checked_mul(found.f_frsize)
-}
-
-#[cfg(not(unix))]
-fn free_bytes(_: &Path) -> Option<u64> {
-    None
 }
 
 /// Bytes of the files of a folder and of the folders in it; what cannot be read counts nothing.

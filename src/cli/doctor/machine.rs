@@ -1,13 +1,11 @@
 //! Processor, memory and open files.
 
-use std::path::Path;
-
 use ragstone_actors::Settings;
-use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::simd;
 
-use super::finding::{Finding, State};
+use super::finding::Finding;
 use crate::config::Surface;
+use crate::machine::available_memory;
 use crate::progress::mebibytes;
 
 /// The processor, and what the kernels make of it.
@@ -33,18 +31,10 @@ fn judged_processor(available: &[&str], cores: usize, forced: Option<&str>, thre
     }
 }
 
-/// Whether what a service would take fits beside what runs already; `None` where the system does not tell. `weights` is the size of the
-/// language model's tensors as they are stored.
+/// Whether what a service would take fits beside what runs already; `None` where the system does not tell. `weights` is what the
+/// language model's take in memory, kept as the settings say.
 pub fn memory(settings: &Settings, weights: u64) -> Option<Finding> {
-    let free = available_memory()?;
-    let is_reduced = matches!(settings.weights, Some(WeightFormat::Bf16 | WeightFormat::Q8));
-    let finding = judged_memory(free, weights, settings.device_bytes, settings.host_bytes);
-    // What they come to then is known when they are loaded.
-    Some(if is_reduced && finding.state == State::Problem {
-        Finding { state: State::Warning, ..finding }
-    } else {
-        finding
-    })
+    Some(judged_memory(available_memory()?, weights, settings.device_bytes, settings.host_bytes))
 }
 
 fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
@@ -67,20 +57,6 @@ fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
     Finding::ok("memory", found)
 }
 
-/// Bytes that a new program can have, by the kernel's estimate, and within the bound of the container, if this is in one.
-fn available_memory() -> Option<u64> {
-    let free = meminfo_available(&std::fs::read_to_string("/proc/meminfo").ok()?)?;
-    let number = |path: &str| std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(path)).ok()?.trim().parse().ok();
-    let group: Option<u64> =
-        number("memory.max").map(|most: u64| most.saturating_sub(number("memory.current").unwrap_or(0)));
-    Some(group.map_or(free, |group| group.min(free)))
-}
-
-fn meminfo_available(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
-}
-
 /// Whether as many files may be open as connections and the store need.
 #[cfg(unix)]
 pub fn open_files(surface: &Surface) -> Finding {
@@ -98,6 +74,7 @@ pub fn open_files(surface: &Surface) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use super::super::finding::State;
     use super::*;
 
     #[test]
@@ -117,16 +94,5 @@ mod tests {
             [State::Ok, State::Warning, State::Warning, State::Problem]
         );
         assert_eq!(judged_memory(1, u64::MAX, u64::MAX, u64::MAX).state, State::Problem);
-    }
-
-    #[test]
-    fn the_kernel_s_estimate_is_read() {
-        let text = "MemTotal:       24000 kB\nMemFree: 1 kB\nMemAvailable:   20000 kB\n";
-        assert_eq!(meminfo_available(text), Some(20_000 << 10));
-        for bad in
-            ["", "MemAvailable:", "MemAvailable: x kB", "MemAvailable: 99999999999999999999 kB", "MemAvailable: 5"]
-        {
-            assert_eq!(meminfo_available(bad), None, "{bad}");
-        }
     }
 }

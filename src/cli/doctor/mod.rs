@@ -49,7 +49,7 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
         settings_given(config),
         machine::processor(settings),
     ];
-    let (model, weights) = models::language(surface).await;
+    let (model, weights) = models::language(surface, settings).await;
     let (service, client) = service::running(config).await;
     findings.extend([model, models::embedding(surface).await]);
     findings.extend(models::reranker(surface).await);

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
+use ragstone_actors::Settings;
 use ragstone_kernels::files::ModelFiles;
+use ragstone_kernels::model::weights_in_memory;
 
 use super::finding::Finding;
 use crate::config::Surface;
@@ -10,10 +12,11 @@ use crate::embedder_source;
 use crate::error::Result;
 use crate::hub::{self, HubId};
 use crate::model_source::{self, DEMO_ID};
+use crate::models;
 use crate::progress::mebibytes;
 
-/// What is to be known of the language model: the finding, and what its tensors take in bytes, as they are stored.
-pub async fn language(surface: &Surface) -> (Finding, u64) {
+/// What is to be known of the language model: the finding, and what its weights will take of memory, in bytes.
+pub async fn language(surface: &Surface, settings: &Settings) -> (Finding, u64) {
     let what = "model";
     let Some(setting) = surface.model.as_deref() else {
         let advice = "it knows the sample corpus and little else: name a model of your own with --model FOLDER|ID";
@@ -25,12 +28,13 @@ pub async fn language(surface: &Surface) -> (Finding, u64) {
     // It is here; nothing is unpacked into the folder.
     let read = async {
         let folder = model_source::find(Some(setting), true, Path::new("")).await?;
-        Ok((folder.id, read(&folder.path)?))
+        Ok((folder.id, read(&folder.path, settings)?))
     };
     match read.await {
         Err(error) => (Finding::of(what, &error as &crate::error::Error), 0),
         Ok((id, Read { architecture, context, bytes })) => {
-            let found = format!("{id}: {architecture}, {context} tokens of context, {:.0} MiB", mebibytes(bytes));
+            let found =
+                format!("{id}: {architecture}, {context} tokens of context, {:.0} MiB in memory", mebibytes(bytes));
             (Finding::ok(what, found), bytes)
         }
     }
@@ -43,13 +47,12 @@ struct Read {
 }
 
 /// What a start reads before the weights.
-fn read(path: &Path) -> Result<Read> {
+fn read(path: &Path, settings: &Settings) -> Result<Read> {
     let files = ModelFiles::open(path)?;
     let config = files.config()?;
     files.tokenizer()?.check_fits(&config)?;
     files.chat_template()?;
-    // Unpacked, where a GGUF file has them in blocks.
-    let bytes = files.with_tensors(|tensors| Ok(tensors.size_in_bytes()))?;
+    let bytes = weights_in_memory(&config, &files.shapes()?, &models::need::load_options(settings));
     Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes })
 }
 
@@ -106,7 +109,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = async |model: &str, offline| {
             let surface = Surface { model: Some(model.into()), offline, ..Surface::default() };
-            language(&surface).await.0.state
+            language(&surface, &Settings::default()).await.0.state
         };
         let folder = dir.path().to_str().unwrap();
         assert_eq!(state(folder, true).await, State::Problem, "no config.json");
@@ -114,6 +117,6 @@ mod tests {
         assert_eq!(state(folder, true).await, State::Problem, "no JSON");
         assert_eq!(state("nobody/has-this-model", true).await, State::Problem);
         assert_eq!(state("nobody/has-this-model", false).await, State::Warning);
-        assert_eq!(language(&Surface::default()).await.0.state, State::Warning);
+        assert_eq!(language(&Surface::default(), &Settings::default()).await.0.state, State::Warning);
     }
 }

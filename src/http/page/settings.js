@@ -12,11 +12,11 @@ export async function settings({ content, signal, again }) {
       if (key.endsWith("_bytes") && value > 0) return bytes(value);
       return h("code", {}, typeof value === "string" ? value : JSON.stringify(value));
     };
-    const name = (key) => h("code", {}, key);
+    const name = ({ key, variable }) => h("code", { title: `--set ${key}=…, or ${variable}` }, key);
     const given = data.filter(({ source }) => source);
     content.replaceChildren(h("h1", {}, "Settings"),
       h("p", { class: "quiet" }, "They are read once, at the start: flags, then RAGSTONE_… variables, then the file of --config, then defaults."),
-      given.length ? table("Given", ["setting", "value", "default", "from"], given.map(({ key, value, default: usual, source }) => [name(key), text(key, value), text(key, usual), source])) : h("p", {}, "All have their defaults."),
-      table("Defaults", ["setting", "value"], data.filter(({ source }) => !source).map(({ key, value }) => [name(key), text(key, value)])));
+      given.length ? table("Given", ["setting", "value", "default", "from", "what it is"], given.map((row) => [name(row), text(row.key, row.value), text(row.key, row.default), row.source, row.about])) : h("p", {}, "All have their defaults."),
+      table("Defaults", ["setting", "value", "what it is"], data.filter(({ source }) => !source).map((row) => [name(row), text(row.key, row.value), row.about])));
   }, again);
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use rayon::prelude::*;
 
+use super::Precision;
 use crate::aligned::Aligned;
 use crate::simd::amx;
 
@@ -12,7 +13,7 @@ pub(super) const PANEL: usize = 64;
 /// Input features whose activations share a scale in 8-bit products.
 pub(super) const QUANT_GROUP: usize = 128;
 /// Columns of gate and of up that alternate in a fused layer.
-pub(super) const GATE_COLUMNS: usize = 16;
+pub(crate) const GATE_COLUMNS: usize = 16;
 
 /// The weights of a linear layer in panels of [`PANEL`] output features; within a panel, k is the slow index, so that a
 /// kernel reads one stream. The last panel is padded with zeros, as is k where it comes in steps.
@@ -171,6 +172,20 @@ pub(super) fn bf16_words(in_features: usize) -> usize {
 /// Words of a column of byte quads.
 pub(super) fn q8_words(in_features: usize) -> usize {
     in_features.next_multiple_of(QUANT_GROUP) / 4
+}
+
+/// [`Panels::size_in_bytes`] of weights `[out_features, in_features]`, before they are packed. f32 weights are meant by
+/// [`Precision::F32`]: bf16 weights are packed as by [`Precision::Bf16`] whatever is computed with them.
+pub(crate) fn packed_bytes(out_features: usize, in_features: usize, precision: Precision) -> u64 {
+    let columns = out_features.div_ceil(PANEL) * PANEL;
+    let words = if precision == Precision::Q8 {
+        q8_words(in_features) + in_features.div_ceil(QUANT_GROUP) + 1
+    } else if precision == Precision::Bf16 {
+        bf16_words(in_features)
+    } else {
+        in_features
+    };
+    4 * columns as u64 * words as u64
 }
 
 /// Calls `place` with each column of a panel and the weight row that belongs there.

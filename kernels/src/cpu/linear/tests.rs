@@ -375,3 +375,15 @@ fn weight_rows_come_back() {
         }
     }
 }
+
+#[test]
+fn what_weights_will_take_is_what_they_take() {
+    for (outputs, inputs) in [(1, 1), (64, 32), (65, 33), (200, 129), (16, 300)] {
+        let weights = random(3, outputs * inputs);
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+            let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+            let told = packed_bytes(outputs, inputs, precision);
+            assert_eq!(told, linear.size_in_bytes() as u64, "{outputs} x {inputs} {precision:?}");
+        }
+    }
+}

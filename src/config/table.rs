@@ -1,0 +1,178 @@
+//! All settings as they are told to people: in help, in README, by `ragstone settings` and on the page.
+
+use std::fmt::Write;
+
+use ragstone_actors::settings::{Definition, TABLE};
+use serde_json::Value;
+
+use super::listing::Setting;
+
+const fn setting(key: &'static str, about: &'static str) -> Definition {
+    Definition::new(key, about)
+}
+
+/// Those of [`Surface`](super::Surface).
+pub const SURFACE: &[Definition] = &[
+    setting("data", "the folder where everything is kept").by_default("the platform's data folder").flag(),
+    setting("model", "language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct")
+        .by_default("the embedded demo model (bench: random weights)")
+        .flag(),
+    setting("embedder", "embedding model: a folder or a hub id").by_default("all-MiniLM-L6-v2, fetched once").flag(),
+    setting("reranker", "cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2")
+        .by_default("the language model does")
+        .flag(),
+    setting("listen", "where the service listens; port 0 picks a free one and prints it").flag(),
+    setting("health_listen", "where its health and metrics are, on a thread of their own")
+        .by_default("a free port of loopback")
+        .joined(),
+    setting("offline", "never use the network").flag(),
+    setting(
+        "keys",
+        "whether requests need an API key (`ragstone keys add`), `off` or `required`; then others than this machine may be let in, and \
+         tenants are kept apart",
+    )
+    .flag(),
+    setting("metrics_open", "whether `/metrics` needs none").joined(),
+    setting("allow_anyone", "listen beyond loopback although nobody has to log in: whoever reaches the port may read and change the corpus").flag(),
+    setting(
+        "allowed_hosts",
+        "host names with a dot that clients may call the service by, such as `[\"kb.example.org\"]`; `*` is any",
+    )
+    .by_default("none"),
+    setting("allowed_origins", "origins whose pages may use it, such as `[\"https://chat.example.org\"]`; `*` is any")
+        .by_default("none"),
+    setting("body_bytes", "one request's body").at_least(1024),
+    setting("bodies_bytes", "all of them in memory").joined(),
+    setting("body_timeout_s", "seconds to send one, and one more for each 64 KiB").within(1, 3600).joined(),
+    setting("max_connections", "connections at once").within(2, 1 << 20),
+    setting("write_timeout_s", "seconds that a client may leave an answer unread").within(1, 3600).joined(),
+    setting("file_seconds", "processor seconds that parsing one file may take (ingest); by the clock four times that")
+        .within(1, 86_400),
+    setting("log", "which log lines to write, such as info or ragstone_actors=debug,warn")
+        .by_default("info (serve), warn")
+        .flag(),
+    setting("log_format", "`text`, or `json`: one object a line").joined().flag(),
+    setting("log_steps", "also a line with its times when a step of a request ends").joined(),
+];
+
+/// Every setting, in the order in which people read of them.
+pub fn all() -> impl Iterator<Item = &'static Definition> {
+    TABLE.iter().chain(SURFACE)
+}
+
+/// A setting, or the one that it is an entry of, such as `object_options` of `object_options.region`.
+pub fn definition(key: &str) -> Option<&'static Definition> {
+    all().find(|setting| key == setting.key || key.strip_prefix(setting.key).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The flag of a setting that has one.
+pub fn flag(key: &str) -> String {
+    format!("--{}", key.replace('_', "-"))
+}
+
+/// What help says of a setting's flag. `default` is its value where nothing gives one.
+pub fn help(setting: &Definition, default: &Value) -> String {
+    let default = match (setting.default, default) {
+        (Some(default), _) => plain(default),
+        // A switch is off.
+        (None, Value::Bool(false) | Value::Null) => return plain(setting.about),
+        (None, value) => plain(&shown(setting.key, value)),
+    };
+    format!("{} [default: {default}]", plain(setting.about))
+}
+
+/// Text without the marks of Markdown.
+fn plain(text: &str) -> String {
+    let text = text.replace('`', "");
+    // A link is its words.
+    match (text.find('['), text.find("]("), text.rfind(')')) {
+        (Some(begin), Some(middle), Some(end)) if begin < middle && middle < end => {
+            format!("{}{}{}", &text[..begin], &text[begin + 1..middle], &text[end + 1..])
+        }
+        _ => text,
+    }
+}
+
+/// README's table, as Markdown.
+pub fn markdown(listing: &[Setting]) -> String {
+    let mut rows: Vec<[Vec<String>; 3]> = Vec::new();
+    for setting in all() {
+        let value = listing.iter().find(|listed| listed.key == setting.key).map(|listed| &listed.default);
+        let cells = [
+            format!("`{}`", setting.key),
+            setting.default.map_or_else(|| shown(setting.key, value.unwrap_or(&Value::Null)), str::to_owned),
+            setting.about.to_owned(),
+        ];
+        match rows.last_mut().filter(|_| setting.is_joined) {
+            Some(row) => row.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell)),
+            None => rows.push(cells.map(|cell| vec![cell])),
+        }
+    }
+    let mut out = "| setting | default | |\n|---|---|---|\n".to_owned();
+    for [keys, defaults, abouts] in rows {
+        let (keys, defaults, about) = (keys.join(", "), defaults.join(", "), abouts.join("; "));
+        let _ = writeln!(out, "| {keys} | {} | {} |", defaults.replace('|', "\\|"), about.replace('|', "\\|"));
+    }
+    out
+}
+
+/// A value, as README and the list have it: sizes with their unit.
+pub fn shown(key: &str, value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::Array(list) if list.is_empty() => "none".to_owned(),
+        Value::Number(number) if key.ends_with("_bytes") => size(number.as_u64().unwrap_or(0)),
+        // As it is written, and not as 4e-7.
+        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
+        Value::String(text) => format!("`{}`", text.replace('\n', "\\n")),
+        other => other.to_string(),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match UNITS.iter().find(|(unit, _)| bytes >= *unit && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::config::{Config, Flags};
+
+    /// Neither the table nor the structs can have a setting that the other lacks.
+    #[test]
+    fn every_setting_is_defined_once_and_every_definition_is_a_setting() {
+        let listed: Vec<String> =
+            Config::load(None, &Flags::default()).unwrap().listing.into_iter().map(|setting| setting.key).collect();
+        let defined: Vec<&str> = all().map(|setting| setting.key).collect();
+        let is_in = |listed: &String| definition(listed).is_some_and(|setting| setting.key == listed);
+        assert_eq!(listed.iter().filter(|listed| !is_in(listed)).collect::<Vec<_>>(), [""; 0], "not in the table");
+        let unknown: Vec<&&str> = defined.iter().filter(|key| !listed.iter().any(|listed| listed == **key)).collect();
+        assert_eq!(unknown, [&""; 0], "not in the structs");
+        assert_eq!(defined.iter().collect::<BTreeSet<_>>().len(), defined.len(), "twice");
+        for setting in all() {
+            assert!(!setting.about.is_empty() && !setting.about.ends_with('.'), "{}", setting.key);
+        }
+    }
+
+    #[test]
+    fn values_are_shown_as_people_write_them() {
+        for (key, value, expected) in [
+            ("host_bytes", Value::from(512 << 20), "512 MiB"),
+            ("host_bytes", Value::from(1_000_000), "1000000"),
+            ("prices.object_request", Value::from(4e-7), "0.0000004"),
+            ("top_k", Value::from(5), "5"),
+            ("speculate", Value::from(true), "true"),
+            ("listen", Value::from("a\nb"), "`a\\nb`"),
+            ("log", Value::Null, "none"),
+        ] {
+            assert_eq!(shown(key, &value), expected, "{key}");
+        }
+        assert_eq!(plain("see `x`, [docs](a.md#b)"), "see x, docs");
+    }
+}
