@@ -96,6 +96,8 @@ pub struct Settings {
     pub embed_passage_prompt: Option<String>,
     /// Greatest length of a passage, in tokens of the language model.
     pub chunk_tokens: usize,
+    /// Tokens that a passage may begin with although the one before it ends with them; 0: none.
+    pub chunk_overlap_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
     pub max_queued: usize,
     /// Answers that run together.
@@ -165,6 +167,7 @@ impl Default for Settings {
             embed_query_prompt: None,
             embed_passage_prompt: None,
             chunk_tokens: 256,
+            chunk_overlap_tokens: 0,
             max_queued: 128,
             max_batch: 80,
             inter_token_ms: 0,
@@ -222,6 +225,9 @@ impl Settings {
         }
         if self.chunk_tokens < 16 {
             return bad("chunk_tokens", "must be at least 16");
+        }
+        if self.chunk_overlap_tokens >= self.chunk_tokens / 2 {
+            return bad("chunk_overlap_tokens", "must be less than half of `chunk_tokens`");
         }
         if self.deadline_s == 0 {
             return bad("deadline_s", "must be at least 1");

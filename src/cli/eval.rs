@@ -84,7 +84,11 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
         encoder.map_err(|error| Error::internal(format!("loading the embedding model broke off: {error}")))??;
     // Another embedding model is another corpus, not an error: measuring is what this is for.
     let path = held.path().join(encoder.identity());
-    let options = CorpusOptions { chunk_tokens: config.settings.chunk_tokens, ..CorpusOptions::default() };
+    let options = CorpusOptions {
+        chunk_tokens: config.settings.chunk_tokens,
+        chunk_overlap_tokens: config.settings.chunk_overlap_tokens,
+        ..CorpusOptions::default()
+    };
     let corpus = Corpus::open(&path, Arc::new(RetrievalEncoder(encoder)), options).await?;
     let bytes = std::fs::read(&args.dataset).map_err(|error| Error::io("cannot read", &args.dataset, &error))?;
     let collection = format!("set-{}", &hex(&Sha256::digest(&bytes))[..16]);
@@ -111,7 +115,8 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
         if mode.rerank > 0 {
             name.push_str(&format!(", rerank {}", mode.rerank));
         }
-        let between = |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
+        let between =
+            |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
         output::line(&format!(
             "{name:<17} {:.4} ({:<12}) {:>8.4}   {:.4} ({:<12}) {:>9.1}",
             mode.recall_at_5,

@@ -48,6 +48,36 @@ fn any_html_is_read_or_refused() {
 }
 
 #[test]
+fn any_table_is_read_or_refused() {
+    try_files("csv", Format::Delimited, &["a,b\n\"c, d\",\"e\"\"\"\n", "a;b\r\n1;2"]);
+}
+
+#[test]
+fn any_mail_is_read_or_refused() {
+    let mail = "From: \"A\" <a@example.org>\nSubject: =?utf-8?q?J=C3=BC?=\nContent-Type: multipart/mixed; boundary=x\n\n\
+                --x\nContent-Type: text/html\nContent-Transfer-Encoding: base64\n\nPHA+Yg==\n--x--\n";
+    try_files("mail", Format::Mail, &[mail]);
+    try_files("mailbox", Format::Mailbox, &[&format!("From a\n{mail}\nFrom b\n{mail}")]);
+}
+
+#[test]
+fn any_archive_is_read_or_refused() {
+    for (name, format, file) in [
+        ("docx", Format::Docx, &include_bytes!("fixtures/works.docx")[..]),
+        ("xlsx", Format::Spreadsheet, include_bytes!("fixtures/stones.xlsx")),
+        ("epub", Format::Epub, include_bytes!("fixtures/orvik.epub")),
+    ] {
+        fuzz(name, &[file.to_vec()], |bytes| match documents(format, bytes) {
+            Ok(_) => true,
+            Err(reason) => {
+                assert!(!reason.is_empty());
+                false
+            }
+        });
+    }
+}
+
+#[test]
 fn any_json_is_read_or_refused() {
     let one = r#"{"id":7,"title":"t","text":"a","source":"s","metadata":{"k":[1]},"more":null}"#;
     try_files("json lines", Format::JsonLines, &[&format!("{one}\n\n{one}\n")]);

@@ -14,6 +14,7 @@
 mod chunk;
 mod disk;
 mod document;
+mod element;
 mod fusion;
 mod ingest;
 mod naming;
@@ -37,6 +38,7 @@ use serde::Serialize;
 
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::element::{Element, ElementKind};
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::passage::{Passage, PassageEncoder};
@@ -61,6 +63,8 @@ pub struct CorpusOptions {
     /// The greatest length of a passage in tokens of the embedding model, with its title and the two special tokens. The
     /// default, 256, is the window of all-MiniLM-L6-v2: what is longer would not be in the vector.
     pub chunk_tokens: usize,
+    /// How many tokens a passage may have in common with the one before it; less than half of `chunk_tokens`. The default, 0: none.
+    pub chunk_overlap_tokens: usize,
     /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
     /// exact and takes a few milliseconds.
     pub vector_index_rows: usize,
@@ -70,7 +74,7 @@ pub struct CorpusOptions {
 
 impl Default for CorpusOptions {
     fn default() -> Self {
-        Self { chunk_tokens: 256, vector_index_rows: 50_000, env: Env::system() }
+        Self { chunk_tokens: 256, chunk_overlap_tokens: 0, vector_index_rows: 50_000, env: Env::system() }
     }
 }
 
@@ -112,10 +116,15 @@ impl Corpus {
     ///
     /// # Errors
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
-    /// `InvalidInput` for a passage length of less than 16 tokens.
+    /// `InvalidInput` for a passage length of less than 16 tokens, and an overlap of half of it.
     pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
         if options.chunk_tokens < 16 {
             let message = format!("passages of {} tokens say nothing: use 16 or more", options.chunk_tokens);
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        if options.chunk_overlap_tokens >= options.chunk_tokens / 2 {
+            let (overlap, tokens) = (options.chunk_overlap_tokens, options.chunk_tokens);
+            let message = format!("an overlap of {overlap} tokens is half of a passage's {tokens} or more: use less");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let opening = format!("open the corpus in {}", dir.display());
@@ -340,8 +349,10 @@ impl Corpus {
         &self.inner.encoder
     }
 
-    fn chunk_tokens(&self) -> usize {
-        self.inner.options.chunk_tokens
+    /// How long passages are, with what stands around their text.
+    fn passage_length(&self) -> chunk::Budget {
+        let options = &self.inner.options;
+        chunk::Budget { tokens: options.chunk_tokens, overlap: options.chunk_overlap_tokens }
     }
 
     fn texts_embedded(&self) -> &AtomicU64 {
