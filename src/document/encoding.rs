@@ -19,12 +19,9 @@ pub struct Decoded {
 /// # Errors
 /// What is no text.
 pub fn decode(bytes: Vec<u8>) -> Result<Decoded, String> {
-    if let Some((encoding, length)) = Encoding::for_bom(&bytes) {
-        if encoding != UTF_8 {
-            return with(encoding, &bytes[length..]).ok_or_else(|| {
-                format!("not text: it begins as {} does, and goes on as something else", encoding.name())
-            });
-        }
+    if let Some((encoding, length)) = Encoding::for_bom(&bytes).filter(|(encoding, _)| *encoding != UTF_8) {
+        return with(encoding, &bytes[length..])
+            .ok_or_else(|| format!("not text: it begins as {} does, and goes on as something else", encoding.name()));
     }
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         return unmarked_utf_16(&bytes).ok_or_else(|| {

@@ -62,25 +62,40 @@ fn layout_tables(nodes: &[Node]) -> Vec<NodeId> {
     found
 }
 
-/// All nodes, each when it begins and, with its children, when it ends; without those below one where `look` says so.
+/// All nodes, each when it begins, and again with its children when it ends; where `look` says no, neither its children nor its end.
 fn visit(nodes: &[Node], mut look: impl FnMut(NodeId, &Node, bool) -> bool) {
     let mut at = DOCUMENT;
+    let mut is_entered = look(at, &nodes[at as usize], false);
     loop {
-        let is_entered = look(at, &nodes[at as usize], false);
-        if let Some(first) = nodes[at as usize].first.filter(|_| is_entered) {
-            at = first;
-            continue;
-        }
-        loop {
-            look(at, &nodes[at as usize], true);
-            if let Some(next) = nodes[at as usize].next {
-                at = next;
-                break;
+        let node = &nodes[at as usize];
+        let next = if let Some(first) = node.first.filter(|_| is_entered) {
+            first
+        } else {
+            if is_entered {
+                look(at, node, true);
             }
-            match nodes[at as usize].parent {
-                Some(parent) => at = parent,
-                None => return,
+            match (node.next, node.parent) {
+                (Some(next), _) => next,
+                (None, None) => return,
+                (None, Some(parent)) => match end(nodes, parent, &mut look) {
+                    Some(next) => next,
+                    None => return,
+                },
             }
+        };
+        at = next;
+        is_entered = look(at, &nodes[at as usize], false);
+    }
+}
+
+/// Ends a node, and those around it that end with it; what comes next.
+fn end(nodes: &[Node], mut at: NodeId, look: &mut impl FnMut(NodeId, &Node, bool) -> bool) -> Option<NodeId> {
+    loop {
+        let node = &nodes[at as usize];
+        look(at, node, true);
+        match node.next {
+            Some(next) => return Some(next),
+            None => at = node.parent?,
         }
     }
 }

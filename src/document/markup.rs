@@ -32,7 +32,7 @@ pub fn markdown(source: &str) -> Markdown {
 
 /// Where text goes.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Into {
+enum Target {
     #[default]
     Body,
     Title,
@@ -45,7 +45,7 @@ struct Reading {
     title: Option<String>,
     body: Body,
     front_matter: String,
-    into: Into,
+    into: Target,
     row: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ impl Reading {
             Event::Start(tag) => self.start(&tag),
             Event::End(tag) => self.end(tag),
             Event::Text(part) | Event::Code(part) => self.push(&part),
-            Event::SoftBreak | Event::HardBreak if self.into == Into::Body => self.push("\n"),
+            Event::SoftBreak | Event::HardBreak if self.into == Target::Body => self.push("\n"),
             Event::SoftBreak | Event::HardBreak => self.push(" "),
             _ => {}
         }
@@ -63,10 +63,10 @@ impl Reading {
 
     fn push(&mut self, text: &str) {
         match self.into {
-            Into::Body => self.body.push(text),
-            Into::Title => self.title.get_or_insert_default().push_str(text),
-            Into::FrontMatter => self.front_matter.push_str(text),
-            Into::Cell => {
+            Target::Body => self.body.push(text),
+            Target::Title => self.title.get_or_insert_default().push_str(text),
+            Target::FrontMatter => self.front_matter.push_str(text),
+            Target::Cell => {
                 if let Some(cell) = self.row.last_mut() {
                     cell.push_str(text);
                 }
@@ -76,16 +76,16 @@ impl Reading {
 
     fn start(&mut self, tag: &Tag<'_>) {
         match tag {
-            Tag::MetadataBlock(_) => self.into = Into::FrontMatter,
+            Tag::MetadataBlock(_) => self.into = Target::FrontMatter,
             Tag::Heading { level: HeadingLevel::H1 | HeadingLevel::H2, .. } if self.title.is_none() => {
-                self.into = Into::Title;
+                self.into = Target::Title;
                 self.title = Some(String::new());
             }
             Tag::Heading { level, .. } => self.body.mark(ElementKind::Heading(*level as u8)),
             Tag::CodeBlock(_) => self.body.mark(ElementKind::Code),
             Tag::Table(_) => self.body.begin_table(true),
             Tag::TableHead | Tag::TableRow => {
-                self.into = Into::Cell;
+                self.into = Target::Cell;
                 self.row.clear();
             }
             Tag::TableCell => self.row.push(String::new()),
@@ -95,15 +95,15 @@ impl Reading {
 
     fn end(&mut self, tag: TagEnd) {
         match tag {
-            TagEnd::MetadataBlock(_) => self.into = Into::Body,
+            TagEnd::MetadataBlock(_) => self.into = Target::Body,
             // The title stands beside every passage already.
-            TagEnd::Heading(_) if self.into == Into::Title => self.into = Into::Body,
+            TagEnd::Heading(_) if self.into == Target::Title => self.into = Target::Body,
             TagEnd::Heading(_) | TagEnd::CodeBlock => {
                 self.body.push("\n\n");
                 self.body.mark(ElementKind::Text);
             }
             TagEnd::TableHead | TagEnd::TableRow => {
-                self.into = Into::Body;
+                self.into = Target::Body;
                 self.body.row(self.row.iter().map(String::as_str), tag == TagEnd::TableHead);
             }
             TagEnd::Table => {

@@ -22,62 +22,78 @@ pub(super) fn split<'a>(
     budget: Budget,
     count: &dyn Fn(&str) -> usize,
 ) -> Vec<Cow<'a, str>> {
-    let sections = sections(text, elements, count);
-    let mut cutter = Cutter { text, sections, budget, count, passages: Vec::new() };
+    let (headings, sections) = sections(text, elements, count);
+    let mut cutter = Cutter { text, headings, sections, budget, count, passages: Vec::new() };
     cutter.group(0..cutter.sections.len());
     cutter.passages
 }
 
-/// A heading and what stands under it, up to the next heading.
+/// A heading.
+struct Heading {
+    /// In bytes.
+    range: Range<usize>,
+    level: u8,
+    /// The one that it stands under, by its place.
+    above: Option<usize>,
+}
+
+/// A heading and what stands under it, up to the next heading. One that nothing stands under before the first heading below it is of one
+/// section with that.
 #[derive(Default)]
 struct Section {
-    /// 0: before the first heading.
+    /// Of its first heading; 0: it has none, and stands before all.
     level: u8,
-    /// In bytes; empty before the first heading.
-    heading: Range<usize>,
+    /// With the headings that are its own, in bytes; empty where it has none.
+    headings: Range<usize>,
+    /// The last of these, and the one that the first of them stands under.
+    own: Option<usize>,
+    above: Option<usize>,
     body: Vec<(ElementKind, Range<usize>)>,
-    /// With its heading.
+    /// With its headings.
     tokens: usize,
-    /// The section that it is a part of, by its place.
-    parent: Option<usize>,
-    has_text: bool,
 }
 
 impl Section {
     fn range(&self) -> Range<usize> {
-        self.heading.start..self.body.last().map_or(self.heading.end, |(_, range)| range.end)
+        self.headings.start..self.body.last().map_or(self.headings.end, |(_, range)| range.end)
     }
 }
 
-fn sections(text: &str, elements: &[Element], count: &dyn Fn(&str) -> usize) -> Vec<Section> {
+fn sections(text: &str, elements: &[Element], count: &dyn Fn(&str) -> usize) -> (Vec<Heading>, Vec<Section>) {
     let ends = elements.iter().skip(1).map(|element| element.at).chain([text.len()]);
     let lead = elements.first().map_or(text.len(), |element| element.at);
-    let mut sections = Vec::new();
+    let (mut headings, mut sections): (Vec<Heading>, Vec<Section>) = (Vec::new(), Vec::new());
     if lead > 0 || !matches!(elements.first(), Some(Element { kind: ElementKind::Heading(_), .. })) {
         sections.push(Section { body: vec![(ElementKind::Text, 0..lead)], ..Section::default() });
     }
-    // The sections that the next one may be a part of.
-    let mut above: Vec<usize> = Vec::new();
+    // The one that the next heading may stand under.
+    let mut last: Option<usize> = None;
     for (element, end) in elements.iter().zip(ends) {
         let range = element.at..end;
-        if let ElementKind::Heading(level) = element.kind {
-            let level = level.max(1);
-            while above.last().is_some_and(|last| sections[*last].level >= level) {
-                above.pop();
+        let ElementKind::Heading(level) = element.kind else {
+            if let Some(section) = sections.last_mut().filter(|_| !text[range.clone()].trim().is_empty()) {
+                section.body.push((element.kind, range));
             }
-            let parent = above.last().copied();
-            above.push(sections.len());
-            sections.push(Section { level, heading: range, parent, ..Section::default() });
-        } else if let Some(section) = sections.last_mut() {
-            section.body.push((element.kind, range));
+            continue;
+        };
+        let (level, own, mut above) = (level.max(1), Some(headings.len()), last);
+        while let Some(at) = above.filter(|at| headings[*at].level >= level) {
+            above = headings[at].above;
+        }
+        headings.push(Heading { range: range.clone(), level, above });
+        last = own;
+        match sections.last_mut() {
+            Some(bare) if bare.body.is_empty() && bare.own.is_some() && bare.own == above => {
+                (bare.headings.end, bare.own) = (range.end, own);
+            }
+            _ => sections.push(Section { level, headings: range, own, above, ..Section::default() }),
         }
     }
     for section in &mut sections {
-        section.has_text = section.body.iter().any(|(_, range)| !text[range.clone()].trim().is_empty());
         let body = section.body.iter().map(|(_, range)| weight(&text[range.clone()], count)).sum::<usize>();
-        section.tokens = body + weight(&text[section.heading.clone()], count);
+        section.tokens = body + weight(&text[section.headings.clone()], count);
     }
-    sections
+    (headings, sections)
 }
 
 /// The smallest piece of a section that is moved as a whole.
@@ -91,6 +107,7 @@ struct Atom {
 
 struct Cutter<'a, 'c> {
     text: &'a str,
+    headings: Vec<Heading>,
     sections: Vec<Section>,
     budget: Budget,
     count: &'c dyn Fn(&str) -> usize,
@@ -123,11 +140,6 @@ impl<'a> Cutter<'a, '_> {
         let (mut parts, mut small): (Vec<Range<usize>>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
         for item in self.items(range) {
             if self.weight_of(&item) > self.budget.tokens {
-                // A heading without text of its own is told by what comes after it.
-                let is_bare = |one: &Range<usize>| one.len() == 1 && !self.sections[one.start].has_text;
-                if small.len() == 1 && is_bare(&small[0]) && self.sections[item.start].parent == Some(small[0].start) {
-                    small.clear();
-                }
                 self.together(std::mem::take(&mut small), &mut parts);
                 parts.push(item);
             } else {
@@ -140,7 +152,7 @@ impl<'a> Cutter<'a, '_> {
 
     /// The first section's own text, and each section right below it with all that is below that.
     fn items(&self, range: Range<usize>) -> Vec<Range<usize>> {
-        let mut items = vec![];
+        let mut items = Vec::new();
         let mut start = range.start;
         // Whether what begins there is what the others are parts of, an item of its own.
         let below = &self.sections[range.start + 1..range.end];
@@ -182,10 +194,11 @@ impl<'a> Cutter<'a, '_> {
     /// The headings above a section, and its own, as far as they fit.
     fn context(&self, section: usize, with_own: bool) -> String {
         let mut context = String::new();
-        let mut next = if with_own { Some(section) } else { self.sections[section].parent };
+        let Section { own, above, .. } = self.sections[section];
+        let mut next = if with_own { own } else { above };
         let most = self.budget.tokens / CONTEXT_PART;
         while let Some(at) = next {
-            let heading = &self.text[self.sections[at].heading.clone()];
+            let heading = &self.text[self.headings[at].range.clone()];
             let mut longer = heading.split_whitespace().collect::<Vec<_>>().join(" ");
             if !context.is_empty() && !longer.is_empty() {
                 longer.push_str(" > ");
@@ -195,7 +208,7 @@ impl<'a> Cutter<'a, '_> {
                 break;
             }
             context = longer;
-            next = self.sections[at].parent;
+            next = self.headings[at].above;
         }
         context
     }
@@ -273,7 +286,7 @@ impl<'a> Cutter<'a, '_> {
     fn atoms(&self, section: usize, room: usize, headers: &[Option<(Range<usize>, usize)>]) -> Vec<Atom> {
         let section = &self.sections[section];
         let mut atoms = Vec::new();
-        self.take(section.heading.clone(), ElementKind::Text, None, room, &mut atoms);
+        self.take(section.headings.clone(), ElementKind::Text, None, room, &mut atoms);
         let headings = atoms.len();
         for ((kind, range), header) in section.body.iter().zip(headers) {
             match kind {
@@ -288,8 +301,9 @@ impl<'a> Cutter<'a, '_> {
                     let first = header.map_or(range.start, |header| header.end);
                     let mut rows = pieces(self.text, &(first..range.end), |_, _| true);
                     // The first row stands right after the header.
-                    if let Some(row) = rows.first_mut() {
-                        row.start = range.start;
+                    match rows.first_mut() {
+                        Some(row) => row.start = range.start,
+                        None => rows.push(range.clone()),
                     }
                     for (at, row) in rows.into_iter().enumerate() {
                         self.take(row, *kind, header.filter(|_| at > 0), room, &mut atoms);
