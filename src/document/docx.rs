@@ -64,6 +64,8 @@ enum Style {
     Heading(u8),
     /// Of a table of contents.
     Contents,
+    /// Of a list.
+    Item,
     Code,
 }
 
@@ -84,6 +86,8 @@ fn styles(text: &str) -> Result<HashMap<String, Style>, String> {
             Style::Code
         } else if let Some(level) = outline.filter(|level| *level < 9) {
             Style::Heading(level + 1)
+        } else if below(style, "numPr").is_some() {
+            Style::Item
         } else {
             continue;
         };
@@ -136,6 +140,7 @@ impl Reading {
             Some(Style::Title) => self.body.heading(1, &text),
             Some(Style::Heading(level)) => self.body.heading(level, &text),
             Some(Style::Code) => self.body.code_line(&text),
+            Some(Style::Item) => self.body.line(&text),
             None if is_item => self.body.line(&text),
             None => self.body.paragraph(&text),
         }

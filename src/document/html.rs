@@ -38,7 +38,7 @@ pub fn page(source: &str) -> Result<Page, String> {
 pub fn append(source: &str, page: &mut Page) -> Result<(), String> {
     let nodes = dom::parse(source)?;
     let mut walk =
-        Walk { layout: layout_tables(&nodes), nodes: &nodes, page, line: String::new(), pre: 0, table: None };
+        Walk { layout: layout_tables(&nodes), nodes: &nodes, page, line: String::new(), pre: 0, items: 0, table: None };
     walk.run();
     Ok(())
 }
@@ -51,7 +51,7 @@ fn layout_tables(nodes: &[Node]) -> Vec<NodeId> {
             if is_end {
                 open.pop();
             } else {
-                found.extend(open.last().filter(|last| found.last() != Some(last)));
+                found.extend(open.last().copied().filter(|last| found.last() != Some(last)));
                 open.push(id);
             }
         }
@@ -106,8 +106,9 @@ struct Walk<'a> {
     layout: Vec<NodeId>,
     /// Of the block that is being read.
     line: String,
-    /// How many elements around keep their white space.
+    /// How many elements around keep their white space, and how many are items of lists.
     pre: usize,
+    items: usize,
     table: Option<Table>,
 }
 
@@ -167,7 +168,10 @@ impl Walk<'_> {
                     table.has_header |= name == "th" && table.rows.len() <= 1;
                 }
             }
-            name if is_block(name) => self.flush(),
+            name if is_block(name) => {
+                self.flush();
+                self.items += usize::from(is_item(name));
+            }
             _ => {}
         }
         true
@@ -201,8 +205,9 @@ impl Walk<'_> {
                     let heading = std::mem::take(&mut self.line);
                     self.page.body.heading(level, &heading);
                 } else if is_block(name) {
-                    self.put(is_item(name));
+                    self.flush();
                 }
+                self.items = self.items.saturating_sub(usize::from(is_item(name)));
             }
             name if is_block(name) => self.line.push(if self.pre > 0 { '\n' } else { ' ' }),
             _ => {}
@@ -231,26 +236,17 @@ impl Walk<'_> {
         }
     }
 
-    /// Ends what stands before a block.
+    /// Ends the block that is being read.
     fn flush(&mut self) {
-        if self.table.is_none() && self.pre == 0 {
-            self.put(false);
-        }
-    }
-
-    fn put(&mut self, is_item: bool) {
-        let text = std::mem::take(&mut self.line);
-        if text.trim().is_empty() {
-            if !is_item && self.page.body.len() > 0 {
-                self.page.body.end_block();
-            }
+        if self.table.is_some() || self.pre > 0 {
             return;
         }
+        let text = std::mem::take(&mut self.line);
         let lines: Vec<&str> = text.trim().lines().map(str::trim).collect();
         let text = lines.join("\n");
-        if is_item {
+        if self.items > 0 {
             self.page.body.line(&text);
-        } else {
+        } else if !text.is_empty() {
             self.page.body.paragraph(&text);
             self.page.body.end_block();
         }
@@ -319,7 +315,7 @@ fn is_left_out(name: &str, node: &Node) -> bool {
 }
 
 fn is_item(name: &str) -> bool {
-    matches!(name, "li" | "dt" | "dd" | "tr" | "option" | "summary")
+    matches!(name, "li" | "dt" | "dd" | "summary")
 }
 
 fn is_block(name: &str) -> bool {
