@@ -1,4 +1,4 @@
-//! CSV, TSV and their like: one table, whose first row is its header.
+//! CSV, TSV and their like: one table, whose first row is its header; of one column, lines.
 
 use super::body::Body;
 use super::metadata::FileMetadata;
@@ -19,15 +19,20 @@ pub fn read(text: &str) -> Result<Parsed, String> {
         .flexible(true)
         .from_reader(text.as_bytes());
     let mut body = Body::default();
-    let (mut record, mut is_first) = (csv::StringRecord::new(), true);
+    let (mut record, mut is_first, mut is_table) = (csv::StringRecord::new(), true, false);
     while reader.read_record(&mut record).map_err(|error| format!("not readable as CSV: {error}"))? {
         if record.iter().all(|cell| cell.trim().is_empty()) {
             continue;
         }
-        if is_first {
+        if is_first && record.len() > 1 {
+            is_table = true;
             body.begin_table(true);
         }
-        body.row(record.iter(), is_first);
+        if is_table {
+            body.row(record.iter(), is_first);
+        } else {
+            record.iter().for_each(|cell| body.line(cell));
+        }
         is_first = false;
     }
     Ok(Parsed::of(None, body, FileMetadata::default()))
@@ -60,5 +65,6 @@ mod tests {
             assert_eq!(read(source).unwrap().text, expected, "{source}");
         }
         assert_eq!(read("\n").unwrap().text, "");
+        assert_eq!(read("stone\ngranite\n").unwrap().text, "stone\ngranite");
     }
 }

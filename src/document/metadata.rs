@@ -12,6 +12,9 @@ const MAX_KEY_BYTES: usize = 64;
 /// Longer values are cut.
 const MAX_VALUE_BYTES: usize = 512;
 
+/// Of YAML: its parser takes the square of the time for what nests.
+const MAX_YAML_BYTES: usize = 16 << 10;
+
 /// Names and what they are, as text.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct FileMetadata(BTreeMap<String, String>);
@@ -39,8 +42,11 @@ impl FileMetadata {
         self.0.into_iter().map(|(key, value)| (key, Value::String(value))).collect()
     }
 
-    /// The entries of YAML that stands before a text; lists with commas, objects by `name.field`. What is no YAML has none.
+    /// The entries of YAML that stands before a text; lists with commas, objects by `name.field`. What is no YAML, or too long, has none.
     pub fn add_yaml(&mut self, yaml: &str) {
+        if yaml.len() > MAX_YAML_BYTES {
+            return;
+        }
         if let Ok(serde_yaml_ng::Value::Mapping(fields)) = serde_yaml_ng::from_str(yaml) {
             for (key, value) in &fields {
                 self.add_value(&scalar(key).unwrap_or_default(), value);

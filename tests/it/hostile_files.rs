@@ -105,11 +105,9 @@ fn texts(folder: &Folder) {
     folder.write("in/text-half-utf-16.txt", b"\xff\xfea");
     folder.write("in/text-picture.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
     folder.write("in/name-\u{1b}[31m\n-\u{202e}.txt", b"\0\xff");
-    folder.write("in/csv-wide.csv", format!("{}\n", "a,".repeat(20 << 20)).repeat(2));
+    folder.write("in/csv-wide.csv", format!("{}\n", "a,".repeat(10 << 20)).repeat(2));
     folder.write("in/mail-none.eml", "Dear all,\n");
     folder.write("in/mail-none.mbox", "Dear all,\n");
-    let nested = |boundary: usize| format!("Content-Type: multipart/mixed; boundary=b{boundary}\n\n--b{boundary}\n");
-    folder.write("in/mail-nested.eml", format!("Subject: a\n{}", (0..200_000).map(nested).collect::<String>()));
 }
 
 /// An archive of these parts.
@@ -140,8 +138,10 @@ fn workbook(sheet: &str) -> Vec<u8> {
         "<Relationships xmlns=\"http://schemas.openxmlformats.org/package/2006/relationships\"><Relationship Id=\"r1\" \
          Type=\"{links}/worksheet\" Target=\"worksheets/sheet1.xml\"/></Relationships>"
     );
+    let root = rels.replace("/worksheet", "/officeDocument").replace("worksheets/sheet1.xml", "xl/workbook.xml");
     let sheet = format!("<worksheet xmlns=\"{main}\"><sheetData>{sheet}</sheetData></worksheet>");
     archive(&[
+        ("_rels/.rels", root.as_bytes()),
         ("xl/workbook.xml", book.as_bytes()),
         ("xl/_rels/workbook.xml.rels", rels.as_bytes()),
         ("xl/worksheets/sheet1.xml", sheet.as_bytes()),
@@ -179,7 +179,10 @@ fn archives(folder: &Folder) {
          </office:document-content>"
     );
     let kind = b"application/vnd.oasis.opendocument.spreadsheet";
-    folder.write("in/office-repeated.ods", archive(&[("mimetype", kind), ("content.xml", content.as_bytes())]));
+    folder.write(
+        "in/office-repeated.ods",
+        archive(&[("mimetype", kind), ("META-INF/manifest.xml", b"<a/>"), ("content.xml", content.as_bytes())]),
+    );
     let container = b"<container><rootfile full-path=\"../../etc/passwd\"/></container>";
     folder.write("in/book-elsewhere.epub", archive(&[("META-INF/container.xml", container)]));
 }
