@@ -82,7 +82,7 @@ pub fn mailbox(bytes: &[u8], each: Each<'_>) -> Result<Option<String>, String> {
     }
     let (mut bad, mut known) = (Bad::default(), HashSet::new());
     for (index, found) in MessageIterator::new(bytes).enumerate() {
-        let found = found.map_err(|error| format!("not readable as a mailbox: {error}"))?;
+        let found = found.map_err(|_| "not readable as a mailbox: it ends within a message; export it anew")?;
         let read = message(found.contents()).and_then(|parsed| {
             let anchor = anchor(&parsed, index + 1);
             let parsed = Parsed { anchor: Some(anchor), title: parsed.title.or_else(|| Some(String::new())), ..parsed };
