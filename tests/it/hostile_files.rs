@@ -113,12 +113,34 @@ fn texts(folder: &Folder) {
 /// An archive of these parts.
 fn archive(parts: &[(&str, &[u8])]) -> Vec<u8> {
     let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
-    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Deflated);
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Deflated)
+        .compression_level(Some(1));
     for (name, content) in parts {
         writer.start_file(*name, options).unwrap();
         writer.write_all(content).unwrap();
     }
     writer.finish().unwrap().into_inner()
+}
+
+/// An archive of one part that is this many spaces, and says that it is so long.
+fn archive_bomb(name: &str, bytes: usize, declared: usize) -> Vec<u8> {
+    // Without zlib's own header.
+    let packed = flate_bomb(bytes).split_off(2);
+    let number = |number: usize, bytes: usize| number.to_le_bytes()[..bytes].to_vec();
+    // Version, flags, deflated, time, date, checksum, sizes, length of the name and of more.
+    let about: Vec<u8> =
+        [(20, 2), (0, 2), (8, 2), (0, 2), (0, 2), (0, 4), (packed.len(), 4), (declared, 4), (name.len(), 2), (0, 2)]
+            .into_iter()
+            .flat_map(|(value, bytes)| number(value, bytes))
+            .collect();
+    let mut file = [&b"PK\x03\x04"[..], &about, name.as_bytes(), &packed].concat();
+    let directory = file.len();
+    // The place of the part is its beginning.
+    file.extend([&b"PK\x01\x02"[..], &number(20, 2), &about, &[0; 14], name.as_bytes()].concat());
+    let length = file.len() - directory;
+    file.extend([&b"PK\x05\x06\0\0\0\0\x01\0\x01\0"[..], &number(length, 4), &number(directory, 4), &[0, 0]].concat());
+    file
 }
 
 /// A Word document with this body.
@@ -154,7 +176,9 @@ fn archives(folder: &Folder) {
     folder.write("in/office-encrypted.docx", ENCRYPTED);
     folder.write("in/office-truncated.docx", &WORKS[..WORKS.len() / 2]);
     folder.write("in/office-none.pptx", "no archive");
-    folder.write("in/office-bomb.docx", archive(&[("word/document.xml", &vec![b' '; 300 << 20])]));
+    folder.write("in/office-bomb.docx", archive_bomb("word/document.xml", 3 << 30, 3 << 30));
+    folder.write("in/office-bomb-untold.docx", archive_bomb("word/document.xml", 3 << 30, 1000));
+    folder.write("in/office-bomb-small.docx", archive_bomb("word/document.xml", 400 << 20, 400 << 20));
     let laughs: String =
         (1..10).map(|level| format!("<!ENTITY a{level} \"{}\">", format!("&a{};", level - 1).repeat(10))).collect();
     let document = format!(
@@ -321,7 +345,9 @@ const REASONS: &[(&str, &[&str])] = &[
     ("office-encrypted", &["save it without a password"]),
     ("office-truncated", &["not readable as DOCX"]),
     ("office-none", &["not readable as PPTX"]),
-    ("office-bomb", &["unpacks to more than the 256 MiB", "longer than 1 s"]),
+    ("office-bomb.docx", &["unpacks to more than the 256 MiB"]),
+    ("office-bomb-untold", &["is damaged"]),
+    ("office-bomb-small", &["unpacks to more than the 256 MiB", "longer than 1 s"]),
     ("office-entities", &["declares entities (a DTD)"]),
     ("office-tables", &["nests too deep"]),
     ("office-nodes", &["has more than 4000000 nodes", "longer than 1 s", "1024 MiB"]),
