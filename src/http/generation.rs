@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_actors::{
+    Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant,
+};
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
 use ragstone_storage::env::Env;
 use serde::Deserialize;

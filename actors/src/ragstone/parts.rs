@@ -61,7 +61,8 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
+            self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
