@@ -2,8 +2,6 @@
 
 mod dom;
 
-use ragstone_storage::corpus::ElementKind;
-
 use self::dom::{DOCUMENT, Data, Node, NodeId};
 use super::body::{Body, one_line};
 use super::metadata::FileMetadata;
@@ -361,6 +359,8 @@ fn is_block(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_storage::corpus::ElementKind;
+
     use super::*;
 
     fn text(source: &str) -> String {
