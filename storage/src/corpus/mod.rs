@@ -18,6 +18,7 @@ mod element;
 mod fusion;
 mod ingest;
 mod naming;
+mod options;
 mod passage;
 mod scan;
 mod schema;
@@ -41,12 +42,13 @@ pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
+pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
-use crate::env::{Env, Stopwatch};
+use crate::env::Stopwatch;
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -56,27 +58,6 @@ const METADATA_CACHE_BYTES: usize = 16 << 20;
 /// Collections of a tenant, and of a data folder: each is a table, which is open.
 const MOST_OF_TENANT: usize = 1000;
 const MOST_COLLECTIONS: usize = 10_000;
-
-/// How a corpus is built.
-#[derive(Debug, Clone)]
-pub struct CorpusOptions {
-    /// The greatest length of a passage in tokens of the embedding model, with its title and the two special tokens. The
-    /// default, 256, is the window of all-MiniLM-L6-v2: what is longer would not be in the vector.
-    pub chunk_tokens: usize,
-    /// How many tokens a passage may have in common with the one before it; less than half of `chunk_tokens`. The default, 0: none.
-    pub chunk_overlap_tokens: usize,
-    /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
-    /// exact and takes a few milliseconds.
-    pub vector_index_rows: usize,
-    /// Failpoints: `corpus.probe` delays a search for each cell of the vector index that it looks into.
-    pub env: Env,
-}
-
-impl Default for CorpusOptions {
-    fn default() -> Self {
-        Self { chunk_tokens: 256, chunk_overlap_tokens: 0, vector_index_rows: 50_000, env: Env::system() }
-    }
-}
 
 /// A collection's size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -118,15 +99,7 @@ impl Corpus {
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
     /// `InvalidInput` for a passage length of less than 16 tokens, and an overlap of half of it.
     pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
-        if options.chunk_tokens < 16 {
-            let message = format!("passages of {} tokens say nothing: use 16 or more", options.chunk_tokens);
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        if options.chunk_overlap_tokens >= options.chunk_tokens / 2 {
-            let (overlap, tokens) = (options.chunk_overlap_tokens, options.chunk_tokens);
-            let message = format!("an overlap of {overlap} tokens is half of a passage's {tokens} or more: use less");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        options.check()?;
         let opening = format!("open the corpus in {}", dir.display());
         let folder = dir.to_owned();
         let found = blocking("opening the corpus", move || {
