@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::ingest::GROUP_PASSAGES;
 use super::*;
-use crate::env::FailMode;
+use crate::env::{Env, FailMode};
 
 const DIMENSION: usize = 64;
 
