@@ -162,6 +162,7 @@ impl Ragstone {
         );
         let options = CorpusOptions {
             chunk_tokens: settings.chunk_tokens,
+            chunk_overlap_tokens: settings.chunk_overlap_tokens,
             vector_index_rows: settings.vector_index_rows,
             env: env.clone(),
         };

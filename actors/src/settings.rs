@@ -99,6 +99,8 @@ pub struct Settings {
     pub embed_passage_prompt: Option<String>,
     /// Greatest length of a passage, in tokens of the language model.
     pub chunk_tokens: usize,
+    /// Tokens that a passage may begin with although the one before it ends with them; 0: none.
+    pub chunk_overlap_tokens: usize,
     /// Requests waiting or running before new ones are refused with 429.
     pub max_queued: usize,
     /// Answers that run together.
@@ -168,6 +170,7 @@ impl Default for Settings {
             embed_query_prompt: None,
             embed_passage_prompt: None,
             chunk_tokens: 256,
+            chunk_overlap_tokens: 0,
             max_queued: 128,
             max_batch: 80,
             inter_token_ms: 0,
@@ -198,6 +201,9 @@ impl Settings {
         check(TABLE, &values)?;
         if self.prompt_lookup_min > self.prompt_lookup_max {
             return bad("prompt_lookup_min", "must be at most `prompt_lookup_max`");
+        }
+        if self.chunk_overlap_tokens >= self.chunk_tokens / 2 {
+            return bad("chunk_overlap_tokens", "must be less than half of `chunk_tokens`");
         }
         if let Some(Err(error)) = self.kernels.as_deref().map(simd::Path::from_name) {
             return bad("kernels", &format!("has a wrong value: {error}"));

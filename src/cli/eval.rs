@@ -84,7 +84,11 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
         encoder.map_err(|error| Error::internal(format!("loading the embedding model broke off: {error}")))??;
     // Another embedding model is another corpus, not an error: measuring is what this is for.
     let path = held.path().join(encoder.identity());
-    let options = CorpusOptions { chunk_tokens: config.settings.chunk_tokens, ..CorpusOptions::default() };
+    let options = CorpusOptions {
+        chunk_tokens: config.settings.chunk_tokens,
+        chunk_overlap_tokens: config.settings.chunk_overlap_tokens,
+        ..CorpusOptions::default()
+    };
     let corpus = Corpus::open(&path, Arc::new(RetrievalEncoder(encoder)), options).await?;
     let bytes = std::fs::read(&args.dataset).map_err(|error| Error::io("cannot read", &args.dataset, &error))?;
     let collection = format!("set-{}", &hex(&Sha256::digest(&bytes))[..16]);

@@ -23,7 +23,8 @@ const MAX_KINDS: usize = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Files and folders; what is already there unchanged is left alone
+    /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, PDF, Word (.docx), PowerPoint
+    /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); what is already there unchanged is left alone
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The collection to add to; created where it is missing

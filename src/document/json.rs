@@ -55,7 +55,7 @@ pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
 
 /// What could not be read of a file.
 #[derive(Default)]
-struct Bad {
+pub struct Bad {
     named: Vec<String>,
     others: usize,
     /// Why the rest could not be read at all.
@@ -63,11 +63,13 @@ struct Bad {
 }
 
 impl Bad {
-    fn note(&mut self, why: impl FnOnce() -> String) {
+    /// Counts a bad record, and names the first ones.
+    pub fn note(&mut self, why: impl FnOnce() -> String) {
         if self.named.len() < MOST_NAMED { self.named.push(why()) } else { self.others += 1 }
     }
 
-    fn told(self, what: &str) -> Option<String> {
+    /// What is to be said of them, if there are any; `what` they are.
+    pub fn told(self, what: &str) -> Option<String> {
         let others = (self.others > 0).then(|| format!("and {} more such {what}", self.others));
         let all: Vec<String> = self.named.into_iter().chain(others).chain(self.last).collect();
         (!all.is_empty()).then(|| all.join("; "))
@@ -140,7 +142,7 @@ fn fields(value: Value, anchor: String) -> Result<Parsed, String> {
             bytes >> 10
         ));
     }
-    Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata })
+    Ok(Parsed { id, title, text, source, anchor: Some(anchor), metadata, ..Parsed::default() })
 }
 
 fn kind(value: &Value) -> &'static str {

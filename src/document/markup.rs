@@ -1,65 +1,150 @@
-//! Markdown and HTML as plain text.
+//! Markdown as plain text.
 
 use pulldown_cmark::{Event, HeadingLevel, Options, Parser, Tag, TagEnd};
+use ragstone_storage::corpus::ElementKind;
 
-/// The first heading, and the text without marks. Code stays; front matter, link targets and raw HTML go.
-pub fn markdown(source: &str) -> (Option<String>, String) {
-    let (mut title, mut text) = (None::<String>, String::with_capacity(source.len()));
-    let (mut in_title, mut in_front_matter) = (false, false);
-    // Front matter is only recognised so that it is not taken for a heading.
+use super::body::Body;
+use super::metadata::FileMetadata;
+
+/// A text without its marks.
+#[derive(Debug, Default)]
+pub struct Markdown {
+    /// The first heading; where there is none, what the front matter says.
+    pub title: Option<String>,
+    pub body: Body,
+    /// Of the front matter.
+    pub metadata: FileMetadata,
+}
+
+/// The first heading, and the text without marks. Code and tables stay; link targets and raw HTML go.
+pub fn markdown(source: &str) -> Markdown {
+    let mut reading = Reading::default();
     let options = Options::ENABLE_TABLES | Options::ENABLE_STRIKETHROUGH | Options::ENABLE_YAML_STYLE_METADATA_BLOCKS;
     for event in Parser::new_ext(source, options) {
+        reading.take(event);
+    }
+    let Reading { title, body, front_matter, .. } = reading;
+    let mut metadata = FileMetadata::default();
+    metadata.add_yaml(&front_matter);
+    let title = title.or_else(|| metadata.get("title").map(str::to_owned));
+    Markdown { title, body, metadata }
+}
+
+/// Where text goes.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Target {
+    #[default]
+    Body,
+    Title,
+    FrontMatter,
+    Cell,
+}
+
+#[derive(Default)]
+struct Reading {
+    title: Option<String>,
+    body: Body,
+    front_matter: String,
+    into: Target,
+    row: Vec<String>,
+}
+
+impl Reading {
+    fn take(&mut self, event: Event<'_>) {
         match event {
-            Event::Start(Tag::MetadataBlock(_)) => in_front_matter = true,
-            Event::End(TagEnd::MetadataBlock(_)) => in_front_matter = false,
-            Event::Text(_) if in_front_matter => {}
-            Event::Start(Tag::Heading { level: HeadingLevel::H1 | HeadingLevel::H2, .. }) if title.is_none() => {
-                in_title = true;
-                title = Some(String::new());
-            }
-            Event::End(TagEnd::Heading(_)) => {
-                // The title stands beside every passage already.
-                text.push_str(if in_title { "" } else { "\n\n" });
-                in_title = false;
-            }
-            Event::Text(part) | Event::Code(part) => match title.as_mut().filter(|_| in_title) {
-                Some(title) => title.push_str(&part),
-                None => text.push_str(&part),
-            },
-            Event::SoftBreak | Event::HardBreak => match title.as_mut().filter(|_| in_title) {
-                Some(title) => title.push(' '),
-                None => text.push('\n'),
-            },
-            Event::End(TagEnd::TableCell) => text.push(' '),
-            Event::End(TagEnd::Item | TagEnd::TableRow | TagEnd::TableHead) => text.push('\n'),
-            Event::End(TagEnd::Paragraph | TagEnd::CodeBlock | TagEnd::List(_) | TagEnd::Table) => {
-                text.push_str("\n\n")
-            }
+            Event::Start(tag) => self.start(&tag),
+            Event::End(tag) => self.end(tag),
+            Event::Text(part) | Event::Code(part) => self.push(&part),
+            Event::SoftBreak | Event::HardBreak if self.into == Target::Body => self.push("\n"),
+            Event::SoftBreak | Event::HardBreak => self.push(" "),
             _ => {}
         }
     }
-    (title, text.trim().to_owned())
+
+    fn push(&mut self, text: &str) {
+        match self.into {
+            Target::Body => self.body.push(text),
+            Target::Title => self.title.get_or_insert_default().push_str(text),
+            Target::FrontMatter => self.front_matter.push_str(text),
+            Target::Cell => {
+                if let Some(cell) = self.row.last_mut() {
+                    cell.push_str(text);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, tag: &Tag<'_>) {
+        match tag {
+            Tag::MetadataBlock(_) => self.into = Target::FrontMatter,
+            Tag::Heading { level: HeadingLevel::H1 | HeadingLevel::H2, .. } if self.title.is_none() => {
+                self.into = Target::Title;
+                self.title = Some(String::new());
+            }
+            Tag::Heading { level, .. } => self.body.mark(ElementKind::Heading(*level as u8)),
+            Tag::CodeBlock(_) => self.body.mark(ElementKind::Code),
+            Tag::Table(_) => self.body.begin_table(true),
+            Tag::TableHead | Tag::TableRow => {
+                self.into = Target::Cell;
+                self.row.clear();
+            }
+            Tag::TableCell => self.row.push(String::new()),
+            _ => {}
+        }
+    }
+
+    fn end(&mut self, tag: TagEnd) {
+        match tag {
+            TagEnd::MetadataBlock(_) => self.into = Target::Body,
+            // The title stands beside every passage already.
+            TagEnd::Heading(_) if self.into == Target::Title => self.into = Target::Body,
+            TagEnd::Heading(_) | TagEnd::CodeBlock => {
+                self.body.push("\n\n");
+                self.body.mark(ElementKind::Text);
+            }
+            TagEnd::TableHead | TagEnd::TableRow => {
+                self.into = Target::Body;
+                self.body.row(self.row.iter().map(String::as_str), tag == TagEnd::TableHead);
+            }
+            TagEnd::Table => {
+                self.body.push("\n\n");
+                self.body.mark(ElementKind::Text);
+            }
+            TagEnd::Item => self.body.push("\n"),
+            TagEnd::Paragraph | TagEnd::List(_) => self.body.push("\n\n"),
+            _ => {}
+        }
+    }
 }
 
-/// Wide enough that only paragraphs break lines.
-const WIDTH: usize = 1_000_000;
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The `<title>`, and the text as a reader sees it.
-pub fn html(source: &str) -> Result<(Option<String>, String), String> {
-    // Tables cell by cell: drawn as tables, they would be mostly lines and padding.
-    let text = html2text::config::plain_no_decorate()
-        .raw_mode(true)
-        .string_from_read(source.as_bytes(), WIDTH)
-        .map_err(|error| format!("not readable as HTML: {error}"))?;
-    Ok((title(source), text.trim().to_owned()))
-}
+    #[test]
+    fn headings_tables_and_code_are_known() {
+        let source = "# Works\n\nLead.\n\n## Stones\n\n| a | b |\n|---|---|\n| 1 | *2* |\n\n```\nfn f()\n```\n\nEnd.";
+        let Markdown { title, body, .. } = markdown(source);
+        let (text, elements) = body.finish();
+        assert_eq!(title.as_deref(), Some("Works"));
+        assert_eq!(text, "Lead.\n\nStones\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n\nfn f()\n\n\nEnd.");
+        let at = |element: &ragstone_storage::corpus::Element| (element.kind, &text[element.at..][..3]);
+        assert_eq!(
+            elements.iter().map(at).collect::<Vec<_>>(),
+            [
+                (ElementKind::Heading(2), "Sto"),
+                (ElementKind::Table { header_lines: 2 }, "| a"),
+                (ElementKind::Code, "fn "),
+                (ElementKind::Text, "End"),
+            ]
+        );
+    }
 
-fn title(source: &str) -> Option<String> {
-    let lower = source.to_ascii_lowercase();
-    let open = lower.find("<title")?;
-    let start = open + lower[open..].find('>')? + 1;
-    let end = start + lower[start..].find("</title")?;
-    // Through the same parser, for its character references.
-    let inner = html2text::config::plain_no_decorate().string_from_read(&source.as_bytes()[start..end], WIDTH).ok()?;
-    Some(inner.split_whitespace().collect::<Vec<_>>().join(" "))
+    #[test]
+    fn front_matter_is_metadata() {
+        let read = markdown("---\ntitle: Meta\ntags: [a, b]\n---\n\nText.");
+        assert_eq!((read.title.as_deref(), read.metadata.get("tags")), (Some("Meta"), Some("a, b")));
+        assert_eq!(read.body.finish(), ("Text.".into(), vec![]));
+        assert_eq!(markdown("---\nno: [\n---\n\n# A\n\nText.").title.as_deref(), Some("A"));
+    }
 }

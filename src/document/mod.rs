@@ -1,30 +1,44 @@
-//! Reads files as documents: text, Markdown, HTML, JSON lines and JSON arrays, PDF.
+//! Reads files as documents: text and source code, Markdown, HTML, JSON, CSV, PDF, Word, PowerPoint, Excel, OpenDocument sheets, EPUB,
+//! e-mail.
 //!
 //! Blocking. A file that cannot be read is one clear error and costs nothing else: whatever has a parser is parsed by a
 //! process of its own ([`child`]), with limits on its memory and time. Plain text has none.
 
+mod archive;
+mod body;
 #[cfg(unix)]
 pub mod child;
+mod delimited;
+mod docx;
+mod encoding;
+mod epub;
 mod find;
+mod format;
+mod html;
 mod json;
 #[cfg(unix)]
 mod limits;
+mod mail;
 mod markup;
+mod metadata;
 mod name;
 mod open;
 mod parse;
 mod pdf;
+mod pptx;
 #[cfg(unix)]
 mod process;
+mod sheet;
+mod xml;
 
 use std::io::Read;
 use std::path::Path;
 
 use bytes::Bytes;
 use ragstone_storage::corpus::Document;
-use serde::{Deserialize, Serialize};
 
 pub use self::find::{FoundFile, find_files};
+use self::format::{Format, SUPPORTED};
 pub use self::name::shown;
 use self::open::Opened;
 use self::parse::{Each, Parsed};
@@ -34,35 +48,6 @@ use crate::error::Error;
 
 /// Of why a file was not read.
 const MAX_REASON_CHARS: usize = 300;
-
-/// How a file is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    Text,
-    Markdown,
-    Html,
-    JsonLines,
-    JsonArray,
-    Pdf,
-}
-
-const SUPPORTED: &str = ".txt .md .markdown .html .htm .jsonl .ndjson .json .pdf";
-
-impl Format {
-    fn of(path: &Path) -> Option<Self> {
-        let extension = path.extension()?.to_str()?.to_ascii_lowercase();
-        Some(match extension.as_str() {
-            "txt" | "text" => Self::Text,
-            "md" | "markdown" => Self::Markdown,
-            "html" | "htm" => Self::Html,
-            "jsonl" | "ndjson" => Self::JsonLines,
-            "json" => Self::JsonArray,
-            "pdf" => Self::Pdf,
-            _ => return None,
-        })
-    }
-}
 
 /// Why a file's documents did not come, or not all of them.
 #[derive(Debug)]
@@ -110,7 +95,8 @@ impl<P: Parser> Reader<P> {
     pub fn read(&mut self, found: &FoundFile, each: &mut dyn FnMut(Document) -> bool) -> Result<(), Unread> {
         let format = Format::of(&found.path).ok_or_else(unsupported)?;
         let file = open::open(found).map_err(Unread::Skipped)?;
-        self.take(format, &found.path, file, each)
+        let within = found.within.as_deref().and_then(|folder| found.path.strip_prefix(folder).ok());
+        self.take(format, Place { path: &found.path, within }, file, each)
     }
 
     /// As [`read`](Self::read), of a file called `name` that came with a request.
@@ -124,24 +110,25 @@ impl<P: Parser> Reader<P> {
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
         let format = Format::of(name).ok_or_else(unsupported)?;
-        self.take(format, name, Opened::of(bytes), each)
+        self.take(format, Place { path: name, within: None }, Opened::of(bytes), each)
     }
 
     fn take(
         &mut self,
         format: Format,
-        path: &Path,
+        place: Place<'_>,
         mut file: Opened,
         each: &mut dyn FnMut(Document) -> bool,
     ) -> Result<(), Unread> {
         let mut is_stopped = false;
         let mut pass_on = |parsed| {
-            is_stopped = !each(document(path, parsed));
+            is_stopped = !each(document(format, &place, parsed));
             if is_stopped { Err(String::new()) } else { Ok(()) }
         };
-        let read = match format {
-            Format::Text => parse_here(format, &mut file, &mut pass_on),
-            _ => self.parser.parse(format, &mut file, &mut pass_on),
+        let read = if format.is_plain() {
+            parse_here(format, &mut file, &mut pass_on)
+        } else {
+            self.parser.parse(format, &mut file, &mut pass_on)
         };
         if is_stopped { Err(Unread::Stopped) } else { read }
     }
@@ -160,20 +147,33 @@ fn parse_here(format: Format, file: &mut Opened, each: Each<'_>) -> Result<(), U
     }
 }
 
-/// A document of the file `path`. One that is the whole file takes the file's name where it has no title, and is known by
-/// its path; one of several is known by its place, too.
-fn document(path: &Path, parsed: Parsed) -> Document {
-    let Parsed { id, title, text, source, anchor, metadata } = parsed;
-    let name = || path.file_stem().map(|name| shown(Path::new(name)));
+/// Where a file is.
+struct Place<'a> {
+    path: &'a Path,
+    /// From the folder on that is ingested.
+    within: Option<&'a Path>,
+}
+
+/// A document of a file. One that is the whole file takes the file's name where it has no title (source code, whose name says little, the way
+/// to it), and is known by its path; one of several is known by its place, too.
+fn document(format: Format, place: &Place<'_>, parsed: Parsed) -> Document {
+    let Parsed { id, title, text, source, anchor, metadata, elements } = parsed;
+    let path = place.path;
+    let name = || match format {
+        Format::Code => place.within.or_else(|| path.file_name().map(Path::new)).map(shown),
+        _ => path.file_stem().map(|name| shown(Path::new(name))),
+    };
     let is_part = anchor.is_some();
     let title = title.filter(|title| is_part || !title.trim().is_empty()).or_else(|| name().filter(|_| !is_part));
     let source = source.unwrap_or_else(|| match &anchor {
         Some(anchor) => format!("{}#{anchor}", shown(path)),
         None => shown(path),
     });
-    Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata }
+    Document { id, title: title.unwrap_or_default(), text, source: Some(source), metadata, elements }
 }
 
+#[cfg(test)]
+mod fixture_tests;
 #[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]

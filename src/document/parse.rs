@@ -1,12 +1,15 @@
 //! A file's bytes as documents. Pure; runs in the process of its own that [`super::child`] is, except for plain text and
 //! in tests.
 
-use ragstone_storage::corpus::Document;
+use ragstone_storage::corpus::{Document, Element, ElementKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::body::Body;
+use super::encoding::{self, Decoded};
+use super::metadata::FileMetadata;
 use super::open::MAX_BYTES;
-use super::{Format, json, markup, pdf};
+use super::{Format, delimited, docx, epub, html, json, mail, markup, pdf, pptx, sheet};
 
 /// Title and source stand beside each of a document's passages: long ones would be kept as often.
 const MAX_TITLE_BYTES: usize = 1000;
@@ -27,6 +30,25 @@ pub struct Parsed {
     pub anchor: Option<String>,
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
+    /// Where its headings, tables and code are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub elements: Vec<Element>,
+}
+
+impl Parsed {
+    /// One that is a whole file. A heading too long for a title is text like any other.
+    pub(super) fn of(title: Option<String>, body: Body, metadata: FileMetadata) -> Self {
+        let (mut text, mut elements) = body.finish();
+        let title = match title {
+            Some(title) if title.len() > MAX_TITLE_BYTES => {
+                text = format!("{title}\n\n{text}");
+                elements.iter_mut().for_each(|element| element.at += title.len() + 2);
+                None
+            }
+            title => title,
+        };
+        Self { title, text, elements, metadata: metadata.into_json(), ..Self::default() }
+    }
 }
 
 /// Takes one document after another; an error ends the file.
@@ -42,16 +64,51 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
         each(parsed)?;
         Ok(None)
     };
-    if format == Format::Pdf {
-        return bounded(Parsed { text: pdf::text(&bytes)?, ..Parsed::default() });
-    }
-    let text = text(bytes)?;
     match format {
-        Format::Text | Format::Pdf => bounded(Parsed { text, ..Parsed::default() }),
-        Format::Markdown => bounded(titled(markup::markdown(&text))),
-        Format::Html => bounded(titled(markup::html(&text)?)),
-        Format::JsonLines => json::lines(&text, each),
-        Format::JsonArray => json::array(&text, each),
+        Format::Pdf => {
+            let (text, metadata) = pdf::read(&bytes)?;
+            bounded(Parsed { text, metadata: metadata.into_json(), ..Parsed::default() })
+        }
+        Format::Docx => bounded(docx::read(&bytes)?),
+        Format::Pptx => bounded(pptx::read(&bytes)?),
+        Format::Spreadsheet => bounded(sheet::read(&bytes)?),
+        Format::Epub => bounded(epub::read(&bytes)?),
+        Format::Mail => bounded(mail::message(&bytes)?),
+        Format::Mailbox => mail::mailbox(&bytes, each),
+        _ => {
+            let Decoded { text, encoding } = encoding::decode(bytes)?;
+            let told = |mut parsed: Parsed| {
+                if let Some(encoding) = encoding {
+                    parsed.metadata.entry("encoding").or_insert_with(|| encoding.into());
+                }
+                bounded(parsed)
+            };
+            match format {
+                Format::JsonLines => json::lines(&text, each),
+                Format::JsonArray => json::array(&text, each),
+                _ => textual(format, text).and_then(told),
+            }
+        }
+    }
+}
+
+/// A text that is one document.
+fn textual(format: Format, text: String) -> Result<Parsed, String> {
+    match format {
+        Format::Markdown => {
+            let read = markup::markdown(&text);
+            Ok(Parsed::of(read.title, read.body, read.metadata))
+        }
+        Format::Html => {
+            let page = html::page(&text)?;
+            Ok(Parsed::of(page.title, page.body, page.metadata))
+        }
+        Format::Delimited => delimited::read(&text),
+        Format::Code => {
+            let elements = vec![Element { at: 0, kind: ElementKind::Code }];
+            Ok(Parsed { text, elements, ..Parsed::default() })
+        }
+        _ => Ok(Parsed { text, ..Parsed::default() }),
     }
 }
 
@@ -68,32 +125,4 @@ pub(super) fn check(parsed: &Parsed) -> Result<(), String> {
     }
     let named = Document { id: parsed.id.clone(), ..Document::default() };
     named.identity().map(drop).map_err(|error| error.to_string())
-}
-
-/// A heading too long for a title is text like any other.
-fn titled((title, text): (Option<String>, String)) -> Parsed {
-    match title {
-        Some(title) if title.len() > MAX_TITLE_BYTES => {
-            Parsed { text: format!("{title}\n\n{text}"), ..Parsed::default() }
-        }
-        title => Parsed { title, text, ..Parsed::default() },
-    }
-}
-
-/// UTF-8 without its byte order mark.
-fn text(bytes: Vec<u8>) -> Result<String, String> {
-    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
-        return Err("not UTF-8 but UTF-16; convert it (for example with `iconv -f utf-16 -t utf-8`)".into());
-    }
-    if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
-        return Err(format!("not text: byte {at} is zero; if it is UTF-16, convert it (`iconv -f utf-16 -t utf-8`)"));
-    }
-    let mut text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        format!("not valid UTF-8 at byte {at}; convert it (for example with `iconv -t utf-8`)")
-    })?;
-    if text.starts_with('\u{feff}') {
-        text.drain(..'\u{feff}'.len_utf8());
-    }
-    Ok(text)
 }

@@ -188,8 +188,37 @@ fn what_stands_beside_every_passage_is_bounded() {
 }
 
 #[test]
+fn other_encodings_are_read_and_told() {
+    let documents = read_as("a.md", b"# Caf\xe9\n\nIn der Stra\xdfe.").expect("readable");
+    assert_eq!((documents[0].title.as_str(), documents[0].text.as_str()), ("Café", "In der Straße."));
+    assert_eq!(documents[0].metadata["encoding"], "windows-1252");
+    let utf_16: Vec<u8> = "\u{feff}Nine herons.".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    assert_eq!(read_as("a.txt", &utf_16).expect("readable")[0].text, "Nine herons.");
+}
+
+#[test]
+fn source_code_is_kept_with_the_way_to_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("src/mill.rs");
+    std::fs::create_dir(folder.path().join("src")).expect("made");
+    std::fs::write(&path, "fn mill() {\n    grind();\n}\n").expect("written");
+    let mut found = Vec::new();
+    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()) };
+    let read = Reader::new(Here).read(&file, &mut |document| {
+        found.push(document);
+        true
+    });
+    assert!(read.is_ok() && found.len() == 1);
+    assert_eq!((found[0].title.as_str(), found[0].text.as_str()), ("src/mill.rs", "fn mill() {\n    grind();\n}\n"));
+    assert_eq!(
+        found[0].elements,
+        [ragstone_storage::corpus::Element { at: 0, kind: ragstone_storage::corpus::ElementKind::Code }]
+    );
+}
+
+#[test]
 fn what_is_no_text_says_so() {
-    assert!(why("a.txt", b"\xff\xfea\0").contains("utf-16"));
+    assert!(why("a.txt", b"\xff\xfea").contains("UTF-16LE"));
     assert!(why("a.md", b"a\0b").contains("byte 1 is zero"));
 }
 
@@ -198,7 +227,10 @@ fn bad_input_names_the_place() {
     assert!(why("a.jsonl", b"{\"text\":\"one\"}\n{\"text\":").contains("line 2"));
     assert!(why("a.jsonl", b"{\"title\":\"x\"}").contains("`text` is missing"));
     assert!(why("a.json", b"{}").contains("array"));
-    assert!(why("a.txt", b"ab\xff").contains("byte 2"));
+    assert!(
+        why("a.txt", "öäüß€ \u{e4}".as_bytes().iter().chain(b"\xff").copied().collect::<Vec<_>>().as_slice())
+            .contains("UTF-8 at byte 14")
+    );
     assert!(why("a.exe", b"").contains("not a format"));
     assert!(why("a.pdf", b"%PDF-1.4 damaged").contains("PDF"));
 }

@@ -175,6 +175,11 @@ impl Service {
         (response.status().as_u16(), response.json().await.unwrap())
     }
 
+    pub async fn put(&self, path: &str, body: &[u8]) -> (u16, Value) {
+        let response = reqwest::Client::new().put(self.url(path)).body(body.to_vec()).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+
     /// Posts what must succeed.
     pub async fn ask(&self, path: &str, body: &Value) -> Value {
         let (status, answer) = self.post(path, body).await;

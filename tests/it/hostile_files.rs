@@ -102,10 +102,113 @@ fn texts(folder: &Folder) {
     folder.write("in/json-nameless.jsonl", "{\"text\":\"a\",\"id\":\"\"}");
     folder.write("in/json-not-ended.json", "[{\"text\":\"a\"},");
     folder.write("in/markdown-zeros.md", vec![0; 1 << 20]);
-    let utf_16: Vec<u8> = "\u{feff}Nine herons.".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    folder.write("in/text-utf-16.txt", utf_16);
-    folder.write("in/text-latin-1.txt", b"caf\xe9");
-    folder.write("in/name-\u{1b}[31m\n-\u{202e}.txt", b"\xff");
+    folder.write("in/text-half-utf-16.txt", b"\xff\xfea");
+    folder.write("in/text-picture.txt", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR");
+    folder.write("in/name-\u{1b}[31m\n-\u{202e}.txt", b"\0\xff");
+    folder.write("in/csv-wide.csv", format!("{}\n", "a,".repeat(10 << 20)).repeat(2));
+    folder.write("in/mail-none.eml", "Dear all,\n");
+    folder.write("in/mail-none.mbox", "Dear all,\n");
+}
+
+/// An archive of these parts.
+fn archive(parts: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default()
+        .compression_method(zip::CompressionMethod::Deflated)
+        .compression_level(Some(1));
+    for (name, content) in parts {
+        writer.start_file(*name, options).unwrap();
+        writer.write_all(content).unwrap();
+    }
+    writer.finish().unwrap().into_inner()
+}
+
+/// An archive of one part that is this many spaces, and says that it is so long.
+fn archive_bomb(name: &str, bytes: usize, declared: usize) -> Vec<u8> {
+    // Without zlib's own header.
+    let packed = flate_bomb(bytes).split_off(2);
+    let number = |number: usize, bytes: usize| number.to_le_bytes()[..bytes].to_vec();
+    // Version, flags, deflated, time, date, checksum, sizes, length of the name and of more.
+    let about: Vec<u8> =
+        [(20, 2), (0, 2), (8, 2), (0, 2), (0, 2), (0, 4), (packed.len(), 4), (declared, 4), (name.len(), 2), (0, 2)]
+            .into_iter()
+            .flat_map(|(value, bytes)| number(value, bytes))
+            .collect();
+    let mut file = [&b"PK\x03\x04"[..], &about, name.as_bytes(), &packed].concat();
+    let directory = file.len();
+    // The place of the part is its beginning.
+    file.extend([&b"PK\x01\x02"[..], &number(20, 2), &about, &[0; 14], name.as_bytes()].concat());
+    let length = file.len() - directory;
+    file.extend([&b"PK\x05\x06\0\0\0\0\x01\0\x01\0"[..], &number(length, 4), &number(directory, 4), &[0, 0]].concat());
+    file
+}
+
+/// A Word document with this body.
+fn word(body: &str) -> Vec<u8> {
+    let document = format!("<w:document xmlns:w=\"w\"><w:body>{body}</w:body></w:document>");
+    archive(&[("word/document.xml", document.as_bytes())])
+}
+
+/// A workbook with a sheet of this content.
+fn workbook(sheet: &str) -> Vec<u8> {
+    let main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main";
+    let links = "http://schemas.openxmlformats.org/officeDocument/2006/relationships";
+    let book = format!(
+        "<workbook xmlns=\"{main}\" xmlns:r=\"{links}\"><sheets><sheet name=\"S\" sheetId=\"1\" r:id=\"r1\"/></sheets></workbook>"
+    );
+    let rels = format!(
+        "<Relationships xmlns=\"http://schemas.openxmlformats.org/package/2006/relationships\"><Relationship Id=\"r1\" \
+         Type=\"{links}/worksheet\" Target=\"worksheets/sheet1.xml\"/></Relationships>"
+    );
+    let root = rels.replace("/worksheet", "/officeDocument").replace("worksheets/sheet1.xml", "xl/workbook.xml");
+    let sheet = format!("<worksheet xmlns=\"{main}\"><sheetData>{sheet}</sheetData></worksheet>");
+    archive(&[
+        ("_rels/.rels", root.as_bytes()),
+        ("xl/workbook.xml", book.as_bytes()),
+        ("xl/_rels/workbook.xml.rels", rels.as_bytes()),
+        ("xl/worksheets/sheet1.xml", sheet.as_bytes()),
+    ])
+}
+
+fn archives(folder: &Folder) {
+    const ENCRYPTED: &[u8] = include_bytes!("../../src/document/fixtures/encrypted.docx");
+    const WORKS: &[u8] = include_bytes!("../../src/document/fixtures/works.docx");
+    folder.write("in/office-encrypted.docx", ENCRYPTED);
+    folder.write("in/office-truncated.docx", &WORKS[..WORKS.len() / 2]);
+    folder.write("in/office-none.pptx", "no archive");
+    folder.write("in/office-bomb.docx", archive_bomb("word/document.xml", 3 << 30, 3 << 30));
+    folder.write("in/office-bomb-untold.docx", archive_bomb("word/document.xml", 3 << 30, 1000));
+    folder.write("in/office-bomb-small.docx", archive_bomb("word/document.xml", 400 << 20, 400 << 20));
+    let laughs: String =
+        (1..10).map(|level| format!("<!ENTITY a{level} \"{}\">", format!("&a{};", level - 1).repeat(10))).collect();
+    let document = format!(
+        "<!DOCTYPE w [<!ENTITY a0 \"ha\">{laughs}]><w:document xmlns:w=\"w\"><w:body>&a9;</w:body></w:document>"
+    );
+    folder.write("in/office-entities.docx", archive(&[("word/document.xml", document.as_bytes())]));
+    let table = "<w:tbl><w:tr><w:tc>";
+    folder.write(
+        "in/office-tables.docx",
+        word(&format!("{}{}", table.repeat(1000), "</w:tc></w:tr></w:tbl>".repeat(1000))),
+    );
+    folder.write("in/office-nodes.docx", word(&"<w:p/>".repeat(4_200_000)));
+    let rows: String =
+        (1..=4_100).map(|row| format!("<row r=\"{row}\">{}</row>", "<c><v>1</v></c>".repeat(1000))).collect();
+    folder.write("in/office-cells.xlsx", workbook(&rows));
+    let far = "<table:table-row table:number-rows-repeated=\"1000000\"><table:table-cell table:number-columns-repeated=\"16000\" \
+               office:value-type=\"string\"><text:p>a</text:p></table:table-cell></table:table-row>";
+    let content = format!(
+        "<office:document-content xmlns:office=\"urn:oasis:names:tc:opendocument:xmlns:office:1.0\" \
+         xmlns:table=\"urn:oasis:names:tc:opendocument:xmlns:table:1.0\" xmlns:text=\"urn:oasis:names:tc:opendocument:xmlns:text:1.0\">\
+         <office:body><office:spreadsheet><table:table table:name=\"T\">{far}</table:table></office:spreadsheet></office:body>\
+         </office:document-content>"
+    );
+    let kind = b"application/vnd.oasis.opendocument.spreadsheet";
+    folder.write(
+        "in/office-repeated.ods",
+        archive(&[("mimetype", kind), ("META-INF/manifest.xml", b"<a/>"), ("content.xml", content.as_bytes())]),
+    );
+    let container = b"<container><rootfile full-path=\"../../etc/passwd\"/></container>";
+    folder.write("in/book-elsewhere.epub", archive(&[("META-INF/container.xml", container)]));
 }
 
 fn specials(folder: &Folder) {
@@ -125,7 +228,7 @@ fn specials(folder: &Folder) {
         // Root reads everything.
         std::fs::remove_file(inside("special-private.txt")).unwrap();
     }
-    std::fs::write(folder.path().join("in").join(std::ffi::OsStr::from_bytes(b"bytes-\xff.txt")), b"\xff").unwrap();
+    std::fs::write(folder.path().join("in").join(std::ffi::OsStr::from_bytes(b"bytes-\xff.txt")), b"\0\xff").unwrap();
 }
 
 /// What must be ingested, with words that find it.
@@ -180,6 +283,7 @@ async fn hostile_files_cost_one_line_each_and_nothing_else() {
     let folder = Folder::new();
     pdfs(&folder);
     texts(&folder);
+    archives(&folder);
     let documents = good(&folder);
     specials(&folder);
     let hostile = hostile_names(&folder);
@@ -233,7 +337,26 @@ const REASONS: &[(&str, &[&str])] = &[
     ("json-nested-line", &["line 1: recursion limit"]),
     ("json-long-line", &["fields beside `text`", "1024 MiB", "longer than 1 s"]),
     ("json-nameless", &["line 1: a document's id is empty"]),
-    ("text-utf-16", &["iconv -f utf-16"]),
+    ("text-half-utf-16", &["UTF-16LE"]),
+    ("text-picture", &["not text: byte 8 is zero"]),
+    ("csv-wide", &["1024 MiB", "longer than 1 s", "MiB of text", "not readable as CSV"]),
+    ("mail-none.eml", &["no header fields"]),
+    ("mail-none.mbox", &["a line `From …`"]),
+    ("office-encrypted", &["save it without a password"]),
+    ("office-truncated", &["not readable as DOCX"]),
+    ("office-none", &["not readable as PPTX"]),
+    ("office-bomb.docx", &["unpacks to more than the 256 MiB"]),
+    ("office-bomb-untold", &["is damaged"]),
+    ("office-bomb-small", &["unpacks to more than the 256 MiB", "longer than 1 s"]),
+    ("office-entities", &["declares entities (a DTD)"]),
+    ("office-tables", &["nests too deep"]),
+    ("office-nodes", &["has more than 4000000 nodes", "longer than 1 s", "1024 MiB"]),
+    ("office-cells", &["more than 4000000 cells", "longer than 1 s", "1024 MiB"]),
+    (
+        "office-repeated",
+        &["1024 MiB", "longer than 1 s", "not readable as a workbook", "more than 4000000 cells", "parser failed"],
+    ),
+    ("book-elsewhere", &["names no book"]),
     ("markdown-zeros", &["not text"]),
     ("special-pipe", &["not a regular file"]),
     ("special-sparse", &["10240 MiB is more than the 64 MiB"]),
@@ -241,7 +364,7 @@ const REASONS: &[(&str, &[&str])] = &[
     ("link-loop", &["symbolic links"]),
     ("link-root", &["out of the ingested folder"]),
     ("link-parent", &["out of the ingested folder"]),
-    ("bytes-\\xff.txt", &["UTF-8"]),
+    ("bytes-\\xff.txt", &["not text"]),
 ];
 
 async fn wait_for_documents(service: &Service, wanted: usize) {

@@ -57,3 +57,119 @@ fn what_is_gone_is_told_and_removed_where_that_is_asked() {
     let picture = notes.join("picture.png");
     folder.run(&["ingest", picture.to_str().unwrap(), "--collection", "notes"]).failed_with(&["not a format"]);
 }
+
+/// Files as other programs write them, by name; their words, and what stands beside these.
+const KINDS: [(&str, &[u8], &str, &str); 11] = [
+    (
+        "works.docx",
+        include_bytes!("../../src/document/fixtures/works.docx"),
+        "which furnace burns charcoal",
+        "The old furnace",
+    ),
+    (
+        "herons.pptx",
+        include_bytes!("../../src/document/fixtures/herons.pptx"),
+        "seven herons speaker notes",
+        "seven herons",
+    ),
+    ("stones.xlsx", include_bytes!("../../src/document/fixtures/stones.xlsx"), "granite weight", "| Stone | Weight |"),
+    ("owls.ods", include_bytes!("../../src/document/fixtures/owls.ods"), "owl Calbet mice", "| Calbet | 12 |"),
+    ("orvik.epub", include_bytes!("../../src/document/fixtures/orvik.epub"), "lantern burns green mill", "The lantern"),
+    (
+        "otter.eml",
+        include_bytes!("../../src/document/fixtures/otter.eml"),
+        "otter of T\u{e4}rn",
+        "From: Ada Lind <ada@example.org>",
+    ),
+    ("otters.mbox", include_bytes!("../../src/document/fixtures/otters.mbox"), "Monday mussels", "| Monday | 40 |"),
+    (
+        "cranes.pdf",
+        include_bytes!("../../src/document/fixtures/cranes.pdf"),
+        "crane of Mill dances",
+        "The crane of Mill",
+    ),
+    (
+        "library.txt",
+        include_bytes!("../../src/document/fixtures/library.txt"),
+        "\u{56f3}\u{66f8}\u{9928}",
+        "\u{65e5}\u{66dc}\u{65e5}",
+    ),
+    (
+        "cafe.csv",
+        include_bytes!("../../src/document/fixtures/cafe.csv"),
+        "M\u{fc}hle Lindenstra\u{df}e",
+        "| Caf\u{e9} |",
+    ),
+    (
+        "src/mill.rs",
+        b"/// The wheel of the mill.\nfn turn_wheel() {\n    water();\n}\n",
+        "turn_wheel water",
+        "    water();",
+    ),
+];
+
+#[tokio::test]
+async fn a_folder_of_all_kinds_is_found_word_by_word() {
+    let folder = Folder::new();
+    for (name, bytes, ..) in KINDS {
+        folder.write(&format!("all/{name}"), bytes);
+    }
+    let service = folder.serve(&[]).await;
+    let all = folder.path().join("all").to_str().unwrap().to_owned();
+    let report = folder.json(&["ingest", &all, "--collection", "all", "--json"]);
+    // A mailbox is two.
+    assert_eq!((&report["documents_added"], &report["files_skipped"]), (&json!(12), &json!(0)), "{report}");
+    let again = folder.json(&["ingest", &all, "--collection", "all", "--json"]);
+    assert_eq!((&again["documents_unchanged"], &again["passages_added"]), (&json!(12), &json!(0)), "{again}");
+    for (name, _, query, words) in KINDS {
+        let found = service.ask("/v1/collections/all/search", &json!({ "query": query, "top_k": 12 })).await;
+        let data = found["data"].as_array().unwrap();
+        let hit = data.iter().find(|hit| hit["source"].as_str().unwrap().contains(&format!("/all/{name}")));
+        let hit = hit.unwrap_or_else(|| panic!("{name}: {found}"));
+        assert!(data.iter().any(|hit| hit["text"].as_str().unwrap().contains(words)), "{name}: {found}");
+        let expected = match name {
+            "works.docx" | "herons.pptx" | "stones.xlsx" | "orvik.epub" | "cranes.pdf" => ("author", "Ada Lind"),
+            "otter.eml" | "otters.mbox" => ("from", "Ada Lind <ada@example.org>"),
+            "library.txt" => ("encoding", "Shift_JIS"),
+            "cafe.csv" => ("encoding", "windows-1252"),
+            _ => continue,
+        };
+        assert_eq!(hit["metadata"][expected.0], expected.1, "{hit}");
+    }
+    let mill = service.ask("/v1/collections/all/search", &json!({ "query": "turn_wheel", "top_k": 12 })).await;
+    assert!(mill["data"].as_array().unwrap().iter().any(|hit| hit["title"] == "src/mill.rs"), "{mill}");
+}
+
+#[tokio::test]
+async fn all_kinds_can_be_uploaded_and_long_ones_are_cut_by_their_headings() {
+    let folder = Folder::new();
+    let service = folder.serve(&["--set", "chunk_tokens=48"]).await;
+    for (name, bytes, ..) in KINDS {
+        let name = name.rsplit('/').next().unwrap();
+        let (status, answer) = service.put(&format!("/v1/collections/up/files/{name}"), bytes).await;
+        assert_eq!(status, 200, "{name}: {answer}");
+    }
+    let guide: String = ["Linux", "Windows"]
+        .iter()
+        .map(|system| {
+            let steps: String = (1..8)
+                .map(|step| format!("Step {step} on {system} turns the wheel of the mill once more.\n\n"))
+                .collect();
+            format!("## {system}\n\n{steps}")
+        })
+        .collect();
+    let (status, answer) =
+        service.put("/v1/collections/guide/files/guide.md", format!("# Guide\n\n{guide}").as_bytes()).await;
+    assert_eq!(status, 200, "{answer}");
+    let found = service.ask("/v1/collections/guide/search", &json!({ "query": "step wheel", "top_k": 20 })).await;
+    let texts: Vec<&str> = found["data"].as_array().unwrap().iter().map(|hit| hit["text"].as_str().unwrap()).collect();
+    assert!(texts.len() > 2, "{texts:?}");
+    for text in texts {
+        let is_of = |system: &str| {
+            text.starts_with(system) && !text.contains(if system == "Linux" { "Windows" } else { "Linux" })
+        };
+        assert!(is_of("Linux") || is_of("Windows"), "a passage knows its heading, and no other: {text}");
+    }
+    let (status, answer) = service.put("/v1/collections/up/files/a.docx", b"no archive").await;
+    assert!(status == 400 && answer.to_string().contains("not readable as DOCX"), "{status} {answer}");
+}

@@ -5,7 +5,7 @@ use std::process::Command;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, Service, error_message};
+use crate::harness::{Folder, error_message};
 use crate::outside::from_outside;
 
 #[tokio::test]
@@ -25,26 +25,20 @@ async fn every_view_works_in_a_browser() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-async fn put(service: &Service, path: &str, body: &[u8]) -> (u16, Value) {
-    let request = reqwest::Client::new().put(service.url(path)).body(body.to_vec());
-    let response = request.send().await.unwrap();
-    (response.status().as_u16(), response.json().await.unwrap())
-}
-
 #[tokio::test]
 async fn a_file_is_read_as_it_would_be_from_disk() {
     let folder = Folder::new();
     let service = folder.serve(&["--set", "body_bytes=65536"]).await;
     let at = |name: &str| format!("/v1/collections/notes/files/{name}");
-    let (status, report) = put(&service, &at("roof.md"), b"# Roof\n\nWe take slate.").await;
+    let (status, report) = service.put(&at("roof.md"), b"# Roof\n\nWe take slate.").await;
     assert_eq!((status, &report["documents_added"]), (200, &json!(1)), "{report}");
-    let (_, report) = put(&service, &at("roof.md"), b"# Roof\n\nWe take tiles.").await;
+    let (_, report) = service.put(&at("roof.md"), b"# Roof\n\nWe take tiles.").await;
     assert_eq!(report["documents_replaced"], 1, "{report}");
     assert_eq!(report["passages_removed"], 1, "{report}");
-    let (_, report) = put(&service, &at("two.jsonl"), b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n").await;
+    let (_, report) = service.put(&at("two.jsonl"), b"{\"text\": \"one\"}\n{\"text\": \"two\"}\n").await;
     assert_eq!(report["documents_added"], 2, "{report}");
     // A bad record does not lose the good one, and is told.
-    let (status, report) = put(&service, &at("mixed.jsonl"), b"{\"text\": \"good\"}\n{bad\n").await;
+    let (status, report) = service.put(&at("mixed.jsonl"), b"{\"text\": \"good\"}\n{bad\n").await;
     assert_eq!((status, &report["documents_added"]), (200, &json!(1)), "{report}");
     assert!(report["not_read"].as_str().is_some_and(|why| why.contains("line 2")), "{report}");
     let listed = service.get("/v1/collections/notes/documents").await.1;
@@ -59,12 +53,12 @@ async fn a_file_is_read_as_it_would_be_from_disk() {
         ("..%2f..%2fservice.json", b"[]", "no folder"),
         ("a%00.md", b"x", ""),
     ] {
-        let (status, error) = put(&service, &at(name), body).await;
+        let (status, error) = service.put(&at(name), body).await;
         assert_eq!(status, 400, "{name} {error}");
         assert!(error_message(&error).contains(words), "{name} {error}");
     }
-    assert_eq!(put(&service, &at("a.md"), &vec![b'x'; 65537]).await.0, 413);
-    assert_eq!(put(&service, "/v1/collections/no%20good%2f/files/a.md", b"x").await.0, 400);
+    assert_eq!(service.put(&at("a.md"), &vec![b'x'; 65537]).await.0, 413);
+    assert_eq!(service.put("/v1/collections/no%20good%2f/files/a.md", b"x").await.0, 400);
     // Nothing of those that were refused is there.
     assert_eq!(service.get("/v1/collections/notes/documents").await.1, listed);
 }

@@ -127,6 +127,7 @@ pub const TABLE: &[Definition] = &[
     setting("selection_layer", "the layer on which it does, from 0").by_default("the calibration's (else 2)").joined(),
     setting("top_k", "passages a question").within(1, 1000),
     setting("chunk_tokens", "tokens a passage").at_least(16).joined(),
+    setting("chunk_overlap_tokens", "of them, those that it may share with the passage before it").joined(),
     setting("rerank", "passages that a search finds for the reranker to put in order; the best `top_k` are read")
         .by_default("0: none")
         .within(0, MAX_CANDIDATES as u64),

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
+use super::chunk::Budget;
+use super::element::{self, Element};
 use crate::{Error, ErrorKind, Result};
 
 /// Longer ids are refused: an id is a name, and it stands in every row of the document.
@@ -23,6 +25,9 @@ pub struct Document {
     pub source: Option<String>,
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    /// Where its headings, tables and code are, if that is known: it is cut by them. Of files that ragstone read; no field of a request.
+    #[serde(skip)]
+    pub elements: Vec<Element>,
 }
 
 impl Document {
@@ -58,20 +63,24 @@ impl Document {
     /// A hash of everything that makes the document's rows what they are. Equal versions need no work.
     ///
     /// The length of passages is part of it, so that a corpus that is ingested again with another length is cut again.
-    pub(super) fn version(&self, chunk_tokens: usize) -> String {
+    pub(super) fn version(&self, length: Budget) -> String {
         let source = self.source.as_deref().unwrap_or_default();
         let metadata = metadata_json(&self.metadata);
-        digest(
-            "ragstone document version v1",
-            &[
-                self.title.as_bytes(),
-                self.text.as_bytes(),
-                &[u8::from(self.source.is_some())],
-                source.as_bytes(),
-                metadata.as_bytes(),
-                &(chunk_tokens as u64).to_le_bytes(),
-            ],
-        )
+        let (tokens, overlap) = ((length.tokens as u64).to_le_bytes(), (length.overlap as u64).to_le_bytes());
+        let elements = element::version(&self.elements);
+        let is_with_source = [u8::from(self.source.is_some())];
+        let mut parts = vec![
+            self.title.as_bytes(),
+            self.text.as_bytes(),
+            &is_with_source,
+            source.as_bytes(),
+            metadata.as_bytes(),
+            &tokens,
+        ];
+        // Documents without these are what they were before there were any.
+        parts.extend((length.overlap > 0).then_some(&overlap[..]));
+        parts.extend((!self.elements.is_empty()).then_some(&elements[..]));
+        digest("ragstone document version v1", &parts)
     }
 }
 
@@ -115,6 +124,7 @@ fn digest(domain: &str, parts: &[&[u8]]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ElementKind;
     use super::*;
 
     fn document(id: Option<&str>, source: Option<&str>, text: &str) -> Document {
@@ -155,15 +165,25 @@ mod tests {
     #[test]
     fn every_field_makes_a_version() {
         let base = document(Some("a"), Some("s"), "t");
-        let mut changed = vec![base.clone(); 4];
+        let mut changed = vec![base.clone(); 5];
         changed[0].title = "x".into();
         changed[1].source = None;
         changed[2].metadata.insert("k".into(), 1.into());
         changed[3].text = "u".into();
+        changed[4].elements.push(Element { at: 0, kind: ElementKind::Code });
+        let length = |tokens, overlap| Budget { tokens, overlap };
         for other in &changed {
-            assert_ne!(base.version(254), other.version(254));
+            assert_ne!(base.version(length(254, 0)), other.version(length(254, 0)));
         }
-        assert_ne!(base.version(254), base.version(128));
-        assert_eq!(base.version(254), base.clone().version(254));
+        assert_ne!(base.version(length(254, 0)), base.version(length(128, 0)));
+        assert_ne!(base.version(length(254, 0)), base.version(length(254, 8)));
+        assert_eq!(base.version(length(254, 0)), base.clone().version(length(254, 0)));
+    }
+
+    #[test]
+    fn versions_of_stored_documents_stay() {
+        // Another one here makes every corpus embed all its documents again.
+        let version = document(Some("a"), Some("s"), "t").version(Budget { tokens: 254, overlap: 0 });
+        assert_eq!(version, "c2d0cf2f224651ca23c3a083ea4eeb57");
     }
 }

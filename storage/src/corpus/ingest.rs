@@ -67,7 +67,7 @@ impl Corpus {
         stored: HashMap<String, StoredVersion>,
     ) -> Result<UpsertReport> {
         let total = documents.len();
-        let (changes, mut report) = changes(documents, &stored, self.chunk_tokens())?;
+        let (changes, mut report) = changes(documents, &stored, self.passage_length())?;
         let mut state =
             UpsertProgress { documents_done: report.documents_unchanged, documents_total: total, passages_embedded: 0 };
         progress(state)?;
@@ -94,25 +94,25 @@ impl Corpus {
 
     /// The passages of a document, with their token ids.
     async fn cut(&self, collection: &str, change: Change) -> Result<(Change, Vec<Passage>)> {
-        let (encoder, chunk_tokens, collection) = (self.encoder().clone(), self.chunk_tokens(), collection.to_owned());
+        let (encoder, length, collection) = (self.encoder().clone(), self.passage_length(), collection.to_owned());
         super::blocking("cutting a document", move || {
-            let Document { title, text, source, metadata, .. } = &change.document;
+            let Document { title, text, source, metadata, elements, .. } = &change.document;
             let title_tokens = if title.is_empty() { 0 } else { encoder.count_tokens(title) };
             // The title is embedded with every passage. A long one must not crowd out the text.
-            let window = chunk_tokens - SPECIAL_TOKENS;
-            let budget = window - title_tokens.min(window / 2);
-            let texts = chunk::split(text, budget, &|piece| encoder.count_tokens(piece));
+            let window = length.tokens - SPECIAL_TOKENS;
+            let budget = chunk::Budget { tokens: window - title_tokens.min(window / 2), overlap: length.overlap };
+            let texts = chunk::split(text, elements, budget, &|piece| encoder.count_tokens(piece));
             let mut passages = Vec::with_capacity(texts.len());
             for (ordinal, text) in texts.into_iter().enumerate() {
                 passages.push(Passage {
-                    id: document::passage_id(title, text),
+                    id: document::passage_id(title, &text),
                     document_id: change.id.clone(),
                     collection: collection.clone(),
                     ordinal: ordinal as u32,
                     title: title.clone(),
-                    text: text.to_owned(),
+                    token_ids: encoder.tokenize_passage(title, &text)?.into(),
+                    text: text.into_owned(),
                     source: source.clone(),
-                    token_ids: encoder.tokenize_passage(title, text)?.into(),
                     metadata: metadata.clone(),
                 });
             }
@@ -198,7 +198,7 @@ impl Corpus {
 fn changes(
     documents: Vec<Document>,
     stored: &HashMap<String, StoredVersion>,
-    chunk_tokens: usize,
+    length: chunk::Budget,
 ) -> Result<(Vec<Change>, UpsertReport)> {
     let mut report = UpsertReport::default();
     let mut identities = Vec::with_capacity(documents.len());
@@ -209,7 +209,7 @@ fn changes(
     let mut seen = HashSet::new();
     let mut changes = Vec::new();
     for (document, id) in documents.into_iter().zip(identities).rev() {
-        let version = document.version(chunk_tokens);
+        let version = document.version(length);
         let stored = stored.get(&id);
         if !seen.insert(id.clone()) || stored.is_some_and(|stored| stored.version == version) {
             report.documents_unchanged += 1;

@@ -14,9 +14,11 @@
 mod chunk;
 mod disk;
 mod document;
+mod element;
 mod fusion;
 mod ingest;
 mod naming;
+mod options;
 mod passage;
 mod scan;
 mod schema;
@@ -37,14 +39,16 @@ use serde::Serialize;
 
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::element::{Element, ElementKind};
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
+pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
-use crate::env::{Env, Stopwatch};
+use crate::env::Stopwatch;
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -54,25 +58,6 @@ const METADATA_CACHE_BYTES: usize = 16 << 20;
 /// Collections of a tenant, and of a data folder: each is a table, which is open.
 const MOST_OF_TENANT: usize = 1000;
 const MOST_COLLECTIONS: usize = 10_000;
-
-/// How a corpus is built.
-#[derive(Debug, Clone)]
-pub struct CorpusOptions {
-    /// The greatest length of a passage in tokens of the embedding model, with its title and the two special tokens. The
-    /// default, 256, is the window of all-MiniLM-L6-v2: what is longer would not be in the vector.
-    pub chunk_tokens: usize,
-    /// From how many passages a collection's vectors are indexed. Below, every search compares all of them, which is
-    /// exact and takes a few milliseconds.
-    pub vector_index_rows: usize,
-    /// Failpoints: `corpus.probe` delays a search for each cell of the vector index that it looks into.
-    pub env: Env,
-}
-
-impl Default for CorpusOptions {
-    fn default() -> Self {
-        Self { chunk_tokens: 256, vector_index_rows: 50_000, env: Env::system() }
-    }
-}
 
 /// A collection's size.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -112,12 +97,9 @@ impl Corpus {
     ///
     /// # Errors
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
-    /// `InvalidInput` for a passage length of less than 16 tokens.
+    /// `InvalidInput` for a passage length of less than 16 tokens, and an overlap of half of it.
     pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
-        if options.chunk_tokens < 16 {
-            let message = format!("passages of {} tokens say nothing: use 16 or more", options.chunk_tokens);
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
+        options.check()?;
         let opening = format!("open the corpus in {}", dir.display());
         let folder = dir.to_owned();
         let found = blocking("opening the corpus", move || {
@@ -340,8 +322,10 @@ impl Corpus {
         &self.inner.encoder
     }
 
-    fn chunk_tokens(&self) -> usize {
-        self.inner.options.chunk_tokens
+    /// How long passages are, with what stands around their text.
+    fn passage_length(&self) -> chunk::Budget {
+        let options = &self.inner.options;
+        chunk::Budget { tokens: options.chunk_tokens, overlap: options.chunk_overlap_tokens }
     }
 
     fn texts_embedded(&self) -> &AtomicU64 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::ingest::GROUP_PASSAGES;
 use super::*;
-use crate::env::FailMode;
+use crate::env::{Env, FailMode};
 
 const DIMENSION: usize = 64;
 
@@ -493,7 +493,7 @@ async fn a_search_in_stages_ends_where_the_search_does() {
     let env = Env::seeded(1, 0);
     // So long that the words are found before the last stage ends, on a busy machine, too.
     env.set_fail_point("corpus.probe", FailMode::Delay(std::time::Duration::from_millis(20)), 1);
-    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000, env };
+    let options = CorpusOptions { chunk_tokens: 18, vector_index_rows: 1000, env, ..CorpusOptions::default() };
     let corpus = open_with(folder.path(), ENCODER, options).await.unwrap();
     let search = async |query: &str, top_k: usize, staged: bool| {
         let (options, mut stages) = (SearchOptions { top_k, ..SearchOptions::default() }, Vec::new());

@@ -1,0 +1,121 @@
+//! Books: the chapters in the order in which they are read, as one document. The table of contents is left out.
+
+use std::collections::HashMap;
+
+use super::archive::{Archive, resolve};
+use super::html::{self, Page};
+use super::metadata::FileMetadata;
+use super::parse::Parsed;
+use super::xml::{self, attribute, name};
+
+const CONTAINER: &str = "META-INF/container.xml";
+
+/// A chapter as the package lists it.
+struct Item {
+    path: String,
+    /// Whether it is text, and none that leads through the book.
+    is_chapter: bool,
+}
+
+/// Reads a book.
+///
+/// # Errors
+/// Where it is none, its chapters are encrypted, or more than one file may be.
+pub fn read(bytes: &[u8]) -> Result<Parsed, String> {
+    let mut archive = Archive::open(bytes, "EPUB")?;
+    let no_book = || "not readable as EPUB: it names no book".to_owned();
+    let container = archive.text(CONTAINER)?.ok_or_else(no_book)?;
+    let place = {
+        let parsed = xml::parse(&container, CONTAINER)?;
+        let file =
+            parsed.descendants().find(|node| name(*node) == "rootfile").and_then(|node| attribute(node, "full-path"));
+        file.ok_or_else(no_book)?.to_owned()
+    };
+    let package = archive.text(&place)?.ok_or_else(no_book)?;
+    let package = xml::parse(&package, &place)?;
+    let mut metadata = FileMetadata::default();
+    if let Some(about) = xml::below(package.root_element(), "metadata") {
+        xml::dublin_core(about, &mut metadata);
+    }
+    let mut items = HashMap::new();
+    for node in package.descendants().filter(|node| name(*node) == "item") {
+        let (Some(id), Some(link)) = (attribute(node, "id"), attribute(node, "href")) else { continue };
+        let kind = attribute(node, "media-type").unwrap_or_default();
+        let leads = attribute(node, "properties").unwrap_or_default().split(' ').any(|word| word == "nav");
+        let is_chapter = !leads && matches!(kind, "application/xhtml+xml" | "text/html" | "");
+        if let Some(path) = resolve(&place, link) {
+            items.insert(id, Item { path, is_chapter });
+        }
+    }
+    // Fonts may be encrypted, too, in a book that can be read.
+    let is_protected = archive.has("META-INF/encryption.xml");
+    let mut page = Page::default();
+    for chapter in package.descendants().filter(|node| name(*node) == "itemref") {
+        let item = attribute(chapter, "idref").and_then(|id| items.get(id));
+        let Some(item) = item.filter(|item| item.is_chapter && attribute(chapter, "linear") != Some("no")) else {
+            continue;
+        };
+        let source = archive.text(&item.path).map_err(|why| {
+            if is_protected {
+                "its chapters are encrypted (copy protection), and cannot be read".to_owned()
+            } else {
+                why
+            }
+        })?;
+        if let Some(source) = source {
+            html::append(&closed(&source), &mut page)?;
+        }
+    }
+    Ok(Parsed::of(metadata.get("title").map(str::to_owned), page.body, metadata))
+}
+
+/// XHTML as HTML: there `<title/>` and `<a id="x"/>` would stay open.
+fn closed(source: &str) -> String {
+    let mut html = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(end) = rest.find("/>") {
+        let (before, after) = (&rest[..end], &rest[end + 2..]);
+        let tag = before.rfind('<').map(|at| &before[at + 1..]).unwrap_or_default();
+        let called: &str = tag.split(|c: char| c.is_whitespace()).next().unwrap_or_default();
+        html.push_str(before);
+        let is_name = !called.is_empty() && called.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | ':'));
+        if is_name && !is_void(called) {
+            html.push_str(&format!("></{called}>"));
+        } else {
+            html.push_str("/>");
+        }
+        rest = after;
+    }
+    html.push_str(rest);
+    html
+}
+
+/// Elements of HTML that never have an end.
+fn is_void(name: &str) -> bool {
+    matches!(
+        name,
+        "area"
+            | "base"
+            | "br"
+            | "col"
+            | "embed"
+            | "hr"
+            | "img"
+            | "input"
+            | "link"
+            | "meta"
+            | "source"
+            | "track"
+            | "wbr"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_without_content_are_closed() {
+        assert_eq!(closed("<title/><br/><a id=\"x\"/>1 /> 2<p >"), "<title></title><br/><a id=\"x\"></a>1 /> 2<p >");
+    }
+}
