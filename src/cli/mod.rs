@@ -20,6 +20,7 @@ mod pml;
 mod report;
 mod serve;
 mod simulate;
+mod top;
 
 use std::path::PathBuf;
 
@@ -148,6 +149,8 @@ enum Command {
     Fetch(fetch::Args),
     /// Look whether everything is as it should be: machine, models, data folder, disk, bucket, address, the running service
     Doctor(doctor::Args),
+    /// Watch the running service: requests, time to first token, where tokens come from, tiers, jobs
+    Top(top::Args),
     /// Print the manual page, or write those of all commands into a folder
     Man {
         /// Where to write them, such as ~/.local/share/man/man1
@@ -225,6 +228,7 @@ impl Cli {
             Command::Simulate(args) => simulate::run(args).await,
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,
+            Command::Top(args) => top::run(&config, args).await,
             Command::Completions { .. } | Command::Man { .. } => Ok(()),
         }
     }

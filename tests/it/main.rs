@@ -47,5 +47,6 @@ mod s3;
 mod s3_server;
 mod schemas;
 mod simulate;
+mod top;
 mod tree;
 mod warm;
