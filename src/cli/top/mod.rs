@@ -237,10 +237,13 @@ impl Leave {
     async fn wanted(&mut self) {
         let keys = &mut self.keys;
         let key = async {
-            match keys {
+            let pressed = match keys {
+                Some(keys) => keys.recv().await.is_some(),
+                None => false,
+            };
+            if !pressed {
                 // An input that has ended says nothing; signals still do.
-                Some(keys) if keys.recv().await.is_some() => {}
-                _ => std::future::pending().await,
+                std::future::pending().await
             }
         };
         #[cfg(unix)]

@@ -207,7 +207,7 @@ mod tests {
             "requests in flight searching    queued   loading prefilling  decoding   swapped",
             "              2000       544      1200         0          0       256         0",
             "first token, p95 120.000 s   120.000 s",
-            "exact             100 %       100 %",
+            "exact           100 %       100 %",
             "host    50000.0     99999  [=====     ]  1234567     100 %",
             "object  50000.0         -                1234567",
             "warm-up 7 of law: running, 3 of 900000 passages\n",
