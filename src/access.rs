@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::client::Client;
 use crate::config::Config;
-use crate::data_folder::{DataFolder, HeldFolder};
+use crate::data_folder::{DataFolder, HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit};
 use crate::service::{Audience, Service};
@@ -157,6 +157,23 @@ async fn run<T>(
         interrupted = interrupted() => Err(interrupted),
     };
     done.and_then(|value| closed.map(|()| value))
+}
+
+/// The running service of the data folder, whether its model is loaded or not. Opens nothing itself.
+///
+/// # Errors
+/// `NotFound` without a data folder, `Unavailable` where no service runs on it.
+pub async fn running(config: &Config) -> Result<(ServiceRecord, Client)> {
+    let path = config.data()?;
+    if let Some(record) = DataFolder::existing(&path)?.service_record() {
+        let client = Client::new(&record.address, &record.token)?;
+        if client.is_process(record.pid).await {
+            check_settings(config, record.pid)?;
+            return Ok((record, client));
+        }
+    }
+    let message = format!("no service runs on {}; start one with `ragstone serve`", path.display());
+    Err(Error::new(ErrorKind::Unavailable, message))
 }
 
 /// Waits for Ctrl-C; the error that a command then ends with.

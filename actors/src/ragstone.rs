@@ -365,6 +365,7 @@ impl Ragstone {
             device: inner.engine.status(),
             corpus: inner.corpus.counters(),
             workers,
+            admitted: pipeline.admission.taken(),
             background: pipeline.background.pending(),
             jobs: inner.jobs.status(),
         }

@@ -44,6 +44,8 @@ pub struct Status {
     pub corpus: CorpusCounters,
     /// The supervised workers.
     pub workers: Vec<WorkerStatus>,
+    /// Questions and rerankings that were admitted and have not ended.
+    pub admitted: usize,
     /// Pieces of background work that are not done.
     pub background: usize,
     /// Durable jobs that run or wait for their turn.
@@ -82,6 +84,23 @@ impl AddAssign for GroupsStatus {
     }
 }
 
+/// Prompts that the engine has, each counted once whatever its answers. What nobody waits for is counted as `background` alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct SequencesStatus {
+    /// Not begun.
+    pub waiting: usize,
+    /// Begun, and nothing to compute before a layer of stored KV arrives, or before its search ends.
+    pub loading: usize,
+    /// Computing their prompt.
+    pub prefilling: usize,
+    /// Generating.
+    pub decoding: usize,
+    /// In host memory, as others needed their blocks.
+    pub swapped: usize,
+    /// Precomputing, whatever their state.
+    pub background: usize,
+}
+
 /// The device tier.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct DeviceStatus {
@@ -95,6 +114,8 @@ pub struct DeviceStatus {
     pub preemptions: u64,
     /// What prompts with several tails hold, summed over the engine's steps.
     pub groups: GroupsStatus,
+    /// Prompts that the engine has, by what each does.
+    pub sequences: SequencesStatus,
     /// What leaves first.
     pub policy: PolicyKind,
     /// What is kept behind the sequences that computed it.

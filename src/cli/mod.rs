@@ -22,6 +22,7 @@ mod report;
 mod serve;
 mod settings;
 mod simulate;
+mod top;
 
 use std::path::PathBuf;
 
@@ -143,6 +144,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Print every setting: what it is, its value, and where that comes from
     Settings(settings::Args),
+    /// Watch the running service: requests, time to first token, where tokens come from, tiers, jobs
+    Top(top::Args),
     /// Print the manual page, or write those of all commands into a folder
     Man {
         /// Where to write them, such as ~/.local/share/man/man1
@@ -241,6 +244,7 @@ impl Cli {
             Command::Fetch(args) => fetch::run(&config, args).await,
             Command::Doctor(args) => doctor::run(&config, args).await,
             Command::Settings(args) => settings::run(&config, args).await,
+            Command::Top(args) => top::run(&config, args).await,
             Command::Completions { .. } | Command::Man { .. } => Ok(()),
         }
     }

@@ -101,6 +101,18 @@ fn publish(status: &Status) {
     metrics::gauge!("ragstone_device_blocks").set(status.device.blocks as f64);
     metrics::gauge!("ragstone_device_free_blocks").set(status.device.free_blocks as f64);
     metrics::gauge!("ragstone_device_cached_blocks").set(status.device.cached_blocks as f64);
+    let sequences = status.device.sequences;
+    for (state, count) in [
+        ("waiting", sequences.waiting),
+        ("loading", sequences.loading),
+        ("prefilling", sequences.prefilling),
+        ("decoding", sequences.decoding),
+        ("swapped", sequences.swapped),
+        ("background", sequences.background),
+    ] {
+        metrics::gauge!("ragstone_sequences", "state" => state).set(count as f64);
+    }
+    metrics::gauge!("ragstone_questions_admitted").set(status.admitted as f64);
     let groups = status.device.groups;
     for (kind, blocks) in [("samples", groups.samples), ("beams", groups.beams)] {
         metrics::counter!("ragstone_group_blocks_total", "group" => kind, "blocks" => "held").absolute(blocks.held);

@@ -47,6 +47,8 @@ const METRICS: &[Metric] = &[
     metric(Counter, "ragstone_preemptions_total", &["by"], "sequences that left the device for others, by swapping or to be computed again"),
     metric(Counter, "ragstone_device_lost_total", &[], "times that the device's memory was lost"),
     metric(Counter, "ragstone_panics_total", &["worker"], "panics survived, by worker"),
+    metric(Gauge, "ragstone_questions_admitted", &[], "questions and rerankings that were admitted and have not ended"),
+    metric(Gauge, "ragstone_sequences", &["state"], "prompts that the engine has, by what each does"),
     metric(Gauge, "ragstone_kv_blocks_reserved", &[], "blocks that running sequences hold"),
     metric(Gauge, "ragstone_kv_slots_empty", &[], "slots of those blocks that no token has yet"),
     metric(Gauge, "ragstone_tier_bytes", &["tier"], "bytes kept in a tier"),

@@ -207,8 +207,7 @@ impl Service {
 
     /// SIGTERM, and waits for the end.
     pub fn stop(mut self) -> i32 {
-        let killed = Command::new("kill").arg("-TERM").arg(self.pid().to_string()).status().unwrap();
-        assert!(killed.success());
+        assert!(signal("TERM", self.pid()));
         let begun = Stopwatch::start();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -236,6 +235,11 @@ impl Drop for Service {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Sends a signal, such as `TERM`; whether the process was there.
+pub fn signal(name: &str, pid: u32) -> bool {
+    Command::new("kill").arg(format!("-{name}")).arg(pid.to_string()).status().unwrap().success()
 }
 
 /// Status and JSON; null where the body is none. 0 where nobody answers.

@@ -50,5 +50,6 @@ mod s3_server;
 mod schemas;
 mod settings;
 mod simulate;
+mod top;
 mod tree;
 mod warm;

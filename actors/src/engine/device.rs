@@ -16,7 +16,7 @@ use ragstone_storage::block::{BlockCopy, BlockTable};
 use ragstone_storage::env::Env;
 use ragstone_storage::tier::device::{DeviceTier, Refused};
 
-use self::views::{view, view_of_waiting};
+use self::views::{begun, view, view_of_waiting};
 use super::inbox::{Inbox, Waiting};
 use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
@@ -166,6 +166,7 @@ impl<B: Backend> Device<B> {
             window: self.options.reorder_window,
         };
         let step = schedule(&views, &served, limits);
+        self.inbox.note_begun(begun(&views, &step));
         self.count_overtaken(&views, &step);
         for sequence in &mut self.sequences {
             let advances = step.rows.iter().any(|(id, _)| *id == sequence.id);

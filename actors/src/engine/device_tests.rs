@@ -29,6 +29,7 @@ use crate::stream::deadline_after;
 use crate::worker::{Service, Supervised};
 
 mod background;
+mod sequences;
 mod speculation;
 
 const TENANT: &str = "tests";

@@ -11,7 +11,7 @@ use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::speculation::Load;
-use crate::status::GroupsStatus;
+use crate::status::{GroupsStatus, SequencesStatus};
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
 pub(super) struct Inbox {
@@ -21,6 +21,8 @@ pub(super) struct Inbox {
     capacity: usize,
     preemptions: AtomicU64,
     sharing: Mutex<GroupsStatus>,
+    /// Those that have begun, as of the last step.
+    begun: Mutex<SequencesStatus>,
     when_lost: Mutex<Option<WhenLost>>,
 }
 
@@ -73,6 +75,7 @@ impl Inbox {
             capacity,
             preemptions: AtomicU64::new(0),
             sharing: Mutex::default(),
+            begun: Mutex::default(),
             when_lost: Mutex::default(),
         }
     }
@@ -213,6 +216,23 @@ impl Inbox {
     /// What groups held in all steps so far.
     pub(super) fn sharing(&self) -> GroupsStatus {
         *self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step is about to be made, with these under way.
+    pub(super) fn note_begun(&self, begun: SequencesStatus) {
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = begun;
+    }
+
+    /// Those that wait now, and those under way.
+    pub(super) fn sequences(&self) -> SequencesStatus {
+        let mut status = *self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        for waiting in self.lock().waiting.iter().filter(|waiting| waiting.job.is_wanted()) {
+            match waiting.urgency {
+                Urgency::Background => status.background += 1,
+                Urgency::Answer | Urgency::Speculative => status.waiting += 1,
+            }
+        }
+        status
     }
 
     pub(super) fn close(&self) {

@@ -332,6 +332,7 @@ impl Engine {
             cached_blocks: device.evictable_blocks(),
             preemptions: self.shared.inbox.preemptions(),
             groups: self.shared.inbox.sharing(),
+            sequences: self.shared.inbox.sequences(),
             policy: device.options().policy,
             cache: device.status(),
         }

@@ -15,6 +15,7 @@ use super::device::shed_hopeless;
 use super::inbox::Waiting;
 use super::pace::Pace;
 use super::*;
+use crate::status::SequencesStatus;
 
 pub(super) fn model() -> Arc<Model> {
     let config = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,
@@ -269,6 +270,21 @@ fn the_load_counts_all_but_background_work_and_answers_that_decode_leave_no_room
     assert_eq!(inbox.load(512), Load { pending: 200, most: 512 });
     inbox.note_pace(1.0, HashMap::new(), (0, true));
     assert!(!inbox.load(512).has_room());
+}
+
+#[test]
+fn who_waits_is_counted_beside_who_has_begun() {
+    let (inbox, caller) = (Inbox::new(8), Caller::default());
+    assert_eq!(inbox.sequences(), SequencesStatus::default());
+    for urgency in [Urgency::Answer, Urgency::Answer, Urgency::Background] {
+        inbox.push(four_seconds(caller, 60), urgency).expect("queued");
+    }
+    // Nobody waits for its answer: it takes no place.
+    let left = Job { reply: oneshot::channel().0, ..four_seconds(caller, 60) };
+    inbox.push(left, Urgency::Answer).expect("queued");
+    inbox.note_begun(SequencesStatus { decoding: 4, background: 1, ..SequencesStatus::default() });
+    let expected = SequencesStatus { waiting: 2, decoding: 4, background: 2, ..SequencesStatus::default() };
+    assert_eq!(inbox.sequences(), expected);
 }
 
 #[test]

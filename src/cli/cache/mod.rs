@@ -10,7 +10,7 @@ mod warm;
 
 pub use self::filter::Subject;
 pub use self::invalidate::{How, remove};
-pub use self::warm::Wanted as WarmUp;
+pub use self::warm::{Wanted as WarmUp, jobs_table};
 use crate::config::Config;
 use crate::error::Result;
 

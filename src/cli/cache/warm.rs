@@ -192,7 +192,7 @@ async fn list(config: &Config, json: bool) -> Result<()> {
 }
 
 /// A line a job.
-pub(super) fn jobs_table(jobs: &Value) -> String {
+pub fn jobs_table(jobs: &Value) -> String {
     let mut out = String::new();
     for job in jobs.as_array().into_iter().flatten() {
         let progress = &job["progress"];

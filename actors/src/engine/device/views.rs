@@ -5,9 +5,10 @@ use ragstone_storage::block::BLOCK_TOKENS;
 
 use crate::engine::Urgency;
 use crate::engine::inbox::Waiting;
-use crate::engine::schedule::{Phase, View};
+use crate::engine::schedule::{Phase, Step, View};
 use crate::engine::sequence::{Prefilling, Sequence, State, Tail, more_blocks};
 use crate::engine::shares::Owner;
+use crate::status::SequencesStatus;
 
 /// A prompt that waits as the scheduler sees it.
 pub(super) fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {
@@ -73,4 +74,62 @@ pub(super) fn view<B: Backend>(sequence: &mut Sequence<B>, owner: Owner, rows: u
         State::Ended => Phase::Loading,
     };
     view
+}
+
+/// Who is under way during `step`, with those that begin in it and without those that go on waiting.
+pub(super) fn begun(views: &[View], step: &Step) -> SequencesStatus {
+    let mut begun = SequencesStatus::default();
+    for view in views {
+        let is_waiting = matches!(view.phase, Phase::Waiting { .. });
+        if is_waiting && !step.rows.iter().any(|(id, _)| *id == view.id) {
+            continue;
+        }
+        let counted = match view.phase {
+            _ if view.background => &mut begun.background,
+            Phase::Waiting { .. } | Phase::Prefilling { .. } => &mut begun.prefilling,
+            Phase::Loading => &mut begun.loading,
+            Phase::Decoding { .. } => &mut begun.decoding,
+            Phase::Swapped { .. } => &mut begun.swapped,
+        };
+        *counted += 1;
+    }
+    begun
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_is_counted_by_what_it_does_in_the_step_and_background_work_apart() {
+        let view = |id, background, phase| View {
+            id,
+            owner: Owner::default(),
+            background,
+            speculative: false,
+            tails: 3,
+            cached: 0,
+            to_compute: 40,
+            overtaken: 0,
+            left_out: 0,
+            blocks: 4,
+            promised: 0,
+            phase,
+        };
+        let waiting = Phase::Waiting { prompt_blocks: 3 };
+        let decoding = Phase::Decoding { rows: 3, more_blocks: 0, drafts: 0, draft_blocks: 0 };
+        let views = [
+            view(0, false, decoding),
+            view(1, true, Phase::Prefilling { chunk: None, more_blocks: 1 }),
+            view(2, false, Phase::Swapped { blocks: 4 }),
+            view(3, false, Phase::Loading),
+            view(4, false, waiting),
+            view(5, false, waiting),
+            view(6, true, waiting),
+        ];
+        let step = Step { rows: vec![(0, 3), (4, 40)], ..Step::default() };
+        let expected =
+            SequencesStatus { prefilling: 1, decoding: 1, swapped: 1, loading: 1, background: 1, waiting: 0 };
+        assert_eq!(begun(&views, &step), expected);
+    }
 }
