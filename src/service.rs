@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
+use ragstone_actors::turns::Places;
 use ragstone_actors::{Caller, Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
@@ -31,6 +32,8 @@ use crate::{embedder_source, model_source, telemetry};
 
 /// The header that carries the owner's token.
 pub const TOKEN_HEADER: &str = "x-ragstone-token";
+/// Clients of `/v1/events`; one caller has no more than its share of them.
+const MOST_WATCHERS: usize = 64;
 /// How long running answers may take to end when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -69,6 +72,8 @@ pub struct State {
     pub publishing: Arc<Semaphore>,
     /// Agents' requests that can be taken back over another connection.
     pub running: Running,
+    /// Places of those who watch `/v1/events`.
+    pub watchers: Places,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -289,6 +294,7 @@ impl Service {
             given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
             running: Running::default(),
+            watchers: Places::new("events", MOST_WATCHERS),
             metrics: telemetry::recorder()?,
             audience,
             token: fresh_token()?,

@@ -10,20 +10,22 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::Feed;
 use crate::worker::panic_text;
 
 /// What a job has told and nobody has taken yet; it waits, or leaves steps out, beyond that.
 const EVENTS: usize = 16;
 
 /// What a job does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// Files become passages.
@@ -54,7 +56,7 @@ impl JobKind {
 }
 
 /// Jobs of one kind that run or wait for their turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobsStatus {
     /// What they do.
     pub kind: JobKind,
@@ -71,13 +73,19 @@ struct Inner {
     stop: CancellationToken,
     turns: [Arc<Mutex<()>>; JobKind::ALL.len()],
     here: watch::Sender<[usize; JobKind::ALL.len()]>,
+    feed: Feed,
 }
 
 impl Jobs {
     /// A room whose jobs run on `runtime`, a multi-thread one.
     pub(crate) fn new(runtime: Handle) -> Self {
         let (stop, here) = (CancellationToken::new(), watch::Sender::new([0; JobKind::ALL.len()]));
-        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here }))
+        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here, feed: Feed::default() }))
+    }
+
+    /// Where those who watch the service hear of jobs, and of everything else.
+    pub fn feed(&self) -> &Feed {
+        &self.0.feed
     }
 
     /// Begins a job at once; what becomes of it. It goes on if the result is dropped.

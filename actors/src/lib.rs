@@ -14,7 +14,9 @@ pub mod costs;
 pub mod embedding;
 mod encoder;
 pub mod engine;
+pub mod entries;
 pub mod error;
+pub mod events;
 pub mod eviction;
 pub mod fusion;
 #[cfg(test)]
@@ -56,8 +58,8 @@ pub use question::{
 };
 pub use ragstone::{Folders, Progress, Ragstone};
 pub use report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport, TokenEvent,
-    Usage,
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport,
+    TokenEvent, Usage,
 };
 pub use reranking::{MAX_CANDIDATES, Rerank, Reranked, RerankedBy};
 pub use retrieval::MAX_QUERY_BYTES;

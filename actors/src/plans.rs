@@ -3,10 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
-
+use crate::events::{Feed, Happened};
 use crate::report::ReuseReport;
 
 /// Plans that are remembered of each tenant, and of all: who has the most loses one first.
@@ -14,7 +13,7 @@ const MOST: usize = 64;
 const MOST_OF_ALL: usize = 1024;
 
 /// One prompt's plan, and what came of it. Nothing of its text.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct PlanRecord {
     /// Counts from 1 since the start.
     pub number: u64,
@@ -28,7 +27,11 @@ pub struct PlanRecord {
 
 /// The last of each tenant, so that none learns from its own how much others ask, or loses them by it.
 #[derive(Debug, Default)]
-pub(crate) struct Plans(Mutex<Remembered>);
+pub(crate) struct Plans {
+    remembered: Mutex<Remembered>,
+    /// Whoever watches hears of each.
+    feed: Feed,
+}
 
 #[derive(Debug, Default)]
 struct Remembered {
@@ -37,10 +40,15 @@ struct Remembered {
 }
 
 impl Plans {
+    pub fn new(feed: Feed) -> Self {
+        Self { feed, ..Self::default() }
+    }
+
     pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) {
         let mut plans = self.locked();
         plans.number += 1;
         let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
+        let told = self.feed.is_watched().then(|| Arc::new(record.clone()));
         if plans.of.values().map(VecDeque::len).sum::<usize>() == MOST_OF_ALL {
             let most = plans.of.iter().max_by_key(|(_, own)| (own.len(), Reverse(own.front().map(|plan| plan.number))));
             if let Some(name) = most.map(|(name, _)| name.clone())
@@ -57,6 +65,10 @@ impl Plans {
             own.pop_front();
         }
         own.push_back(record);
+        drop(plans);
+        if let Some(record) = told {
+            self.feed.publish(|| Happened::Answer(record));
+        }
     }
 
     /// A tenant's, or the last of everybody's; the latest first.
@@ -70,7 +82,7 @@ impl Plans {
     }
 
     fn locked(&self) -> MutexGuard<'_, Remembered> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

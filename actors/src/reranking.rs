@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::cross_encoder::{CrossEncoder, Scores};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use crate::caller::Caller;
@@ -28,7 +29,7 @@ const MAX_BYTES: usize = 2 << 20;
 const BATCH: usize = 4;
 
 /// Who puts passages in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RerankedBy {
     /// The cross-encoder that is configured.
@@ -169,7 +170,9 @@ impl CrossReranker {
             });
             let batch = timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))?;
             // Weights may hold anything; what is no number answers nothing.
-            scored.logits.extend(batch.logits.iter().map(|logit| if logit.is_nan() { f32::NEG_INFINITY } else { *logit }));
+            scored
+                .logits
+                .extend(batch.logits.iter().map(|logit| if logit.is_nan() { f32::NEG_INFINITY } else { *logit }));
             scored.tokens += batch.tokens;
         }
         let prompt_tokens = u32::try_from(scored.tokens).unwrap_or(u32::MAX);

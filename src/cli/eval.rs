@@ -111,7 +111,8 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
         if mode.rerank > 0 {
             name.push_str(&format!(", rerank {}", mode.rerank));
         }
-        let between = |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
+        let between =
+            |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
         output::line(&format!(
             "{name:<17} {:.4} ({:<12}) {:>8.4}   {:.4} ({:<12}) {:>9.1}",
             mode.recall_at_5,

@@ -61,7 +61,8 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
+            self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
@@ -100,7 +101,7 @@ impl Parts {
             evictor,
             background,
             recurring: std::sync::Mutex::default(),
-            plans: Plans::default(),
+            plans: Plans::new(jobs.feed().clone()),
             times: Times::default(),
             runtime: runtime.clone(),
             me: me.clone(),
@@ -161,7 +162,7 @@ fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, r
 fn model_status(id: String, model: &Model, fingerprint: &Fingerprint) -> ModelStatus {
     ModelStatus {
         id,
-        architecture: model.config().architecture.class_name(),
+        architecture: model.config().architecture.class_name().to_owned(),
         context: model.config().max_positions,
         fingerprint: fingerprint.to_string(),
         weight_bytes: model.size_in_bytes(),

@@ -33,7 +33,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
@@ -75,7 +76,8 @@ impl Default for CorpusOptions {
 }
 
 /// A collection's size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct CollectionInfo {
     pub name: String,
     pub documents: usize,
@@ -83,7 +85,8 @@ pub struct CollectionInfo {
 }
 
 /// Counters since the corpus was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct CorpusCounters {
     /// Passages that were tokenized again on read, because their ids belonged to another tokenizer.
     pub passages_retokenized: u64,
