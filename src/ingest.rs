@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
-use ragstone_actors::events::JobState;
+use ragstone_actors::Ragstone;
+use ragstone_actors::events::{Feed, JobState};
 use ragstone_actors::jobs::{JobKind, Jobs};
 use ragstone_actors::library::Library;
 use ragstone_storage::catalog::{Catalog, IngestJob};
@@ -63,14 +64,17 @@ pub struct Ingestor {
     catalog: Arc<Catalog>,
     env: Env,
     jobs: Jobs,
+    feed: Feed,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
 }
 
 impl Ingestor {
-    /// For one data folder. Parsing a file may take `file_seconds` of processor time.
-    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, jobs: Jobs, file_seconds: u64) -> Self {
-        Self { library, catalog, env, jobs, file_seconds }
+    /// For the data folder of `ragstone`. Parsing a file may take `file_seconds` of processor time.
+    pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
+        let (library, catalog) = (ragstone.library().clone(), ragstone.catalog().clone());
+        let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
+        Self { library, catalog, env, jobs, feed, file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was

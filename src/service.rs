@@ -343,13 +343,7 @@ impl Service {
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
-        let ingestor = Ingestor::new(
-            ragstone.library().clone(),
-            ragstone.catalog().clone(),
-            env,
-            ragstone.jobs().clone(),
-            surface.file_seconds,
-        );
+        let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {

@@ -18,7 +18,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::events::Feed;
 use crate::worker::panic_text;
 
 /// What a job has told and nobody has taken yet; it waits, or leaves steps out, beyond that.
@@ -73,19 +72,13 @@ struct Inner {
     stop: CancellationToken,
     turns: [Arc<Mutex<()>>; JobKind::ALL.len()],
     here: watch::Sender<[usize; JobKind::ALL.len()]>,
-    feed: Feed,
 }
 
 impl Jobs {
     /// A room whose jobs run on `runtime`, a multi-thread one.
     pub(crate) fn new(runtime: Handle) -> Self {
         let (stop, here) = (CancellationToken::new(), watch::Sender::new([0; JobKind::ALL.len()]));
-        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here, feed: Feed::default() }))
-    }
-
-    /// Where those who watch the service hear of jobs, and of everything else.
-    pub fn feed(&self) -> &Feed {
-        &self.0.feed
+        Self(Arc::new(Inner { runtime, stop, turns: Default::default(), here }))
     }
 
     /// Begins a job at once; what becomes of it. It goes on if the result is dropped.

@@ -3,9 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::events::{Feed, Happened};
 use crate::report::ReuseReport;
 
 /// Plans that are remembered of each tenant, and of all: who has the most loses one first.
@@ -27,11 +26,7 @@ pub struct PlanRecord {
 
 /// The last of each tenant, so that none learns from its own how much others ask, or loses them by it.
 #[derive(Debug, Default)]
-pub(crate) struct Plans {
-    remembered: Mutex<Remembered>,
-    /// Whoever watches hears of each.
-    feed: Feed,
-}
+pub(crate) struct Plans(Mutex<Remembered>);
 
 #[derive(Debug, Default)]
 struct Remembered {
@@ -40,15 +35,11 @@ struct Remembered {
 }
 
 impl Plans {
-    pub fn new(feed: Feed) -> Self {
-        Self { feed, ..Self::default() }
-    }
-
-    pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) {
+    /// Keeps it, and gives it back with its number.
+    pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) -> PlanRecord {
         let mut plans = self.locked();
         plans.number += 1;
         let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
-        let told = self.feed.is_watched().then(|| Arc::new(record.clone()));
         if plans.of.values().map(VecDeque::len).sum::<usize>() == MOST_OF_ALL {
             let most = plans.of.iter().max_by_key(|(_, own)| (own.len(), Reverse(own.front().map(|plan| plan.number))));
             if let Some(name) = most.map(|(name, _)| name.clone())
@@ -64,11 +55,8 @@ impl Plans {
         if own.len() == MOST {
             own.pop_front();
         }
-        own.push_back(record);
-        drop(plans);
-        if let Some(record) = told {
-            self.feed.publish(|| Happened::Answer(record));
-        }
+        own.push_back(record.clone());
+        record
     }
 
     /// A tenant's, or the last of everybody's; the latest first.
@@ -82,7 +70,7 @@ impl Plans {
     }
 
     fn locked(&self) -> MutexGuard<'_, Remembered> {
-        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -380,7 +380,7 @@ impl Ragstone {
 
     /// What happens, for those who watch.
     pub fn feed(&self) -> &Feed {
-        self.inner.jobs.feed()
+        &self.inner.pipeline.feed
     }
 
     /// Waits until fresh KV is filed in every tier and queued passages are computed.

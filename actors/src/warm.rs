@@ -358,7 +358,7 @@ impl Warmer {
 
     /// Tells those who watch the service.
     fn tell(&self, job: &WarmJob, progress: &WarmProgress, state: JobState) {
-        self.0.jobs.feed().publish(|| Happened::Job(Arc::new(JobNews::of_warm_up(job, progress, state))));
+        self.0.pipeline.feed.publish(|| Happened::Job(Arc::new(JobNews::of_warm_up(job, progress, state))));
     }
 
     /// Whether the running job may go on: not if it was cancelled meanwhile, nor if the service stops.

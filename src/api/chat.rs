@@ -235,7 +235,7 @@ pub struct TextChoice {
 /// A chunk of a stream: `C` is a choice's part.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "{C}Chunk")]
+#[schemars(rename = "{C}Chunk", bound = "C: JsonSchema + Default")]
 pub struct Chunk<C> {
     pub id: String,
     /// `chat.completion.chunk` or `text_completion`

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::{InlineDocument, Rerank, Reranked, RerankedBy, Reuse};
+use ragstone_actors::{InlineDocument, Rerank, Reranked, RerankedBy};
 
 use super::body::Incoming;
 use super::fields::Fields;

@@ -205,7 +205,7 @@ impl<'a> Run<'a> {
 
     /// Tells those who watch the service how far it is.
     pub fn tell(&self, state: JobState) {
-        self.ingestor.jobs.feed().publish(|| {
+        self.ingestor.feed.publish(|| {
             let (collection, document, tenants) = (self.collection.clone(), None, Vec::new());
             Happened::Job(Arc::new(JobNews {
                 kind: JobKind::Ingest,

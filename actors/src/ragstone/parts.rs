@@ -25,6 +25,7 @@ use crate::collector::Collector;
 use crate::embedding::Embedder;
 use crate::engine::{Engine, Prefiller};
 use crate::error::Result;
+use crate::events::Feed;
 use crate::eviction::Evictor;
 use crate::fusion::{Fusor, ReadAhead};
 use crate::jobs::Jobs;
@@ -101,7 +102,8 @@ impl Parts {
             evictor,
             background,
             recurring: std::sync::Mutex::default(),
-            plans: Plans::new(jobs.feed().clone()),
+            plans: Plans::default(),
+            feed: Feed::default(),
             times: Times::default(),
             runtime: runtime.clone(),
             me: me.clone(),
