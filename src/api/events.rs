@@ -14,7 +14,7 @@ use super::cache::Plan;
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum ServiceEvent {
     /// A prompt's first token was there: its plan, and what came of it.
-    Answer(Plan),
+    Answer(Box<Plan>),
     /// A job began, got further or ended.
     Job(JobEvent),
     /// Entries left tiers: evicted for room, or on demand. Not for keys below admin.

@@ -182,8 +182,6 @@ fn prices(tiers: &[InTier]) -> String {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
-
     fn table(extension: Value) -> String {
         super::table(&serde_json::from_value(extension).unwrap())
     }

@@ -252,7 +252,7 @@ impl Events {
             self.piece(index, &text, token);
         }
         self.characters[index] += text.chars().count();
-        self.ready.extend(calls.iter().map(|call| event(call)));
+        self.ready.extend(calls.iter().map(event));
     }
 
     fn piece(&mut self, index: usize, text: &str, token: Option<&TokenEvent>) {

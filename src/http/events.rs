@@ -105,7 +105,7 @@ fn told(news: News, visitor: &Visitor) -> Option<ServiceEvent> {
         News::Missed(events) => Some(ServiceEvent::Missed(Missed { events: is_operator.then_some(events) })),
         News::Happened(Happened::Answer(record)) => {
             let is_his = visitor.bound().is_none_or(|key| key.record.tenant == record.tenant);
-            is_his.then(|| ServiceEvent::Answer(Plan::of((*record).clone(), is_operator)))
+            is_his.then(|| ServiceEvent::Answer(Box::new(Plan::of((*record).clone(), is_operator))))
         }
         News::Happened(Happened::Job(news)) => job(&news, visitor).map(ServiceEvent::Job),
         News::Happened(Happened::Evictions(left)) => {
