@@ -72,6 +72,7 @@ pub(crate) fn decide<T: PartialEq>(running: Option<&[T]>, provisional: &[T], loa
 /// What came of speculation in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SpeculationOutcome")]
 pub enum Outcome {
     /// The search ended with the passages of the prefill that ran: that went on as the request's own.
     Confirmed,

@@ -196,7 +196,6 @@ pub type TextCompletion = Completion<TextChoice>;
 
 /// One of the answers.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Chat")]
 pub struct ChatChoice {
     pub index: usize,
     pub finish_reason: FinishedBy,
@@ -222,7 +221,6 @@ pub struct AnswerMessage {
 
 /// One of the continuations.
 #[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "Text")]
 pub struct TextChoice {
     pub index: usize,
     pub finish_reason: FinishedBy,

@@ -32,7 +32,8 @@ const MORE: &str = "…";
 /// The answer behind the first command that has these words; of events, all of them.
 fn documented(command: &str) -> Vec<Value> {
     let mut blocks = DOCUMENTATION.split("\n```").skip(1).step_by(2);
-    blocks.find(|block| block.starts_with("sh\n") && block.contains(command)).expect("a documented command");
+    let is_meant = |block: &&str| block.starts_with("sh\n") && format!("{block}\n").contains(command);
+    blocks.find(is_meant).unwrap_or_else(|| panic!("{command} is not documented"));
     let answer = blocks.next().expect("an answer behind it");
     let (kind, text) = answer.split_once('\n').expect("a block has lines");
     let read = |text: &str| serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -85,7 +86,7 @@ fn recorded_answers_are_read_and_written_as_they_were() {
     round_trip::<List<WarmStatus>>("/v1/cache/jobs\"");
     round_trip::<ErrorBody>("-X DELETE -H \"x-ragstone-token: $TOKEN\" \"$RAGSTONE/v1/cache/jobs/7");
     round_trip::<Pinned>("/v1/cache/pin");
-    round_trip::<Evicted>("/v1/cache/evict");
+    round_trip::<Evicted>("/v1/cache/evict\" -d '{\"collection\"");
     round_trip::<Watched<Verified>>("/v1/cache/verify");
     round_trip::<Watched<CopiedEntries>>("/v1/cache/export");
     round_trip::<CollectedGarbage>("/v1/cache/gc");

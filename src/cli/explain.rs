@@ -201,7 +201,7 @@ mod tests {
                     segment("passage", "blend", json!("host"), json!(["host", "disk"]), "stored_closely"),
                     segment("question", "compute", Value::Null, json!([]), "ends_the_prompt"),
                 ],
-                "ratio": 0.15, "selection_layer": 2,
+                "blending": "calibrated", "ratio": 0.15, "selection_layer": 2,
                 "predicted": { "total_ms": 50.0, "load_ms": 2.5, "compute_ms": 48.0, "wait_ms": 1.0 },
                 "without": [{ "tier": "host", "total_ms": 61.0 }],
                 "in_tiers": [
