@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ragstone_actors::library::{Removed, Withdrawn};
-use ragstone_storage::corpus::{Document, SearchMode, UpsertReport};
+use ragstone_storage::corpus::{Document, DocumentInfo, Passage, SearchMode, StoredDocument, UpsertReport};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +42,24 @@ pub struct Upserted {
     /// Of a file whose other records were added: what is wrong with those that were not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_read: Option<String>,
+}
+
+/// A document with its passages in order.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct WholeDocument {
+    pub id: String,
+    pub title: String,
+    pub source: Option<String>,
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+    pub passages: Vec<Passage>,
+}
+
+impl From<StoredDocument> for WholeDocument {
+    fn from(StoredDocument { info, passages }: StoredDocument) -> Self {
+        let DocumentInfo { id, title, source, passages: _, metadata } = info;
+        Self { id, title, source, metadata, passages }
+    }
 }
 
 /// A document or collection that left, with its KV.

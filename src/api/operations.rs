@@ -5,7 +5,7 @@ use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
 use ragstone_actors::entries::{Evicted, Pinned};
 use ragstone_actors::schemas::Added;
 use ragstone_actors::warm::WarmStatus;
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo, Hit, StoredDocument};
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo, Hit};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ use super::cache::{
     WarmUpEvent, Watched,
 };
 use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
-use super::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted};
+use super::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};
@@ -189,7 +189,7 @@ const CORPUS: &[Operation] = &[
     post(DOCUMENTS, "upsertDocuments", "Add or replace documents")
         .takes(schema::<Upsert>)
         .answers(Json(schema::<Upserted>)),
-    get(DOCUMENT, "getDocument", "A document with its passages").answers(Json(schema::<StoredDocument>)),
+    get(DOCUMENT, "getDocument", "A document with its passages").answers(Json(schema::<WholeDocument>)),
     delete(DOCUMENT, "deleteDocument", "Remove a document, and its KV").answers(Json(schema::<Deleted>)),
     Operation {
         body: Body::Bytes,

@@ -178,6 +178,10 @@ fn what_the_document_refers_to_is_there_and_used() {
             assert!(document.pointer(path.trim_start_matches('#')).is_some(), "{path} is nowhere");
             used.insert(path.to_owned());
         }
+        // What is flattened into a type must not bring a field that is there already.
+        let required: Vec<&Value> = fields.get("required").and_then(Value::as_array).into_iter().flatten().collect();
+        let twice = required.iter().enumerate().find(|(at, name)| required[..*at].contains(name));
+        assert!(twice.is_none(), "{twice:?} is required twice: {required:?}");
     });
     for name in document["components"]["schemas"].as_object().unwrap().keys() {
         // Of a query the fields are taken, and not the type.

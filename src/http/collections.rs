@@ -13,7 +13,7 @@ use super::answer::event;
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
-use crate::api::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted};
+use crate::api::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, Result};
 use crate::lanes::Work;
@@ -123,7 +123,7 @@ pub async fn document(
     let name = Visitor::of(&request)?.collection(&given)?;
     let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(document))
+    Ok(HttpResponse::Ok().json(WholeDocument::from(document)))
 }
 
 /// Removes a document, and its KV. For the data folder's owner, and keys that may write into the collection.

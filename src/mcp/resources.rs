@@ -3,13 +3,14 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo, StoredDocument};
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
 use rmcp::model::{
     CacheScope, ErrorData, ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
 use serde::de::DeserializeOwned;
 
 use super::shown;
+use crate::api::collections::WholeDocument;
 use crate::api::{List, Page};
 use crate::client::routes::{Request, Routes, escaped};
 use crate::error::{Error, ErrorKind};
@@ -113,7 +114,7 @@ pub async fn read(routes: &dyn Routes, uri: &str) -> Result<ReadResourceResult, 
         let message = format!("`{}` is no document's URI; use {SCHEME}://COLLECTION/DOCUMENT", shown(uri));
         ErrorData::resource_not_found(message, None)
     })?;
-    let found: StoredDocument =
+    let found: WholeDocument =
         get(routes, &["v1", "collections", &collection, "documents", &document], Vec::new()).await?;
     let passages = found.passages.iter().map(|passage| passage.text.as_str());
     let text = passages.collect::<Vec<_>>().join("\n\n");

@@ -88,10 +88,8 @@ pub struct DocumentInfo {
 }
 
 /// A stored document with its passages in order.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StoredDocument {
-    #[serde(flatten)]
     pub info: DocumentInfo,
     pub passages: Vec<Passage>,
 }
