@@ -9,7 +9,7 @@ use ragstone_storage::tier::Tier;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::filter::{Age, tier};
+use super::filter::{Age, tiers};
 use crate::access;
 use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
 use crate::cli::output;
@@ -21,7 +21,7 @@ use crate::progress::{Progress, Unit, mebibytes};
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// Only this tier
-    #[arg(long, value_name = "host|disk|object", value_parser = kept_tier)]
+    #[arg(long, value_parser = tiers(&["host", "disk", "object"]))]
     tier: Option<Tier>,
     /// Say what is damaged, and remove nothing
     #[arg(long)]
@@ -45,11 +45,6 @@ pub struct GcArgs {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
-}
-
-/// A tier that has frames.
-fn kept_tier(name: &str) -> Result<Tier, String> {
-    tier(name).ok().filter(|tier| *tier != Tier::Device).ok_or_else(|| "use host, disk or object".to_owned())
 }
 
 /// Verifies.
