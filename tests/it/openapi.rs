@@ -90,7 +90,9 @@ async fn the_service_answers_as_its_document_says() {
         .collect();
     assert_eq!(described, probed);
 
-    service.add("notes", &[("roof", "We take slate for the roof."), ("garden", "The garden has two gates.")]).await;
+    let text = |id: &str, text: &str| json!({ "id": id, "title": id, "text": text });
+    let documents = [text("roof", "We take slate for the roof."), text("garden", "The garden has two gates.")];
+    service.ask("/v1/collections/notes/documents", &json!({ "documents": documents })).await;
     let question = json!({
         "messages": [{ "role": "user", "content": "Who mends the roof?" }], "temperature": 0, "max_tokens": 4,
         "logprobs": true, "top_logprobs": 1, "ragstone": { "collection": "notes", "explain": true },

@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::disk::{failed, io_failed};
@@ -76,8 +75,7 @@ impl Default for CorpusOptions {
 }
 
 /// A collection's size.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CollectionInfo {
     pub name: String,
     pub documents: usize,
@@ -85,8 +83,7 @@ pub struct CollectionInfo {
 }
 
 /// Counters since the corpus was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CorpusCounters {
     /// Passages that were tokenized again on read, because their ids belonged to another tokenizer.
     pub passages_retokenized: u64,
