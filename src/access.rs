@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use ragstone_storage::env::Stopwatch;
-use serde_json::Value;
 
+use crate::api::cache::WholeStatus;
+use crate::api::models::Ready;
 use crate::client::Client;
 use crate::config::Config;
 use crate::data_folder::{DataFolder, HeldFolder, ServiceRecord};
@@ -187,7 +188,7 @@ pub async fn interrupted() -> Error {
 async fn wait_until_ready(client: &Client) -> Result<()> {
     let waiting = Progress::new("waiting for the service to load its model", Unit::Nothing);
     loop {
-        match client.get::<Value>(&["readyz"]).await {
+        match client.get::<Ready>(&["readyz"]).await {
             Ok(_) => return Ok(()),
             // It answered: 503, not yet.
             Err(error) if error.kind() == ErrorKind::Unavailable && client.is_alive().await => {
@@ -215,8 +216,8 @@ fn check_settings(config: &Config, service: u32) -> Result<()> {
 /// A command that names another model than the service's would get the wrong model's answer.
 async fn check_model(config: &Config, client: &Client) -> Result<()> {
     let Some(wanted) = &config.surface.model else { return Ok(()) };
-    let status: Value = client.get(&["v1", "cache", "status"]).await?;
-    let served = status["model"]["id"].as_str().unwrap_or_default();
+    let status: WholeStatus = client.get(&["v1", "cache", "status"]).await?;
+    let served = status.status.model.id.as_str();
     let name = Path::new(wanted).file_name().map(|name| name.to_string_lossy().into_owned());
     if wanted == served || (Path::new(wanted).is_dir() && name.as_deref() == Some(served)) {
         return Ok(());

@@ -9,8 +9,11 @@ use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::error::ErrorBody;
+use crate::api::models::Health;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::error::kind_of;
 use crate::service::TOKEN_HEADER;
@@ -42,7 +45,7 @@ impl Client {
     }
 
     /// GET of a path with a query.
-    pub async fn get_with<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T> {
+    pub async fn get_with<T: DeserializeOwned>(&self, path: &[&str], query: &impl Serialize) -> Result<T> {
         self.read(self.request(Method::GET, path)?.query(query)).await
     }
 
@@ -53,7 +56,7 @@ impl Client {
     }
 
     /// DELETE of a path with a query.
-    pub async fn delete_with<T: DeserializeOwned>(&self, path: &[&str], query: &[(&str, String)]) -> Result<T> {
+    pub async fn delete_with<T: DeserializeOwned>(&self, path: &[&str], query: &impl Serialize) -> Result<T> {
         self.read(self.request(Method::DELETE, path)?.query(query)).await
     }
 
@@ -63,12 +66,16 @@ impl Client {
     }
 
     /// POST of JSON.
-    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &Value) -> Result<T> {
+    pub async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T> {
         self.read(self.request(Method::POST, path)?.json(body)).await
     }
 
     /// POST whose answer comes as server-sent events.
-    pub async fn events(&self, path: &[&str], body: &Value) -> Result<impl Stream<Item = Result<Value>> + use<>> {
+    pub async fn events<T: DeserializeOwned, B: Serialize>(
+        &self,
+        path: &[&str],
+        body: &B,
+    ) -> Result<impl Stream<Item = Result<T>> + use<T, B>> {
         let response = self.send(self.request(Method::POST, path)?.json(body)).await?;
         Ok(events(self.body(response)))
     }
@@ -92,13 +99,13 @@ impl Client {
 
     /// Whether the process `pid` answers at this address.
     pub async fn is_process(&self, pid: u32) -> bool {
-        let health = async { self.get::<Value>(&["healthz"]).await };
-        matches!(tokio::time::timeout(Duration::from_secs(5), health).await, Ok(Ok(health)) if health["pid"] == pid)
+        let health = async { self.get::<Health>(&["healthz"]).await };
+        matches!(tokio::time::timeout(Duration::from_secs(5), health).await, Ok(Ok(health)) if health.pid == pid)
     }
 
     /// Whether anybody answers at this address.
     pub async fn is_alive(&self) -> bool {
-        self.get::<Value>(&["healthz"]).await.is_ok()
+        self.get::<Health>(&["healthz"]).await.is_ok()
     }
 
     fn request(&self, method: Method, path: &[&str]) -> Result<RequestBuilder> {
@@ -142,20 +149,20 @@ fn lost(base: &str, error: &reqwest::Error) -> Error {
 
 /// The error in a body of OpenAI's shape.
 fn error_of(body: &Value, status: u16) -> Option<Error> {
-    let message = body["error"]["message"].as_str()?;
-    Some(Error::new(kind_of(status, body["error"]["code"].as_str()), message))
+    let ErrorBody { error } = ErrorBody::deserialize(body).ok()?;
+    Some(Error::new(kind_of(status, error.code.as_deref()), error.message))
 }
 
 /// The data of server-sent events, up to `[DONE]`; an event that holds an error ends them.
-fn events(chunks: BoxStream<'static, Result<Bytes>>) -> impl Stream<Item = Result<Value>> + Send {
+fn events<T: DeserializeOwned>(chunks: BoxStream<'static, Result<Bytes>>) -> impl Stream<Item = Result<T>> + Send {
     futures::stream::unfold(Some((chunks, Vec::new())), |state| async move {
         let (mut chunks, mut buffer) = state?;
         loop {
             match take_event(&mut buffer) {
                 Some(Event::Done) => return None,
-                Some(Event::Data(value)) => match error_of(&value, 500) {
-                    Some(error) => return Some((Err(error), None)),
-                    None => return Some((Ok(value), Some((chunks, buffer)))),
+                Some(Event::Data(value)) => match read_event(value) {
+                    Ok(event) => return Some((Ok(event), Some((chunks, buffer)))),
+                    Err(error) => return Some((Err(error), None)),
                 },
                 None => {}
             }
@@ -166,6 +173,14 @@ fn events(chunks: BoxStream<'static, Result<Bytes>>) -> impl Stream<Item = Resul
             }
         }
     })
+}
+
+fn read_event<T: DeserializeOwned>(value: Value) -> Result<T> {
+    match error_of(&value, 500) {
+        Some(error) => Err(error),
+        None => serde_json::from_value(value)
+            .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}"))),
+    }
 }
 
 #[derive(Debug, PartialEq)]

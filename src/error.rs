@@ -126,7 +126,7 @@ impl From<ragstone_actors::Error> for Error {
             A::Incompatible => ErrorKind::Incompatible,
             _ => ErrorKind::Internal,
         };
-        Self::new(kind, error.to_string())
+        Self { param: error.at_field().map(str::to_owned), ..Self::new(kind, error.to_string()) }
     }
 }
 

@@ -11,11 +11,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
+use ragstone_actors::Ragstone;
+use ragstone_actors::events::{Feed, JobState};
 use ragstone_actors::jobs::{JobKind, Jobs};
 use ragstone_actors::library::Library;
 use ragstone_storage::catalog::{Catalog, IngestJob};
 use ragstone_storage::corpus::UpsertReport;
 use ragstone_storage::env::Env;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -23,7 +26,7 @@ use self::run::{Run, listed};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a running job tells.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum IngestEvent {
     /// How far it is; what it counts is durable.
@@ -40,7 +43,8 @@ pub enum IngestEvent {
 }
 
 /// What a job changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct IngestReport {
     pub files: usize,
     /// Files that could not be read.
@@ -60,14 +64,17 @@ pub struct Ingestor {
     catalog: Arc<Catalog>,
     env: Env,
     jobs: Jobs,
+    feed: Feed,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
 }
 
 impl Ingestor {
-    /// For one data folder. Parsing a file may take `file_seconds` of processor time.
-    pub fn new(library: Library, catalog: Arc<Catalog>, env: Env, jobs: Jobs, file_seconds: u64) -> Self {
-        Self { library, catalog, env, jobs, file_seconds }
+    /// For the data folder of `ragstone`. Parsing a file may take `file_seconds` of processor time.
+    pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
+        let (library, catalog) = (ragstone.library().clone(), ragstone.catalog().clone());
+        let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
+        Self { library, catalog, env, jobs, feed, file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -126,7 +133,12 @@ impl Ingestor {
         }
         let id = job.id;
         let mut run = Run::new(self, job, events);
+        run.tell(JobState::Running);
         let done = run.work().await;
+        run.tell(match &done {
+            Ok(_) => JobState::Finished,
+            Err(error) => JobState::Failed(error.to_string()),
+        });
         // Input that cannot be ingested now will not be at the next start either; anything else may be.
         let hopeless = |error: &Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
         let is_over = done.as_ref().err().is_none_or(hopeless);

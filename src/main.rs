@@ -1,6 +1,7 @@
 //! ragstone: answers questions over your documents, and never computes twice what it can keep.
 
 mod access;
+mod api;
 mod bench;
 mod cli;
 mod client;

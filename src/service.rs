@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use actix_web::{HttpMessage, HttpRequest};
 use metrics_exporter_prometheus::PrometheusHandle;
+use ragstone_actors::turns::Places;
 use ragstone_actors::{Caller, Folders, Progress as Loading, Ragstone, Settings};
 use ragstone_storage::env::{Env, Stopwatch};
 use tokio::runtime::Handle;
@@ -32,6 +33,8 @@ use crate::{embedder_source, model_source, telemetry};
 
 /// The header that carries the owner's token.
 pub const TOKEN_HEADER: &str = "x-ragstone-token";
+/// Clients of `/v1/events`; one caller has no more than its share of them.
+const MOST_WATCHERS: usize = 64;
 /// How long running answers may take to end when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -70,6 +73,8 @@ pub struct State {
     pub publishing: Arc<Semaphore>,
     /// Agents' requests that can be taken back over another connection.
     pub running: Running,
+    /// Places of those who watch `/v1/events`.
+    pub watchers: Places,
     /// Renders `/metrics`.
     pub metrics: PrometheusHandle,
     audience: Audience,
@@ -291,6 +296,7 @@ impl Service {
             given: config.listing.clone(),
             publishing: Arc::new(Semaphore::new(1)),
             running: Running::default(),
+            watchers: Places::new("events", MOST_WATCHERS),
             metrics: telemetry::recorder()?,
             audience,
             token: fresh_token()?,
@@ -345,13 +351,7 @@ impl Service {
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
-        let ingestor = Ingestor::new(
-            ragstone.library().clone(),
-            ragstone.catalog().clone(),
-            env,
-            ragstone.jobs().clone(),
-            surface.file_seconds,
-        );
+        let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {

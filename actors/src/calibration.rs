@@ -26,6 +26,7 @@ use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
 use ragstone_kernels::model::Model;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, Scope};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -74,11 +75,13 @@ const IDLE: Duration = Duration::from_secs(20);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// What a calibration is made of.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Calibrate {
     /// Questions with their passages; none given: of the collection, or those that come with ragstone.
     pub questions: Vec<Asked>,
     /// Passages of this collection.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub collection: Option<String>,
     /// Prompts, 8 to 1000: half of them to search with, half to confirm what was found.
     pub prompts: usize,
@@ -133,7 +136,7 @@ impl Calibrate {
 }
 
 /// What a calibration found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
     /// Digest of the model's weights; with `.q8` behind it where they are rounded to 8 bits.
     pub weights: String,
@@ -164,7 +167,7 @@ impl Calibration {
 }
 
 /// What a calibration tells on its way.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CalibrationEvent {
     /// How far it is.

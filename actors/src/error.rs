@@ -34,6 +34,8 @@ pub enum ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    /// What of the request is at fault, where one thing is.
+    field: Option<&'static str>,
     #[source]
     source: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
@@ -44,7 +46,17 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// An error of `kind`; `message` says what was wrong and what to do.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None }
+        Self { kind, message: message.into(), field: None, source: None }
+    }
+
+    /// As [`new`](Self::new), of a request whose `field` must change.
+    pub fn of_field(kind: ErrorKind, field: &'static str, message: impl Into<String>) -> Self {
+        Self { field: Some(field), ..Self::new(kind, message) }
+    }
+
+    /// What of the request must change, where one thing must.
+    pub fn at_field(&self) -> Option<&'static str> {
+        self.field
     }
 
     /// What the caller should do.
@@ -67,7 +79,7 @@ impl From<ragstone_kernels::Error> for Error {
             K::DeviceLost => ErrorKind::DeviceLost,
             _ => ErrorKind::Internal,
         };
-        Self { kind, message: error.to_string(), source: Some(Box::new(error)) }
+        Self { kind, message: error.to_string(), field: None, source: Some(Box::new(error)) }
     }
 }
 
@@ -83,6 +95,6 @@ impl From<ragstone_storage::Error> for Error {
             K::Cancelled => ErrorKind::Cancelled,
             _ => ErrorKind::Internal,
         };
-        Self { kind, message: error.to_string(), source: Some(Box::new(error)) }
+        Self { kind, message: error.to_string(), field: None, source: Some(Box::new(error)) }
     }
 }

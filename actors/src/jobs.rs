@@ -10,7 +10,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::{FutureExt, Stream, StreamExt, stream};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, OwnedMutexGuard, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +24,7 @@ use crate::worker::panic_text;
 const EVENTS: usize = 16;
 
 /// What a job does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// Files become passages.
@@ -54,7 +55,7 @@ impl JobKind {
 }
 
 /// Jobs of one kind that run or wait for their turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobsStatus {
     /// What they do.
     pub kind: JobKind,

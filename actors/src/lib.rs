@@ -14,7 +14,9 @@ pub mod costs;
 pub mod embedding;
 mod encoder;
 pub mod engine;
+pub mod entries;
 pub mod error;
+pub mod events;
 pub mod eviction;
 pub mod fusion;
 #[cfg(test)]

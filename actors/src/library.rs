@@ -14,6 +14,7 @@
 //! computed again, by adding the text and deleting it.
 
 mod naming;
+mod preview;
 mod withdrawal;
 
 use std::collections::HashSet;
@@ -23,7 +24,8 @@ use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal
 use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use self::naming::PassageName;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,7 +51,8 @@ struct Inner {
 }
 
 /// KV that left the store with its passages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Withdrawn {
     /// Entries, each counted once.
     pub entries_removed: u64,
@@ -60,7 +63,8 @@ pub struct Withdrawn {
 }
 
 /// What a removal did.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Removed {
     /// Passages that left the corpus.
     pub passages_removed: usize,

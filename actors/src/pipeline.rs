@@ -30,6 +30,7 @@ use crate::calibration::{Blend, Blending, Known};
 use crate::caller::Caller;
 use crate::engine::{DecodeSpec, Decoded, DraftCounts, Engine, Urgency};
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Feed, Happened};
 use crate::eviction::Evictor;
 use crate::plans::Plans;
 use crate::prefill::{Rule, Selection};
@@ -67,6 +68,8 @@ pub(crate) struct Pipeline {
     /// Prompts that were blended.
     pub recurring: Mutex<Recurring>,
     pub plans: Plans,
+    /// Where those who watch hear of everything.
+    pub feed: Feed,
     /// What searches and prefills take.
     pub times: Times,
     pub runtime: Handle,
@@ -153,7 +156,8 @@ impl Pipeline {
         let question = &asking.question;
         // Rounds say what was asked, which plans do not.
         let plan = ReuseReport { rounds: Vec::new(), ..report.clone() };
-        self.plans.remember(self.env.now_unix_ms(), &question.tenant, &plan);
+        let record = self.plans.remember(self.env.now_unix_ms(), &question.tenant, &plan);
+        self.feed.publish(|| Happened::Answer(Arc::new(record)));
         let opened = |(tokens, drafts): Output| Opened {
             citations: passages.iter().map(|passage| passage.citation.clone()).collect(),
             // No more than the context has.

@@ -5,8 +5,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
-
 use crate::report::ReuseReport;
 
 /// Plans that are remembered of each tenant, and of all: who has the most loses one first.
@@ -14,7 +12,7 @@ const MOST: usize = 64;
 const MOST_OF_ALL: usize = 1024;
 
 /// One prompt's plan, and what came of it. Nothing of its text.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct PlanRecord {
     /// Counts from 1 since the start.
     pub number: u64,
@@ -37,7 +35,8 @@ struct Remembered {
 }
 
 impl Plans {
-    pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) {
+    /// Keeps it, and gives it back with its number.
+    pub fn remember(&self, unix_ms: u64, tenant: &str, report: &ReuseReport) -> PlanRecord {
         let mut plans = self.locked();
         plans.number += 1;
         let record = PlanRecord { number: plans.number, unix_ms, tenant: tenant.to_owned(), report: report.clone() };
@@ -56,7 +55,8 @@ impl Plans {
         if own.len() == MOST {
             own.pop_front();
         }
-        own.push_back(record);
+        own.push_back(record.clone());
+        record
     }
 
     /// A tenant's, or the last of everybody's; the latest first.

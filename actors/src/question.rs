@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::caller::Caller;
@@ -147,7 +148,7 @@ impl Context {
 }
 
 /// A document given in the request.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct InlineDocument {
     /// Shown in citations.
@@ -157,7 +158,7 @@ pub struct InlineDocument {
 }
 
 /// Which stored KV may serve a request.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reuse {
     /// Exact entries first; passages elsewhere are blended at the configured ratio.

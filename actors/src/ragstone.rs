@@ -1,6 +1,7 @@
 //! The running program: models, store, corpus and workers of one data folder.
 
 mod parts;
+mod tiers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::embedding::{Embedded, Embedder};
 use crate::encoder::ModelEncoder;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::Feed;
 use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
@@ -186,7 +188,9 @@ impl Ragstone {
             tracing::error!(%error, "a removal that was cut off is not finished; the next one or the next start tries again");
         }
         inner.calibrator.run_when_idle();
-        Ok(Self { inner: Arc::new(inner) })
+        let ragstone = Self { inner: Arc::new(inner) };
+        ragstone.watch_tiers();
+        Ok(ragstone)
     }
 
     /// The engine.
@@ -374,6 +378,11 @@ impl Ragstone {
     /// The last prompts' plans, a tenant's or everybody's; the latest first.
     pub fn plans(&self, tenant: Option<&str>) -> Vec<PlanRecord> {
         self.inner.pipeline.plans.last(tenant)
+    }
+
+    /// What happens, for those who watch.
+    pub fn feed(&self) -> &Feed {
+        &self.inner.pipeline.feed
     }
 
     /// Waits until fresh KV is filed in every tier and queued passages are computed.

@@ -4,7 +4,8 @@ use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::prompt::segment::SegmentKind;
 use ragstone_storage::tier::Tier;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::calibration::Blending;
 use crate::engine::DraftCounts;
@@ -58,7 +59,7 @@ pub struct Finish {
 }
 
 /// Why generation stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// An end token or a stop string.
@@ -92,7 +93,8 @@ pub struct Answer {
 }
 
 /// A passage that stood in the prompt.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Citation {
     /// 1-based place in the prompt.
     pub number: usize,
@@ -109,7 +111,8 @@ pub struct Citation {
 }
 
 /// What was reused and where the time went. The four token counts add up to the prompt.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct ReuseReport {
     /// Where each prompt token's KV came from.
     pub tokens: TokenAccount,
@@ -151,7 +154,7 @@ pub struct ReuseReport {
 }
 
 /// How passages were put in order.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct RerankReport {
     /// Who did it.
     pub by: RerankedBy,
@@ -180,7 +183,7 @@ impl RerankReport {
 }
 
 /// One search of several, and the prompt over what it and those before it found.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct RoundReport {
     /// What was searched for: the question, then what the model began to answer.
     pub query: String,
@@ -195,7 +198,8 @@ pub struct RoundReport {
 }
 
 /// Where each prompt token's KV came from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct TokenAccount {
     /// Loaded or on the device already, computed earlier behind the same tokens: equal to computing them again.
     pub exact: u32,
@@ -215,7 +219,7 @@ impl TokenAccount {
 }
 
 /// What came of drafting an answer's tokens (see [`Settings::num_speculative_tokens`](crate::Settings::num_speculative_tokens)).
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Drafts {
     /// Tokens that were verified beside those that were drawn.
     pub drafted: u32,
@@ -234,7 +238,7 @@ impl Drafts {
 }
 
 /// What was loaded from one tier.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct TierLoad {
     /// Which tier.
     pub tier: Tier,
@@ -246,7 +250,7 @@ pub struct TierLoad {
 }
 
 /// What would have happened without a tier.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct Without {
     /// The tier.
     pub tier: Tier,
@@ -255,15 +259,38 @@ pub struct Without {
     pub predicted: Prediction,
 }
 
+/// Where a segment's KV comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KvSource {
+    /// Stored, or on the device already: equal to computing it again.
+    Exact,
+    /// Stored, computed after other tokens; part of it is recomputed.
+    Blend,
+    /// Computed in full.
+    Compute,
+}
+
+impl KvSource {
+    /// As reports have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Blend => "blend",
+            Self::Compute => "compute",
+        }
+    }
+}
+
 /// One segment of the prompt.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentReport {
     /// What part of the prompt it is.
     pub kind: SegmentKind,
     /// Its length.
     pub tokens: u32,
-    /// `exact`, `blend` or `compute`.
-    pub source: &'static str,
+    /// Where its KV comes from.
+    pub source: KvSource,
     /// Where it was loaded from, or where it was already: the device.
     pub tier: Option<Tier>,
     /// Why from there.
@@ -280,9 +307,9 @@ impl SegmentReport {
     /// What a plan says of a segment.
     fn of(planned: &SegmentPlan) -> Self {
         let source = match planned.source {
-            Source::Load { .. } => "exact",
-            Source::Blend { .. } => "blend",
-            Source::Compute => "compute",
+            Source::Load { .. } => KvSource::Exact,
+            Source::Blend { .. } => KvSource::Blend,
+            Source::Compute => KvSource::Compute,
         };
         Self {
             kind: planned.kind,
@@ -326,7 +353,8 @@ impl SegmentReport {
 }
 
 /// Time to the first token, in milliseconds, and its parts in order.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Ttft {
     /// From the arrival of the question to its first token.
     pub total_ms: f64,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::cross_encoder::{CrossEncoder, Scores};
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
 use crate::caller::Caller;
@@ -27,7 +28,7 @@ const MAX_BYTES: usize = 2 << 20;
 const BATCH: usize = 4;
 
 /// Who puts passages in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RerankedBy {
     /// The cross-encoder that is configured.

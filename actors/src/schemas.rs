@@ -16,7 +16,8 @@ use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
 use ragstone_storage::prompt::segment::Segment;
 use ragstone_storage::store::Withdrawn;
 use ragstone_storage::tier::EntryId;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use self::bounds::{check_name, check_room};
 use self::stored::stored;
@@ -82,7 +83,7 @@ pub struct Found {
 }
 
 /// What adding a schema did.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Added {
     /// What is kept now.
     #[serde(flatten)]
@@ -95,7 +96,7 @@ pub struct Added {
 }
 
 /// What an entry is, where it is a module's.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct ModuleName {
     /// Its schema; of several, the first by name.
     pub schema: String,

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 /// A search that takes less, in milliseconds, is not cut into stages.
 const LEAST_SEARCH_MS: f64 = 2.0;
@@ -69,8 +70,9 @@ pub(crate) fn decide<T: PartialEq>(running: Option<&[T]>, provisional: &[T], loa
 }
 
 /// What came of speculation in the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
+#[schemars(rename = "SpeculationOutcome")]
 pub enum Outcome {
     /// The search ended with the passages of the prefill that ran: that went on as the request's own.
     Confirmed,
@@ -81,7 +83,7 @@ pub enum Outcome {
 }
 
 /// How a search and the prefill of what it found overlapped.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct Speculation {
     /// What came of it.
     pub outcome: Outcome,

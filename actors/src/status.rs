@@ -6,19 +6,21 @@ use ragstone_storage::corpus::CorpusCounters;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::StoreStatus;
 use ragstone_storage::tier::TierStatus;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::calibration::Blend;
 use crate::jobs::JobsStatus;
 use crate::worker::WorkerStatus;
 
 /// The language model, for people.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct ModelStatus {
     /// The name that clients know it by.
     pub id: String,
     /// Its architecture.
-    pub architecture: &'static str,
+    pub architecture: String,
     /// Tokens of prompt and answer together.
     pub context: usize,
     /// Identifies weights, config, tokenizer and KV format; part of every KV key.
@@ -30,7 +32,8 @@ pub struct ModelStatus {
 }
 
 /// A snapshot for `cache status`, readiness and metrics.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Status {
     /// The language model.
     pub model: ModelStatus,
@@ -53,7 +56,8 @@ pub struct Status {
 }
 
 /// What groups hold that have one prompt and several tails.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct GroupsStatus {
     /// Prompts with several answers.
     pub samples: GroupBlocks,
@@ -62,7 +66,8 @@ pub struct GroupsStatus {
 }
 
 /// Blocks of groups, summed over the engine's steps: the share that is saved is `1 - held / apart`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct GroupBlocks {
     /// That they hold.
     pub held: u64,
@@ -102,7 +107,8 @@ pub struct SequencesStatus {
 }
 
 /// The device tier.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct DeviceStatus {
     /// Blocks of 16 tokens.
     pub blocks: usize,

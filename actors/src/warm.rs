@@ -19,10 +19,12 @@ use futures::Stream;
 use ragstone_storage::catalog::{Catalog, WarmJob, WarmProgress, WarmSubject};
 use ragstone_storage::corpus::{Corpus, Scope};
 use ragstone_storage::key::SegmentDigest;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::events::{Happened, JobNews, JobState};
 use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
 use crate::question::check_tenants;
@@ -64,7 +66,7 @@ struct State {
 }
 
 /// What a running warm-up tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WarmEvent {
     /// How far it is.
@@ -74,7 +76,7 @@ pub enum WarmEvent {
 }
 
 /// An unfinished warm-up, for people.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WarmStatus {
     /// The job, with its progress as it is now.
     #[serde(flatten)]
@@ -84,7 +86,7 @@ pub struct WarmStatus {
 }
 
 /// What an unfinished warm-up does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WarmState {
     /// It computes.
@@ -96,7 +98,8 @@ pub enum WarmState {
 }
 
 /// What a warm-up would have to do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct WarmEstimate {
     /// Distinct passages, or texts of modules.
     pub passages: u64,
@@ -298,10 +301,14 @@ impl Warmer {
             let recent = self.state().recent.get(&id).cloned();
             return recent.ok_or_else(|| cancelled(id));
         };
-        self.state().running = Some((id, job.progress.clone()));
+        self.show(&job, &job.progress);
         let running = Running(self);
         let done = self.work(&job, events).await;
         drop(running);
+        match &done {
+            Ok(progress) => self.tell(&job, progress, JobState::Finished),
+            Err(error) => self.tell(&job, &job.progress, JobState::Failed(error.to_string())),
+        }
         // A collection or schema that is gone, or cannot be used, will not come back by itself; anything else may work at the next start.
         let is_hopeless = |error: &Error| match error.kind() {
             ErrorKind::NotFound => true,
@@ -344,8 +351,14 @@ impl Warmer {
     }
 
     /// Shows how far the running job is.
-    fn show(&self, id: u64, progress: &WarmProgress) {
-        self.state().running = Some((id, progress.clone()));
+    fn show(&self, job: &WarmJob, progress: &WarmProgress) {
+        self.state().running = Some((job.id, progress.clone()));
+        self.tell(job, progress, JobState::Running);
+    }
+
+    /// Tells those who watch the service.
+    fn tell(&self, job: &WarmJob, progress: &WarmProgress, state: JobState) {
+        self.0.pipeline.feed.publish(|| Happened::Job(Arc::new(JobNews::of_warm_up(job, progress, state))));
     }
 
     /// Whether the running job may go on: not if it was cancelled meanwhile, nor if the service stops.

@@ -6,6 +6,7 @@
 //! Nor does an actor hear that its caller left: a request carries its place and a line to the caller, so that a deadline ends
 //! the work where work can be ended, and the place is taken for as long as there is work.
 
+use std::borrow::Cow;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +16,8 @@ use std::time::Duration;
 use actix::prelude::*;
 use futures::FutureExt;
 use ragstone_storage::env::Env;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -56,10 +58,10 @@ struct Inner<S: Service> {
 }
 
 /// Counters of one worker.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
 pub struct WorkerStatus {
     /// Its name.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// Requests it takes at once, waiting ones included.
     pub capacity: usize,
     /// Requests it has now, with those whose caller left before their work was done.
@@ -145,7 +147,7 @@ impl<S: Service> Supervised<S> {
     /// Counters.
     pub fn status(&self) -> WorkerStatus {
         WorkerStatus {
-            name: S::NAME,
+            name: S::NAME.into(),
             capacity: self.inner.capacity,
             in_flight: self.inner.capacity.saturating_sub(self.inner.permits.available_permits()),
             restarts: self.inner.slot.restarts.load(Ordering::Relaxed),

@@ -2,8 +2,12 @@
 
 use clap::ValueEnum;
 use futures::StreamExt;
-use serde_json::{Value, json};
+use ragstone_actors::{Citation, ReuseReport};
+use serde::Serialize;
 
+use crate::api::chat::{
+    AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Usage,
+};
 use crate::cli::{output, report};
 use crate::client::Client;
 use crate::config::Config;
@@ -60,30 +64,32 @@ enum Reuse {
 }
 
 impl Args {
-    fn request(&self) -> Value {
+    fn request(&self) -> ChatRequest {
         let reuse = match (self.ratio, self.reuse) {
-            (Some(ratio), _) => json!({ "ratio": ratio }),
-            (None, Reuse::Auto) => json!("auto"),
-            (None, Reuse::Exact) => json!("exact"),
-            (None, Reuse::Off) => json!("off"),
+            (Some(ratio), _) => ragstone_actors::Reuse::Ratio(ratio),
+            (None, Reuse::Auto) => ragstone_actors::Reuse::Auto,
+            (None, Reuse::Exact) => ragstone_actors::Reuse::Exact,
+            (None, Reuse::Off) => ragstone_actors::Reuse::Off,
         };
-        let mut request = json!({
-            "messages": [{ "role": "user", "content": self.question }],
-            "temperature": self.temperature,
-            "stream": true,
-            "stream_options": { "include_usage": true },
-            "ragstone": {
-                "collection": self.collection, "reuse": reuse, "top_k": self.top_k, "rounds": self.rounds,
-                "round_tokens": self.round_tokens, "rerank": self.rerank,
-            },
-        });
-        if self.no_speculation {
-            request["ragstone"]["speculate"] = json!(false);
-        }
-        if let Some(count) = self.max_tokens {
-            request["max_tokens"] = json!(count);
-        }
-        request
+        let extension = Extension {
+            collection: Some(self.collection.clone()),
+            top_k: self.top_k,
+            rounds: Some(self.rounds),
+            round_tokens: self.round_tokens,
+            rerank: self.rerank,
+            speculate: self.no_speculation.then_some(false),
+            reuse,
+            ..Extension::default()
+        };
+        let generation = GenerationRequest {
+            ragstone: Some(extension),
+            temperature: Some(self.temperature),
+            max_tokens: self.max_tokens,
+            stream: Some(true),
+            stream_options: Some(StreamOptions { include_usage: Some(true) }),
+            ..GenerationRequest::default()
+        };
+        ChatRequest::ask(&self.question, generation)
     }
 }
 
@@ -92,53 +98,41 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     access::with(config, "ask", async |client: &Client| ask(client, &args).await).await
 }
 
-/// What came with the last chunks.
-#[derive(Default)]
+/// What came of the answer, as programs get it.
+#[derive(Default, Serialize)]
 struct Ending {
     answer: String,
-    model: Value,
-    finish_reason: Value,
-    extension: Value,
-    usage: Value,
+    finish_reason: Option<FinishedBy>,
+    model: String,
+    citations: Vec<Citation>,
+    usage: Option<Usage>,
+    report: ReuseReport,
 }
 
 async fn ask(client: &Client, args: &Args) -> Result<()> {
     let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()).await?);
     let mut ending = Ending::default();
-    while let Some(mut chunk) = chunks.next().await.transpose()? {
-        let choice = &chunk["choices"][0];
-        if let Some(text) = choice["delta"]["content"].as_str() {
-            // Tokens carry the space before them.
-            let text = if ending.answer.is_empty() { text.trim_start() } else { text };
-            ending.answer.push_str(text);
-            if !args.json {
-                output::text(&output::printable(text))?;
+    while let Some(ChatChunk { choices, model, ragstone, usage, .. }) = chunks.next().await.transpose()? {
+        if let Some(piece) = choices.into_iter().next() {
+            if let Some(text) = piece.delta.content {
+                // Tokens carry the space before them.
+                let text = if ending.answer.is_empty() { text.trim_start() } else { &text };
+                ending.answer.push_str(text);
+                if !args.json {
+                    output::text(&output::printable(text))?;
+                }
             }
+            ending.finish_reason = ending.finish_reason.or(piece.finish_reason);
         }
-        if !choice["finish_reason"].is_null() {
-            ending.finish_reason = choice["finish_reason"].clone();
-            ending.model = chunk["model"].clone();
-            ending.extension = chunk["ragstone"].take();
+        if let Some(AnswerExtension { citations, report }) = ragstone {
+            (ending.model, ending.citations, ending.report) = (model, citations, report);
         }
-        if !chunk["usage"].is_null() {
-            ending.usage = chunk["usage"].take();
-        }
+        ending.usage = usage.or(ending.usage);
     }
-    if ending.finish_reason.is_null() {
+    if ending.finish_reason.is_none() {
         return Err(Error::internal("the answer broke off; ask again"));
     }
-    if args.json { print_json(&ending) } else { print(&ending) }
-}
-
-fn print_json(ending: &Ending) -> Result<()> {
-    output::json(&json!({
-        "answer": ending.answer,
-        "finish_reason": ending.finish_reason,
-        "model": ending.model,
-        "citations": ending.extension["citations"],
-        "usage": ending.usage,
-        "report": ending.extension["report"],
-    }))
+    if args.json { output::json(&ending) } else { print(&ending) }
 }
 
 fn print(ending: &Ending) -> Result<()> {
@@ -148,7 +142,7 @@ fn print(ending: &Ending) -> Result<()> {
             "(Embedded demo model: it knows the sentences of examples/world, nothing else. --model takes a real one.)\n",
         );
     }
-    out.push_str(&report::citations(&ending.extension["citations"]));
-    out.push_str(&report::reuse(&ending.extension["report"]));
+    out.push_str(&report::citations(&ending.citations));
+    out.push_str(&report::reuse(&ending.report));
     output::text(&out)
 }

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use ragstone_actors::Rule;
-use ragstone_actors::calibration::{Calibration, CalibrationEvent, Evidence, RULES};
-use serde_json::{Value, json};
+use ragstone_actors::calibration::{Asked, Blending, Calibrate, Calibration, CalibrationEvent, Evidence, RULES};
+use ragstone_actors::{InlineDocument, Rule};
 
 use crate::access;
+use crate::api::cache::KnownCalibration;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -50,7 +50,7 @@ pub struct Args {
 /// Finds out how the model's prompts may be blended so that its answers stay those of a full prefill.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.show {
-        let known: Value = access::with(config, "calibrate", async |client: &Client| {
+        let known: KnownCalibration = access::with(config, "calibrate", async |client: &Client| {
             client.get(&["v1", "cache", "calibration"]).await
         })
         .await?;
@@ -61,8 +61,6 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         let mut events = std::pin::pin!(client.events(&["v1", "cache", "calibration"], &body).await?);
         let bar = Progress::new("calibrating", Unit::Items);
         while let Some(event) = events.next().await.transpose()? {
-            let event = serde_json::from_value(event)
-                .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
             match event {
                 CalibrationEvent::Progress { way, ways, .. } => bar.set(way as u64, ways as u64),
                 CalibrationEvent::Finished(found) => return Ok(found),
@@ -78,41 +76,38 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.json { output::json(&found) } else { output::text(&table(&found)) }
 }
 
-fn request(args: &Args) -> Result<Value> {
+fn request(args: &Args) -> Result<Calibrate> {
     let questions = match &args.questions {
         None => Vec::new(),
         Some(path) => dataset::read(path)?,
     };
-    let passage = |passage: dataset::Passage| json!({ "title": passage.title, "text": passage.text });
-    let asked = |item: dataset::Item| {
-        let passages: Vec<Value> = item.passages.into_iter().map(passage).collect();
-        json!({ "question": item.question, "passages": passages })
+    let passage = |passage: dataset::Passage| InlineDocument { title: passage.title, text: passage.text };
+    let asked = |item: dataset::Item| Asked {
+        question: item.question,
+        passages: item.passages.into_iter().map(passage).collect(),
     };
-    let questions: Vec<Value> = questions.into_iter().map(asked).collect();
-    let selectors = if args.selector.is_empty() { &RULES[..] } else { &args.selector };
-    Ok(json!({
-        "questions": questions,
-        "collection": args.collection,
-        "prompts": args.prompts,
-        "tokens": args.tokens,
-        "fidelity": args.fidelity,
-        "selectors": selectors,
-    }))
+    Ok(Calibrate {
+        questions: questions.into_iter().map(asked).collect(),
+        collection: args.collection.clone(),
+        prompts: args.prompts as usize,
+        tokens: args.tokens as usize,
+        fidelity: args.fidelity,
+        selectors: if args.selector.is_empty() { RULES.to_vec() } else { args.selector.clone() },
+    })
 }
 
-fn show(known: &Value) -> Result<()> {
-    let what = match known["blend"]["blending"].as_str().unwrap_or_default() {
-        "calibrated" => "passages are blended as the calibration found",
-        "configured" => "passages are blended as the settings say",
-        "uncalibrated" => "passages are blended although the model was not calibrated (blend_uncalibrated)",
-        "not_calibrated" => "passages are not blended: the model was not calibrated; run `ragstone calibrate`",
-        "cannot_move" => "passages are not blended: the model's KV has its positions in it, and cannot be moved",
-        _ => "passages are not blended: no way of blending keeps the model's answers",
-    };
-    output::line(what)?;
-    match serde_json::from_value::<Option<Calibration>>(known["calibration"].clone()) {
-        Ok(Some(found)) => output::text(&table(&found)),
-        _ => Ok(()),
+fn show(known: &KnownCalibration) -> Result<()> {
+    output::line(match known.blend.blending {
+        Blending::Calibrated => "passages are blended as the calibration found",
+        Blending::Configured => "passages are blended as the settings say",
+        Blending::Uncalibrated => "passages are blended although the model was not calibrated (blend_uncalibrated)",
+        Blending::NotCalibrated => "passages are not blended: the model was not calibrated; run `ragstone calibrate`",
+        Blending::CannotMove => "passages are not blended: the model's KV has its positions in it, and cannot be moved",
+        Blending::NotGoodEnough => "passages are not blended: no way of blending keeps the model's answers",
+    })?;
+    match &known.calibration {
+        Some(found) => output::text(&table(found)),
+        None => Ok(()),
     }
 }
 

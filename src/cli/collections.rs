@@ -3,9 +3,12 @@
 use std::fmt::Write;
 use std::io::IsTerminal;
 
-use serde_json::Value;
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
+use serde::Serialize;
 
 use crate::access;
+use crate::api::collections::DocumentsQuery;
+use crate::api::{List, Page};
 use crate::cli::cache::{How, Subject, remove};
 use crate::cli::output;
 use crate::client::Client;
@@ -53,10 +56,13 @@ pub enum DocumentsCommand {
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     match command {
         Command::List { json } => {
-            let list: Value =
+            let list: List<CollectionInfo> =
                 access::with(config, "collections", async |client: &Client| client.get(&["v1", "collections"]).await)
                     .await?;
-            print_rows(&list["data"], json, &["name", "documents", "passages"])
+            let cells = |row: &CollectionInfo| {
+                [output::one_line(&row.name, 60), row.documents.to_string(), row.passages.to_string()]
+            };
+            print_rows(&list.data, json, ["name", "documents", "passages"], cells)
         }
         Command::Delete { name, how } => {
             remove(config, "collections", &Subject { collection: name, document: None }, how).await
@@ -70,7 +76,12 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
         DocumentsCommand::List { collection, json } => {
             let all =
                 access::with(config, "documents", async |client: &Client| all_documents(client, &collection).await);
-            print_rows(&Value::Array(all.await?), json, &["id", "passages", "title", "source"])
+            let cells = |row: &DocumentInfo| {
+                let text = |text: &str| output::one_line(text, 60);
+                let source = row.source.as_deref().map_or_else(|| "null".to_owned(), text);
+                [text(&row.id), row.passages.to_string(), text(&row.title), source]
+            };
+            print_rows(&all.await?, json, ["id", "passages", "title", "source"], cells)
         }
         DocumentsCommand::Delete { collection, id, how } => {
             remove(config, "documents", &Subject { collection, document: Some(id) }, how).await
@@ -79,38 +90,34 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
 }
 
 /// Page by page.
-async fn all_documents(client: &Client, collection: &str) -> Result<Vec<Value>> {
+async fn all_documents(client: &Client, collection: &str) -> Result<Vec<DocumentInfo>> {
     let mut all = Vec::new();
     loop {
-        let query = [("offset", all.len().to_string()), ("limit", "1000".to_owned())];
-        let mut page: Value = client.get_with(&["v1", "collections", collection, "documents"], &query).await?;
-        match page["data"].take() {
-            Value::Array(rows) if !rows.is_empty() => all.extend(rows),
-            _ => return Ok(all),
-        }
-        if page["has_more"] != true {
+        let query = DocumentsQuery { offset: all.len(), limit: 1000 };
+        let page: Page<DocumentInfo> = client.get_with(&["v1", "collections", collection, "documents"], &query).await?;
+        let is_last = page.data.is_empty() || !page.has_more;
+        all.extend(page.data);
+        if is_last {
             return Ok(all);
         }
     }
 }
 
-fn print_rows(rows: &Value, json: bool, columns: &[&str]) -> Result<()> {
+fn print_rows<T: Serialize, const COLUMNS: usize>(
+    rows: &[T],
+    json: bool,
+    columns: [&str; COLUMNS],
+    cells: impl Fn(&T) -> [String; COLUMNS],
+) -> Result<()> {
     if json {
-        return output::json(rows);
+        return output::json(&rows);
     }
     let mut out = String::new();
     if std::io::stdout().is_terminal() {
         let _ = writeln!(out, "{}", columns.join("\t"));
     }
-    for row in rows.as_array().into_iter().flatten() {
-        let cells: Vec<String> = columns
-            .iter()
-            .map(|column| match &row[column] {
-                Value::String(text) => output::one_line(text, 60),
-                other => other.to_string(),
-            })
-            .collect();
-        let _ = writeln!(out, "{}", cells.join("\t"));
+    for row in rows {
+        let _ = writeln!(out, "{}", cells(row).join("\t"));
     }
     output::text(&out)
 }

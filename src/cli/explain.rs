@@ -2,9 +2,14 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use ragstone_actors::ReuseReport;
+use ragstone_actors::calibration::Blending;
+use ragstone_actors::report::{SegmentReport, Without};
+use ragstone_storage::prompt::plan::{InTier, SegmentPrediction, Why};
+use ragstone_storage::prompt::segment::SegmentKind;
 
 use crate::access;
+use crate::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -28,48 +33,50 @@ pub struct Args {
 
 /// Asks for one token, and shows how its prompt came about: what was planned, predicted, and measured.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let request = json!({
-        "messages": [{ "role": "user", "content": args.question }],
-        "max_tokens": 1,
-        "temperature": 0,
-        "ragstone": { "collection": args.collection, "top_k": args.top_k, "explain": true },
-    });
-    let answer: Value = access::with(config, "explain", async |client: &Client| {
+    let extension =
+        Extension { collection: Some(args.collection), top_k: args.top_k, explain: true, ..Extension::default() };
+    let (max_tokens, temperature) = (Some(1), Some(0.0));
+    let generation =
+        GenerationRequest { ragstone: Some(extension), max_tokens, temperature, ..GenerationRequest::default() };
+    let request = ChatRequest::ask(&args.question, generation);
+    let answer: ChatCompletion = access::with(config, "explain", async |client: &Client| {
         client.post(&["v1", "chat", "completions"], &request).await
     })
     .await?;
-    let extension = &answer["ragstone"];
-    if args.json { output::json(extension) } else { output::text(&table(extension)) }
+    if args.json { output::json(&answer.ragstone) } else { output::text(&table(&answer.ragstone)) }
 }
 
-fn table(extension: &Value) -> String {
-    let report = &extension["report"];
+fn table(AnswerExtension { citations, report }: &AnswerExtension) -> String {
     let mut out = String::new();
     let heads = ["tokens", "source", "from", "MiB", "load ms", "compute ms", "instead ms"];
     out.push_str(&line("segment", &heads.map(str::to_owned), "why"));
-    let mut citations = extension["citations"].as_array().into_iter().flatten();
-    for segment in report["segments"].as_array().into_iter().flatten() {
-        let name = match segment["kind"].as_str().unwrap_or_default() {
-            "passage" => {
-                let title = citations.next().and_then(|citation| citation["title"].as_str()).unwrap_or_default();
+    let mut citations = citations.iter();
+    for segment in &report.segments {
+        let name = match segment.kind {
+            SegmentKind::Passage => {
+                let title = citations.next().map(|citation| citation.title.as_str()).unwrap_or_default();
                 output::one_line(&format!("passage {title}"), 23)
             }
-            kind => kind.to_owned(),
+            SegmentKind::Root => "root".to_owned(),
+            SegmentKind::Text => "text".to_owned(),
+            SegmentKind::Module => "module".to_owned(),
+            SegmentKind::Question => "question".to_owned(),
         };
-        let predicted = &segment["predicted"];
-        let ms = |name: &str| predicted[name].as_f64().map_or_else(|| "-".to_owned(), |ms| format!("{ms:.1}"));
+        let ms = |of: fn(&SegmentPrediction) -> f64| {
+            segment.predicted.as_ref().map_or_else(|| "-".to_owned(), |predicted| format!("{:.1}", of(predicted)))
+        };
         let cells = [
-            output::number(&segment["tokens"]).to_string(),
-            segment["source"].as_str().unwrap_or_default().to_owned(),
+            segment.tokens.to_string(),
+            segment.source.name().to_owned(),
             tiers(segment),
-            format!("{:.2}", mebibytes(output::number(&segment["bytes"]))),
-            ms("load_ms"),
-            ms("compute_ms"),
-            ms("recompute_ms"),
+            format!("{:.2}", mebibytes(segment.bytes)),
+            ms(|predicted| predicted.load_ms),
+            ms(|predicted| predicted.compute_ms),
+            ms(|predicted| predicted.recompute_ms),
         ];
-        out.push_str(&line(&name, &cells, why(segment["why"].as_str().unwrap_or_default())));
+        out.push_str(&line(&name, &cells, why(segment.why)));
     }
-    out.push_str(blending(report));
+    out.push_str(blending(report.blending));
     out.push_str(&shares(report));
     out.push_str(&times(report));
     out
@@ -81,112 +88,103 @@ fn line(name: &str, cells: &[String; 7], why: &str) -> String {
 }
 
 /// The tier that was taken, and in brackets those that have it, too.
-fn tiers(segment: &Value) -> String {
-    let Some(taken) = segment["tier"].as_str() else { return "-".to_owned() };
-    let known = segment["tiers"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let others: Vec<&str> = known.filter(|tier| *tier != taken).collect();
-    if others.is_empty() { taken.to_owned() } else { format!("{taken} ({})", others.join(", ")) }
+fn tiers(segment: &SegmentReport) -> String {
+    let Some(taken) = segment.tier else { return "-".to_owned() };
+    let others = segment.tiers.iter().filter(|tier| **tier != taken);
+    let others: Vec<&str> = others.map(|tier| tier.name()).collect();
+    if others.is_empty() { taken.to_string() } else { format!("{taken} ({})", others.join(", ")) }
 }
 
-fn why(name: &str) -> &'static str {
-    match name {
-        "in_place" => "its blocks are on the device",
-        "stored_exactly" => "computed behind these very tokens",
-        "stored_closely" => "computed behind others: blended",
-        "not_stored" => "not stored",
-        "ends_the_prompt" => "computed every time",
-        "other_positions" => "stored for other positions",
-        "late_miss" => "stored, but could not be loaded",
-        "slow_to_load" => "stored, but loading would take longer",
-        _ => "",
+fn why(why: Why) -> &'static str {
+    match why {
+        Why::InPlace => "its blocks are on the device",
+        Why::StoredExactly => "computed behind these very tokens",
+        Why::StoredClosely => "computed behind others: blended",
+        Why::NotStored => "not stored",
+        Why::EndsThePrompt => "computed every time",
+        Why::OtherPositions => "stored for other positions",
+        Why::LateMiss => "stored, but could not be loaded",
+        Why::SlowToLoad => "stored, but loading would take longer",
     }
 }
 
 /// Why passages are not blended, where none is.
-fn blending(report: &Value) -> &'static str {
-    match report["blending"].as_str() {
-        Some("not_calibrated") => {
+fn blending(blending: Blending) -> &'static str {
+    match blending {
+        Blending::NotCalibrated => {
             "\npassages are reused only where they are exact: the model is not calibrated (`ragstone calibrate`)\n"
         }
-        Some("not_good_enough") => {
+        Blending::NotGoodEnough => {
             "\npassages are reused only where they are exact: no way of blending keeps the model's answers\n"
         }
-        Some("cannot_move") => {
+        Blending::CannotMove => {
             "\npassages are reused only where they are exact: the model's KV has its positions in it, and cannot be moved\n"
         }
-        _ => "",
+        Blending::Calibrated | Blending::Configured | Blending::Uncalibrated => "",
     }
 }
 
 /// How much of what is blended each layer computes.
-fn shares(report: &Value) -> String {
-    let Some(layer) = report["selection_layer"].as_u64() else { return String::new() };
-    let ratio = report["ratio"].as_f64().unwrap_or(0.0) * 100.0;
+fn shares(report: &ReuseReport) -> String {
+    let Some(layer) = report.selection_layer else { return String::new() };
     let first = match layer {
         0 | 1 => "layer 0 computes all of it".to_owned(),
         layer => format!("layers 0 to {} compute all of it", layer - 1),
     };
-    format!("\nof what is blended {first}, the others {ratio:.1} %\n")
+    format!("\nof what is blended {first}, the others {:.1} %\n", report.ratio * 100.0)
 }
 
-fn times(report: &Value) -> String {
+fn times(report: &ReuseReport) -> String {
     let mut out = String::new();
-    let (predicted, ttft) = (&report["predicted"], &report["ttft"]);
-    if predicted.is_null() {
+    let Some(predicted) = &report.predicted else {
         return "\nnothing is predicted: what things cost is not known\n".to_owned();
-    }
-    let loads = report["loads"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter_map(|load| load["ms"].as_f64())
-        // Tiers are read at the same time.
-        .fold(0.0, f64::max);
-    let measured = |name: &str| ttft[name].as_f64().unwrap_or(0.0);
+    };
+    let ttft = &report.ttft;
+    // Tiers are read at the same time.
+    let loads = report.loads.iter().map(|load| load.ms).fold(0.0, f64::max);
     let rows = [
-        ("loads", "load_ms", loads),
-        ("computation", "compute_ms", measured("compute_ms")),
-        ("waiting for loads", "wait_ms", measured("load_wait_ms")),
-        ("together", "total_ms", measured("compute_ms") + measured("load_wait_ms")),
+        ("loads", predicted.load_ms, loads),
+        ("computation", predicted.compute_ms, ttft.compute_ms),
+        ("waiting for loads", predicted.wait_ms, ttft.load_wait_ms),
+        ("together", predicted.total_ms, ttft.compute_ms + ttft.load_wait_ms),
     ];
     let _ = writeln!(out, "\n{:<20}{:>14}{:>14}", "ms", "predicted", "measured");
-    for (name, key, measured) in rows {
-        let predicted = predicted[key].as_f64().unwrap_or(0.0);
+    for (name, predicted, measured) in rows {
         let _ = writeln!(out, "{name:<20}{predicted:>14.1}{measured:>14.1}");
     }
-    for without in report["without"].as_array().into_iter().flatten() {
-        let tier = without["tier"].as_str().unwrap_or_default();
-        let _ = writeln!(out, "{:<20}{:>14.1}", format!("without {tier}"), without["total_ms"].as_f64().unwrap_or(0.0));
+    for Without { tier, predicted } in &report.without {
+        let _ = writeln!(out, "{:<20}{:>14.1}", format!("without {tier}"), predicted.total_ms);
     }
-    out.push_str(&prices(report));
+    out.push_str(&prices(&report.in_tiers));
     out
 }
 
 /// What the prompt would take, and cost to keep, if all that it loads were in one tier.
-fn prices(report: &Value) -> String {
-    let tiers: Vec<&Value> = report["in_tiers"].as_array().into_iter().flatten().collect();
-    let price = |at: &Value| at["a_month"].as_f64().unwrap_or(0.0);
-    let hiding = tiers.iter().filter(|at| at["hides"].as_bool().unwrap_or(false));
-    let cheapest = hiding.min_by(|left, right| price(left).total_cmp(&price(right))).map(|at| at["tier"].clone());
+fn prices(tiers: &[InTier]) -> String {
+    let hiding = tiers.iter().filter(|at| at.hides);
+    let cheapest = hiding.min_by(|left, right| left.a_month.total_cmp(&right.a_month)).map(|at| at.tier);
     let mut out = String::new();
     if !tiers.is_empty() {
         let _ = writeln!(out, "\n{:<20}{:>14}{:>14}", "all loaded from", "predicted ms", "price a month");
     }
-    for at in tiers {
-        let note = match (at["hides"].as_bool().unwrap_or(false), cheapest.as_ref() == Some(&at["tier"])) {
+    for InTier { tier, a_month, total_ms, hides } in tiers {
+        let note = match (hides, cheapest == Some(*tier)) {
             (true, true) => "  loads hide: the cheapest that does",
             (true, false) => "  loads hide",
             (false, _) => "",
         };
-        let (tier, ms) = (at["tier"].as_str().unwrap_or_default(), at["total_ms"].as_f64().unwrap_or(0.0));
-        let _ = writeln!(out, "{tier:<20}{ms:>14.1}{:>14.6}{note}", price(at));
+        let _ = writeln!(out, "{:<20}{total_ms:>14.1}{a_month:>14.6}{note}", tier.name());
     }
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::{Value, json};
+
+    fn table(extension: Value) -> String {
+        super::table(&serde_json::from_value(extension).unwrap())
+    }
 
     #[test]
     fn a_plan_is_a_table() {
@@ -195,7 +193,7 @@ mod tests {
             json!({ "kind": kind, "tokens": 120, "source": source, "tier": tier, "tiers": tiers, "bytes": 1_048_576,
                 "why": why, "predicted": predicted })
         };
-        let text = table(&json!({
+        let text = table(json!({
             "citations": [{ "title": "Roofs\u{1b}[2J" }],
             "report": {
                 "segments": [
@@ -203,7 +201,7 @@ mod tests {
                     segment("passage", "blend", json!("host"), json!(["host", "disk"]), "stored_closely"),
                     segment("question", "compute", Value::Null, json!([]), "ends_the_prompt"),
                 ],
-                "ratio": 0.15, "selection_layer": 2,
+                "blending": "calibrated", "ratio": 0.15, "selection_layer": 2,
                 "predicted": { "total_ms": 50.0, "load_ms": 2.5, "compute_ms": 48.0, "wait_ms": 1.0 },
                 "without": [{ "tier": "host", "total_ms": 61.0 }],
                 "in_tiers": [
@@ -211,7 +209,7 @@ mod tests {
                     { "tier": "disk", "total_ms": 50.5, "a_month": 0.008, "hides": true },
                     { "tier": "object", "total_ms": 90.0, "a_month": 0.001, "hides": false },
                 ],
-                "loads": [{ "tier": "host", "ms": 2.0 }],
+                "loads": [{ "tier": "host", "bytes": 0, "ms": 2.0 }],
                 "ttft": { "compute_ms": 49.0, "load_wait_ms": 0.5 },
             },
         }));
@@ -226,7 +224,7 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains('\u{1b}') && !text.contains("calibrated"));
-        let plain = table(&json!({ "report": { "segments": [], "blending": "not_calibrated" } }));
+        let plain = table(json!({ "report": { "segments": [], "blending": "not_calibrated" } }));
         assert!(plain.contains("`ragstone calibrate`"), "{plain}");
     }
 }

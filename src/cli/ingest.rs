@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use futures::StreamExt;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::access;
+use crate::api::collections::Ingest;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -38,17 +39,33 @@ pub struct Args {
     json: bool,
 }
 
+/// What an ingest came to, for programs.
+#[derive(Serialize)]
+struct Ingested<'a> {
+    #[serde(flatten)]
+    report: IngestReport,
+    skipped: Vec<Skipped<'a>>,
+    /// Files of other kinds, by the endings of their names.
+    left_alone: &'a BTreeMap<String, usize>,
+}
+
+/// A file that was not ingested.
+#[derive(Serialize)]
+struct Skipped<'a> {
+    path: &'a str,
+    reason: &'a str,
+}
+
 /// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
+    let wanted = Ingest { paths, prune: args.prune };
     let (report, skipped, kinds) = access::creating(config, "ingest", async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
-        let mut events = std::pin::pin!(client.events(&path, &json!({ "paths": paths, "prune": args.prune })).await?);
+        let mut events = std::pin::pin!(client.events(&path, &wanted).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
         let (mut skipped, mut left_alone) = (Vec::new(), BTreeMap::new());
         while let Some(event) = events.next().await.transpose()? {
-            let event = serde_json::from_value(event)
-                .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
             match event {
                 IngestEvent::Progress { files_done, files_total, .. } => bar.set(files_done as u64, files_total as u64),
                 IngestEvent::Skipped { path, reason } => skipped.push((path, reason)),
@@ -63,10 +80,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     })
     .await?;
     if args.json {
-        let mut value = json!(report);
-        value["skipped"] = skipped.iter().map(|(path, reason)| json!({ "path": path, "reason": reason })).collect();
-        value["left_alone"] = json!(kinds);
-        output::json(&value)?;
+        let skipped = skipped.iter().map(|(path, reason)| Skipped { path, reason }).collect();
+        output::json(&Ingested { report, skipped, left_alone: &kinds })?;
     } else {
         output::line(&summary(&report, &args.collection))?;
         for line in [others(&kinds), gone(&report)].into_iter().flatten() {

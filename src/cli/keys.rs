@@ -4,9 +4,10 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 
 use ragstone_storage::catalog::Role;
-use serde_json::{Value, json};
 
 use crate::access;
+use crate::api::List;
+use crate::api::keys::{AddKey, AddedKey, Key, OwnKey, RevokedKey};
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::{Config, KeyMode};
@@ -83,13 +84,14 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 
 async fn add(config: &Config, args: AddArgs) -> Result<()> {
     let AddArgs { name, role, tenant, collections, json } = args;
-    let body = json!({ "name": name, "role": Role::from(role), "tenant": tenant, "collections": collections });
-    let work = async |client: &Client| client.post::<Value>(&["v1", "keys"], &body).await;
-    let added = access::creating(config, "keys add", work).await?;
+    let (role, tenant, collections) = (Some(role.into()), Some(tenant), Some(collections));
+    let body = AddKey { name, role, tenant, collections };
+    let work = async |client: &Client| client.post(&["v1", "keys"], &body).await;
+    let added: AddedKey = access::creating(config, "keys add", work).await?;
     if json {
         return output::json(&added);
     }
-    output::line(added["key"].as_str().unwrap_or_default())?;
+    output::line(&added.key)?;
     // Beside the key, which a script takes from standard output.
     eprintln!("This is shown once; only its hash is kept. Send it as `Authorization: Bearer …`.");
     if config.surface.keys == KeyMode::Off {
@@ -99,20 +101,18 @@ async fn add(config: &Config, args: AddArgs) -> Result<()> {
 }
 
 async fn list(config: &Config, json: bool) -> Result<()> {
-    let work = async |client: &Client| client.get::<Value>(&["v1", "keys"]).await;
-    let list = access::with(config, "keys list", work).await?;
+    let work = async |client: &Client| client.get(&["v1", "keys"]).await;
+    let list: List<Key> = access::with(config, "keys list", work).await?;
     if json {
-        return output::json(&list["data"]);
+        return output::json(&list.data);
     }
     let mut out = String::new();
     if std::io::stdout().is_terminal() {
         let _ = writeln!(out, "name\trole\ttenant\tcollections");
     }
-    for row in list["data"].as_array().into_iter().flatten() {
-        let text = |key: &str| output::one_line(row[key].as_str().unwrap_or_default(), 60);
-        let collections: Vec<&str> =
-            row["collections"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let _ = writeln!(out, "{}\t{}\t{}\t{}", text("name"), text("role"), text("tenant"), collections.join(" "));
+    for Key { own: OwnKey { name, role, tenant, collections }, .. } in &list.data {
+        let (name, tenant) = (output::one_line(name, 60), output::one_line(tenant, 60));
+        let _ = writeln!(out, "{name}\t{}\t{tenant}\t{}", role.name(), collections.join(" "));
     }
     output::text(&out)
 }
@@ -121,8 +121,8 @@ async fn revoke(config: &Config, name: &str, yes: bool, json: bool) -> Result<()
     if !yes {
         return Err(Error::invalid(format!("this refuses whoever uses key {name} from now on; add --yes to do it")));
     }
-    let work = async |client: &Client| client.delete::<Value>(&["v1", "keys", name]).await;
-    let revoked = access::with(config, "keys revoke", work).await?;
+    let work = async |client: &Client| client.delete(&["v1", "keys", name]).await;
+    let revoked: RevokedKey = access::with(config, "keys revoke", work).await?;
     if json {
         return output::json(&revoked);
     }

@@ -3,7 +3,6 @@
 use std::io::{ErrorKind as Io, IsTerminal, Write};
 
 use serde::Serialize;
-use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::progress::mebibytes;
@@ -53,11 +52,6 @@ pub fn count(number: u64, one: &str, many: &str) -> String {
 pub fn entries(entries: u64, copies: u64, bytes: u64) -> String {
     let (entries, copies) = (count(entries, "entry", "entries"), count(copies, "copy", "copies"));
     format!("{entries} ({copies}, {:.1} MiB)", mebibytes(bytes))
-}
-
-/// A number in an answer; 0 where it is none.
-pub fn number(value: &Value) -> u64 {
-    value.as_u64().unwrap_or(0)
 }
 
 fn check(written: std::io::Result<()>) -> Result<()> {

@@ -2,134 +2,135 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
+use ragstone_actors::speculation::{Outcome, Speculation};
+use ragstone_actors::{Citation, RerankReport, RerankedBy, ReuseReport, RoundReport};
+use ragstone_storage::tier::Tier;
 
 use crate::cli::output::one_line;
 use crate::progress::mebibytes;
 
 /// The passages that stood in the prompt, one a line; empty where there were none.
-pub fn citations(citations: &Value) -> String {
+pub fn citations(citations: &[Citation]) -> String {
     let mut out = String::new();
-    for citation in citations.as_array().into_iter().flatten() {
-        let title = one_line(citation["title"].as_str().unwrap_or_default(), 40);
-        let source =
-            citation["source"].as_str().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
-        let text = one_line(citation["text"].as_str().unwrap_or_default(), 70);
-        let _ = writeln!(out, "  [{}] {title}{source}: {text}", citation["number"]);
+    for Citation { number, title, source, text, .. } in citations {
+        let title = one_line(title, 40);
+        let source = source.as_ref().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
+        let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(text, 70));
     }
     if out.is_empty() { out } else { format!("\nSources\n{out}") }
 }
 
 /// Where the prompt's KV came from, what was loaded, and where the time to the first token went.
-pub fn reuse(report: &Value) -> String {
+pub fn reuse(report: &ReuseReport) -> String {
     let mut out = String::from("\nReuse report\n");
-    let tokens = &report["tokens"];
-    let count = |name: &str| tokens[name].as_u64().unwrap_or(0);
-    let kinds = ["exact", "blended", "recomputed", "computed"];
-    let total: u64 = kinds.iter().map(|kind| count(kind)).sum();
-    let loaded = count("exact") + count("blended");
-    let _ = write!(out, "  tokens       ");
-    for kind in kinds {
-        let _ = write!(out, "{kind} {}   ", count(kind));
-    }
-    let share = if total == 0 { 0.0 } else { 100.0 * loaded as f64 / total as f64 };
-    let _ = writeln!(out, "of {total}: {share:.0} % not computed");
-    let segments = report["segments"].as_array().into_iter().flatten();
-    let on_device: u64 = segments.filter(|it| it["tier"] == "device").filter_map(|it| it["tokens"].as_u64()).sum();
+    let TokenAccount { exact, blended, recomputed, computed } = report.tokens;
+    let total = report.tokens.total();
+    let share = if total == 0 { 0.0 } else { 100.0 * f64::from(exact + blended) / f64::from(total) };
+    let _ = writeln!(
+        out,
+        "  tokens       exact {exact}   blended {blended}   recomputed {recomputed}   computed {computed}   of {total}: \
+         {share:.0} % not computed"
+    );
+    let on_device = report.segments.iter().filter(|segment| segment.tier == Some(Tier::Device));
+    let on_device: u32 = on_device.map(|segment| segment.tokens).sum();
     if on_device > 0 {
         let _ = writeln!(out, "  from device  {on_device} tokens, in place already");
     }
-    let loads = report["loads"].as_array().map_or(&[][..], Vec::as_slice);
-    for load in loads {
-        let (bytes, ms) = (load["bytes"].as_u64().unwrap_or(0), load["ms"].as_f64().unwrap_or(0.0));
-        let tier = load["tier"].as_str().unwrap_or("?");
-        let _ = writeln!(out, "  from {tier:<8}{:.2} MiB in {ms:.1} ms", mebibytes(bytes));
+    for TierLoad { tier, bytes, ms } in &report.loads {
+        let _ = writeln!(out, "  from {:<8}{:.2} MiB in {ms:.1} ms", tier.name(), mebibytes(*bytes));
     }
-    if loads.is_empty() {
+    if report.loads.is_empty() {
         let _ = writeln!(out, "  loaded       nothing");
     }
-    if let Some(misses) = report["late_misses"].as_u64().filter(|misses| *misses > 0) {
-        let _ = writeln!(out, "  late misses  {misses} (damaged or gone entries, computed again)");
+    if report.late_misses > 0 {
+        let _ = writeln!(out, "  late misses  {} (damaged or gone entries, computed again)", report.late_misses);
     }
-    let _ = writeln!(out, "  first token  {}", ttft(&report["ttft"]));
-    rerank(&mut out, &report["rerank"]);
-    speculation(&mut out, &report["speculation"]);
-    rounds(&mut out, &report["rounds"]);
+    let _ = writeln!(out, "  first token  {}", ttft(&report.ttft));
+    if let Some(report) = &report.rerank {
+        rerank(&mut out, report);
+    }
+    if let Some(report) = &report.speculation {
+        speculation(&mut out, report);
+    }
+    rounds(&mut out, &report.rounds);
     out
 }
 
 /// How passages were put in order.
-fn rerank(out: &mut String, rerank: &Value) {
-    let by = match rerank["by"].as_str() {
-        Some("cross_encoder") => "the cross-encoder",
-        Some("model") => "the language model",
-        _ => return,
+fn rerank(out: &mut String, report: &RerankReport) {
+    let by = match report.by {
+        RerankedBy::CrossEncoder => "the cross-encoder",
+        RerankedBy::Model => "the language model",
     };
-    let ms = rerank["ms"].as_f64().unwrap_or(0.0);
-    let (candidates, cached, tokens) = (&rerank["candidates"], &rerank["cached_tokens"], &rerank["prompt_tokens"]);
+    let RerankReport { candidates, prompt_tokens: tokens, cached_tokens: cached, ms, .. } = report;
     let _ =
         writeln!(out, "  rerank       {candidates} passages by {by}; {cached} of {tokens} tokens cached; {ms:.1} ms");
 }
 
 /// How the search and the prefill overlapped.
-fn speculation(out: &mut String, speculation: &Value) {
-    let (started, hidden_ms) = (&speculation["started"], speculation["hidden_ms"].as_f64().unwrap_or(0.0));
-    let _ = match speculation["outcome"].as_str() {
-        Some("confirmed") => {
+fn speculation(out: &mut String, report: &Speculation) {
+    let Speculation { outcome, started, hidden_ms, .. } = report;
+    let _ = match outcome {
+        Outcome::Confirmed => {
             writeln!(out, "  speculation  confirmed, {started} begun: {hidden_ms:.1} ms of the search hidden")
         }
-        Some("cancelled") => writeln!(out, "  speculation  cancelled, {started} begun"),
-        Some("not_started") => writeln!(out, "  speculation  not started"),
-        _ => Ok(()),
+        Outcome::Cancelled => writeln!(out, "  speculation  cancelled, {started} begun"),
+        Outcome::NotStarted => writeln!(out, "  speculation  not started"),
     };
 }
 
 /// What each round searched for and found.
-fn rounds(out: &mut String, rounds: &Value) {
-    for (index, round) in rounds.as_array().into_iter().flatten().enumerate() {
-        let numbers = round["passages"].as_array().into_iter().flatten().map(Value::to_string);
-        let passages = numbers.collect::<Vec<_>>().join(", ");
+fn rounds(out: &mut String, rounds: &[RoundReport]) {
+    for (index, RoundReport { query, passages, prompt_tokens, cached_tokens, ms }) in rounds.iter().enumerate() {
+        let passages = passages.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         let found = if passages.is_empty() { "nothing new".to_owned() } else { format!("passages {passages}") };
-        let query = one_line(round["query"].as_str().unwrap_or_default(), 50);
         let _ = writeln!(
             out,
-            "  round {}      {found}; {} of {} tokens cached; {:.1} ms: {query}",
+            "  round {}      {found}; {cached_tokens} of {prompt_tokens} tokens cached; {ms:.1} ms: {}",
             index + 1,
-            round["cached_tokens"],
-            round["prompt_tokens"],
-            round["ms"].as_f64().unwrap_or(0.0),
+            one_line(query, 50),
         );
     }
 }
 
-fn ttft(ttft: &Value) -> String {
-    let ms = |name: &str| ttft[name].as_f64().unwrap_or(0.0);
+fn ttft(ttft: &Ttft) -> String {
     let parts = [
-        ("retrieve", "retrieve_ms"),
-        ("rerank", "rerank_ms"),
-        ("assemble", "assemble_ms"),
-        ("look up", "look_up_ms"),
-        ("plan", "plan_ms"),
-        ("queue", "queue_ms"),
-        ("compute", "compute_ms"),
-        ("wait for loads", "load_wait_ms"),
+        ("retrieve", ttft.retrieve_ms),
+        ("rerank", ttft.rerank_ms),
+        ("assemble", ttft.assemble_ms),
+        ("look up", ttft.look_up_ms),
+        ("plan", ttft.plan_ms),
+        ("queue", ttft.queue_ms),
+        ("compute", ttft.compute_ms),
+        ("wait for loads", ttft.load_wait_ms),
     ];
-    let parts: Vec<String> = parts.iter().map(|(name, key)| format!("{name} {:.1}", ms(key))).collect();
-    format!("{:.1} ms: {}", ms("total_ms"), parts.join(", "))
+    let parts: Vec<String> = parts.iter().map(|(name, ms)| format!("{name} {ms:.1}")).collect();
+    format!("{:.1} ms: {}", ttft.total_ms, parts.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn reuse(report: Value) -> String {
+        super::reuse(&serde_json::from_value(report).unwrap())
+    }
 
     #[test]
     fn the_report_adds_up() {
-        let text = reuse(&json!({
+        let segment = |tokens: u32, tier: Option<&str>| {
+            json!({
+                "kind": "text", "tokens": tokens, "source": "exact", "tier": tier, "why": "in_place", "tiers": [],
+                "bytes": 0, "predicted": null,
+            })
+        };
+        let text = reuse(json!({
             "tokens": { "exact": 60, "blended": 20, "recomputed": 10, "computed": 10 },
             "loads": [{ "tier": "host", "bytes": 3_145_728, "ms": 1.25 }],
             "late_misses": 1,
-            "segments": [{ "tokens": 40, "tier": "device" }, { "tokens": 20, "tier": "host" }, { "tokens": 10 }],
+            "segments": [segment(40, Some("device")), segment(20, Some("host")), segment(10, None)],
             "ttft": { "total_ms": 12.5, "compute_ms": 10.0 },
         }));
         assert!(text.contains("of 100: 80 % not computed"), "{text}");
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn speculation_and_rounds_are_told_where_there_were_some() {
-        let text = reuse(&json!({
+        let text = reuse(json!({
             "speculation": { "outcome": "confirmed", "stages": 2, "started": 1, "hidden_ms": 12.34 },
             "rounds": [
                 { "query": "who", "passages": [1, 2], "prompt_tokens": 30, "cached_tokens": 4, "ms": 2.0 },
@@ -151,14 +152,16 @@ mod tests {
         assert!(text.contains("confirmed, 1 begun: 12.3 ms of the search hidden"), "{text}");
         assert!(text.contains("round 1      passages 1, 2; 4 of 30 tokens cached; 2.0 ms: who"), "{text}");
         assert!(text.contains("round 2      nothing new; 25 of 30"), "{text}");
-        assert!(!reuse(&json!({})).contains("round") && !reuse(&json!({})).contains("speculation"));
+        assert!(!reuse(json!({})).contains("round") && !reuse(json!({})).contains("speculation"));
     }
 
     #[test]
     fn nothing_loaded_and_no_passages() {
-        assert!(reuse(&json!({})).contains("loaded       nothing"));
-        assert_eq!(citations(&json!([])), "");
-        let text = citations(&json!([{ "number": 1, "title": "T", "source": "/a", "text": "long\ntext" }]));
+        assert!(reuse(json!({})).contains("loaded       nothing"));
+        assert_eq!(citations(&[]), "");
+        let (title, text) = ("T".to_owned(), "long\ntext".to_owned());
+        let text =
+            citations(&[Citation { number: 1, title, source: Some("/a".to_owned()), text, ..Citation::default() }]);
         assert_eq!(text, "\nSources\n  [1] T (/a): long text\n");
     }
 }

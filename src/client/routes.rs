@@ -6,6 +6,8 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{error_of, events};
@@ -28,8 +30,9 @@ impl Request {
     }
 
     /// POST of JSON.
-    pub fn post(path: &[&str], body: Value) -> Self {
-        Self { body: Some(body), ..Self::get(path) }
+    pub fn post(path: &[&str], body: impl Serialize) -> Self {
+        // Requests are structs with text for keys, which become JSON.
+        Self { body: serde_json::to_value(body).ok(), ..Self::get(path) }
     }
 
     /// Path and query as a request's first line has them.
@@ -62,18 +65,17 @@ impl Reply {
     ///
     /// # Errors
     /// The path's own error where the status is none of success.
-    pub async fn json(self) -> Result<Value> {
+    pub async fn json<T: DeserializeOwned>(self) -> Result<T> {
         let (status, mut body) = (self.status, self.body);
         let mut bytes = Vec::new();
         while let Some(part) = body.next().await {
             bytes.extend_from_slice(&part?);
         }
-        let read = serde_json::from_slice(&bytes);
         if (200..300).contains(&status) {
-            return read
+            return serde_json::from_slice(&bytes)
                 .map_err(|error| Error::internal(format!("the service answered something unexpected: {error}")));
         }
-        Err(error_of(&read.unwrap_or_default(), status)
+        Err(error_of(&serde_json::from_slice(&bytes).unwrap_or_default(), status)
             .unwrap_or_else(|| Error::internal(format!("the service answered with status {status}"))))
     }
 
@@ -81,9 +83,9 @@ impl Reply {
     ///
     /// # Errors
     /// The path's own error where the status is none of success; one on the way ends the stream.
-    pub async fn events(self) -> Result<impl Stream<Item = Result<Value>> + Send + use<>> {
+    pub async fn events<T: DeserializeOwned>(self) -> Result<impl Stream<Item = Result<T>> + Send + use<T>> {
         if !(200..300).contains(&self.status) {
-            return Err(match self.json().await {
+            return Err(match self.json::<Value>().await {
                 Err(error) => error,
                 Ok(_) => Error::internal("the service answered with neither success nor error"),
             });
@@ -118,23 +120,24 @@ mod tests {
 
     #[tokio::test]
     async fn answers_and_errors_come_out_whole() {
-        assert_eq!(reply(200, &["{\"a\"", ":1}"]).json().await.unwrap()["a"], 1);
+        assert_eq!(reply(200, &["{\"a\"", ":1}"]).json::<Value>().await.unwrap()["a"], 1);
         let error = reply(429, &["{\"error\": {\"message\": \"full\", ", "\"code\": \"rate_limit_exceeded\"}}"]);
-        let error = error.json().await.unwrap_err();
+        let error = error.json::<Value>().await.unwrap_err();
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Overloaded, "full"));
-        assert_eq!(reply(502, &["<html>"]).json().await.unwrap_err().kind(), ErrorKind::Internal);
-        assert_eq!(reply(200, &["nothing"]).json().await.unwrap_err().kind(), ErrorKind::Internal);
+        assert_eq!(reply(502, &["<html>"]).json::<Value>().await.unwrap_err().kind(), ErrorKind::Internal);
+        assert_eq!(reply(200, &["nothing"]).json::<Value>().await.unwrap_err().kind(), ErrorKind::Internal);
     }
 
     #[tokio::test]
     async fn events_end_with_done_or_an_error() {
-        let events = reply(200, &["data: {\"a\":1}\n", "\ndata: [DONE]\n\n", "data: {}\n\n"]).events().await.unwrap();
+        let events =
+            reply(200, &["data: {\"a\":1}\n", "\ndata: [DONE]\n\n", "data: {}\n\n"]).events::<Value>().await.unwrap();
         assert_eq!(events.map(Result::unwrap).collect::<Vec<_>>().await, [serde_json::json!({ "a": 1 })]);
         let broken = "data: {\"error\": {\"message\": \"lost\", \"code\": \"unavailable\"}}\n\n";
         let parts = [Ok(Bytes::from_static(broken.as_bytes()))];
         let broken = Reply { status: 200, body: futures::stream::iter(parts).boxed() };
-        let events: Vec<_> = broken.events().await.unwrap().collect().await;
+        let events: Vec<_> = broken.events::<Value>().await.unwrap().collect().await;
         assert_eq!(events[0].as_ref().unwrap_err().kind(), ErrorKind::Unavailable);
-        assert!(reply(404, &["{\"error\": {\"message\": \"no\"}}"]).events().await.is_err());
+        assert!(reply(404, &["{\"error\": {\"message\": \"no\"}}"]).events::<Value>().await.is_err());
     }
 }

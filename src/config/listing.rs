@@ -1,7 +1,8 @@
 //! All settings in one list, each with its source.
 
 use figment::Figment;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::table;
@@ -10,7 +11,7 @@ use super::table;
 const HIDDEN: &str = "…";
 
 /// A setting, as `/v1/settings` has it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Setting {
     /// As `--set` takes it: `prompt.system`.
     pub key: String,

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use ragstone_actors::report::SegmentReport;
+use ragstone_actors::report::{KvSource, SegmentReport};
 use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, Ragstone, Reuse, RootCut, Selection};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
@@ -349,15 +349,17 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
     let passages = || segments.iter().filter(|it| it.kind == SegmentKind::Passage && it.tokens > 0);
     let as_wanted = match (mode, variant.behind) {
         (Mode::NoPassages, _) => passages().next().is_none(),
-        (Mode::Full, _) => passages().all(|it| it.source == "compute"),
-        (Mode::Exact | Mode::MapReduce | Mode::MapRerank, _) => passages().all(|it| it.source == "exact"),
+        (Mode::Full, _) => passages().all(|it| it.source == KvSource::Compute),
+        (Mode::Exact | Mode::MapReduce | Mode::MapRerank, _) => passages().all(|it| it.source == KvSource::Exact),
         (Mode::Prefix, _) => {
-            let is_right = |(at, it): (usize, &SegmentReport)| it.source == if at == 0 { "exact" } else { "compute" };
+            let is_right = |(at, it): (usize, &SegmentReport)| {
+                it.source == if at == 0 { KvSource::Exact } else { KvSource::Compute }
+            };
             passages().enumerate().all(is_right)
         }
         // The first one is the rest of the system prompt.
-        (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == "blend"),
-        (Mode::Reuse | Mode::Blend, _) => passages().all(|it| it.source != "compute"),
+        (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == KvSource::Blend),
+        (Mode::Reuse | Mode::Blend, _) => passages().all(|it| it.source != KvSource::Compute),
     };
     if as_wanted {
         return Ok(());
@@ -376,6 +378,7 @@ mod tests {
 
     #[test]
     fn an_answer_from_elsewhere_is_not_measured() {
+        use KvSource::{Blend, Compute, Exact};
         let segment = |kind, tokens, source| SegmentReport {
             kind,
             tokens,
@@ -386,28 +389,28 @@ mod tests {
             bytes: 0,
             predicted: None,
         };
-        let prompt = |sources: &[&'static str]| {
-            let mut segments = vec![segment(SegmentKind::Root, 3, "compute")];
-            segments.extend(sources.iter().map(|source| segment(SegmentKind::Passage, 5, source)));
-            segments.push(segment(SegmentKind::Passage, 0, "compute"));
-            segments.push(segment(SegmentKind::Question, 4, "compute"));
+        let prompt = |sources: &[KvSource]| {
+            let mut segments = vec![segment(SegmentKind::Root, 3, Compute)];
+            segments.extend(sources.iter().map(|source| segment(SegmentKind::Passage, 5, *source)));
+            segments.push(segment(SegmentKind::Passage, 0, Compute));
+            segments.push(segment(SegmentKind::Question, 4, Compute));
             segments
         };
         let bos = Some(Behind::Bos);
         for (mode, behind, sources, right) in [
-            (Mode::Full, None, &["compute", "compute"][..], true),
-            (Mode::Full, None, &["exact", "compute"], false),
+            (Mode::Full, None, &[Compute, Compute][..], true),
+            (Mode::Full, None, &[Exact, Compute], false),
             (Mode::NoPassages, None, &[], true),
-            (Mode::Exact, None, &["exact", "exact"], true),
-            (Mode::Exact, None, &["exact", "compute"], false),
-            (Mode::Exact, None, &["exact", "blend"], false),
-            (Mode::Prefix, None, &["exact", "compute", "compute"], true),
-            (Mode::Prefix, None, &["exact", "exact"], false),
-            (Mode::Prefix, None, &["compute", "compute"], false),
-            (Mode::Reuse, None, &["exact", "blend"], true),
-            (Mode::Blend, None, &["exact", "compute"], false),
-            (Mode::Blend, bos, &["exact", "blend", "blend"], true),
-            (Mode::Blend, bos, &["exact", "exact", "blend"], false),
+            (Mode::Exact, None, &[Exact, Exact], true),
+            (Mode::Exact, None, &[Exact, Compute], false),
+            (Mode::Exact, None, &[Exact, Blend], false),
+            (Mode::Prefix, None, &[Exact, Compute, Compute], true),
+            (Mode::Prefix, None, &[Exact, Exact], false),
+            (Mode::Prefix, None, &[Compute, Compute], false),
+            (Mode::Reuse, None, &[Exact, Blend], true),
+            (Mode::Blend, None, &[Exact, Compute], false),
+            (Mode::Blend, bos, &[Exact, Blend, Blend], true),
+            (Mode::Blend, bos, &[Exact, Exact, Blend], false),
         ] {
             let variant = Variant { behind, ..Variant::plain(mode) };
             assert_eq!(check_source(variant, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");

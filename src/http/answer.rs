@@ -12,6 +12,7 @@ use futures::future::try_join_all;
 use futures::stream::{BoxStream, SelectAll};
 use futures::{Stream, StreamExt};
 use ragstone_actors::{Answer, AnswerStream, Citation, Event, Finish, Question, TokenEvent};
+use serde::Serialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::SendTimeoutError;
@@ -128,7 +129,9 @@ fn sent(
 }
 
 /// One server-sent event.
-pub fn event(data: &Value) -> Bytes {
+pub fn event(data: &impl Serialize) -> Bytes {
+    // What is sent is written as JSON: maps with text for keys, and no foreign code.
+    let data = serde_json::to_string(data).unwrap_or_default();
     Bytes::from(format!("data: {data}\n\n"))
 }
 

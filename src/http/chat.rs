@@ -4,7 +4,6 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::{Input, Question, RootCut};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::MAX_LOGPROBS;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::answer::{self, Asked};
@@ -16,25 +15,13 @@ use super::identity::Visitor;
 use super::responses::Requested;
 use super::responses::stream::ResponseStream;
 use super::shape::Shape;
-use super::tools::{SentCall, Tools, name_tools, sent_calls};
+use super::tools::{Tools, name_tools, sent_calls};
+use crate::api::chat::RequestMessage;
 use crate::error::{Error, Result};
 use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
 const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs"];
-
-#[derive(Deserialize)]
-struct Message {
-    role: String,
-    #[serde(default)]
-    content: Value,
-    #[serde(default)]
-    tool_calls: Option<Vec<SentCall>>,
-    #[serde(default)]
-    tool_call_id: Option<String>,
-    #[serde(default)]
-    name: Option<String>,
-}
 
 /// Answers a conversation, from passages where the extension names some.
 pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
@@ -59,7 +46,7 @@ pub async fn answer(
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let mut messages = fields
-        .need::<Vec<Message>>("messages")?
+        .need::<Vec<RequestMessage>>("messages")?
         .into_iter()
         .enumerate()
         .map(|(index, message)| plain(index, message))
@@ -136,7 +123,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u8>> {
     }
 }
 
-fn plain(index: usize, message: Message) -> Result<ChatMessage> {
+fn plain(index: usize, message: RequestMessage) -> Result<ChatMessage> {
     let param = format!("messages[{index}].content");
     let role = match message.role.as_str() {
         "system" | "developer" => "system",

@@ -5,16 +5,16 @@ use std::time::Duration;
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::library::{Library, Removed, Withdrawn};
+use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_storage::corpus::{Document, Hit, SearchMode, SearchOptions};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use ragstone_storage::corpus::{Hit, SearchOptions};
 
 use super::answer::event;
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
+use crate::api::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
+use crate::api::{List, ListObject, Page};
 use crate::error::{Error, Result};
 use crate::lanes::Work;
 use crate::service::{Audience, State, caller};
@@ -34,7 +34,7 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
         }
         None => false,
     });
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+    Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
@@ -44,15 +44,11 @@ pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Pa
     let removed = state
         .run(&request, Work::Change, async move { library.delete_collection(&collection, asks.as_deref()).await })
         .await??;
-    Ok(HttpResponse::Ok().json(deleted(&name, &removed)))
+    Ok(HttpResponse::Ok().json(deleted(&name, removed)))
 }
 
-fn deleted(id: &str, removed: &Removed) -> Value {
-    json!({
-        "id": id, "deleted": true, "passages_removed": removed.passages_removed,
-        "entries_removed": removed.kv.entries_removed, "copies_removed": removed.kv.copies_removed,
-        "bytes_removed": removed.kv.bytes_removed,
-    })
+fn deleted(id: &str, removed: Removed) -> Deleted {
+    Deleted { id: id.to_owned(), deleted: true, removed }
 }
 
 /// A collection that a request changes.
@@ -78,23 +74,9 @@ impl Changed {
     }
 }
 
-/// Which documents to list.
-#[derive(Deserialize)]
-#[serde(default)]
-pub struct Page {
-    offset: usize,
-    limit: usize,
-}
-
-impl Default for Page {
-    fn default() -> Self {
-        Self { offset: 0, limit: 100 }
-    }
-}
-
 /// A page of a collection's documents.
 pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
-    let page = web::Query::<Page>::from_query(request.query_string())
+    let page = web::Query::<DocumentsQuery>::from_query(request.query_string())
         .map_err(|error| Error::invalid(format!("query: {error}; use ?offset=0&limit=100")))?
         .into_inner();
     let limit = page.limit.min(1000);
@@ -105,7 +87,7 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
         state.run(&request, Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
     let has_more = data.len() > limit;
     data.truncate(limit);
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data, "has_more": has_more })))
+    Ok(HttpResponse::Ok().json(Page { object: ListObject::List, data, has_more }))
 }
 
 /// Adds or replaces documents, and removes the KV of what they do not say any more: `{"documents": [{id?, title?, text, source?, metadata?}, …]}`.
@@ -116,9 +98,7 @@ pub async fn upsert(
     incoming: Incoming,
 ) -> Result<HttpResponse> {
     let Changed { collection, asks, library } = Changed::of(&state, &request, &path.into_inner())?;
-    let mut fields = Fields::read(incoming).await?;
-    let documents: Vec<Document> = fields.need("documents")?;
-    fields.finish()?;
+    let Upsert { documents } = Fields::whole(incoming).await?;
     if documents.len() > MAX_DOCUMENTS {
         let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
         return Err(Error::param("documents", message));
@@ -129,14 +109,7 @@ pub async fn upsert(
     let upserting = async move { library.upsert(&collection, documents, asks.as_deref(), wanted).await };
     let done = state.run(&request, Work::Change, upserting);
     let (report, kv) = done.await??;
-    Ok(HttpResponse::Ok().json(upserted(json!(report), &kv)))
-}
-
-/// What an upsert did to the corpus, and what of the KV of texts that are not said any more.
-pub fn upserted(mut report: Value, kv: &Withdrawn) -> Value {
-    (report["entries_removed"], report["copies_removed"]) = (kv.entries_removed.into(), kv.copies_removed.into());
-    report["bytes_removed"] = kv.bytes_removed.into();
-    report
+    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read: None }))
 }
 
 /// One document with its passages.
@@ -150,7 +123,7 @@ pub async fn document(
     let name = Visitor::of(&request)?.collection(&given)?;
     let mut document = state.run(&request, Work::Look, async move { corpus.document(&name, &id).await }).await??;
     document.passages.iter_mut().for_each(|passage| passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(document))
+    Ok(HttpResponse::Ok().json(WholeDocument::from(document)))
 }
 
 /// Removes a document, and its KV. For the data folder's owner, and keys that may write into the collection.
@@ -164,7 +137,7 @@ pub async fn delete_document(
     let document = id.clone();
     let removing = async move { library.delete_document(&collection, &document, asks.as_deref()).await };
     let removed = state.run(&request, Work::Change, removing).await??;
-    Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
+    Ok(HttpResponse::Ok().json(deleted(&id, removed)))
 }
 
 /// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?}`.
@@ -177,12 +150,9 @@ pub async fn search(
     let opened = state.opened()?;
     let given = path.into_inner();
     let name = Visitor::of(&request)?.collection(&given)?;
-    let mut fields = Fields::read(incoming).await?;
-    let query: String = fields.need("query")?;
-    let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
-    let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
-    let rerank = fields.take("rerank")?.unwrap_or(state.settings.rerank);
-    fields.finish()?;
+    let Search { query, top_k, mode, rerank } = Fields::whole(incoming).await?;
+    let (top_k, rerank) = (top_k.unwrap_or(state.settings.top_k), rerank.unwrap_or(state.settings.rerank));
+    let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();
         return Err(Error::param("query", format!("`query` has {bytes} bytes; use at most {MAX_QUERY_BYTES}")));
@@ -203,7 +173,7 @@ pub async fn search(
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+    Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// What a search found in the reranker's order, with its scores.
@@ -234,10 +204,7 @@ pub async fn ingest(
     incoming: Incoming,
 ) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(incoming).await?;
-    let paths: Vec<std::path::PathBuf> = fields.need("paths")?;
-    let prune = fields.take("prune")?.unwrap_or(false);
-    fields.finish()?;
+    let Ingest { paths, prune } = Fields::whole(incoming).await?;
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::param("paths", "`paths` must be absolute"));
     }
@@ -248,8 +215,8 @@ pub async fn ingest(
         opened.ingestor.resume(Some(job.id)).await?;
     }
     let events = opened.ingestor.run(job).map(|progress| {
-        let data = progress.map_or_else(|error| super::error::body(&error), |event| json!(event));
-        Ok::<_, std::convert::Infallible>(event(&data))
+        let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
+        Ok::<_, std::convert::Infallible>(data)
     });
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }

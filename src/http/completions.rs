@@ -2,7 +2,6 @@
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::{Input, Question, RootCut};
-use serde::Deserialize;
 
 use super::answer::{self, Asked};
 use super::body::Incoming;
@@ -11,6 +10,7 @@ use super::format;
 use super::generation::{Generation, alternatives, check_model, is_known};
 use super::identity::Visitor;
 use super::shape::Shape;
+use crate::api::chat::Prompt;
 use crate::error::{Error, Result};
 use crate::service::{Opened, State, caller};
 
@@ -21,15 +21,6 @@ const FIELDS: &[&str] = &["prompt", "logprobs", "echo", "suffix"];
 const DEFAULT_MAX_TOKENS: usize = 16;
 /// OpenAI's bound on `logprobs` for this endpoint.
 const MAX_ALTERNATIVES: u8 = 5;
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Prompt {
-    Text(String),
-    Tokens(Vec<u32>),
-    Texts(Vec<String>),
-    TokenLists(Vec<Vec<u32>>),
-}
 
 impl Prompt {
     fn input(self) -> Result<Input> {

@@ -6,32 +6,17 @@ use actix_web::http::header::ContentType;
 use actix_web::{HttpRequest, HttpResponse, web};
 use base64::Engine;
 use ragstone_actors::Embedded;
-use serde::{Deserialize, Serialize};
 
 use super::body::Incoming;
 use super::fields::Fields;
 use super::generation::check_model;
+use crate::api::ListObject;
+use crate::api::embeddings::{Embedding, EmbeddingUsage, Embeddings, EncodingFormat, OneOrMany, Vector};
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows; what else comes is ignored, and named in a header.
 const FIELDS: &[&str] = &["model", "input", "encoding_format", "dimensions", "user"];
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Input {
-    One(String),
-    Many(Vec<String>),
-}
-
-#[derive(Default, Deserialize, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "snake_case")]
-enum Encoding {
-    #[default]
-    Float,
-    /// Little-endian f32: what the official Python client asks for by default.
-    Base64,
-}
 
 /// One unit vector a text.
 pub async fn embed(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
@@ -44,12 +29,12 @@ pub async fn embed(state: web::Data<State>, request: HttpRequest, incoming: Inco
 async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     check_model(&mut fields, &opened.embedder_id)?;
     let texts = match fields.need("input") {
-        Ok(Input::One(text)) => vec![text],
-        Ok(Input::Many(texts)) => texts,
+        Ok(OneOrMany::One(text)) => vec![text],
+        Ok(OneOrMany::Many(texts)) => texts,
         Err(error) if error.to_string().contains("missing") => return Err(error),
         Err(_) => return Err(Error::param("input", "`input` must be a string or a list of strings")),
     };
-    let encoding: Encoding = fields.take("encoding_format")?.unwrap_or_default();
+    let encoding: EncodingFormat = fields.take("encoding_format")?.unwrap_or_default();
     let dimensions = fields.take::<usize>("dimensions")?;
     fields.ignore(&["user"]);
     fields.finish()?;
@@ -63,7 +48,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     let body = state.on_runtime(async move {
         let embedded = ragstone.embed(texts, caller, deadline).await.map_err(Error::from)?;
         // Half a million numbers are written at most: not on a thread that others wait for.
-        let written = tokio::task::spawn_blocking(move || json(&model, &embedded, encoding)).await;
+        let written = tokio::task::spawn_blocking(move || json(&model, embedded, encoding)).await;
         written.map_err(|_| Error::internal("writing the vectors broke off"))?
     });
     let body = body.await?.map_err(|error| match error.kind() {
@@ -73,46 +58,19 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     Ok(HttpResponse::Ok().content_type(ContentType::json()).body(body))
 }
 
-#[derive(Serialize)]
-struct List<'a> {
-    object: &'static str,
-    data: Vec<Object<'a>>,
-    model: &'a str,
-    usage: Usage,
-}
-
-#[derive(Serialize)]
-struct Object<'a> {
-    object: &'static str,
-    index: usize,
-    embedding: Vector<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Vector<'a> {
-    Float(&'a [f32]),
-    Base64(String),
-}
-
-#[derive(Serialize)]
-struct Usage {
-    prompt_tokens: usize,
-    total_tokens: usize,
-}
-
-fn json(model: &str, embedded: &Embedded, encoding: Encoding) -> Result<Vec<u8>> {
-    let object = |(index, vector)| Object { object: "embedding", index, embedding: encoded(vector, encoding) };
-    let data = embedded.vectors.iter().map(Vec::as_slice).enumerate().map(object).collect();
-    let usage = Usage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
-    serde_json::to_vec(&List { object: "list", data, model, usage })
+fn json(model: &str, embedded: Embedded, encoding: EncodingFormat) -> Result<Vec<u8>> {
+    let object =
+        |(index, vector)| Embedding { object: "embedding".to_owned(), index, embedding: encoded(vector, encoding) };
+    let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
+    let data = embedded.vectors.into_iter().enumerate().map(object).collect();
+    serde_json::to_vec(&Embeddings { object: ListObject::List, data, model: model.to_owned(), usage })
         .map_err(|error| Error::internal(format!("the vectors cannot be written: {error}")))
 }
 
-fn encoded(vector: &[f32], encoding: Encoding) -> Vector<'_> {
+fn encoded(vector: Vec<f32>, encoding: EncodingFormat) -> Vector {
     match encoding {
-        Encoding::Float => Vector::Float(vector),
-        Encoding::Base64 => {
+        EncodingFormat::Float => Vector::Float(vector),
+        EncodingFormat::Base64 => {
             let bytes: Vec<u8> = vector.iter().flat_map(|number| number.to_le_bytes()).collect();
             Vector::Base64(base64::engine::general_purpose::STANDARD.encode(bytes))
         }

@@ -3,8 +3,8 @@
 use actix_web::http::StatusCode;
 use actix_web::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
 use actix_web::{HttpResponse, ResponseError};
-use serde_json::{Value, json};
 
+use crate::api::error::{ErrorBody, ErrorObject};
 use crate::error::{Error, ErrorKind};
 
 /// Status, `type` and `code` of each kind.
@@ -31,11 +31,12 @@ fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
 }
 
 /// The body of an error's response; also the last event of a stream that fails on its way.
-pub fn body(error: &Error) -> Value {
+pub fn body(error: &Error) -> ErrorBody {
     let (_, kind, code) = shape(error);
     // The methods that there are stand in a header; no field is at fault.
     let param = error.at_param().filter(|_| error.kind() != ErrorKind::MethodNotAllowed);
-    json!({ "error": { "message": error.to_string(), "type": kind, "param": param, "code": code } })
+    let (param, code) = (param.map(str::to_owned), code.map(str::to_owned));
+    ErrorBody { error: ErrorObject { message: error.to_string(), kind: kind.to_owned(), param, code } }
 }
 
 /// The kind that a response of ours with this status and code came from. An error that ends a stream has a code alone.
@@ -110,15 +111,15 @@ mod tests {
             let error = Error::new(kind, "why");
             assert_eq!(error.status_code().as_u16(), status);
             let body = body(&error);
-            assert_eq!(body["error"]["message"], "why");
-            assert_eq!(kind_of(status, body["error"]["code"].as_str()), kind);
+            assert_eq!(body.error.message, "why");
+            assert_eq!(kind_of(status, body.error.code.as_deref()), kind);
         }
     }
 
     #[test]
     fn an_error_that_ends_a_stream_is_known_by_its_code() {
         for kind in [ErrorKind::Overloaded, ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Full] {
-            assert_eq!(kind_of(500, body(&Error::new(kind, "why"))["error"]["code"].as_str()), kind);
+            assert_eq!(kind_of(500, body(&Error::new(kind, "why")).error.code.as_deref()), kind);
         }
     }
 

@@ -1,5 +1,7 @@
 //! The fields of a JSON request, taken one by one, so that each error names its field and no field is lost unseen.
 
+mod of_struct;
+
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::{HttpResponse, ResponseError};
 use serde::de::DeserializeOwned;
@@ -52,6 +54,25 @@ impl Fields {
                 .map(Some)
                 .map_err(|error| Error::param(name, format!("`{name}` cannot be read: {error}"))),
         }
+    }
+
+    /// Takes the fields of a struct, which has no flattened ones; the others stay.
+    ///
+    /// # Errors
+    /// One that names its field, for one that is missing or cannot be read.
+    pub fn take_all<T: DeserializeOwned>(&mut self) -> Result<T> {
+        of_struct::take(&mut self.0)
+    }
+
+    /// Reads the body of a request as a struct, which has no flattened ones. Fields that it does not name are refused.
+    ///
+    /// # Errors
+    /// As [`take_all`](Self::take_all).
+    pub async fn whole<T: DeserializeOwned>(incoming: Incoming) -> Result<T> {
+        let mut fields = Self::read(incoming).await?;
+        let whole = fields.take_all()?;
+        fields.finish()?;
+        Ok(whole)
     }
 
     /// Whether a field is given, and not null.
@@ -168,6 +189,37 @@ mod tests {
         assert_eq!(fields.finish().unwrap_err().at_param(), Some("u"));
         let mut fields = Fields::parse(br#"{"tools":[{}]}"#).unwrap();
         assert_eq!(fields.refuse_unless("tools", is_nothing).unwrap_err().at_param(), Some("tools"));
+    }
+
+    #[test]
+    fn a_struct_takes_its_own_fields_and_errors_name_them() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Wanted {
+            n: u32,
+            #[serde(rename = "t")]
+            text: Option<String>,
+            #[serde(default)]
+            list: Vec<u8>,
+        }
+        let taken = |body: &str| {
+            let mut fields = Fields::parse(body.as_bytes()).unwrap();
+            fields.take_all::<Wanted>().map(|wanted| (wanted, fields.0.len()))
+        };
+        let wanted =
+            |text: Option<&str>, list: &[u8]| Wanted { n: 7, text: text.map(str::to_owned), list: list.to_vec() };
+        assert_eq!(taken(r#"{"n": 7, "other": 1, "list": null}"#).unwrap(), (wanted(None, &[]), 1));
+        assert_eq!(taken(r#"{"n": 7, "t": "x", "list": [1]}"#).unwrap(), (wanted(Some("x"), &[1]), 0));
+        for (body, param, words) in [
+            (r#"{"t": "x"}"#, "n", "`n` is missing"),
+            (r#"{"n": null}"#, "n", "`n` is missing"),
+            (r#"{"n": "7"}"#, "n", "`n` cannot be read: invalid type"),
+            (r#"{"n": 7, "t": 1}"#, "t", "`t` cannot be read"),
+            (r#"{"n": 7, "list": [300]}"#, "list", "`list` cannot be read"),
+        ] {
+            let error = taken(body).unwrap_err();
+            assert_eq!(error.at_param(), Some(param), "{body}");
+            assert!(error.to_string().starts_with(words), "{error}");
+        }
     }
 
     #[test]

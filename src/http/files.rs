@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::body::Incoming;
-use super::collections::{Changed, upserted};
+use super::collections::Changed;
+use crate::api::collections::Upserted;
 use crate::document::{self, Unread};
 use crate::error::{Error, Result};
 use crate::lanes::Work;
@@ -63,9 +63,5 @@ pub async fn put(
         Ok::<_, Error>((report, kv, not_read))
     });
     let (report, kv, not_read) = added.await??;
-    let mut answer = upserted(json!(report), &kv);
-    if let Some(why) = not_read {
-        answer["not_read"] = json!(why);
-    }
-    Ok(HttpResponse::Ok().json(answer))
+    Ok(HttpResponse::Ok().json(Upserted { report, kv, not_read }))
 }

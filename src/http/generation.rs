@@ -1,20 +1,18 @@
 //! What chat and plain completions have in common: sampling, streaming, and ragstone's extension.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{
-    Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant,
-};
+use ragstone_actors::{Context, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
 use ragstone_storage::env::Env;
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::fields::{Fields, is_nothing};
 use super::format::Format;
 use super::identity::Visitor;
-use super::pml::Pml;
+pub use crate::api::chat::Extension;
+use crate::api::chat::{LogitBias, StreamOptions};
+use crate::api::embeddings::OneOrMany;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::State;
 
@@ -110,36 +108,6 @@ pub struct Generation {
     pub format: Option<Format>,
 }
 
-/// `"ragstone": {…}` of a request.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Extension {
-    /// Answer from this collection.
-    pub collection: Option<String>,
-    /// Passages to retrieve.
-    pub top_k: Option<usize>,
-    /// Searches at the most: what the model begins to answer is searched for next.
-    pub rounds: Option<usize>,
-    /// Tokens that it says between two searches, at the most.
-    pub round_tokens: Option<usize>,
-    /// Passages that the search finds to be put in order by the reranker.
-    pub rerank: Option<usize>,
-    /// Whether the prefill may begin before the search has ended.
-    pub speculate: Option<bool>,
-    /// Passages given in the request.
-    pub documents: Vec<InlineDocument>,
-    /// Which stored KV may serve this request.
-    pub reuse: Reuse,
-    /// Whether the report says what would have happened without each tier.
-    pub explain: bool,
-    /// Keeps this tenant's KV apart; a key's own where none is named.
-    pub tenant: Option<String>,
-    /// The schema of which the prompt is.
-    pub pml: Option<Pml>,
-    /// Seconds this request may take; at most the configured deadline.
-    pub deadline_s: Option<u64>,
-}
-
 impl Extension {
     /// The request's tenant and the full name of its collection, which whoever sent it may name.
     ///
@@ -195,27 +163,6 @@ impl Extension {
         }
         Ok(())
     }
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Stop {
-    One(String),
-    Many(Vec<String>),
-}
-
-/// OpenAI's map from token ids, which JSON makes texts, or llama.cpp's list of pairs.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum LogitBias {
-    Map(BTreeMap<String, f32>),
-    Pairs(Vec<(u32, f32)>),
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct StreamOptions {
-    include_usage: Option<bool>,
 }
 
 impl Generation {
@@ -330,8 +277,8 @@ fn beams(fields: &mut Fields) -> Result<Option<BeamSearch>> {
 fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64) -> Result<SamplingParams> {
     let stop = match fields.take("stop")? {
         None => Vec::new(),
-        Some(Stop::One(text)) => vec![text],
-        Some(Stop::Many(texts)) => texts,
+        Some(OneOrMany::One(text)) => vec![text],
+        Some(OneOrMany::Many(texts)) => texts,
     };
     if stop.iter().any(String::is_empty) {
         return Err(Error::param("stop", "`stop` must not hold an empty string"));
@@ -459,6 +406,27 @@ mod tests {
             ),
         ] {
             assert_eq!(sampled(body).unwrap(), expected, "{body}");
+        }
+    }
+
+    /// Taken to be refused, or without effect.
+    const UNSAID: &[&str] =
+        &["function_call", "modalities", "web_search_options", "moderation", "add_generation_prompt"];
+
+    #[test]
+    fn the_described_fields_are_those_that_are_taken() {
+        let document = crate::api::openapi::document();
+        for (name, own) in [
+            ("ChatRequest", &["messages", "logprobs", "top_logprobs"][..]),
+            ("CompletionRequest", &["prompt", "logprobs"]),
+        ] {
+            let described = document["components"]["schemas"][name]["properties"].as_object().unwrap();
+            let mut described: Vec<&str> = described.keys().map(String::as_str).collect();
+            let taken = TAKEN.iter().filter(|name| !UNSAID.contains(name));
+            let mut taken: Vec<&str> = taken.chain(own).copied().collect();
+            described.sort_unstable();
+            taken.sort_unstable();
+            assert_eq!(described, taken, "{name}");
         }
     }
 

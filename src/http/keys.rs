@@ -3,13 +3,14 @@
 use actix_web::web::ServiceConfig;
 use actix_web::{HttpResponse, web};
 use ragstone_actors::api_keys::NewApiKey;
-use ragstone_storage::catalog::{ApiKeyRecord, Role};
+use ragstone_storage::catalog::Role;
 use ragstone_storage::corpus::full_name;
-use serde_json::{Value, json};
 
 use super::body::Incoming;
 use super::fields::Fields;
 use super::resource;
+use crate::api::List;
+use crate::api::keys::{AddKey, AddedKey, Key, RevokedKey};
 use crate::error::{Error, Result};
 use crate::service::State;
 
@@ -20,35 +21,27 @@ pub fn paths(config: &mut ServiceConfig) {
         .service(resource("/v1/keys/{key}", "DELETE", vec![web::delete().to(revoke)]));
 }
 
-fn shown(record: &ApiKeyRecord) -> Value {
-    let ApiKeyRecord { name, hash: _, role, tenant, collections, added_unix_ms } = record;
-    json!({ "name": name, "role": role, "tenant": tenant, "collections": collections, "added_unix_ms": added_unix_ms })
-}
-
 /// All keys, without the keys themselves: nobody has those.
 async fn list(state: web::Data<State>) -> Result<HttpResponse> {
-    let data: Vec<Value> = state.opened()?.ragstone.api_keys().list().iter().map(shown).collect();
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+    let data: Vec<Key> = state.opened()?.ragstone.api_keys().list().iter().map(Key::from).collect();
+    Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// Makes a key, and shows it this once: `{"name", "role"?, "tenant"?, "collections"?}`.
 async fn add(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse> {
     let keys = state.opened()?.ragstone.api_keys().clone();
-    let mut fields = Fields::read(incoming).await?;
-    let collections: Vec<String> = fields.take("collections")?.unwrap_or_default();
+    let AddKey { name, role, tenant, collections } = Fields::whole(incoming).await?;
     let wanted = NewApiKey {
-        name: fields.need("name")?,
-        role: fields.take("role")?.unwrap_or(Role::Read),
-        tenant: fields.take("tenant")?.unwrap_or_default(),
-        collections: collections.iter().map(|name| full_name("", name)).collect(),
+        name,
+        role: role.unwrap_or(Role::Read),
+        tenant: tenant.unwrap_or_default(),
+        collections: collections.iter().flatten().map(|name| full_name("", name)).collect(),
     };
-    fields.finish()?;
     let mut random = [0; 32];
     // Not the environment's, which may be replayed.
     getrandom::fill(&mut random).map_err(|error| Error::internal(format!("no randomness for a key: {error}")))?;
     let (key, record) = keys.add(wanted, random).await?;
-    let mut answer = shown(&record);
-    answer["key"] = json!(key);
+    let answer = AddedKey { shown: Key::from(&record), key };
     Ok(HttpResponse::Ok().insert_header(("cache-control", "no-store")).json(answer))
 }
 
@@ -56,5 +49,5 @@ async fn add(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse
 async fn revoke(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
     let name = path.into_inner();
     state.opened()?.ragstone.api_keys().clone().revoke(&name).await?;
-    Ok(HttpResponse::Ok().json(json!({ "name": name, "revoked": true })))
+    Ok(HttpResponse::Ok().json(RevokedKey { name, revoked: true }))
 }

@@ -8,6 +8,7 @@ mod collections;
 mod completions;
 mod embeddings;
 pub mod error;
+mod events;
 mod fields;
 mod files;
 mod format;
@@ -17,7 +18,7 @@ mod keys;
 pub mod mcp;
 mod operations;
 mod page;
-mod permissions;
+pub mod permissions;
 mod pml;
 mod rerank;
 mod responses;
@@ -77,6 +78,8 @@ pub fn app(
             vec![web::get().to(collections::document), web::delete().to(collections::delete_document)],
         ))
         .service(resource("/v1/collections/{collection}/files/{file}", "PUT", vec![web::put().to(files::put)]))
+        .service(resource("/openapi.json", "GET", vec![web::get().to(operations::openapi)]))
+        .service(resource("/v1/events", "GET", vec![web::get().to(events::watch)]))
         .service(resource("/v1/settings", "GET", vec![web::get().to(operations::settings)]))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use actix_web::http::header::ContentType;
 use actix_web::{HttpResponse, web};
 use ragstone_actors::Status;
-use serde_json::{Value, json};
 
+use crate::api::List;
+use crate::api::models::{Health, ModelFacts, Ready, ServedModel};
+use crate::api::openapi;
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Opened, State};
 
@@ -15,36 +18,40 @@ const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 /// The language model, the embedding model and the cross-encoder.
 pub async fn models(state: web::Data<State>) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": known(opened) })))
+    Ok(HttpResponse::Ok().json(List::from(known(opened))))
 }
 
 /// One of them.
 pub async fn model(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
     let name = path.into_inner();
-    let found = known(state.opened()?).into_iter().find(|model| model["id"] == *name);
+    let found = known(state.opened()?).into_iter().find(|model| model.id == name);
     let model = found.ok_or_else(|| {
         Error::param_of(ErrorKind::NotFound, "model", format!("model `{name}` is not served here; see /v1/models"))
     })?;
     Ok(HttpResponse::Ok().json(model))
 }
 
-fn known(opened: &Opened) -> Vec<Value> {
-    let model = |id: &str| json!({ "id": id, "object": "model", "created": 0, "owned_by": "ragstone" });
-    let mut language = model(&opened.model_id);
-    let status = opened.ragstone.status();
-    language["ragstone"] = json!({ "context": status.model.context, "architecture": status.model.architecture });
+fn known(opened: &Opened) -> Vec<ServedModel> {
+    let own = opened.ragstone.model();
+    let facts = ModelFacts { context: own.context, architecture: own.architecture.clone() };
+    let language = ServedModel::new(&opened.model_id, Some(facts));
     let others = [Some(&opened.embedder_id), opened.reranker_id.as_ref()];
-    [language].into_iter().chain(others.into_iter().flatten().map(|id| model(id))).collect()
+    [language].into_iter().chain(others.into_iter().flatten().map(|id| ServedModel::new(id, None))).collect()
 }
 
 /// Every setting, and where it comes from. For the data folder's owner.
 pub async fn settings(state: web::Data<State>) -> Result<HttpResponse> {
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": state.given })))
+    Ok(HttpResponse::Ok().json(List::from(state.given.clone())))
+}
+
+/// What every path takes and answers, as OpenAPI has it.
+pub async fn openapi() -> HttpResponse {
+    HttpResponse::Ok().content_type(ContentType::json()).body(openapi::text())
 }
 
 /// The process is up. The process id lets a command tell this service from another that took its port.
 pub async fn healthz() -> HttpResponse {
-    HttpResponse::Ok().json(json!({ "status": "ok", "pid": std::process::id() }))
+    HttpResponse::Ok().json(Health { status: "ok".to_owned(), pid: std::process::id() })
 }
 
 /// The models are loaded, the engine runs, and the service takes questions.
@@ -52,7 +59,7 @@ pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
     if !state.opened()?.ragstone.is_alive() {
         return Err(Error::internal("the engine has stopped; start the service again"));
     }
-    Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
+    Ok(HttpResponse::Ok().json(Ready { status: "ready".to_owned() }))
 }
 
 /// In Prometheus's text format.
@@ -119,7 +126,7 @@ fn publish(status: &Status) {
         metrics::counter!("ragstone_group_blocks_total", "group" => kind, "blocks" => "apart").absolute(blocks.apart);
     }
     for worker in &status.workers {
-        metrics::gauge!("ragstone_worker_in_flight", "worker" => worker.name).set(worker.in_flight as f64);
-        metrics::counter!("ragstone_worker_restarts_total", "worker" => worker.name).absolute(worker.restarts);
+        metrics::gauge!("ragstone_worker_in_flight", "worker" => worker.name.clone()).set(worker.in_flight as f64);
+        metrics::counter!("ragstone_worker_restarts_total", "worker" => worker.name.clone()).absolute(worker.restarts);
     }
 }

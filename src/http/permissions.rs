@@ -58,6 +58,8 @@ pub const RULES: &[Rule] = &[
     rule("HEAD", "/", Anyone, Anyone),
     rule("GET", "/page/{name}", Anyone, Anyone),
     rule("HEAD", "/page/{name}", Anyone, Anyone),
+    // What the surface is like is no secret.
+    rule("GET", "/openapi.json", Anyone, Anyone),
     rule("GET", "/healthz", Anyone, Anyone),
     rule("GET", "/health", Anyone, Anyone),
     rule("GET", "/readyz", Anyone, Anyone),
@@ -81,6 +83,8 @@ pub const RULES: &[Rule] = &[
     // Reads this machine's files.
     rule("POST", "/v1/collections/{collection}/ingest", Owner, Owner),
     rule("GET", "/v1/settings", Owner, Admin),
+    // A key below admin hears of what is its tenant's.
+    rule("GET", "/v1/events", Owner, Read),
     rule("GET", "/v1/keys", Owner, Owner),
     rule("POST", "/v1/keys", Owner, Owner),
     rule("DELETE", "/v1/keys/{key}", Owner, Owner),
@@ -131,6 +135,7 @@ mod tests {
         HEAD / a arwdo
         GET /page/{name} a arwdo
         HEAD /page/{name} a arwdo
+        GET /openapi.json a arwdo
         GET /healthz a arwdo
         GET /health a arwdo
         GET /readyz a arwdo
@@ -153,6 +158,7 @@ mod tests {
         POST /v1/collections/{collection}/search a rwdo
         POST /v1/collections/{collection}/ingest o o
         GET /v1/settings o do
+        GET /v1/events o rwdo
         GET /v1/keys o o
         POST /v1/keys o o
         DELETE /v1/keys/{key} o o

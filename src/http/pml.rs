@@ -1,27 +1,13 @@
 //! `"ragstone": { "pml": … }`: a prompt of a schema's modules.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ragstone_actors::pml::{GivenSources, Prompt, Schema};
 use ragstone_actors::schemas::Found;
 use ragstone_actors::{Caller, Input, Ragstone};
-use serde::Deserialize;
 
+use crate::api::pml::Pml;
 use crate::error::{Error, Result};
-
-/// Which schema a prompt is of.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pml {
-    /// `<schema name="…">…`
-    schema: Option<String>,
-    /// The texts that it names by `src`.
-    #[serde(default)]
-    sources: BTreeMap<String, String>,
-    /// One that is kept.
-    name: Option<String>,
-}
 
 impl Pml {
     /// The prompt `text` of this schema, which is the request's `field`.

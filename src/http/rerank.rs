@@ -3,65 +3,18 @@
 use std::time::Duration;
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::{InlineDocument, Rerank, Reranked, RerankedBy, Reuse};
-use serde::{Deserialize, Serialize};
+use ragstone_actors::{InlineDocument, Rerank, Reranked, RerankedBy};
 
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
+use crate::api::ListObject;
+use crate::api::rerank::{RerankDocument, RerankExtension, RerankResult, RerankTokens, RerankUsage, Reranking};
 use crate::error::{Error, ErrorKind, Result};
 use crate::service::{Opened, State, caller};
 
 /// What this endpoint knows; what else comes is ignored, and named in a header.
 const FIELDS: &[&str] = &["model", "query", "documents", "top_n", "return_documents", "ragstone", "user"];
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Document {
-    Text(String),
-    Fields(InlineDocument),
-}
-
-/// `"ragstone": {…}` of a request.
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Extension {
-    /// Whether stored KV may serve the language model.
-    reuse: Reuse,
-    /// Keeps this tenant's KV apart; a key's own where none is named.
-    tenant: Option<String>,
-    /// Seconds this request may take; at most the configured deadline.
-    deadline_s: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
-    id: String,
-    object: &'static str,
-    model: &'a str,
-    results: Vec<Item<'a>>,
-    usage: Usage,
-}
-
-#[derive(Serialize)]
-struct Item<'a> {
-    index: usize,
-    relevance_score: f32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    document: Option<&'a InlineDocument>,
-}
-
-#[derive(Serialize)]
-struct Usage {
-    prompt_tokens: u32,
-    total_tokens: u32,
-    prompt_tokens_details: Details,
-}
-
-#[derive(Serialize)]
-struct Details {
-    cached_tokens: u32,
-}
 
 /// Documents in the order of how well they answer a query.
 pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
@@ -75,7 +28,7 @@ pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Inc
 async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
     let by = reranker(&mut fields, opened)?;
     let query: String = fields.need("query")?;
-    let documents = match fields.need::<Vec<Document>>("documents") {
+    let documents = match fields.need::<Vec<RerankDocument>>("documents") {
         Ok(documents) => documents.into_iter().map(plain).collect::<Vec<_>>(),
         Err(error) if error.to_string().contains("missing") => return Err(error),
         Err(_) => {
@@ -85,7 +38,7 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     };
     let top_n = fields.take::<usize>("top_n")?.unwrap_or(usize::MAX);
     let shows_documents = fields.take("return_documents")?.unwrap_or(true);
-    let extension: Extension = fields.take("ragstone")?.unwrap_or_default();
+    let extension: RerankExtension = fields.take("ragstone")?.unwrap_or_default();
     fields.ignore(&["user"]);
     fields.finish()?;
     if top_n == 0 {
@@ -113,32 +66,32 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
             _ => error,
         }
     })?;
-    let item = |index: usize| Item {
+    let item = |index: usize| RerankResult {
         index,
         relevance_score: reranked.relevance(index),
-        document: shows_documents.then(|| &documents[index]),
+        document: shows_documents.then(|| documents[index].clone()),
     };
-    Ok(HttpResponse::Ok().json(Answer {
+    Ok(HttpResponse::Ok().json(Reranking {
         id: format!("rerank-{:016x}", state.env.random_u64()),
-        object: "list",
-        model: name_of(reranked.by, opened),
+        object: ListObject::List,
+        model: name_of(reranked.by, opened).to_owned(),
         results: reranked.order().into_iter().take(top_n).map(item).collect(),
         usage: usage(&reranked),
     }))
 }
 
-fn plain(document: Document) -> InlineDocument {
+fn plain(document: RerankDocument) -> InlineDocument {
     match document {
-        Document::Text(text) => InlineDocument { text, ..InlineDocument::default() },
-        Document::Fields(document) => document,
+        RerankDocument::Text(text) => InlineDocument { text, ..InlineDocument::default() },
+        RerankDocument::Fields(document) => document,
     }
 }
 
-fn usage(reranked: &Reranked) -> Usage {
-    Usage {
+fn usage(reranked: &Reranked) -> RerankUsage {
+    RerankUsage {
         prompt_tokens: reranked.prompt_tokens,
         total_tokens: reranked.prompt_tokens,
-        prompt_tokens_details: Details { cached_tokens: reranked.cached_tokens },
+        prompt_tokens_details: RerankTokens { cached_tokens: reranked.cached_tokens },
     }
 }
 

@@ -243,6 +243,16 @@ mod tests {
     }
 
     #[test]
+    fn the_described_fields_are_taken() {
+        let document = crate::api::openapi::document();
+        let described =
+            document["components"]["schemas"]["ResponsesRequest"]["properties"].as_object().unwrap().clone();
+        // The others are taken to be refused.
+        assert_eq!(described.len(), TAKEN.len() - 7);
+        assert!(described.keys().all(|name| TAKEN.contains(&name.as_str())), "{described:?}");
+    }
+
+    #[test]
     fn state_is_refused_by_name() {
         for (body, param) in [
             (r#"{"input": "a", "store": true}"#, "store"),

@@ -240,6 +240,7 @@ mod tests {
     use ragstone_actors::{Alternative, ReuseReport, Usage};
 
     use super::*;
+    use crate::api::chat::{ChatChunk, ChatCompletion, TextChunk, TextCompletion};
 
     fn token(text: &str) -> TokenEvent {
         let other = |id, bytes: &[u8], logprob| Alternative { id, bytes: bytes.to_vec(), logprob };
@@ -293,6 +294,33 @@ mod tests {
         assert_eq!(json["usage"]["prompt_tokens_details"]["cached_tokens"], 2);
         assert_eq!(json["usage"]["prompt_tokens_details"]["blended_tokens"], 3);
         assert_eq!(json["ragstone"]["report"]["tokens"]["exact"], 2);
+    }
+
+    fn round_trip<T: serde::Serialize + serde::de::DeserializeOwned>(json: &Value) {
+        let typed: T = serde_json::from_value(json.clone()).unwrap_or_else(|error| panic!("{error}: {json}"));
+        assert_eq!(serde_json::to_value(typed).unwrap(), *json);
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_described() {
+        let citation = Citation { number: 1, title: "T".into(), score: Some(0.5), ..Citation::default() };
+        let answer = Answer { text: "a".into(), citations: vec![citation], tokens: vec![token("a")], finish: finish() };
+        let call = Said::Call { index: 0, id: "c".into(), name: "f".into(), arguments: "{}".into() };
+        let (env, citations) = (Env::seeded(1, 5_000), answer.citations.clone());
+        for logprobs in [None, Some(1)] {
+            let (chat, text) = (Shape::chat(&env, "m", logprobs), Shape::completion(&env, "m", logprobs));
+            round_trip::<ChatCompletion>(&chat.answers(std::slice::from_ref(&answer), &[]));
+            round_trip::<ChatCompletion>(&chat.answers(std::slice::from_ref(&answer), &[Some(vec![call.clone()])]));
+            round_trip::<TextCompletion>(&text.answers(std::slice::from_ref(&answer), &[]));
+            round_trip::<ChatChunk>(&chat.opening(0).unwrap());
+            round_trip::<ChatChunk>(&chat.piece(0, "a", Some(&token("a")), 0));
+            chat.call(0, 0, "c", "f", "{}").iter().for_each(round_trip::<ChatChunk>);
+            round_trip::<ChatChunk>(&chat.ending(0, &citations, &finish(), true));
+            round_trip::<ChatChunk>(&chat.usage_chunk(&[finish()]));
+            round_trip::<TextChunk>(&text.piece(0, "a", Some(&token("a")), 0));
+            round_trip::<TextChunk>(&text.ending(0, &citations, &finish(), false));
+            round_trip::<TextChunk>(&text.usage_chunk(&[finish()]));
+        }
     }
 
     #[test]

@@ -3,12 +3,12 @@
 use ragstone_actors::Ragstone;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::chat::calls::{CallForm, CallParser, Part};
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::fields::Fields;
 use super::format::Format;
 use super::generation::Generation;
+use crate::api::chat::SentCall;
 use crate::error::{Error, Result};
 
 /// The most tools of a request, as OpenAI has it.
@@ -200,21 +200,6 @@ impl CallReader {
             }
         }
     }
-}
-
-/// A call that an assistant made, as clients send it back.
-#[derive(Deserialize)]
-pub struct SentCall {
-    #[serde(default)]
-    id: String,
-    function: SentFunction,
-}
-
-#[derive(Deserialize)]
-struct SentFunction {
-    name: String,
-    #[serde(default)]
-    arguments: Value,
 }
 
 /// Puts the calls of an assistant's message in the form of chat templates, which take arguments as an object.

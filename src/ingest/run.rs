@@ -2,7 +2,10 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
+use ragstone_actors::jobs::JobKind;
 use ragstone_storage::catalog::IngestJob;
 use ragstone_storage::corpus::{Document, UpsertReport};
 use tokio::sync::mpsc;
@@ -196,7 +199,23 @@ impl<'a> Run<'a> {
         };
         // Nobody has to see every step.
         let _ = self.events.try_send(Ok(progress));
+        self.tell(JobState::Running);
         Ok(())
+    }
+
+    /// Tells those who watch the service how far it is.
+    pub fn tell(&self, state: JobState) {
+        self.ingestor.feed.publish(|| {
+            let (collection, document, tenants) = (self.collection.clone(), None, Vec::new());
+            Happened::Job(Arc::new(JobNews {
+                kind: JobKind::Ingest,
+                id: self.record.job().id,
+                subject: JobSubject::Collection { collection, document, tenants },
+                state,
+                done: self.report.files as u64,
+                total: self.files_total as u64,
+            }))
+        });
     }
 }
 

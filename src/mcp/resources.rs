@@ -3,12 +3,15 @@
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
 use rmcp::model::{
     CacheScope, ErrorData, ListResourcesResult, ReadResourceResult, Resource, ResourceContents, ResourceTemplate,
 };
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
 use super::shown;
+use crate::api::collections::WholeDocument;
+use crate::api::{List, Page};
 use crate::client::routes::{Request, Routes, escaped};
 use crate::error::{Error, ErrorKind};
 
@@ -73,16 +76,16 @@ pub async fn list(routes: &dyn Routes, cursor: Option<String>) -> Result<ListRes
         Some(text) => Cursor::parse(&text)
             .ok_or_else(|| ErrorData::invalid_params(format!("`{}` is no cursor of this list", shown(&text)), None))?,
     };
-    let collections = get(routes, &["v1", "collections"], Vec::new()).await?;
-    let names = collections["data"].as_array().into_iter().flatten().filter_map(|it| it["name"].as_str());
+    let collections: List<CollectionInfo> = get(routes, &["v1", "collections"], Vec::new()).await?;
+    let names = collections.data.iter().map(|collection| collection.name.as_str());
     let mut names: Vec<&str> = names.filter(|name| *name >= begin.collection.as_str()).collect();
     names.sort_unstable();
     let Some((&name, more)) = names.split_first() else { return Ok(page(Vec::new(), None)) };
     let offset = if name == begin.collection { begin.offset } else { 0 };
     let query = vec![("offset", offset.to_string()), ("limit", PAGE.to_string())];
-    let documents = get(routes, &["v1", "collections", name, "documents"], query).await?;
-    let found = documents["data"].as_array().into_iter().flatten().filter_map(|document| resource(name, document));
-    let next = if documents["has_more"] == true {
+    let documents: Page<DocumentInfo> = get(routes, &["v1", "collections", name, "documents"], query).await?;
+    let found = documents.data.iter().map(|document| resource(name, document));
+    let next = if documents.has_more {
         Some(Cursor { collection: name.to_owned(), offset: offset + PAGE })
     } else {
         more.first().map(|next| Cursor { collection: (*next).to_owned(), offset: 0 })
@@ -96,14 +99,13 @@ fn page(resources: Vec<Resource>, next: Option<Cursor>) -> ListResourcesResult {
     page
 }
 
-fn resource(collection: &str, document: &Value) -> Option<Resource> {
-    let id = document["id"].as_str()?;
-    let title = document["title"].as_str().filter(|title| !title.is_empty()).unwrap_or(id);
-    let mut resource = Resource::new(uri(collection, id), id).with_title(title).with_mime_type("text/plain");
-    if let Some(source) = document["source"].as_str() {
-        resource = resource.with_description(format!("from {source}"));
+fn resource(collection: &str, DocumentInfo { id, title, source, .. }: &DocumentInfo) -> Resource {
+    let title = if title.is_empty() { id } else { title };
+    let resource = Resource::new(uri(collection, id), id).with_title(title).with_mime_type("text/plain");
+    match source {
+        Some(source) => resource.with_description(format!("from {source}")),
+        None => resource,
     }
-    Some(resource)
 }
 
 /// A document's text: its passages, one behind another.
@@ -112,15 +114,20 @@ pub async fn read(routes: &dyn Routes, uri: &str) -> Result<ReadResourceResult, 
         let message = format!("`{}` is no document's URI; use {SCHEME}://COLLECTION/DOCUMENT", shown(uri));
         ErrorData::resource_not_found(message, None)
     })?;
-    let found = get(routes, &["v1", "collections", &collection, "documents", &document], Vec::new()).await?;
-    let passages = found["passages"].as_array().into_iter().flatten().filter_map(|passage| passage["text"].as_str());
+    let found: WholeDocument =
+        get(routes, &["v1", "collections", &collection, "documents", &document], Vec::new()).await?;
+    let passages = found.passages.iter().map(|passage| passage.text.as_str());
     let text = passages.collect::<Vec<_>>().join("\n\n");
     Ok(ReadResourceResult::new(vec![ResourceContents::text(text, uri)])
         .with_ttl_ms(0)
         .with_cache_scope(CacheScope::Private))
 }
 
-async fn get(routes: &dyn Routes, path: &[&str], query: Vec<(&'static str, String)>) -> Result<Value, ErrorData> {
+async fn get<T: DeserializeOwned>(
+    routes: &dyn Routes,
+    path: &[&str],
+    query: Vec<(&'static str, String)>,
+) -> Result<T, ErrorData> {
     let asked = async { routes.send(Request { query, ..Request::get(path) }).await?.json().await };
     asked.await.map_err(|error: Error| match error.kind() {
         ErrorKind::NotFound => ErrorData::resource_not_found(error.to_string(), None),

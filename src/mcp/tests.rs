@@ -176,7 +176,8 @@ fn the_schemas_say_what_the_calls_take() {
 
 #[tokio::test]
 async fn resources_are_listed_page_by_page_over_all_collections() {
-    let collections = (200, json!({ "data": [{ "name": "b" }, { "name": "a" }] }));
+    let named = |name: &str| json!({ "name": name, "documents": 1, "passages": 1 });
+    let collections = (200, json!({ "data": [named("b"), named("a")] }));
     let documents = |id: &str, has_more: bool| {
         (200, json!({ "data": [{ "id": id, "title": "", "source": "/n/x" }], "has_more": has_more }))
     };

@@ -1,10 +1,12 @@
 //! The tools: what each is called, what it takes, and what it answers, for a model to read (`content`) and for a program
 //! (`structuredContent`).
 
+use ragstone_actors::Citation;
+use ragstone_storage::corpus::Hit;
 use rmcp::model::{CallToolResult, ContentBlock, JsonObject};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::Progress;
 use crate::client::routes::Routes;
@@ -77,9 +79,10 @@ pub async fn run(routes: &dyn Routes, call: Call, progress: Option<Progress>) ->
 }
 
 /// A result for a model and for a program.
-fn result(text: String, structured: Value) -> CallToolResult {
+fn result(text: String, structured: impl Serialize) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(text)]);
-    result.structured_content = Some(structured);
+    // Results are structs with text for keys, which become JSON.
+    result.structured_content = serde_json::to_value(structured).ok();
     result
 }
 
@@ -121,32 +124,48 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// How a passage is shown to a model: who it is, then its text.
-fn heading(number: usize, passage: &Value) -> String {
-    let text = |name: &str| passage[name].as_str().filter(|text| !text.is_empty());
-    let mut heading = format!("[{number}]");
-    if let Some(title) = text("title") {
-        heading.push_str(&format!(" {title}"));
-    }
-    if let Some(document) = text("document") {
-        heading.push_str(&format!(" (document `{document}`"));
-        if let Some(source) = text("source") {
-            heading.push_str(&format!(", from {source}"));
-        }
-        heading.push(')');
-    }
-    heading
+/// A passage of a search or a citation, with what leads to its document.
+#[derive(Debug, Clone, Serialize)]
+struct Passage {
+    /// Its place, from 1.
+    number: usize,
+    /// Empty where it is of no document.
+    document: String,
+    title: String,
+    source: Option<String>,
+    text: String,
+    score: Option<f32>,
+    /// The whole document, as a resource.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
 }
 
-/// A passage of a search or a citation, with what leads to its document.
-fn passage(collection: &str, number: usize, found: &Value, score: &Value) -> Value {
-    let document = found["document_id"].as_str().unwrap_or_default();
-    let mut passage = json!({
-        "number": number, "document": document, "title": found["title"], "source": found["source"], "text": found["text"],
-        "score": score,
-    });
-    if !document.is_empty() {
-        passage["uri"] = super::resources::uri(collection, document).into();
+impl Passage {
+    fn of_hit(collection: &str, number: usize, Hit { passage, score }: Hit) -> Self {
+        let ragstone_storage::corpus::Passage { document_id, title, source, text, .. } = passage;
+        let citation = Citation { number, document_id, title, source, text, score: Some(score) };
+        Self::of_citation(collection, number, citation)
     }
-    passage
+
+    fn of_citation(collection: &str, number: usize, citation: Citation) -> Self {
+        let Citation { document_id: document, title, source, text, score, .. } = citation;
+        let uri = (!document.is_empty()).then(|| super::resources::uri(collection, &document));
+        Self { number, document, title, source, text, score, uri }
+    }
+
+    /// How it is shown to a model: who it is; its text comes after it.
+    fn heading(&self) -> String {
+        let mut heading = format!("[{}]", self.number);
+        if !self.title.is_empty() {
+            heading.push_str(&format!(" {}", self.title));
+        }
+        if !self.document.is_empty() {
+            heading.push_str(&format!(" (document `{}`", self.document));
+            if let Some(source) = self.source.as_deref().filter(|source| !source.is_empty()) {
+                heading.push_str(&format!(", from {source}"));
+            }
+            heading.push(')');
+        }
+        heading
+    }
 }

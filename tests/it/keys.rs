@@ -11,11 +11,12 @@ use crate::cache::list;
 use crate::harness::{Folder, Service, error_message};
 
 mod hostile;
-mod paths;
+pub mod paths;
 
 use self::paths::{PROBES, Probe};
 
 const CHAT: &str = "/v1/chat/completions";
+const EVENTS: &str = "text/event-stream; charset=utf-8";
 const SETTINGS: [&str; 6] =
     ["--keys", "required", "--set", "kv_admission=always", "--set", "calibrate_when_idle=false"];
 
@@ -35,6 +36,7 @@ pub enum As<'a> {
 }
 
 pub async fn send(service: &Service, method: Method, path: &str, who: As<'_>, body: &Value) -> (u16, String) {
+    let is_get = method == Method::GET;
     let request = reqwest::Client::new().request(method, service.url(path));
     let request = match who {
         As::Nobody => request,
@@ -46,8 +48,15 @@ pub async fn send(service: &Service, method: Method, path: &str, who: As<'_>, bo
         Value::String(text) => request.body(text.clone()),
         body => request.json(body),
     };
-    let response = request.send().await.unwrap();
-    (response.status().as_u16(), response.text().await.unwrap())
+    let mut response = request.send().await.unwrap();
+    let status = response.status().as_u16();
+    let is_endless = response.headers().get("content-type").is_some_and(|kind| kind == EVENTS) && is_get;
+    if is_endless {
+        // `/v1/events`: how it begins.
+        let first = response.chunk().await.unwrap().unwrap_or_default();
+        return (status, String::from_utf8(first.to_vec()).unwrap());
+    }
+    (status, response.text().await.unwrap())
 }
 
 /// What must succeed and be JSON.

@@ -10,6 +10,7 @@ mod calibrate;
 mod command_line;
 mod doctor;
 mod eval;
+mod events;
 mod faults;
 mod forged;
 mod forms;
@@ -35,6 +36,7 @@ mod openai_client;
 mod openai_fields;
 mod openai_shape;
 mod openai_tools;
+mod openapi;
 #[path = "../outside/mod.rs"]
 mod outside;
 mod page;

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Calibration;
@@ -12,7 +13,7 @@ use crate::settings::Settings;
 pub const UNCALIBRATED_RATIO: f32 = 0.15;
 
 /// Whether prompts are blended, and by what right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Blending {
     /// As the calibration found.
@@ -38,7 +39,8 @@ impl Blending {
 }
 
 /// How prompts are blended now.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Blend {
     /// Whether, and by what right.
     pub blending: Blending,

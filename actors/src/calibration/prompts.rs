@@ -6,6 +6,7 @@ use std::time::Duration;
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::prompt::segment::Segment;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::trial::blends;
@@ -28,7 +29,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 const QUOTED_WORDS: usize = 8;
 
 /// A question and the passages that it is asked over.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Asked {
     /// What is asked.
     pub question: String,

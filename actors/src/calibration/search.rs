@@ -1,5 +1,6 @@
 //! Which way of blending is the cheapest that keeps a model's answers. Pure, but for the trial that it is handed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -12,7 +13,7 @@ pub const RATIOS: [f32; 8] = [0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4];
 const LAYERS: [usize; 10] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24];
 
 /// One way of blending.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Way {
     /// How what is recomputed is chosen.
     pub selection: Selection,
@@ -32,7 +33,7 @@ pub struct Outcome {
 }
 
 /// What was seen of one way.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
     /// The way.
     #[serde(flatten)]

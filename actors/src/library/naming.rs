@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use ragstone_storage::corpus::{PassageTokens, Scope};
 use ragstone_storage::key::SegmentDigest;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Library, segments_of};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The passage that a segment is, as this folder's corpus knows it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct PassageName {
     /// Where it is.
     pub collection: String,

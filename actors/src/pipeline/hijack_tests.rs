@@ -68,7 +68,7 @@ pub(super) fn seen(answer: &Answer) -> (String, Vec<(u32, u32)>, &'static str) {
     let tokens = answer.tokens.iter().map(|token| (token.id, token.logprob.to_bits())).collect();
     let segments = &answer.finish.report.segments;
     let last = segments.iter().rfind(|segment| segment.kind == SegmentKind::Passage).unwrap();
-    (answer.text.trim().to_owned(), tokens, last.source)
+    (answer.text.trim().to_owned(), tokens, last.source.name())
 }
 
 #[tokio::test(flavor = "multi_thread")]

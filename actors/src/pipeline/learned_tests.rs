@@ -92,7 +92,7 @@ fn over(order: &[usize], reuse: Reuse) -> Question {
 }
 
 fn plan_of(answer: &Answer) -> Vec<(&'static str, Why)> {
-    answer.finish.report.segments.iter().map(|segment| (segment.source, segment.why)).collect()
+    answer.finish.report.segments.iter().map(|segment| (segment.source.name(), segment.why)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

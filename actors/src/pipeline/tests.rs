@@ -126,7 +126,7 @@ async fn ask(ragstone: &Ragstone, messages: &[ChatMessage], with_passages: bool)
         context: with_passages.then(|| Context { documents, ..Context::default() }),
     };
     let answer = answer(ragstone, question(input, Reuse::Auto, 2)).await;
-    answer.finish.report.segments.iter().map(|segment| segment.source).collect()
+    answer.finish.report.segments.iter().map(|segment| segment.source.name()).collect()
 }
 
 /// System prompt and passages.

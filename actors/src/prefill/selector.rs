@@ -20,6 +20,7 @@ use std::ops::Range;
 
 use ragstone_kernels::deviation::Compared;
 use ragstone_storage::prompt::plan::Choosing;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::random::splitmix64;
@@ -81,7 +82,7 @@ pub(super) struct Candidates<'a> {
 }
 
 /// The rules, by the names that settings and commands know them by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
     /// Tokens whose K and V deviate most from the stored ones (CacheBlend).
@@ -190,7 +191,7 @@ impl Rule {
 }
 
 /// How the tokens of blended passages that are recomputed are chosen. How many is the ratio's alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Selection {
     /// Which tokens.
     pub rule: Rule,
@@ -211,7 +212,7 @@ impl Default for Selection {
 }
 
 /// On which layers tokens are chosen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum Schedule {
     /// Once, on the first layer that may.

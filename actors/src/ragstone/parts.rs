@@ -25,6 +25,7 @@ use crate::collector::Collector;
 use crate::embedding::Embedder;
 use crate::engine::{Engine, Prefiller};
 use crate::error::Result;
+use crate::events::Feed;
 use crate::eviction::Evictor;
 use crate::fusion::{Fusor, ReadAhead};
 use crate::jobs::Jobs;
@@ -99,6 +100,7 @@ impl Parts {
             background,
             recurring: std::sync::Mutex::default(),
             plans: Plans::default(),
+            feed: Feed::default(),
             times: Times::default(),
             runtime: runtime.clone(),
             me: me.clone(),
@@ -159,7 +161,7 @@ fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, r
 fn model_status(id: String, model: &Model, fingerprint: &Fingerprint) -> ModelStatus {
     ModelStatus {
         id,
-        architecture: model.config().architecture.class_name(),
+        architecture: model.config().architecture.class_name().to_owned(),
         context: model.config().max_positions,
         fingerprint: fingerprint.to_string(),
         weight_bytes: model.size_in_bytes(),

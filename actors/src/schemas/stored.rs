@@ -1,12 +1,13 @@
 //! What is told of a schema that is kept, and where its modules stand.
 
 use ragstone_storage::catalog::SchemaRecord;
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::pml::{Block, Layout, Part};
 
 /// A schema that is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredSchema {
     /// Its own name.
     pub name: String,
@@ -23,7 +24,7 @@ pub struct StoredSchema {
 }
 
 /// A module of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredModule {
     /// Its name behind those of the modules that it is in.
     pub path: String,

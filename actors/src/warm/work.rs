@@ -108,7 +108,7 @@ impl Warmer {
         (progress.passages_done, progress.passages_total) = (begin as u64, work.len() as u64);
         progress.entries_lost = 0;
         for batch in work.batches(begin, PASSAGES_PER_NOTE) {
-            self.show(job.id, &progress);
+            self.show(job, &progress);
             let lost = self.batch(job, &work, batch.clone(), &mut progress).await?;
             progress.passages_done += (batch.len() - lost.min(batch.len())) as u64;
             // Once something is not on the disk, the place stays before it: after a kill it is looked at again.

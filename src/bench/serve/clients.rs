@@ -81,7 +81,7 @@ impl Clients {
         let mut events = std::pin::pin!(self.client.events(path, request).await?);
         let (mut answer, mut last_ms) = (Answer::default(), None);
         while let Some(event) = events.next().await {
-            let event = event?;
+            let event: Value = event?;
             if has_text(&event["choices"][0]) {
                 let now_ms = clock.elapsed_ms();
                 match last_ms.replace(now_ms) {

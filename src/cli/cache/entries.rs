@@ -2,11 +2,16 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
+use ragstone_actors::entries::{EntryOf, EntryPage, Evicted, LeftTier, ListedEntry, Pinned};
+use ragstone_actors::library::PassageName;
+use ragstone_actors::schemas::ModuleName;
+use ragstone_storage::store::EntryInfo;
+use serde::de::DeserializeOwned;
 
 use super::filter::Filter;
 use crate::access;
-use crate::cli::output::{self, number};
+use crate::api::cache::{ChangeEntries, Entries, EntriesQuery, HowToChange};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -41,118 +46,104 @@ pub struct ChangeArgs {
 
 /// Lists entries.
 pub async fn list(config: &Config, args: ListArgs) -> Result<()> {
-    let mut query = args.filter.query();
-    query.push(("limit".to_owned(), args.limit.to_string()));
-    let query: Vec<(&str, String)> = query.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
-    let found: Value = access::with(config, "cache list", async |client: &Client| {
+    let query = EntriesQuery::of(args.filter.entries(), args.limit);
+    let found: Entries = access::with(config, "cache list", async |client: &Client| {
         client.get_with(&["v1", "cache", "entries"], &query).await
     })
     .await?;
-    if args.json { output::json(&found) } else { output::text(&table(&found)) }
+    if args.json { output::json(&found) } else { output::text(&table(&found.page)) }
 }
 
-fn table(found: &Value) -> String {
+fn table(found: &EntryPage) -> String {
     let mut out = String::new();
-    let rows = found["data"].as_array().map_or(&[][..], Vec::as_slice);
-    if !rows.is_empty() {
+    if !found.data.is_empty() {
         let _ = writeln!(out, "key           tokens       MiB    uses  pin  tiers             of");
     }
-    let has_one_model = rows.windows(2).all(|pair| pair[0]["fingerprint"] == pair[1]["fingerprint"]);
-    for row in rows {
-        let tiers: Vec<&str> = row["tiers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let fingerprint = |row: &ListedEntry| row.entry.summary.fingerprint;
+    let has_one_model = found.data.windows(2).all(|pair| fingerprint(&pair[0]) == fingerprint(&pair[1]));
+    for row in &found.data {
+        let EntryInfo { summary, tiers, pinned, uses, .. } = &row.entry;
         let _ = write!(
             out,
-            "{:<13} {:>6} {:>9.2} {:>7}  {:<3}  {:<17} {}",
-            short(&row["key"]),
-            number(&row["tokens"]),
-            mebibytes(number(&row["bytes"])),
-            number(&row["uses"]),
-            if row["pinned"] == true { "yes" } else { "" },
-            tiers.join(","),
-            of(&row["of"]),
+            "{:<13} {:>6} {:>9.2} {uses:>7}  {:<3}  {:<17} {}",
+            short(&summary.key),
+            summary.tokens,
+            mebibytes(summary.bytes),
+            if *pinned { "yes" } else { "" },
+            tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>().join(","),
+            of(&row.of),
         );
-        match text(&row["tenant"]) {
-            "" => {}
-            tenant => drop(write!(out, ", tenant {}", output::one_line(tenant, 40))),
+        if !summary.tenant.is_empty() {
+            let _ = write!(out, ", tenant {}", output::one_line(&summary.tenant, 40));
         }
         if !has_one_model {
-            let _ = write!(out, ", model {}", short(&row["fingerprint"]));
+            let _ = write!(out, ", model {}", short(&summary.fingerprint));
         }
         out.push('\n');
     }
-    let (entries, bytes) = (number(&found["entries"]), mebibytes(number(&found["bytes"])));
-    let _ = writeln!(out, "{}, {bytes:.1} MiB", output::count(entries, "entry", "entries"));
-    if found["has_more"] == true {
-        let shown = output::count(rows.len() as u64, "is", "are");
+    let entries = output::count(found.entries, "entry", "entries");
+    let _ = writeln!(out, "{entries}, {:.1} MiB", mebibytes(found.bytes));
+    if found.has_more {
+        let shown = output::count(found.data.len() as u64, "is", "are");
         let _ = writeln!(out, "{shown} shown; more with --limit N");
     }
-    if found["object_unavailable"] == true {
+    if found.object_unavailable {
         out.push_str("the bucket cannot be reached: what only it has is missing here\n");
     }
     out
 }
 
-fn short(hex: &Value) -> &str {
-    text(hex).get(..12).unwrap_or_default()
+fn short(name: &impl ToString) -> String {
+    name.to_string().chars().take(12).collect()
 }
 
 /// What an entry is of; for a passage, with the id that `--document` takes.
-fn of(of: &Value) -> String {
-    match text(&of["kind"]) {
-        "passage" => {
-            let (title, document) =
-                (output::one_line(text(&of["title"]), 40), output::one_line(text(&of["document"]), 40));
+fn of(of: &EntryOf) -> String {
+    match of {
+        EntryOf::Passage(PassageName { collection, document, ordinal, title, also_in }) => {
+            let (title, document) = (output::one_line(title, 40), output::one_line(document, 40));
             let title = if title.is_empty() { document.clone() } else { title };
-            let mut out = format!("{title}, passage {}", number(&of["ordinal"]) + 1);
-            let _ = write!(out, " (document {document} of {}", text(&of["collection"]));
-            match number(&of["also_in"]) {
-                0 => {}
-                others => drop(write!(out, ", and {}", output::count(others, "other place", "other places"))),
-            }
-            out + ")"
+            let others = match also_in {
+                0 => String::new(),
+                others => format!(", and {}", output::count(*others, "other place", "other places")),
+            };
+            format!("{title}, passage {} (document {document} of {collection}{others})", ordinal + 1)
         }
-        "system_prompt" => "system prompt".to_owned(),
-        "module" => match (text(&of["schema"]), text(&of["module"])) {
-            (schema, "/") => format!("text of schema {}", output::one_line(schema, 40)),
-            (schema, module) => {
-                format!("module {} of schema {}", output::one_line(module, 40), output::one_line(schema, 40))
-            }
+        EntryOf::SystemPrompt => "system prompt".to_owned(),
+        EntryOf::Module(ModuleName { schema, module }) => match module.as_str() {
+            "/" => format!("text of schema {}", output::one_line(schema, 40)),
+            module => format!("module {} of schema {}", output::one_line(module, 40), output::one_line(schema, 40)),
         },
-        "prompt_start" => "start of another prompt: a caller's own system prompt, or a conversation".to_owned(),
-        _ => "unknown: no passage of this data folder".to_owned(),
+        EntryOf::PromptStart => "start of another prompt: a caller's own system prompt, or a conversation".to_owned(),
+        EntryOf::Unknown => "unknown: no passage of this data folder".to_owned(),
     }
 }
 
 /// Evicts entries.
 pub async fn evict(config: &Config, args: ChangeArgs) -> Result<()> {
-    let done = change(config, &args, "evict").await?;
+    let done: Evicted = change(config, &args, "evict").await?;
     if args.json {
         return output::json(&done);
     }
     output::text(&evicted(&done))
 }
 
-fn evicted(done: &Value) -> String {
+fn evicted(done: &Evicted) -> String {
     let mut out = String::new();
-    let would = if done["dry_run"] == true { "would leave" } else { "left" };
-    match (number(&done["entries"]), number(&done["pinned"])) {
+    let would = if done.dry_run { "would leave" } else { "left" };
+    match (done.entries, done.pinned) {
         (0, 0) => out.push_str("no entry fits\n"),
         (0, _) => out.push_str("nothing leaves the tiers\n"),
         (entries, _) => {
-            let what = output::entries(entries, number(&done["copies"]), number(&done["bytes"]));
+            let what = output::entries(entries, done.copies, done.bytes);
             let _ = writeln!(out, "{what} {would} the tiers");
         }
     }
-    for tier in done["tiers"].as_array().into_iter().flatten() {
-        let (copies, megabytes) = (number(&tier["copies"]), mebibytes(number(&tier["bytes"])));
-        let _ = writeln!(
-            out,
-            "  {:<7} {}, {megabytes:.1} MiB",
-            text(&tier["tier"]),
-            output::count(copies, "copy", "copies")
-        );
+    for LeftTier { tier, copies, bytes } in &done.tiers {
+        let copies = output::count(*copies, "copy", "copies");
+        let _ = writeln!(out, "  {:<7} {copies}, {:.1} MiB", tier.name(), mebibytes(*bytes));
     }
-    match number(&done["pinned"]) {
+    match done.pinned {
         0 => {}
         1 => out.push_str("1 pinned entry stays; `ragstone cache unpin` lets it go\n"),
         pinned => drop(writeln!(out, "{pinned} pinned entries stay; `ragstone cache unpin` lets them go")),
@@ -171,21 +162,19 @@ pub async fn unpin(config: &Config, args: ChangeArgs) -> Result<()> {
 }
 
 async fn set_pinned(config: &Config, args: ChangeArgs, verb: &str) -> Result<()> {
-    let done = change(config, &args, verb).await?;
+    let done: Pinned = change(config, &args, verb).await?;
     if args.json {
         return output::json(&done);
     }
-    let megabytes = mebibytes(number(&done["bytes"]));
-    let would = if args.dry_run { "would be " } else { "" };
-    let fitting = output::count(number(&done["entries"]), "fitting entry", "fitting entries");
-    output::line(&format!("{} of {fitting} {would}{verb}ned ({megabytes:.1} MiB)", done["changed"]))
+    let Pinned { entries, changed, bytes, dry_run } = done;
+    let would = if dry_run { "would be " } else { "" };
+    let fitting = output::count(entries, "fitting entry", "fitting entries");
+    output::line(&format!("{changed} of {fitting} {would}{verb}ned ({:.1} MiB)", mebibytes(bytes)))
 }
 
-async fn change(config: &Config, args: &ChangeArgs, verb: &str) -> Result<Value> {
-    let mut fields = args.filter.fields();
-    fields.insert("all".to_owned(), args.all.into());
-    fields.insert("dry_run".to_owned(), args.dry_run.into());
-    let body = Value::Object(fields);
+async fn change<T: DeserializeOwned>(config: &Config, args: &ChangeArgs, verb: &str) -> Result<T> {
+    let how = HowToChange { all: args.all, dry_run: args.dry_run };
+    let body = ChangeEntries { filter: args.filter.entries(), how };
     let path = ["v1", "cache", verb];
     access::with(config, &format!("cache {verb}"), async |client: &Client| {
         let bar = Progress::new(format!("cache {verb}"), Unit::Nothing);
@@ -194,20 +183,24 @@ async fn change(config: &Config, args: &ChangeArgs, verb: &str) -> Result<Value>
     .await
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     fn row(key: &str, fingerprint: &str, tenant: &str, of: Value) -> Value {
         json!({
-            "key": key, "fingerprint": fingerprint, "tokens": 57, "bytes": 1_048_576, "uses": 3, "pinned": true,
-            "tiers": ["host", "disk"], "tenant": tenant, "of": of,
+            "key": key.repeat(4), "fingerprint": fingerprint.repeat(4), "tokens": 57, "bytes": 1_048_576, "uses": 3,
+            "pinned": true, "tiers": ["host", "disk"], "tenant": tenant, "of": of, "parent": null, "layers": 2,
+            "segment": "00".repeat(16), "compute_us": 1, "created_unix_ms": 1, "last_use_unix_ms": 1,
         })
+    }
+
+    fn table(mut found: Value) -> String {
+        for flag in ["has_more", "object_unavailable"] {
+            found[flag] = json!(found[flag] == true);
+        }
+        super::table(&serde_json::from_value(found).unwrap())
     }
 
     #[test]
@@ -217,14 +210,14 @@ mod tests {
             "also_in": 1,
         });
         let first = row("0123456789abcdef", "fedcba9876543210", "a\u{1b}[2Jb", passage);
-        let text = table(&json!({ "data": [first], "entries": 5, "bytes": 5_242_880, "has_more": true }));
+        let text = table(json!({ "data": [first], "entries": 5, "bytes": 5_242_880, "has_more": true }));
         let line = "0123456789ab      57      1.00       3  yes  host,disk         Calbet Works, passage 2 (document 0f0f \
                     of world, and 1 other place), tenant a[2Jb\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("5 entries, 5.0 MiB\n1 is shown"), "{text}");
-        assert_eq!(table(&json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
+        assert_eq!(table(json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
         let unreachable = json!({ "data": [], "entries": 0, "bytes": 0, "object_unavailable": true });
-        assert!(table(&unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
+        assert!(table(unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
         // Entries of several models say whose they are.
         let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
         let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));
@@ -232,7 +225,7 @@ mod tests {
         let fourth = row("0123456789abcdef", "1111111111111111", "", module("stay/long"));
         let fifth = row("0123456789abcdef", "1111111111111111", "", module("/"));
         let all = [second, third, fourth, fifth];
-        let text = table(&json!({ "data": all, "entries": 4, "bytes": 0, "has_more": false }));
+        let text = table(json!({ "data": all, "entries": 4, "bytes": 0, "has_more": false }));
         assert!(text.contains("  module stay/long of schema trip, model 1111"), "{text}");
         assert!(text.contains("  text of schema trip, model 1111"), "{text}");
         assert!(text.contains("  system prompt, model 000000000000\n"), "{text}");
@@ -245,12 +238,15 @@ mod tests {
             "entries": 12, "copies": 19, "bytes": 35_651_584, "dry_run": false, "pinned": 1,
             "tiers": [{ "tier": "host", "copies": 12, "bytes": 0 }, { "tier": "disk", "copies": 7, "bytes": 0 }],
         });
-        let text = evicted(&done);
+        let text = evicted(&serde_json::from_value(done).unwrap());
         assert!(text.starts_with("12 entries (19 copies, 34.0 MiB) left the tiers\n  host    12 copies"), "{text}");
         assert!(text.ends_with("1 pinned entry stays; `ragstone cache unpin` lets it go\n"), "{text}");
         let nothing = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 0, "dry_run": true });
-        assert_eq!(evicted(&nothing), "no entry fits\n");
+        assert_eq!(evicted(&serde_json::from_value(nothing).unwrap()), "no entry fits\n");
         let pinned = json!({ "entries": 0, "copies": 0, "bytes": 0, "tiers": [], "pinned": 2, "dry_run": false });
-        assert!(evicted(&pinned).starts_with("nothing leaves the tiers\n2 pinned entries stay"));
+        assert!(
+            evicted(&serde_json::from_value(pinned).unwrap())
+                .starts_with("nothing leaves the tiers\n2 pinned entries stay")
+        );
     }
 }

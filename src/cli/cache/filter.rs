@@ -1,6 +1,8 @@
 //! Which entries, on the command line.
 
-use serde_json::{Map, Value};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ragstone_actors::entries::EntryFilter;
+use ragstone_storage::tier::Tier;
 
 use crate::cli::output;
 use crate::error::{Error, Result};
@@ -24,8 +26,8 @@ pub struct Filter {
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     /// Entries that this tier has
-    #[arg(long, value_parser = ["device", "host", "disk", "object"])]
-    tier: Option<String>,
+    #[arg(long, value_parser = tiers(&["device", "host", "disk", "object"]))]
+    tier: Option<Tier>,
     /// Entries that were not used for so long: 90s, 30m, 12h, 7d
     #[arg(long, value_name = "TIME")]
     older_than: Option<Age>,
@@ -81,32 +83,26 @@ impl std::str::FromStr for Age {
 }
 
 impl Filter {
-    /// The fields of a request.
-    pub fn fields(&self) -> Map<String, Value> {
-        let text = |value: &Option<String>| value.clone().map(Value::from);
-        let seconds = |value: Option<Age>| value.map(|age| Value::from(age.0));
-        let fields = [
-            ("collection", text(&self.collection)),
-            ("document", text(&self.document)),
-            ("schema", text(&self.schema)),
-            ("module", text(&self.module)),
-            ("tenant", text(&self.tenant)),
-            ("tier", text(&self.tier)),
-            ("older_than_s", seconds(self.older_than)),
-            ("younger_than_s", seconds(self.younger_than)),
-            ("model", text(&self.of_model)),
-        ];
-        fields.into_iter().filter_map(|(name, value)| value.map(|value| (name.to_owned(), value))).collect()
+    /// As requests have it.
+    pub fn entries(&self) -> EntryFilter {
+        EntryFilter {
+            collection: self.collection.clone(),
+            document: self.document.clone(),
+            schema: self.schema.clone(),
+            module: self.module.clone(),
+            tenant: self.tenant.clone(),
+            tier: self.tier,
+            older_than_s: self.older_than.map(|age| age.0),
+            younger_than_s: self.younger_than.map(|age| age.0),
+            model: self.of_model.clone(),
+        }
     }
+}
 
-    /// The same as a query.
-    pub fn query(&self) -> Vec<(String, String)> {
-        let text = |value: Value| match value {
-            Value::String(text) => text,
-            other => other.to_string(),
-        };
-        self.fields().into_iter().map(|(name, value)| (name, text(value))).collect()
-    }
+/// Reads one of these tiers by its name.
+pub fn tiers(names: &'static [&'static str]) -> impl TypedValueParser<Value = Tier> {
+    let tier = |name: String| Tier::ALL.into_iter().find(|tier| tier.name() == name).ok_or("no tier");
+    PossibleValuesParser::new(names).try_map(tier)
 }
 
 #[cfg(test)]
@@ -126,10 +122,9 @@ mod tests {
 
     #[test]
     fn only_what_is_given_is_sent() {
-        assert!(Filter::default().fields().is_empty());
         let filter = Filter { tenant: Some(String::new()), older_than: Some(Age(60)), ..Filter::default() };
-        let mut query = filter.query();
-        query.sort();
-        assert_eq!(query, [("older_than_s".to_owned(), "60".to_owned()), ("tenant".to_owned(), String::new())]);
+        let sent = serde_json::to_value(filter.entries()).unwrap();
+        assert_eq!(sent, serde_json::json!({ "tenant": "", "older_than_s": 60 }));
+        assert!(Filter::default().entries().is_empty());
     }
 }

@@ -1,10 +1,11 @@
 //! `ragstone cache invalidate`
 
-use serde_json::{Value, json};
+use ragstone_actors::library::Removed;
 
 use super::filter::Subject;
 use crate::access;
-use crate::cli::output::{self, number};
+use crate::api::cache::{Invalidate, InvalidatedText};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -48,8 +49,8 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
         )));
     }
     let all = document.is_none();
-    let body = json!({ "collection": collection, "document": document, "all": all, "dry_run": dry_run });
-    let done: Value = access::with(config, command, async |client: &Client| {
+    let body = Invalidate { collection: collection.clone(), document: document.clone(), all, dry_run };
+    let done: InvalidatedText = access::with(config, command, async |client: &Client| {
         let bar = Progress::new(format!("invalidating {}", subject.shown()), Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await
     })
@@ -57,11 +58,11 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
     if json { output::json(&done) } else { output::line(&summary(&done)) }
 }
 
-fn summary(done: &Value) -> String {
-    let passages = output::count(number(&done["passages_removed"]), "passage", "passages");
-    let (entries, copies) = (number(&done["entries_removed"]), number(&done["copies_removed"]));
-    let entries = output::entries(entries, copies, number(&done["bytes_removed"]));
-    if done["dry_run"] == true {
+fn summary(done: &InvalidatedText) -> String {
+    let Removed { passages_removed, kv } = done.removed;
+    let passages = output::count(passages_removed as u64, "passage", "passages");
+    let entries = output::entries(kv.entries_removed, kv.copies_removed, kv.bytes_removed);
+    if done.dry_run {
         return format!("would remove {passages} and up to {entries} of that and of what was computed behind it");
     }
     format!("removed {passages} from the corpus and {entries} from the tiers")
@@ -73,10 +74,10 @@ mod tests {
 
     #[test]
     fn what_went_is_said() {
-        let done = json!({
+        let done = serde_json::json!({
             "passages_removed": 1, "entries_removed": 5, "copies_removed": 8, "bytes_removed": 1_048_576, "dry_run": false,
         });
         let text = "removed 1 passage from the corpus and 5 entries (8 copies, 1.0 MiB) from the tiers";
-        assert_eq!(summary(&done), text);
+        assert_eq!(summary(&serde_json::from_value(done).unwrap()), text);
     }
 }

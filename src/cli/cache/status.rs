@@ -2,10 +2,13 @@
 
 use std::fmt::Write;
 
-use ragstone_actors::Selection;
-use serde_json::Value;
+use ragstone_actors::Status;
+use ragstone_actors::calibration::{Blend, Blending};
+use ragstone_storage::tier::disk::Recovery;
+use ragstone_storage::tier::{Tier, TierStatus};
 
 use crate::access;
+use crate::api::cache::WholeStatus;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -21,46 +24,42 @@ pub struct Args {
 
 /// Shows it.
 pub async fn run(config: &Config, Args { json }: Args) -> Result<()> {
-    let status: Value =
+    let status: WholeStatus =
         access::with(config, "cache status", async |client: &Client| client.get(&["v1", "cache", "status"]).await)
             .await?;
     if json { output::json(&status) } else { output::text(&table(&status)) }
 }
 
-fn table(status: &Value) -> String {
+fn table(WholeStatus { status, recovery, warm_jobs }: &WholeStatus) -> String {
     let mut out = String::new();
-    let (model, store) = (&status["model"], &status["store"]);
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let fingerprint: String = text(&model["fingerprint"]).chars().take(12).collect();
-    let _ = writeln!(out, "model   {} ({}, {fingerprint})", text(&model["id"]), text(&model["architecture"]));
-    let _ = writeln!(out, "blends  {}", blends(&status["blend"]));
+    let Status { model, blend, store, device, .. } = status;
+    let fingerprint: String = model.fingerprint.chars().take(12).collect();
+    let _ = writeln!(out, "model   {} ({}, {fingerprint})", model.id, model.architecture);
+    let _ = writeln!(out, "blends  {}", blends(blend));
     let heads = ["entries", "MiB", "of MiB", "hits", "misses", "corrupt", "evicted", "refused", "declined", "failed"];
     let _ = write!(out, "\ntier  ");
     out.extend(heads.map(|head| format!(" {head:>9}")));
     out.push('\n');
-    let device = &status["device"];
-    out.push_str(&tier_row("device", &device["cache"]));
-    for name in ["host", "disk", "object"] {
-        out.push_str(&tier_row(name, &store[name]));
-    }
-    let number = |value: &Value| value.as_u64().unwrap_or(0);
-    let (blocks, free, cached) = (&device["blocks"], &device["free_blocks"], &device["cached_blocks"]);
+    let tiers = [
+        (Tier::Device, Some(&device.cache)),
+        (Tier::Host, Some(&store.host)),
+        (Tier::Disk, Some(&store.disk)),
+        (Tier::Object, store.object.as_ref()),
+    ];
+    out.extend(tiers.map(|(tier, status)| tier_row(tier, status)));
     let _ = writeln!(
         out,
         "\ndevice pool: {} of {} blocks of 16 tokens free, {} given up when needed",
-        number(free),
-        number(blocks),
-        number(cached)
+        device.free_blocks, device.blocks, device.cached_blocks
     );
-    for (name, queue) in [("disk", &store["to_disk"]), ("object storage", &store["to_object"])] {
-        if number(&queue["entries"]) > 0 || number(&queue["dropped"]) > 0 {
-            let (waiting, dropped) = (number(&queue["entries"]), number(&queue["dropped"]));
-            let waiting = output::count(waiting, "entry", "entries");
+    for (name, queue) in [("disk", &store.to_disk), ("object storage", &store.to_object)] {
+        if queue.entries > 0 || queue.dropped > 0 {
+            let (waiting, dropped) = (output::count(queue.entries, "entry", "entries"), queue.dropped);
             let _ = writeln!(out, "\non the way to {name}: {waiting}; {dropped} dropped as too many waited");
         }
     }
-    out.push_str(&recovered(&status["recovery"]));
-    let jobs = super::warm::jobs_table(&status["warm_jobs"]);
+    out.push_str(&recovered(recovery));
+    let jobs = super::warm::jobs_table(warm_jobs);
     if !jobs.is_empty() {
         let _ = write!(out, "\n{jobs}");
     }
@@ -68,56 +67,47 @@ fn table(status: &Value) -> String {
 }
 
 /// Whether passages are blended, how, and by what right.
-fn blends(blend: &Value) -> String {
-    let selection = serde_json::from_value::<Selection>(blend["selection"].clone());
-    let how = selection.map_or_else(|_| String::new(), |selection| selection.name());
-    let how = format!("{how} {:.0} %", blend["ratio"].as_f64().unwrap_or(0.0) * 100.0);
-    match blend["blending"].as_str().unwrap_or_default() {
-        "calibrated" => format!("{how}, as calibrated"),
-        "configured" => format!("{how}, as the settings say"),
-        "uncalibrated" => format!("{how}, uncalibrated"),
-        "not_good_enough" => "nothing: no way of blending keeps the model's answers".to_owned(),
-        "cannot_move" => "nothing: the model's KV has its positions in it, and cannot be moved".to_owned(),
-        _ => "nothing: the model is not calibrated (`ragstone calibrate`)".to_owned(),
+fn blends(blend: &Blend) -> String {
+    let how = format!("{} {:.0} %", blend.selection.name(), blend.ratio * 100.0);
+    match blend.blending {
+        Blending::Calibrated => format!("{how}, as calibrated"),
+        Blending::Configured => format!("{how}, as the settings say"),
+        Blending::Uncalibrated => format!("{how}, uncalibrated"),
+        Blending::NotGoodEnough => "nothing: no way of blending keeps the model's answers".to_owned(),
+        Blending::CannotMove => "nothing: the model's KV has its positions in it, and cannot be moved".to_owned(),
+        Blending::NotCalibrated => "nothing: the model is not calibrated (`ragstone calibrate`)".to_owned(),
     }
 }
 
-fn tier_row(name: &str, tier: &Value) -> String {
-    if tier.is_null() {
-        return format!("{name:<6} {:>9}\n", "off");
-    }
-    let number = |key: &str| tier[key].as_u64().unwrap_or(0);
-    let bound = match number("capacity_bytes") {
+fn tier_row(tier: Tier, status: Option<&TierStatus>) -> String {
+    let name = tier.name();
+    let Some(status) = status else { return format!("{name:<6} {:>9}\n", "off") };
+    let TierStatus { entries, bytes, capacity_bytes, hits, misses, corrupt, evicted, refused, failed, declined } =
+        status;
+    let bound = match capacity_bytes {
         0 => "-".to_owned(),
-        bytes => format!("{:.1}", mebibytes(bytes)),
+        bytes => format!("{:.1}", mebibytes(*bytes)),
     };
-    let counts = ["hits", "misses", "corrupt", "evicted", "refused", "declined", "failed"];
-    let counts: String = counts.iter().map(|key| format!(" {:>9}", number(key))).collect();
-    format!("{name:<6} {:>9} {:>9.1} {bound:>9}{counts}\n", number("entries"), mebibytes(number("bytes")))
+    let counts = [hits, misses, corrupt, evicted, refused, declined, failed];
+    let counts: String = counts.iter().map(|count| format!(" {count:>9}")).collect();
+    format!("{name:<6} {entries:>9} {:>9.1} {bound:>9}{counts}\n", mebibytes(*bytes))
 }
 
-fn recovered(recovery: &Value) -> String {
-    if recovery.is_null() {
-        return String::new();
-    }
-    let number = |key: &str| recovery[key].as_u64().unwrap_or(0);
-    let mut out = format!(
-        "\nthe start found {} ({:.1} MiB) on disk in {:.0} ms",
-        output::count(number("entries"), "entry", "entries"),
-        mebibytes(number("bytes")),
-        recovery["ms"].as_f64().unwrap_or(0.0)
-    );
-    for (name, one, many) in [
-        ("repaired", "index row made again", "index rows made again"),
-        ("damaged", "damaged entry put into quarantine", "damaged entries put into quarantine"),
-        ("evicted", "entry removed for a lower bound", "entries removed for a lower bound"),
+fn recovered(recovery: &Recovery) -> String {
+    let Recovery { entries, bytes, repaired, damaged, evicted, over_bound_bytes, ms } = recovery;
+    let found = output::count(*entries, "entry", "entries");
+    let mut out = format!("\nthe start found {found} ({:.1} MiB) on disk in {ms:.0} ms", mebibytes(*bytes));
+    for (number, one, many) in [
+        (*repaired, "index row made again", "index rows made again"),
+        (*damaged, "damaged entry put into quarantine", "damaged entries put into quarantine"),
+        (*evicted, "entry removed for a lower bound", "entries removed for a lower bound"),
     ] {
-        if number(name) > 0 {
-            let _ = write!(out, "; {}", output::count(number(name), one, many));
+        if number > 0 {
+            let _ = write!(out, "; {}", output::count(number, one, many));
         }
     }
-    if number("over_bound_bytes") > 0 {
-        let megabytes = mebibytes(number("over_bound_bytes"));
+    if *over_bound_bytes > 0 {
+        let megabytes = mebibytes(*over_bound_bytes);
         let _ = write!(out, "; pinned entries exceed disk_bytes by {megabytes:.1} MiB, unpin some to make room");
     }
     out + "\n"
@@ -126,18 +116,20 @@ fn recovered(recovery: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ragstone_actors::Selection;
     use serde_json::json;
 
     #[test]
     fn a_line_a_tier_and_what_the_start_found() {
-        let text = table(&json!({
+        let status = json!({
             "model": { "id": "m", "architecture": "Llama", "fingerprint": "0123456789abcdef", "kv_bytes_per_token": 65_536 },
             "blend": { "blending": "calibrated", "selection": Selection::default(), "ratio": 0.05 },
             "store": { "host": { "entries": 3, "bytes": 1_048_576 }, "disk": { "entries": 4, "declined": 2 }, "object": null },
             "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
             "recovery": { "entries": 4, "bytes": 2_097_152, "damaged": 1, "ms": 12.3 },
             "warm_jobs": [],
-        }));
+        });
+        let text = table(&serde_json::from_value(status).unwrap());
         assert!(text.contains("m (Llama, 0123456789ab)"));
         assert!(text.contains("blends  cacheblend @2 5 %, as calibrated"), "{text}");
         assert!(text.contains("device         5       0.0         -         6"), "{text}");

@@ -2,11 +2,10 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
-
 use super::filter::Filter;
 use super::upkeep::watch;
 use crate::access;
+use crate::api::cache::{CopiedEntries, CopyEntries, Place};
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
@@ -39,13 +38,11 @@ pub async fn import(config: &Config, args: Args) -> Result<()> {
 }
 
 async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()> {
-    let mut fields = args.filter.fields();
-    fields.insert("url".to_owned(), url(&args.place, verb == "import")?.into());
-    fields.insert("dry_run".to_owned(), args.dry_run.into());
-    let body = Value::Object(fields);
+    let place = Place { url: url(&args.place, verb == "import")?, dry_run: args.dry_run };
+    let body = CopyEntries { place, filter: args.filter.entries() };
     let (command, work) = (format!("cache {verb}"), async |client: &Client| watch(client, verb, &body, doing).await);
     // An import may be the first that a new folder sees.
-    let done = match verb {
+    let done: CopiedEntries = match verb {
         "import" if !args.dry_run => access::creating(config, &command, work).await?,
         _ => access::with(config, &command, work).await?,
     };
@@ -54,9 +51,9 @@ async fn copy(config: &Config, args: Args, verb: &str, doing: &str) -> Result<()
     } else {
         output::text(&summary(&done, verb))?;
     }
-    match done["damaged"].as_u64() {
-        None | Some(0) => Ok(()),
-        Some(damaged) => {
+    match done.copied.damaged {
+        0 => Ok(()),
+        damaged => {
             let damaged = output::count(damaged, "damaged entry was", "damaged entries were");
             let message = format!("{damaged} left out of the {verb}; the service's log says which");
             Err(Error::new(ErrorKind::Internal, message))
@@ -78,36 +75,36 @@ fn url(place: &str, must_exist: bool) -> Result<String> {
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 
-fn summary(done: &Value, verb: &str) -> String {
-    let number = |name: &str| done[name].as_u64().unwrap_or(0);
-    let megabytes = mebibytes(number("bytes"));
-    let wanted = output::count(number("wanted"), "entry", "entries");
-    let mut out = if done["dry_run"] == true {
+fn summary(done: &CopiedEntries, verb: &str) -> String {
+    let CopiedEntries { copied, dry_run } = done;
+    let megabytes = mebibytes(copied.bytes);
+    let wanted = output::count(copied.wanted, "entry", "entries");
+    let mut out = if *dry_run {
         format!("would {verb} up to {wanted} ({megabytes:.1} MiB)\n")
     } else {
-        format!("{verb}ed {} of {wanted} ({megabytes:.1} MiB)\n", number("entries"))
+        format!("{verb}ed {} of {wanted} ({megabytes:.1} MiB)\n", copied.entries)
     };
-    for (name, one, many) in [
-        ("already_there", "was there already", "were there already"),
+    for (number, one, many) in [
+        (copied.already_there, "was there already", "were there already"),
         (
-            "refused",
+            copied.refused,
             "was not taken: no room, or cheaper to compute than to load (kv_admission)",
             "were not taken: no room, or cheaper to compute than to load (kv_admission)",
         ),
-        ("unreadable", "went meanwhile", "went meanwhile"),
+        (copied.unreadable, "went meanwhile", "went meanwhile"),
         (
-            "not_whole",
+            copied.not_whole,
             "is nowhere bit for bit, only in 8 bits in the bucket or on the device",
             "are nowhere bit for bit, only in 8 bits in the bucket or on the device",
         ),
         (
-            "other_models",
+            copied.other_models,
             "is of another model; run the command with --model",
             "are of other models; run the command with --model",
         ),
     ] {
-        if number(name) > 0 {
-            let _ = writeln!(out, "{}", output::count(number(name), one, many));
+        if number > 0 {
+            let _ = writeln!(out, "{}", output::count(number, one, many));
         }
     }
     out
@@ -132,9 +129,12 @@ mod tests {
     #[test]
     fn what_was_copied_is_said() {
         let done = json!({ "wanted": 5, "entries": 2, "bytes": 1_048_576, "already_there": 3, "dry_run": false });
-        assert_eq!(summary(&done, "export"), "exported 2 of 5 entries (1.0 MiB)\n3 were there already\n");
+        assert_eq!(
+            summary(&serde_json::from_value(done).unwrap(), "export"),
+            "exported 2 of 5 entries (1.0 MiB)\n3 were there already\n"
+        );
         let foreign = json!({ "wanted": 0, "entries": 0, "other_models": 1, "not_whole": 2, "dry_run": true });
-        let said = summary(&foreign, "import");
+        let said = summary(&serde_json::from_value(foreign).unwrap(), "import");
         assert!(
             said.starts_with("would import up to 0 entries") && said.contains("2 are nowhere bit for bit"),
             "{said}"

@@ -4,11 +4,15 @@ use std::fmt::Write;
 
 use futures::StreamExt;
 use ragstone_actors::size;
-use serde_json::{Value, json};
+use ragstone_storage::store::{DamagedEntry, VerifyReport};
+use ragstone_storage::tier::Tier;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use super::filter::Age;
+use super::filter::{Age, tiers};
 use crate::access;
-use crate::cli::output::{self, number};
+use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -17,8 +21,8 @@ use crate::progress::{Progress, Unit, mebibytes};
 #[derive(Debug, clap::Args)]
 pub struct VerifyArgs {
     /// Only this tier
-    #[arg(long, value_parser = ["host", "disk", "object"])]
-    tier: Option<String>,
+    #[arg(long, value_parser = tiers(&["host", "disk", "object"]))]
+    tier: Option<Tier>,
     /// Say what is damaged, and remove nothing
     #[arg(long)]
     dry_run: bool,
@@ -45,17 +49,17 @@ pub struct GcArgs {
 
 /// Verifies.
 pub async fn verify(config: &Config, args: VerifyArgs) -> Result<()> {
-    let body = json!({ "tier": args.tier, "dry_run": args.dry_run });
-    let report = access::with(config, "cache verify", async |client: &Client| {
+    let body = Verify { tier: args.tier, dry_run: args.dry_run };
+    let done: Verified = access::with(config, "cache verify", async |client: &Client| {
         watch(client, "verify", &body, "verifying entries").await
     })
     .await?;
     if args.json {
-        output::json(&report)?;
+        output::json(&done)?;
     } else {
-        output::text(&verified(&report))?;
+        output::text(&verified(&done.report))?;
     }
-    let damaged = report["damaged"].as_array().map_or(0, Vec::len);
+    let damaged = done.report.damaged.len();
     if damaged == 0 {
         return Ok(());
     }
@@ -64,19 +68,17 @@ pub async fn verify(config: &Config, args: VerifyArgs) -> Result<()> {
     Err(Error::new(ErrorKind::Internal, format!("{damaged} {done}; what is missing is computed again when needed")))
 }
 
-fn verified(report: &Value) -> String {
+fn verified(report: &VerifyReport) -> String {
     let mut out = String::new();
-    let megabytes = mebibytes(number(&report["bytes"]));
-    let damage = if report["damaged"].as_array().is_none_or(Vec::is_empty) { "; none is damaged" } else { "" };
-    let copies = output::count(number(&report["entries"]), "copy", "copies");
-    let frames = output::count(number(&report["frames"]), "frame", "frames");
-    let _ = writeln!(out, "{copies} of entries, {frames}, {megabytes:.1} MiB read{damage}");
-    for entry in report["damaged"].as_array().into_iter().flatten() {
-        let text = |name: &str| entry[name].as_str().unwrap_or_default();
-        let _ = writeln!(out, "damaged, {}: {}", text("tier"), text("error"));
+    let damage = if report.damaged.is_empty() { "; none is damaged" } else { "" };
+    let copies = output::count(report.entries, "copy", "copies");
+    let frames = output::count(report.frames, "frame", "frames");
+    let _ = writeln!(out, "{copies} of entries, {frames}, {:.1} MiB read{damage}", mebibytes(report.bytes));
+    for DamagedEntry { tier, error, .. } in &report.damaged {
+        let _ = writeln!(out, "damaged, {tier}: {error}");
     }
-    if report["unreadable"] != 0 {
-        let copies = output::count(number(&report["unreadable"]), "copy", "copies");
+    if report.unreadable != 0 {
+        let copies = output::count(report.unreadable, "copy", "copies");
         let _ = writeln!(out, "{copies} could not be read now; the service's log says why");
     }
     out
@@ -84,8 +86,8 @@ fn verified(report: &Value) -> String {
 
 /// Collects garbage.
 pub async fn gc(config: &Config, args: GcArgs) -> Result<()> {
-    let body = json!({ "ttl_s": args.ttl.map(|age| age.0), "max_bytes": args.max_bytes, "dry_run": args.dry_run });
-    let done: Value = access::with(config, "cache gc", async |client: &Client| {
+    let body = CollectGarbage { ttl_s: args.ttl.map(|age| age.0), max_bytes: args.max_bytes, dry_run: args.dry_run };
+    let done: CollectedGarbage = access::with(config, "cache gc", async |client: &Client| {
         let bar = Progress::new("collecting garbage", Unit::Nothing);
         bar.during(client.post(&["v1", "cache", "gc"], &body)).await
     })
@@ -96,49 +98,58 @@ pub async fn gc(config: &Config, args: GcArgs) -> Result<()> {
     output::text(&collected(&done))
 }
 
-fn collected(done: &Value) -> String {
-    let megabytes = |value: &Value| mebibytes(number(value));
-    let verb = if done["dry_run"] == true { "would be" } else { "were" };
-    let mut out = format!("{:.1} MiB of files {verb} freed on disk\n", megabytes(&done["disk_freed_bytes"]));
-    let object = &done["object"];
-    if !object.is_null() {
+fn collected(done: &CollectedGarbage) -> String {
+    let verb = if done.dry_run { "would be" } else { "were" };
+    let mut out = format!("{:.1} MiB of files {verb} freed on disk\n", mebibytes(done.disk_freed_bytes));
+    if let Some(object) = &done.object {
         let _ = writeln!(
             out,
             "{:.1} of {:.1} MiB {verb} freed in the bucket: {} expired, {} too many, {} orphaned, {} damaged",
-            megabytes(&object["freed_bytes"]),
-            megabytes(&object["bytes"]),
-            output::count(number(&object["left_expired"]), "entry", "entries"),
-            object["left_for_size"],
-            object["left_orphaned"],
-            object["left_damaged"],
+            mebibytes(object.freed_bytes),
+            mebibytes(object.bytes),
+            output::count(object.left_expired, "entry", "entries"),
+            object.left_for_size,
+            object.left_orphaned,
+            object.left_damaged,
         );
     }
     out
 }
 
 /// Posts, shows how far it is, and gives what comes in the end.
-pub(super) async fn watch(client: &Client, verb: &str, body: &Value, doing: &str) -> Result<Value> {
+pub(super) async fn watch<T: DeserializeOwned>(
+    client: &Client,
+    verb: &str,
+    body: &impl Serialize,
+    doing: &str,
+) -> Result<T> {
     let mut events = std::pin::pin!(client.events(&["v1", "cache", verb], body).await?);
     let bar = Progress::new(doing, Unit::Items);
-    while let Some(mut event) = events.next().await.transpose()? {
-        if let Some(finished) = event.get_mut("finished") {
-            return Ok(finished.take());
+    while let Some(event) = events.next().await.transpose()? {
+        match event {
+            Watched::Progress { done, total } => bar.set(done, total),
+            Watched::Finished(finished) => return Ok(finished),
         }
-        bar.set(number(&event["progress"]["done"]), number(&event["progress"]["total"]));
     }
     Err(Error::new(ErrorKind::Unavailable, format!("cache {verb} broke off; run the command again")))
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    fn read<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
 
     #[test]
     fn what_was_freed_is_said() {
         let done = json!({ "disk_freed_bytes": 1_048_576, "object": null, "dry_run": true });
-        assert_eq!(collected(&done), "1.0 MiB of files would be freed on disk\n");
+        assert_eq!(collected(&read(done)), "1.0 MiB of files would be freed on disk\n");
         let object = json!({ "freed_bytes": 0, "bytes": 2_097_152, "left_expired": 0, "left_for_size": 0 });
-        let text = collected(&json!({ "disk_freed_bytes": 0, "object": object, "dry_run": false }));
+        let text = collected(&read(json!({ "disk_freed_bytes": 0, "object": object, "dry_run": false })));
         assert!(text.contains("0.0 of 2.0 MiB were freed in the bucket"), "{text}");
     }
 
@@ -146,9 +157,9 @@ mod tests {
     fn damage_is_named() {
         let report = json!({
             "entries": 5, "frames": 60, "bytes": 2_097_152, "unreadable": 1,
-            "damaged": [{ "key": "00", "tier": "disk", "error": "the checksum does not match" }],
+            "damaged": [{ "key": "00".repeat(32), "tier": "disk", "error": "the checksum does not match" }],
         });
-        let text = verified(&report);
+        let text = verified(&read(report));
         assert!(text.contains("5 copies of entries, 60 frames, 2.0 MiB read\ndamaged, disk: the checksum"), "{text}");
         assert!(text.contains("1 copy could not"), "{text}");
     }

@@ -4,13 +4,15 @@ use std::cell::Cell;
 use std::fmt::Write;
 
 use futures::StreamExt;
-use ragstone_actors::warm::WarmEvent;
-use ragstone_storage::catalog::WarmProgress;
-use serde_json::{Value, json};
+use ragstone_actors::warm::{WarmState, WarmStatus};
+use ragstone_storage::catalog::{WarmProgress, WarmSubject};
+use serde::Serialize;
 
 use super::filter::Subject;
 use crate::access;
-use crate::cli::output::{self, number};
+use crate::api::List;
+use crate::api::cache::{CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
+use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -56,9 +58,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         None => Wanted::of_passages(&args.subject, &args.tenants),
     };
     if args.dry_run {
-        let mut body = wanted.body.clone();
-        body["dry_run"] = true.into();
-        let estimate: Value = access::with(config, "cache warm", async |client: &Client| {
+        let body = WarmUp { dry_run: true, ..wanted.body.clone() };
+        let estimate: WarmUpEstimate = access::with(config, "cache warm", async |client: &Client| {
             let bar = Progress::new("looking what is missing", Unit::Nothing);
             bar.during(client.post(&["v1", "cache", "warm"], &body)).await
         })
@@ -68,9 +69,17 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     wanted.run(config, args.json).await
 }
 
+/// A warm-up that is done, for programs.
+#[derive(Serialize)]
+struct Done {
+    id: u64,
+    #[serde(flatten)]
+    progress: WarmProgress,
+}
+
 /// What is to be warmed.
 pub struct Wanted {
-    body: Value,
+    body: WarmUp,
     shown: String,
     /// One of what is counted, and several.
     counted: [&'static str; 2],
@@ -79,13 +88,15 @@ pub struct Wanted {
 impl Wanted {
     fn of_passages(subject: &Subject, tenants: &[String]) -> Self {
         let Subject { collection, document } = subject;
-        let body = json!({ "collection": collection, "document": document, "tenants": tenants });
+        let (collection, document) = (Some(collection.clone()), document.clone());
+        let body = WarmUp { collection, document, tenants: Some(tenants.to_vec()), ..WarmUp::default() };
         Self { body, shown: subject.shown(), counted: ["passage", "passages"] }
     }
 
     /// A schema's modules: all, or these.
     pub fn of_schema(schema: &str, modules: &[String], tenants: &[String]) -> Self {
-        let body = json!({ "schema": schema, "modules": modules, "tenants": tenants });
+        let (modules, tenants) = (Some(modules.to_vec()), Some(tenants.to_vec()));
+        let body = WarmUp { schema: Some(schema.to_owned()), modules, tenants, ..WarmUp::default() };
         let shown = format!("schema {}", output::one_line(schema, 40));
         Self { body, shown, counted: ["text of modules", "texts of modules"] }
     }
@@ -94,9 +105,7 @@ impl Wanted {
     pub async fn run(&self, config: &Config, json: bool) -> Result<()> {
         let (job, done) = watch(config, self).await?;
         if json {
-            let mut value = json!(done);
-            value["id"] = job.into();
-            return output::json(&value);
+            return output::json(&Done { id: job, progress: done });
         }
         output::line(&summary(job, self, &done))
     }
@@ -112,20 +121,20 @@ async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> 
         let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], &wanted.body).await?);
         let mut bar = None;
         while let Some(event) = events.next().await.transpose()? {
-            if let Some(id) = event["begun"]["id"].as_u64() {
-                job.set(Some(id));
-                let what = format!("warm-up {id} of {}", wanted.shown);
-                // A program that reads along and a person before Ctrl-C want to know the number.
-                beside_bars(|| eprintln!("{what}"));
-                bar = Some(Progress::new(what, Unit::Items));
-                continue;
-            }
-            let event = serde_json::from_value(event)
-                .map_err(|error| Error::internal(format!("the service sent something unexpected: {error}")))?;
             match (event, &bar) {
-                (WarmEvent::Progress(progress), Some(bar)) => bar.set(progress.passages_done, progress.passages_total),
-                (WarmEvent::Progress(_), None) => {}
-                (WarmEvent::Finished(progress), _) => return Ok((job.get().unwrap_or_default(), progress)),
+                (WarmUpEvent::Begun(begun), _) => {
+                    let id = begun.id.unwrap_or_default();
+                    job.set(Some(id));
+                    let what = format!("warm-up {id} of {}", wanted.shown);
+                    // A program that reads along and a person before Ctrl-C want to know the number.
+                    beside_bars(|| eprintln!("{what}"));
+                    bar = Some(Progress::new(what, Unit::Items));
+                }
+                (WarmUpEvent::Progress(progress), Some(bar)) => {
+                    bar.set(progress.passages_done, progress.passages_total)
+                }
+                (WarmUpEvent::Progress(_), None) => {}
+                (WarmUpEvent::Finished(progress), _) => return Ok((job.get().unwrap_or_default(), progress)),
             }
         }
         let message =
@@ -145,17 +154,18 @@ fn interrupted(job: u64, is_remote: bool) -> String {
     format!("interrupted; warm-up {job} {becomes}, `ragstone cache warm --cancel {job}` ends it for good")
 }
 
-fn estimated(wanted: &Wanted, estimate: &Value) -> String {
-    let megabytes = mebibytes(number(&estimate["bytes_missing"]));
-    let there = match number(&estimate["entries_there"]) {
+fn estimated(wanted: &Wanted, estimated: &WarmUpEstimate) -> String {
+    let WarmUpEstimate { estimate, bytes_missing, .. } = estimated;
+    let there = match estimate.entries_there {
         1 => "1 entry is there".to_owned(),
         entries => format!("{entries} entries are there"),
     };
     format!(
-        "{}: {there}, {} would be computed ({}, {megabytes:.1} MiB)",
-        wanted.count(number(&estimate["passages"])),
-        estimate["entries_missing"],
-        output::count(number(&estimate["tokens_missing"]), "token", "tokens"),
+        "{}: {there}, {} would be computed ({}, {:.1} MiB)",
+        wanted.count(estimate.passages),
+        estimate.entries_missing,
+        output::count(estimate.tokens_missing, "token", "tokens"),
+        mebibytes(*bytes_missing),
     )
 }
 
@@ -181,34 +191,34 @@ fn summary(job: u64, wanted: &Wanted, done: &WarmProgress) -> String {
 }
 
 async fn list(config: &Config, json: bool) -> Result<()> {
-    let mut jobs: Value =
+    let jobs: List<WarmStatus> =
         access::with(config, "cache warm", async |client: &Client| client.get(&["v1", "cache", "jobs"]).await).await?;
-    let jobs = jobs["data"].take();
     if json {
-        return output::json(&jobs);
+        return output::json(&jobs.data);
     }
-    let table = jobs_table(&jobs);
+    let table = jobs_table(&jobs.data);
     output::text(if table.is_empty() { "no warm-up is unfinished\n" } else { &table })
 }
 
 /// A line a job.
-pub fn jobs_table(jobs: &Value) -> String {
+pub fn jobs_table(jobs: &[WarmStatus]) -> String {
     let mut out = String::new();
-    for job in jobs.as_array().into_iter().flatten() {
-        let progress = &job["progress"];
-        let text = |value: &Value| output::one_line(value.as_str().unwrap_or_default(), 40);
-        let _ = write!(out, "warm-up {} of ", job["id"]);
-        let (of, [one, several]) = match (&job["schema"], &job["document"]) {
-            (Value::String(_), _) => (format!("schema {}", text(&job["schema"])), ["text", "texts"]),
-            (_, Value::String(_)) => {
-                (format!("{}, document {}", text(&job["collection"]), text(&job["document"])), ["passage", "passages"])
+    for WarmStatus { job, state } in jobs {
+        let text = |text: &str| output::one_line(text, 40);
+        let (of, [one, several]) = match &job.subject {
+            WarmSubject::Modules { schema, .. } => (format!("schema {}", text(schema)), ["text", "texts"]),
+            WarmSubject::Passages { collection, document: Some(document) } => {
+                (format!("{}, document {}", text(collection), text(document)), ["passage", "passages"])
             }
-            _ => (text(&job["collection"]), ["passage", "passages"]),
+            WarmSubject::Passages { collection, document: None } => (text(collection), ["passage", "passages"]),
         };
-        out.push_str(&of);
-        let state = job["state"].as_str().unwrap_or_default().replace('_', " ");
-        let passages = output::count(number(&progress["passages_total"]), one, several);
-        let _ = writeln!(out, ": {state}, {} of {passages}", progress["passages_done"]);
+        let state = match state {
+            WarmState::Running => "running",
+            WarmState::Waiting => "waiting",
+            WarmState::OtherModel => "other model",
+        };
+        let passages = output::count(job.progress.passages_total, one, several);
+        let _ = writeln!(out, "warm-up {} of {of}: {state}, {} of {passages}", job.id, job.progress.passages_done);
     }
     out
 }
@@ -216,25 +226,33 @@ pub fn jobs_table(jobs: &Value) -> String {
 async fn cancel(config: &Config, job: u64, json: bool) -> Result<()> {
     let id = job.to_string();
     let path = ["v1", "cache", "jobs", &id];
-    let gone: Value = access::with(config, "cache warm", async |client: &Client| client.delete(&path).await).await?;
+    let gone: CancelledJob =
+        access::with(config, "cache warm", async |client: &Client| client.delete(&path).await).await?;
     if json { output::json(&gone) } else { output::line(&format!("cancelled warm-up {job}; what it computed is kept")) }
 }
 
 #[cfg(test)]
 mod tests {
+    use ragstone_storage::catalog::WarmJob;
+    use ragstone_storage::key::Fingerprint;
+
     use super::*;
 
     #[test]
     fn a_line_a_job() {
-        let jobs = json!([{
-            "id": 7, "collection": "law", "document": "it's", "state": "other_model",
-            "progress": { "passages_done": 3, "passages_total": 9 },
-        }]);
+        let job = |id, subject, passages_done, passages_total| WarmJob {
+            id,
+            fingerprint: Fingerprint([0; 32]),
+            subject,
+            tenants: Vec::new(),
+            created_unix_ms: 0,
+            progress: WarmProgress { passages_done, passages_total, ..WarmProgress::default() },
+        };
+        let passages = WarmSubject::Passages { collection: "law".into(), document: Some("it's".into()) };
+        let jobs = [WarmStatus { job: job(7, passages, 3, 9), state: WarmState::OtherModel }];
         assert_eq!(jobs_table(&jobs), "warm-up 7 of law, document it's: other model, 3 of 9 passages\n");
-        let jobs = json!([{
-            "id": 8, "schema": "trip", "modules": [], "state": "running",
-            "progress": { "passages_done": 0, "passages_total": 1 },
-        }]);
+        let modules = WarmSubject::Modules { schema: "trip".into(), modules: Vec::new(), version: String::new() };
+        let jobs = [WarmStatus { job: job(8, modules, 0, 1), state: WarmState::Running }];
         assert_eq!(jobs_table(&jobs), "warm-up 8 of schema trip: running, 0 of 1 text\n");
         let done = WarmProgress { passages_done: 3, entries_computed: 2, entries_failed: 1, ..WarmProgress::default() };
         let subject = Wanted::of_passages(&Subject { collection: "law".into(), document: None }, &[]);

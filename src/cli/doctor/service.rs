@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use ragstone_actors::Status;
+use ragstone_actors::calibration::Blending;
+use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;
+use crate::api::cache::WholeStatus;
 use crate::cli::serve;
 use crate::client::Client;
 use crate::config::Config;
@@ -35,32 +38,32 @@ pub async fn running(config: &Config) -> (Finding, Option<Client>) {
 
 /// What the running service has met.
 pub async fn health(client: &Client) -> Vec<Finding> {
-    match client.get::<Value>(&["v1", "cache", "status"]).await {
-        Ok(status) => of_status(&status),
+    match client.get::<WholeStatus>(&["v1", "cache", "status"]).await {
+        Ok(status) => of_status(&status.status),
         Err(error) => vec![Finding::warning("store", error.to_string(), "it is loading, or look into its log")],
     }
 }
 
-fn of_status(status: &Value) -> Vec<Finding> {
-    let mut findings = vec![blending(&status["blend"])];
-    let store = &status["store"];
+fn of_status(Status { blend, store, .. }: &Status) -> Vec<Finding> {
+    let mut findings = vec![blending(blend.blending)];
     let before = findings.len();
-    for tier in ["host", "disk", "object"] {
-        let count = |name: &str| store[tier][name].as_u64().unwrap_or(0);
-        if count("corrupt") > 0 {
-            let found = format!(
-                "{} of what was read from {tier} since the start was damaged, and computed again",
-                count("corrupt")
-            );
+    let tiers =
+        [(Tier::Host, Some(&store.host)), (Tier::Disk, Some(&store.disk)), (Tier::Object, store.object.as_ref())];
+    for (tier, TierStatus { corrupt, failed, .. }) in
+        tiers.into_iter().filter_map(|(tier, status)| Some((tier, status?)))
+    {
+        if *corrupt > 0 {
+            let found =
+                format!("{corrupt} of what was read from {tier} since the start was damaged, and computed again");
             let advice = "look after the medium; `ragstone cache verify` reads everything and removes what is damaged";
             findings.push(Finding::warning("store", found, advice));
         }
-        if count("failed") > 0 {
-            let found = format!("{} reads or writes of {tier} failed since the start", count("failed"));
+        if *failed > 0 {
+            let found = format!("{failed} reads or writes of {tier} failed since the start");
             findings.push(Finding::warning("store", found, "the service's log names the error: room, rights, network"));
         }
     }
-    if store["token_mismatches"].as_u64().unwrap_or(0) > 0 {
+    if store.token_mismatches > 0 {
         let found = "a key was found with other tokens than its own (it was not used)";
         findings.push(Finding::problem("store", found, "please report it: this should not happen"));
     }
@@ -71,22 +74,22 @@ fn of_status(status: &Value) -> Vec<Finding> {
 }
 
 /// Whether passages are blended, for people who wonder why nothing is.
-fn blending(blend: &Value) -> Finding {
+fn blending(blending: Blending) -> Finding {
     let what = "blending";
-    match blend["blending"].as_str().unwrap_or_default() {
-        "not_calibrated" => Finding::warning(
+    match blending {
+        Blending::NotCalibrated => Finding::warning(
             what,
             "passages are reused exactly, and not blended: the model was not calibrated",
             "run `ragstone calibrate`: it finds out how its answers stay the same",
         ),
-        "uncalibrated" => Finding::warning(
+        Blending::Uncalibrated => Finding::warning(
             what,
             "passages are blended although the model was not calibrated",
             "run `ragstone calibrate`, or answers may differ from those of a full prefill",
         ),
-        "not_good_enough" => Finding::ok(what, "off: no way of blending keeps this model's answers"),
-        "cannot_move" => Finding::ok(what, "off: this model's KV cannot be moved to other positions"),
-        _ => Finding::ok(what, "on"),
+        Blending::NotGoodEnough => Finding::ok(what, "off: no way of blending keeps this model's answers"),
+        Blending::CannotMove => Finding::ok(what, "off: this model's KV cannot be moved to other positions"),
+        Blending::Calibrated | Blending::Configured => Finding::ok(what, "on"),
     }
 }
 
@@ -136,7 +139,7 @@ pub async fn bucket(config: &Config) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::super::finding::State;
     use super::*;
@@ -146,7 +149,8 @@ mod tests {
         let tier = |corrupt, failed| json!({ "corrupt": corrupt, "failed": failed });
         let state = |host: Value, disk: Value, mismatches: u64| -> Vec<State> {
             let store = json!({ "host": host, "disk": disk, "object": null, "token_mismatches": mismatches });
-            let found = of_status(&json!({ "blend": { "blending": "calibrated" }, "store": store }));
+            let blend = json!({ "blending": "calibrated", "ratio": 0.1 });
+            let found = of_status(&serde_json::from_value(json!({ "blend": blend, "store": store })).unwrap());
             found.iter().map(|finding| finding.state).collect()
         };
         assert_eq!(state(tier(0, 0), tier(0, 0), 0), [State::Ok, State::Ok]);
@@ -157,14 +161,14 @@ mod tests {
     #[test]
     fn who_wonders_why_nothing_is_blended_is_told() {
         for (name, state) in [
-            ("calibrated", State::Ok),
-            ("configured", State::Ok),
-            ("not_good_enough", State::Ok),
-            ("cannot_move", State::Ok),
-            ("not_calibrated", State::Warning),
-            ("uncalibrated", State::Warning),
+            (Blending::Calibrated, State::Ok),
+            (Blending::Configured, State::Ok),
+            (Blending::NotGoodEnough, State::Ok),
+            (Blending::CannotMove, State::Ok),
+            (Blending::NotCalibrated, State::Warning),
+            (Blending::Uncalibrated, State::Warning),
         ] {
-            assert_eq!(blending(&json!({ "blending": name })).state, state, "{name}");
+            assert_eq!(blending(name).state, state, "{name:?}");
         }
     }
 }

@@ -7,10 +7,14 @@ use std::pin::pin;
 
 use futures::StreamExt;
 use ragstone_actors::pml::{Schema, Sources};
-use serde_json::{Value, json};
+use ragstone_actors::{Reuse, ReuseReport};
+use serde::Serialize;
 
 use super::program::{Given, is_program};
 use super::{Beside, document, named};
+use crate::api;
+use crate::api::chat::{CompletionRequest, Extension, FinishedBy, GenerationRequest, TextChunk};
+use crate::api::pml::Pml;
 use crate::cli::{output, report};
 use crate::client::Client;
 use crate::config::Config;
@@ -89,7 +93,7 @@ impl Args {
     }
 
     /// Which schema it is of, and the prompt.
-    fn documents(&self) -> Result<(Value, String)> {
+    fn documents(&self) -> Result<(Pml, String)> {
         let prompt = || {
             let missing =
                 || named(&self.schema, &"a schema is answered by a prompt of it: give the prompt's file, too");
@@ -104,7 +108,7 @@ impl Args {
             }
             let program = self.given.compile(&self.schema, &text)?;
             let prompt = self.given.prompt(&self.schema, &program)?;
-            return Ok((json!({ "schema": program.schema().to_xml() }), prompt.to_xml()));
+            return Ok((Pml { schema: Some(program.schema().to_xml()), ..Pml::default() }, prompt.to_xml()));
         }
         if !self.given.is_empty() {
             return Err(named(
@@ -113,37 +117,32 @@ impl Args {
             ));
         }
         if let Some(name) = name {
-            return Ok((json!({ "name": name }), prompt()?));
+            return Ok((Pml { name: Some(name.to_owned()), ..Pml::default() }, prompt()?));
         }
         let (schema, sources) = with_sources(&self.schema)?;
-        Ok((json!({ "schema": schema, "sources": sources }), prompt()?))
+        Ok((Pml { schema: Some(schema), sources, name: None }, prompt()?))
     }
 
-    fn reuse(&self) -> Value {
+    fn reuse(&self) -> Reuse {
         match self.blend {
-            None if self.no_reuse => json!("off"),
-            None => json!("auto"),
-            Some(Share::Calibrated) => json!("calibrated"),
-            Some(Share::Ratio(ratio)) => json!({ "ratio": ratio }),
+            None if self.no_reuse => Reuse::Off,
+            None => Reuse::Auto,
+            Some(Share::Calibrated) => Reuse::Calibrated,
+            Some(Share::Ratio(ratio)) => Reuse::Ratio(ratio),
         }
     }
 
-    fn request(&self) -> Result<Value> {
+    fn request(&self) -> Result<CompletionRequest> {
         let (pml, prompt) = self.documents()?;
-        let mut request = json!({
-            "prompt": prompt,
-            "temperature": self.temperature,
-            "stream": true,
-            "ragstone": {
-                "pml": pml,
-                "tenant": self.tenant,
-                "reuse": self.reuse(),
-            },
-        });
-        if let Some(count) = self.max_tokens {
-            request["max_tokens"] = json!(count);
-        }
-        Ok(request)
+        let (tenant, reuse) = (Some(self.tenant.clone()), self.reuse());
+        let generation = GenerationRequest {
+            ragstone: Some(Extension { pml: Some(pml), tenant, reuse, ..Extension::default() }),
+            temperature: Some(self.temperature),
+            max_tokens: self.max_tokens,
+            stream: Some(true),
+            ..GenerationRequest::default()
+        };
+        Ok(CompletionRequest { prompt: api::chat::Prompt::Text(prompt), logprobs: None, generation })
     }
 }
 
@@ -155,31 +154,37 @@ pub fn with_sources(path: &Path) -> Result<(String, BTreeMap<String, String>)> {
     Ok((schema, sources.texts.into_inner()))
 }
 
+/// What came of it, as programs get it.
+#[derive(Default, Serialize)]
+struct Ending {
+    answer: String,
+    finish_reason: Option<FinishedBy>,
+    report: ReuseReport,
+}
+
 /// Runs the prompt, prints the answer as it comes, then what was reused.
 pub async fn run(client: &Client, args: &Args) -> Result<()> {
     let mut chunks = pin!(client.events(&["v1", "completions"], &args.request()?).await?);
-    let (mut answer, mut finish_reason, mut extension) = (String::new(), Value::Null, Value::Null);
-    while let Some(mut chunk) = chunks.next().await.transpose()? {
-        let choice = &chunk["choices"][0];
-        if let Some(text) = choice["text"].as_str() {
-            answer.push_str(text);
+    let mut ending = Ending::default();
+    while let Some(TextChunk { choices, ragstone, .. }) = chunks.next().await.transpose()? {
+        if let Some(piece) = choices.into_iter().next() {
+            ending.answer.push_str(&piece.text);
             if !args.json {
-                output::text(&output::printable(text))?;
+                output::text(&output::printable(&piece.text))?;
             }
+            ending.finish_reason = ending.finish_reason.or(piece.finish_reason);
         }
-        if !choice["finish_reason"].is_null() {
-            finish_reason = choice["finish_reason"].clone();
-            extension = chunk["ragstone"].take();
+        if let Some(extension) = ragstone {
+            ending.report = extension.report;
         }
     }
-    if finish_reason.is_null() {
+    if ending.finish_reason.is_none() {
         return Err(Error::internal("the answer broke off; run it again"));
     }
     if args.json {
-        let report = &extension["report"];
-        return output::json(&json!({ "answer": answer, "finish_reason": finish_reason, "report": report }));
+        return output::json(&ending);
     }
-    output::text(&format!("\n{}", report::reuse(&extension["report"])))
+    output::text(&format!("\n{}", report::reuse(&ending.report)))
 }
 
 /// Opens the way to the store.

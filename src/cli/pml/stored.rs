@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use ragstone_actors::schemas::{Added, StoredModule, StoredSchema};
 
 use super::run::with_sources;
 use crate::access;
+use crate::api::List;
+use crate::api::pml::{AddSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use crate::cli::cache::WarmUp;
 use crate::cli::output;
 use crate::client::Client;
@@ -67,55 +69,49 @@ pub struct EncodeArgs {
 /// Keeps a schema.
 pub async fn add(config: &Config, args: AddArgs) -> Result<()> {
     let (schema, sources) = with_sources(&args.schema)?;
-    let body = json!({ "schema": schema, "sources": sources, "tenant": args.whose.tenant });
-    let work = async |client: &Client| client.post::<Value>(&["v1", "pml", "schemas"], &body).await;
-    let added = access::creating(config, "pml add", work).await?;
+    let body = AddSchema { schema, sources: Some(sources), tenant: Some(args.whose.tenant) };
+    let work = async |client: &Client| client.post(&["v1", "pml", "schemas"], &body).await;
+    let added: Added = access::creating(config, "pml add", work).await?;
     if args.whose.json {
         return output::json(&added);
     }
-    let what = if added["is_new"] == true { "kept" } else { "was kept already" };
-    let removed = match added["entries_removed"].as_u64().unwrap_or(0) {
+    let Added { schema, is_new, withdrawn } = added;
+    let what = if is_new { "kept" } else { "was kept already" };
+    let removed = match withdrawn.entries_removed {
         0 => String::new(),
         entries => format!("; {entries} entries of what it does not say any more are removed"),
     };
-    let modules = added["modules"].as_array().map_or(0, Vec::len).saturating_sub(1);
-    output::line(&format!(
-        "{} {what}: version {}, {} positions, {modules} modules{removed}",
-        added["name"].as_str().unwrap_or_default(),
-        added["version"].as_str().unwrap_or_default(),
-        added["positions"],
-    ))
+    let StoredSchema { name, version, positions, modules, .. } = schema;
+    let modules = modules.len().saturating_sub(1);
+    output::line(&format!("{name} {what}: version {version}, {positions} positions, {modules} modules{removed}"))
 }
 
 /// Lists the schemas that are kept.
 pub async fn list(config: &Config, whose: Whose) -> Result<()> {
-    let query = [("tenant", whose.tenant)];
-    let work = async |client: &Client| client.get_with::<Value>(&["v1", "pml", "schemas"], &query).await;
-    let list = access::with(config, "pml list", work).await?;
+    let query = SchemaQuery { tenant: Some(whose.tenant) };
+    let work = async |client: &Client| client.get_with(&["v1", "pml", "schemas"], &query).await;
+    let list: List<ListedSchema> = access::with(config, "pml list", work).await?;
     if whose.json {
-        return output::json(&list["data"]);
+        return output::json(&list.data);
     }
-    for row in list["data"].as_array().into_iter().flatten() {
-        let text = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
-        output::line(&format!("{}\t{}\t{} bytes", text("name"), text("version"), row["bytes"]))?;
+    for ListedSchema { name, version, bytes, .. } in &list.data {
+        output::line(&format!("{name}\t{version}\t{bytes} bytes"))?;
     }
     Ok(())
 }
 
 /// Shows a schema that is kept.
 pub async fn show(config: &Config, args: NamedArgs) -> Result<()> {
-    let query = [("tenant", args.whose.tenant)];
-    let work = async |client: &Client| client.get_with::<Value>(&["v1", "pml", "schemas", &args.name], &query).await;
-    let shown = access::with(config, "pml show", work).await?;
+    let query = SchemaQuery { tenant: Some(args.whose.tenant) };
+    let work = async |client: &Client| client.get_with(&["v1", "pml", "schemas", &args.name], &query).await;
+    let shown: ShownSchema = access::with(config, "pml show", work).await?;
     if args.whose.json {
         return output::json(&shown);
     }
     output::line("from\tpositions\ttokens\tmodule")?;
-    for module in shown["modules"].as_array().into_iter().flatten() {
-        let path = output::printable(module["path"].as_str().unwrap_or_default());
-        let kept = if module["cache"] == true { "" } else { "\tnot kept" };
-        let (start, positions, tokens) = (&module["start"], &module["positions"], &module["tokens"]);
-        output::line(&format!("{start}\t{positions}\t{tokens}\t{path}{kept}"))?;
+    for StoredModule { path, start, positions, tokens, cache } in &shown.stored.modules {
+        let kept = if *cache { "" } else { "\tnot kept" };
+        output::line(&format!("{start}\t{positions}\t{tokens}\t{}{kept}", output::printable(path)))?;
     }
     Ok(())
 }
@@ -128,13 +124,13 @@ pub async fn remove(config: &Config, args: RemoveArgs) -> Result<()> {
             "this removes schema {name} and the KV of its modules; add --yes to do it"
         )));
     }
-    let query = [("tenant", args.whose.tenant)];
-    let work = async |client: &Client| client.delete_with::<Value>(&["v1", "pml", "schemas", &args.name], &query).await;
-    let removed = access::with(config, "pml remove", work).await?;
+    let query = SchemaQuery { tenant: Some(args.whose.tenant) };
+    let work = async |client: &Client| client.delete_with(&["v1", "pml", "schemas", &args.name], &query).await;
+    let removed: RemovedSchema = access::with(config, "pml remove", work).await?;
     if args.whose.json {
         return output::json(&removed);
     }
-    output::line(&format!("{} is removed, and {} entries of its modules", args.name, removed["entries_removed"]))
+    output::line(&format!("{} is removed, and {} entries of its modules", args.name, removed.withdrawn.entries_removed))
 }
 
 /// Computes a schema's modules before anybody asks: a warm-up, which Ctrl-C and kills do not end.

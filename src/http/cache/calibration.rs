@@ -4,8 +4,8 @@ use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::calibration::Calibrate;
-use serde_json::json;
 
+use crate::api::cache::KnownCalibration;
 use crate::error::Result;
 use crate::http::answer::event;
 use crate::http::body::Incoming;
@@ -18,27 +18,18 @@ use crate::service::State;
 pub async fn calibration(state: web::Data<State>) -> Result<HttpResponse> {
     let opened = state.opened()?;
     let calibrator = opened.ragstone.calibrator();
-    Ok(HttpResponse::Ok().json(json!({ "blend": calibrator.blend(), "calibration": calibrator.calibration() })))
+    Ok(HttpResponse::Ok().json(KnownCalibration { blend: calibrator.blend(), calibration: calibrator.calibration() }))
 }
 
 /// Finds it out: `{"questions"?, "collection"?, "prompts"?, "tokens"?, "fidelity"?, "selectors"?}`. It ends when the caller
 /// leaves; the events tell how far it is.
 pub async fn calibrate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(incoming).await?;
-    let own = Calibrate::default();
-    let wanted = Calibrate {
-        questions: fields.take("questions")?.unwrap_or(own.questions),
-        collection: Visitor::of(&request)?.collection_if(fields.take("collection")?)?,
-        prompts: fields.take("prompts")?.unwrap_or(own.prompts),
-        tokens: fields.take("tokens")?.unwrap_or(own.tokens),
-        fidelity: fields.take("fidelity")?.unwrap_or(own.fidelity),
-        selectors: fields.take("selectors")?.unwrap_or(own.selectors),
-    };
-    fields.finish()?;
+    let mut wanted: Calibrate = Fields::whole(incoming).await?;
+    wanted.collection = Visitor::of(&request)?.collection_if(wanted.collection.take())?;
     wanted.check()?;
     let events = opened.ragstone.calibrator().run(wanted);
-    let events = events.map(|done| done.map_or_else(|error| body(&error.into()), |event| json!(event)));
-    let events = events.map(|data| Ok::<_, std::convert::Infallible>(event(&data)));
+    let events = events.map(|done| done.map_or_else(|error| event(&body(&error.into())), |done| event(&done)));
+    let events = events.map(Ok::<_, std::convert::Infallible>);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }

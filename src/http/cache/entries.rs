@@ -1,16 +1,37 @@
-//! Pins, and what verbs over entries share. For the data folder's owner.
+//! Verbs over entries: list, evict, pin. For the data folder's owner.
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::Ragstone;
-use serde_json::json;
+use ragstone_actors::entries::EntryFilter;
 
-use super::filter::Filter;
+use crate::api::ListObject;
+use crate::api::cache::{Entries, EntriesQuery, HowToChange};
 use crate::error::{Error, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
 use crate::lanes::Work;
 use crate::service::State;
+
+/// Entries, what they are of, and what they weigh, last used first.
+pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+    let query = web::Query::<EntriesQuery>::from_query(request.query_string())
+        .map_err(|error| Error::invalid(format!("query: {error}; use collection, document, tenant, tier, …")))?;
+    let (mut filter, limit) = query.into_inner().parts();
+    filter.collection = Visitor::of(&request)?.collection_if(filter.collection.take())?;
+    let ragstone = state.opened()?.ragstone.clone();
+    let listing = async move { ragstone.entries(&filter, limit.unwrap_or(100)).await };
+    let page = state.run(&request, Work::Look, listing).await??;
+    Ok(HttpResponse::Ok().json(Entries { object: ListObject::List, page }))
+}
+
+/// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. What was computed
+/// after them leaves the same tier, too; what is pinned stays, with all before it.
+pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+    let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
+    let evicting = async move { ragstone.evict(&filter, dry_run).await };
+    Ok(HttpResponse::Ok().json(state.run(&request, Work::Upkeep, evicting).await??))
+}
 
 /// Keeps entries from being evicted, also after a restart: `{…filter, "all"?, "dry_run"?}`.
 pub async fn pin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
@@ -29,48 +50,20 @@ async fn set_pinned(
     pinned: bool,
 ) -> Result<HttpResponse> {
     let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
-    let now = state.env.now_unix_ms();
-    // Then pins of what is in no tier any more go, too.
-    let every_pin = !pinned && filter.is_empty();
-    let answer = state.run(&request, Work::Upkeep, async move {
-        let matcher = filter.look_up(&ragstone, now).await?;
-        blocking(move || {
-            let (mut found, mut changing) = (0_u64, Vec::new());
-            let mut bytes = 0_u64;
-            ragstone.store().entries(&matcher.listed(), &mut |entry| {
-                if matcher.matches(&entry) {
-                    found += 1;
-                    if entry.pinned != pinned {
-                        bytes += entry.summary.bytes;
-                        changing.push(entry.summary.key);
-                    }
-                }
-            })?;
-            if every_pin {
-                changing = ragstone.store().pinned();
-            }
-            let mut changed = 0_u64;
-            for key in &changing {
-                changed += u64::from(dry_run || ragstone.store().set_pinned(key, pinned)?);
-            }
-            Ok(json!({ "entries": found, "changed": changed, "bytes": bytes, "dry_run": dry_run }))
-        })
-        .await
-    });
-    Ok(HttpResponse::Ok().json(answer.await??))
+    let changing = async move { ragstone.set_pinned(&filter, pinned, dry_run).await };
+    Ok(HttpResponse::Ok().json(state.run(&request, Work::Upkeep, changing).await??))
 }
 
 /// Who asks for what. A verb that changes things does not take a forgotten filter for "all".
-pub(super) async fn wanted(
+async fn wanted(
     state: &web::Data<State>,
     request: &HttpRequest,
     incoming: Incoming,
-) -> Result<(Ragstone, Filter, bool)> {
+) -> Result<(Ragstone, EntryFilter, bool)> {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
-    let filter = Filter::take(&mut fields, &Visitor::of(request)?)?;
-    let all = fields.take("all")?.unwrap_or(false);
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
+    let filter = take_filter(&mut fields, &Visitor::of(request)?)?;
+    let HowToChange { all, dry_run } = fields.take_all()?;
     fields.finish()?;
     if filter.is_empty() && !all {
         return Err(Error::invalid(
@@ -78,6 +71,13 @@ pub(super) async fn wanted(
         ));
     }
     Ok((opened.ragstone.clone(), filter, dry_run))
+}
+
+/// Takes a filter's fields out of a request.
+pub(super) fn take_filter(fields: &mut Fields, visitor: &Visitor) -> Result<EntryFilter> {
+    let mut filter: EntryFilter = fields.take_all()?;
+    filter.collection = visitor.collection_if(filter.collection.take())?;
+    Ok(filter)
 }
 
 /// The store's calls wait for disks.

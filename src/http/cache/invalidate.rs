@@ -1,15 +1,8 @@
 //! Documents out of everything: the corpus, and every tier.
 
-use std::collections::{HashMap, HashSet};
-
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::Ragstone;
-use ragstone_storage::corpus::Scope;
-use ragstone_storage::key::KvKey;
-use ragstone_storage::tier::Tier;
-use serde_json::{Value, json};
 
-use super::entries::blocking;
+use crate::api::cache::{Invalidate, InvalidatedText};
 use crate::error::{Error, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
@@ -18,79 +11,22 @@ use crate::lanes::Work;
 use crate::service::State;
 
 /// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
-/// behind it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
+/// after it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
 pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    let opened = state.opened()?;
-    let mut fields = Fields::read(incoming).await?;
-    let visitor = Visitor::of(&request)?;
-    let collection = visitor.collection(&fields.need::<String>("collection")?)?;
-    let document: Option<String> = fields.take("document")?;
-    let all = fields.take("all")?.unwrap_or(false);
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
-    fields.finish()?;
+    let library = state.opened()?.ragstone.library().clone();
+    let Invalidate { collection, document, all, dry_run } = Fields::whole(incoming).await?;
+    let collection = Visitor::of(&request)?.collection(&collection)?;
     if document.is_none() && !all && !dry_run {
         let message = "say which `document`, or `\"all\": true` for every document of the collection";
         return Err(Error::param("document", message));
     }
-    let ragstone = opened.ragstone.clone();
-    let answer = state.run(&request, Work::Change, async move {
-        if dry_run {
-            return preview(ragstone, &collection, document.as_deref()).await;
+    let removing = async move {
+        match &document {
+            _ if dry_run => library.preview_removal(&collection, document.as_deref()).await,
+            Some(document) => library.delete_document(&collection, document, None).await,
+            None => library.delete_collection(&collection, None).await,
         }
-        let removed = match &document {
-            Some(document) => ragstone.library().delete_document(&collection, document, None).await?,
-            None => ragstone.library().delete_collection(&collection, None).await?,
-        };
-        let mut answer = json!(removed);
-        answer["dry_run"] = json!(false);
-        Ok(answer)
-    });
-    Ok(HttpResponse::Ok().json(answer.await??))
-}
-
-/// What is held of one entry.
-struct Held {
-    key: KvKey,
-    copies: u64,
-    bytes: u64,
-}
-
-/// What would go at most: entries of these passages, and those that were computed behind them. Passages that another document has,
-/// too, are counted here and would stay.
-async fn preview(ragstone: Ragstone, collection: &str, document: Option<&str>) -> Result<Value> {
-    let scope = Scope { collection: Some(collection), document };
-    let mut passages = 0_u64;
-    let mut each = |some: Vec<ragstone_storage::corpus::PassageTokens>| {
-        passages += some.len() as u64;
-        Ok(())
     };
-    ragstone.corpus().scan(scope, &mut each).await?;
-    if let (0, Some(document)) = (passages, document) {
-        let message = format!("there is no document `{document}` in collection `{collection}`");
-        return Err(Error::param_of(crate::error::ErrorKind::NotFound, "document", message));
-    }
-    let segments: HashSet<_> = ragstone.library().segments(scope).await?;
-    blocking(move || {
-        let (mut behind, mut leaving) = (HashMap::<KvKey, Vec<Held>>::new(), Vec::new());
-        ragstone.store().entries(&Tier::ALL, &mut |entry| {
-            let stored = entry.tiers.iter().filter(|tier| **tier != Tier::Device).count() as u64;
-            let bytes = stored * entry.summary.bytes;
-            let held = Held { key: entry.summary.key, copies: entry.tiers.len() as u64, bytes };
-            match entry.summary.parent {
-                _ if segments.contains(&entry.summary.segment) => leaving.push(held),
-                Some(parent) => behind.entry(parent).or_default().push(held),
-                None => {}
-            }
-        })?;
-        let (mut entries, mut copies, mut bytes) = (0_u64, 0_u64, 0_u64);
-        while let Some(held) = leaving.pop() {
-            (entries, copies, bytes) = (entries + 1, copies + held.copies, bytes + held.bytes);
-            leaving.extend(behind.remove(&held.key).unwrap_or_default());
-        }
-        Ok(json!({
-            "passages_removed": passages, "entries_removed": entries, "copies_removed": copies, "bytes_removed": bytes,
-            "dry_run": true,
-        }))
-    })
-    .await
+    let removed = state.run(&request, Work::Change, removing).await??;
+    Ok(HttpResponse::Ok().json(InvalidatedText { removed, dry_run }))
 }

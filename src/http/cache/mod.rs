@@ -3,10 +3,7 @@
 
 mod calibration;
 mod entries;
-mod evict;
-mod filter;
 mod invalidate;
-mod listing;
 mod status;
 mod transfer;
 mod upkeep;
@@ -27,8 +24,8 @@ pub fn paths(config: &mut ServiceConfig) {
             vec![web::get().to(calibration::calibration), web::post().to(calibration::calibrate)],
         ))
         .service(resource("/v1/cache/plans", "GET", vec![web::get().to(status::plans)]))
-        .service(resource("/v1/cache/entries", "GET", vec![web::get().to(listing::list)]))
-        .service(resource("/v1/cache/evict", "POST", vec![web::post().to(evict::evict)]))
+        .service(resource("/v1/cache/entries", "GET", vec![web::get().to(entries::list)]))
+        .service(resource("/v1/cache/evict", "POST", vec![web::post().to(entries::evict)]))
         .service(resource("/v1/cache/pin", "POST", vec![web::post().to(entries::pin)]))
         .service(resource("/v1/cache/unpin", "POST", vec![web::post().to(entries::unpin)]))
         .service(resource("/v1/cache/invalidate", "POST", vec![web::post().to(invalidate::invalidate)]))

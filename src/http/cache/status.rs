@@ -1,11 +1,10 @@
 //! What every tier holds, what the start found, what is on its way.
 
 use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::PlanRecord;
 use ragstone_actors::api_keys::ApiKey;
-use serde_json::{Value, json};
 
 use super::entries::blocking;
+use crate::api::cache::{CacheStatus, KeyStatus, Plan, Plans, WholeStatus};
 use crate::error::Result;
 use crate::http::identity::Visitor;
 use crate::lanes::Work;
@@ -15,41 +14,30 @@ use crate::service::State;
 /// itself is: the rest is about what everybody stored.
 pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let ragstone = state.opened()?.ragstone.clone();
-    if let Some(key) = Visitor::of(&request)?.bound() {
-        let ApiKey { record, .. } = key;
-        let key = json!({
-            "name": record.name, "role": record.role, "tenant": record.tenant, "collections": record.collections,
-        });
-        return Ok(HttpResponse::Ok().json(json!({ "model": ragstone.model(), "key": key })));
+    if let Some(ApiKey { record, .. }) = Visitor::of(&request)?.bound() {
+        let status = KeyStatus { model: ragstone.model().clone(), key: record.into() };
+        return Ok(HttpResponse::Ok().json(CacheStatus::OfKey(status)));
     }
     let looked = state.run(&request, Work::Look, async move {
         let warm_jobs = ragstone.warmer().unfinished().await?;
         blocking(move || {
-            let mut status = json!(ragstone.status());
-            status["recovery"] = json!(ragstone.store().recovery());
-            status["warm_jobs"] = json!(warm_jobs);
-            Ok(status)
+            let (status, recovery) = (ragstone.status(), *ragstone.store().recovery());
+            Ok(WholeStatus { status, recovery, warm_jobs })
         })
         .await
     });
-    Ok(HttpResponse::Ok().json(looked.await??))
+    Ok(HttpResponse::Ok().json(CacheStatus::Whole(Box::new(looked.await??))))
 }
 
 /// The last prompts' plans, the latest first: what was loaded, blended and computed, why, and what it took. A key below admin is shown
 /// its tenant's, without the number that counts everybody's.
 pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
     let ragstone = &state.opened()?.ragstone;
-    let plans: Vec<Value> = match Visitor::of(&request)?.bound() {
-        None => ragstone.plans(None).iter().map(|plan| json!(plan)).collect(),
-        Some(key) => ragstone.plans(Some(&key.record.tenant)).iter().map(unnumbered).collect(),
+    let visitor = Visitor::of(&request)?;
+    let (tenant, is_numbered) = match visitor.bound() {
+        None => (None, true),
+        Some(key) => (Some(key.record.tenant.as_str()), false),
     };
-    Ok(HttpResponse::Ok().json(json!({ "plans": plans })))
-}
-
-fn unnumbered(plan: &PlanRecord) -> Value {
-    let mut plan = json!(plan);
-    if let Some(fields) = plan.as_object_mut() {
-        fields.remove("number");
-    }
-    plan
+    let plans = ragstone.plans(tenant).into_iter().map(|record| Plan::of(record, is_numbered)).collect();
+    Ok(HttpResponse::Ok().json(Plans { plans }))
 }

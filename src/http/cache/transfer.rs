@@ -1,14 +1,15 @@
 //! Entries carried elsewhere: export into a folder or bucket, import from one. For the data folder's owner.
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use ragstone_actors::entries::EntryFilter;
 use ragstone_actors::{Ragstone, Settings};
 use ragstone_storage::env::Env;
 use ragstone_storage::store::Copied;
 use ragstone_storage::tier::object::{ConnectionOptions, ObjectOptions, ObjectTier};
-use serde_json::{Value, json};
 
-use super::filter::Filter;
+use super::entries::take_filter;
 use super::upkeep::watched;
+use crate::api::cache::{CopiedEntries, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
 use crate::http::fields::Fields;
@@ -21,8 +22,8 @@ use crate::service::State;
 pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
-    let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let (env, looking) = (state.env.clone(), ragstone.clone());
+    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking).await }).await??;
     let copied = watched((&state, &request), move |tell| {
         let store = ragstone.store();
         let plan = store.plan_export(&matcher.listed(), &|entry| matcher.matches(entry))?;
@@ -47,8 +48,8 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Inc
         return Err(Error::invalid(message));
     }
     check_folder(&options.url)?;
-    let (now, env, looking) = (state.env.now_unix_ms(), state.env.clone(), ragstone.clone());
-    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking, now).await }).await??;
+    let (env, looking) = (state.env.clone(), ragstone.clone());
+    let matcher = state.run(&request, Work::Upkeep, async move { filter.look_up(&looking).await }).await??;
     let copied = watched((&state, &request), move |tell| {
         let bucket = open(&ragstone, &options, env)?;
         let store = ragstone.store();
@@ -65,7 +66,7 @@ pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Inc
 
 /// What a request is about.
 struct Wanted {
-    filter: Filter,
+    filter: EntryFilter,
     options: ObjectOptions,
     dry_run: bool,
 }
@@ -73,14 +74,13 @@ struct Wanted {
 async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incoming) -> Result<(Ragstone, Wanted)> {
     let ragstone = state.opened()?.ragstone.clone();
     let mut fields = Fields::read(incoming).await?;
-    let url: String = fields.need("url")?;
+    let Place { url, dry_run } = fields.take_all()?;
     if url.starts_with("memory:") {
         let message = "memory:// lies in the memory of this very process: an export would be gone with it, and an import \
                        finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
         return Err(Error::param("url", message));
     }
-    let filter = Filter::take(&mut fields, &Visitor::of(request)?)?;
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
+    let filter = take_filter(&mut fields, &Visitor::of(request)?)?;
     fields.finish()?;
     Ok((ragstone, Wanted { filter, options: reached(&url, &state.settings), dry_run }))
 }
@@ -113,8 +113,6 @@ fn done(at: &Copied) -> u64 {
     at.entries + at.already_there + at.refused + at.unreadable + at.damaged
 }
 
-fn answer(copied: &Copied, dry_run: bool) -> Value {
-    let mut answer = json!(copied);
-    answer["dry_run"] = json!(dry_run);
-    answer
+fn answer(copied: &Copied, dry_run: bool) -> CopiedEntries {
+    CopiedEntries { copied: *copied, dry_run }
 }

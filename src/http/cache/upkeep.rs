@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
+use bytes::Bytes;
 use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::object::CollectOptions;
 use serde::Serialize;
-use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::entries::blocking;
+use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watched};
 use crate::error::{Error, Result};
 use crate::http::answer::event;
 use crate::http::body::Incoming;
@@ -23,10 +24,7 @@ use crate::service::State;
 /// `{"tier"?, "dry_run"?}`. Ends early if the caller goes away.
 pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let store = state.opened()?.ragstone.store().clone();
-    let mut fields = Fields::read(incoming).await?;
-    let tier: Option<Tier> = fields.take("tier")?;
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
-    fields.finish()?;
+    let Verify { tier, dry_run } = Fields::whole(incoming).await?;
     let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
     let verified = watched((&state, &request), move |tell| {
         let status = store.status();
@@ -34,9 +32,7 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
         let wanted = held.into_iter().filter(|(tier, _)| tiers.contains(tier));
         let total: u64 = wanted.filter_map(|(_, held)| held).map(|held| held.entries).sum();
         let report = store.verify(&tiers, dry_run, &mut |report| tell(report.entries, total))?;
-        let mut answer = json!(report);
-        answer["dry_run"] = json!(dry_run);
-        Ok(answer)
+        Ok(Verified { report, dry_run })
     });
     verified.await
 }
@@ -46,11 +42,8 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
 /// nodes' writing is safe.
 pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let ragstone = state.opened()?.ragstone.clone();
-    let mut fields = Fields::read(incoming).await?;
-    let ttl = fields.take("ttl_s")?.map(Duration::from_secs).or_else(|| ragstone.settings().object_ttl());
-    let max_bytes: Option<u64> = fields.take("max_bytes")?;
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
-    fields.finish()?;
+    let CollectGarbage { ttl_s, max_bytes, dry_run } = Fields::whole(incoming).await?;
+    let ttl = ttl_s.map(Duration::from_secs).or_else(|| ragstone.settings().object_ttl());
     if ragstone.object().is_none() && (ttl.is_some() || max_bytes.is_some()) {
         let message =
             "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
@@ -65,32 +58,33 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
         let freed = if dry_run { garbage } else { store.compact_disk()? };
         let options = CollectOptions { ttl, max_bytes, dry_run, ..CollectOptions::default() };
         let object = ragstone.object().map(|object| object.collect(&options)).transpose()?;
-        Ok(json!({ "disk_freed_bytes": freed, "object": object, "dry_run": dry_run }))
+        Ok(CollectedGarbage { disk_freed_bytes: freed, object, dry_run })
     });
     Ok(HttpResponse::Ok().json(collected.await?))
 }
 
 /// Runs `work` on a thread that may wait, and sends `{"progress": {"done", "total"}}` now and then and `{"finished": …}` in
 /// the end. `work` hears whether anybody still listens.
-pub(super) async fn watched<R: Serialize>(
+pub(super) async fn watched<R: Serialize + Send + 'static>(
     (state, request): (&State, &HttpRequest),
     work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
 ) -> Result<HttpResponse> {
     let place = state.place(request, Work::Upkeep).await?;
-    let (events, received) = mpsc::channel::<Value>(16);
+    let (events, received) = mpsc::channel::<Bytes>(16);
     tokio::task::spawn_blocking(move || {
         let mut tell = |done: u64, total: u64| {
             // Nobody has to see every step.
-            let _ = events.try_send(json!({ "progress": { "done": done, "total": total } }));
+            let _ = events.try_send(event(&Watched::<R>::Progress { done, total }));
             !events.is_closed()
         };
         let done = work(&mut tell);
         drop(place);
-        let _ = events.blocking_send(done.map_or_else(|error| body(&error), |done| json!({ "finished": done })));
+        let _ = events
+            .blocking_send(done.map_or_else(|error| event(&body(&error)), |done| event(&Watched::Finished(done))));
     });
     let stream = futures::stream::unfold(received, |mut received| async move {
         let data = received.recv().await?;
-        Some((Ok::<_, std::convert::Infallible>(event(&data)), received))
+        Some((Ok::<_, std::convert::Infallible>(data), received))
     });
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(stream))
 }

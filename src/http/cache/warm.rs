@@ -3,10 +3,11 @@
 use actix_web::http::StatusCode;
 use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
-use ragstone_actors::warm::Warm;
+use ragstone_actors::warm::{Warm, WarmEvent};
 use ragstone_storage::catalog::WarmSubject;
-use serde_json::json;
 
+use crate::api::List;
+use crate::api::cache::{BegunWarmUp, CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::answer::event;
 use crate::http::body::Incoming;
@@ -21,33 +22,32 @@ use crate::service::{Audience, State};
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
 pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let mut fields = Fields::read(incoming).await?;
     let visitor = Visitor::of(&request)?;
-    let subject = match fields.take("schema")? {
-        Some(schema) => {
-            let modules = fields.take("modules")?.unwrap_or_default();
-            WarmSubject::Modules { schema, modules, version: String::new() }
+    let WarmUp { collection, document, schema, modules, tenants, dry_run } = Fields::whole(incoming).await?;
+    let subject = match (schema, collection) {
+        (Some(schema), None) if document.is_none() => {
+            WarmSubject::Modules { schema, modules: modules.unwrap_or_default(), version: String::new() }
         }
-        None => WarmSubject::Passages {
-            collection: visitor.collection(&fields.need::<String>("collection")?)?,
-            document: fields.take("document")?,
-        },
+        (Some(_), _) => {
+            return Err(Error::param("schema", "give either a `schema`, or a `collection` and perhaps a `document`"));
+        }
+        (None, Some(_)) if modules.is_some() => {
+            return Err(Error::param("modules", "say of which `schema` the modules are"));
+        }
+        (None, Some(collection)) => WarmSubject::Passages { collection: visitor.collection(&collection)?, document },
+        (None, None) => return Err(Error::param("collection", "`collection` is missing")),
     };
-    let tenants = match fields.take("tenants")? {
+    let tenants = match tenants {
         Some(tenants) => tenants,
         None => vec![visitor.tenant(None, "tenants")?],
     };
     let wanted = Warm { subject, tenants };
-    let dry_run = fields.take("dry_run")?.unwrap_or(false);
-    fields.finish()?;
     let warmer = opened.ragstone.warmer().clone();
     if dry_run {
         let estimate = state.run(&request, Work::Upkeep, async move { warmer.estimate(&wanted).await }).await??;
         let status = opened.ragstone.status();
         let bytes = estimate.tokens_missing * status.model.kv_bytes_per_token as u64;
-        let mut answer = json!(estimate);
-        (answer["bytes_missing"], answer["dry_run"]) = (bytes.into(), true.into());
-        return Ok(HttpResponse::Ok().json(answer));
+        return Ok(HttpResponse::Ok().json(WarmUpEstimate { estimate, bytes_missing: bytes, dry_run }));
     }
     begin(&state, &request, wanted).await
 }
@@ -61,21 +61,23 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;
     }
-    let mut begun = json!({ "begun": job });
-    if let (Some(fields), true) = (begun["begun"].as_object_mut(), Visitor::of(request)?.bound().is_some()) {
-        // It counts everybody's, and is of use to who looks after all of them alone.
-        fields.remove("id");
-    }
-    let begun = futures::stream::once(futures::future::ready(begun));
-    let events = warmer.run(job).map(|done| done.map_or_else(|error| body(&error.into()), |event| json!(event)));
-    let events = begun.chain(events).map(|data| Ok::<_, std::convert::Infallible>(event(&data)));
+    let begun = BegunWarmUp::of(job.clone(), Visitor::of(request)?.bound().is_none());
+    let begun = futures::stream::once(futures::future::ready(event(&WarmUpEvent::Begun(begun))));
+    let told = |done| match done {
+        WarmEvent::Progress(progress) => WarmUpEvent::Progress(progress),
+        WarmEvent::Finished(progress) => WarmUpEvent::Finished(progress),
+    };
+    let events = warmer.run(job);
+    let events =
+        events.map(move |done| done.map_or_else(|error| event(&body(&error.into())), |done| event(&told(done))));
+    let events = begun.chain(events).map(Ok::<_, std::convert::Infallible>);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
 
 /// Unfinished warm-ups.
 pub async fn jobs(state: web::Data<State>) -> Result<HttpResponse> {
     let data = state.opened()?.ragstone.warmer().unfinished().await?;
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+    Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// Ends a warm-up for good; what it computed stays.
@@ -87,5 +89,5 @@ pub async fn cancel(state: web::Data<State>, path: web::Path<String>) -> Result<
     if !state.opened()?.ragstone.warmer().cancel(number).await? {
         return Err(unknown());
     }
-    Ok(HttpResponse::Ok().json(json!({ "id": number, "cancelled": true })))
+    Ok(HttpResponse::Ok().json(CancelledJob { id: number, cancelled: true }))
 }

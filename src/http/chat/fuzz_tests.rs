@@ -17,7 +17,7 @@ fn take(body: &[u8]) -> Result<(Generation, Vec<ChatMessage>)> {
     let mut generation = Generation::take_within(LIMIT, &mut fields, &Env::seeded(1, 0), 256)?;
     generation.sampling.logprobs = logprobs(&mut fields)?;
     fields.ignore(&["tools", "tool_choice", "parallel_tool_calls"]);
-    let messages = fields.need::<Vec<Message>>("messages")?;
+    let messages = fields.need::<Vec<RequestMessage>>("messages")?;
     let messages = messages.into_iter().enumerate().map(|(index, message)| plain(index, message));
     let messages = messages.collect::<Result<_>>()?;
     fields.finish()?;

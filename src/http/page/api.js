@@ -56,9 +56,17 @@ export async function upload(path, file, signal) {
   return (await request("PUT", path, { raw: file, signal })).json();
 }
 
-/** Server-sent events, one object each, until the end or `[DONE]`. An event with an `error` is thrown. */
+/** Server-sent events of a POST, one object each, until the end or `[DONE]`. An event with an `error` is thrown. */
 export async function* events(path, body, signal) {
-  const response = await request("POST", path, { body, signal });
+  yield* told(await request("POST", path, { body, signal }));
+}
+
+/** What happens in the service, until the signal. */
+export async function* happenings(signal) {
+  yield* told(await request("GET", "/v1/events", { signal }));
+}
+
+async function* told(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -71,7 +79,7 @@ export async function* events(path, body, signal) {
       if (data === "[DONE]") return;
       if (!data) continue;
       const object = JSON.parse(data);
-      if (object.error) throw new ApiError(response.status, object.error);
+      if (object.error?.message) throw new ApiError(response.status, object.error);
       yield object;
     }
     if (done) return;

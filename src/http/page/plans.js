@@ -1,9 +1,26 @@
 // The last prompts' plans.
 
-import { get } from "/page/api.js";
+import { get, happenings } from "/page/api.js";
 import { count, h, ms, share, when } from "/page/dom.js";
 import { guarded } from "/page/owner.js";
 import { plan } from "/page/plan.js";
+
+const MOST = 64;
+const NOTHING = "Nothing was asked since the service started.";
+
+/** Puts each answer's plan on top as it comes. Where that cannot be heard, "Look again" is there. */
+async function follow(list, item, signal) {
+  try {
+    for await (const event of happenings(signal)) {
+      if (event.type !== "answer") continue;
+      list.querySelector(":scope > p")?.remove();
+      list.prepend(item(event));
+      while (list.children.length > MOST) list.lastElementChild.remove();
+    }
+  } catch {
+    // The view was left, or the service stops.
+  }
+}
 
 export async function plans({ content, signal, again }) {
   await guarded(content, "Plans", async () => {
@@ -11,11 +28,12 @@ export async function plans({ content, signal, again }) {
     const item = ({ number, unix_ms: at, tenant, report }) => {
       const { exact, blended, recomputed, computed } = report.tokens;
       const all = exact + blended + computed;
-      const line = `${number}: ${count(all)} tokens, ${share(exact + blended - recomputed, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
+      const line = `${number ? `${number}: ` : ""}${count(all)} tokens, ${share(exact + blended - recomputed, all)} not computed, first token after ${ms(report.ttft.total_ms)}`;
       return h("details", { class: "card" }, h("summary", {}, line, h("span", { class: "quiet" }, ` · ${when(at)}${tenant ? ` · ${tenant}` : ""}`)), plan(report));
     };
+    const list = h("div", {}, known.length ? known.map(item) : h("p", { class: "quiet" }, NOTHING));
     content.replaceChildren(h("h1", {}, "Plans of the last prompts"),
-      h("div", { class: "row" }, h("button", { onclick: again }, "Look again")),
-      known.length ? h("div", {}, known.map(item)) : h("p", { class: "quiet" }, "Nothing was asked since the service started."));
+      h("div", { class: "row" }, h("button", { onclick: again }, "Look again")), list);
+    follow(list, item, signal);
   }, again);
 }

@@ -80,8 +80,8 @@ impl ResponseStream {
 
     /// The event that breaks the stream off.
     pub fn fail(&mut self, error: &Error) -> Value {
-        let error = &body(error)["error"];
-        let fields = json!({ "code": error["code"], "message": error["message"], "param": error["param"] });
+        let error = body(error).error;
+        let fields = json!({ "code": error.code, "message": error.message, "param": error.param });
         self.event("error", fields)
     }
 
@@ -180,6 +180,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
+    use crate::api::responses::{Response, ResponseEvent};
 
     #[test]
     fn events_add_up_to_the_response() {
@@ -218,5 +219,11 @@ mod tests {
         assert_eq!(response["output"][1]["call_id"], "c1");
         assert_eq!(response["usage"]["input_tokens_details"], json!({ "cached_tokens": 2, "blended_tokens": 1 }));
         assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
+        let typed: Response = serde_json::from_value(response.clone()).unwrap();
+        assert_eq!(serde_json::to_value(typed).unwrap(), *response);
+        for event in &events {
+            let typed: ResponseEvent = serde_json::from_value(event.clone()).unwrap();
+            assert_eq!(serde_json::to_value(typed).unwrap(), *event);
+        }
     }
 }

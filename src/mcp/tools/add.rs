@@ -1,11 +1,11 @@
 //! `add`
 
-use ragstone_storage::corpus::Document;
+use ragstone_storage::corpus::{Document, UpsertReport};
 use rmcp::model::CallToolResult;
-use serde::Deserialize;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
 
 use super::{MAX_ID_BYTES, MAX_TEXT_CHARACTERS, MAX_TITLE_CHARACTERS, check_text, collection, plural, result};
+use crate::api::collections::{Upsert, Upserted};
 use crate::client::routes::{Request, Routes};
 use crate::error::{Error, Result};
 use crate::mcp::resources;
@@ -45,23 +45,35 @@ pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolRe
         ..Document::default()
     };
     let id = document.identity().map_err(|error| Error::param("id", error.to_string()))?;
-    let body = json!({ "documents": [document] });
-    let report =
-        routes.send(Request::post(&["v1", "collections", &collection, "documents"], body)).await?.json().await?;
-    let outcomes = ["added", "replaced", "unchanged"];
-    let outcome = outcomes.into_iter().find(|outcome| report[format!("documents_{outcome}")].as_u64() > Some(0));
-    let outcome = outcome.unwrap_or("empty");
-    let passages = report["passages_added"].as_u64().unwrap_or(0) as usize;
+    let body = Upsert { documents: vec![document] };
+    let path = ["v1", "collections", &collection, "documents"];
+    let Upserted { report, .. } = routes.send(Request::post(&path, body)).await?.json().await?;
+    let outcome = match report {
+        UpsertReport { documents_added: 1.., .. } => "added",
+        UpsertReport { documents_replaced: 1.., .. } => "replaced",
+        UpsertReport { documents_unchanged: 1.., .. } => "unchanged",
+        _ => "empty",
+    };
+    let UpsertReport { passages_added, passages_removed, .. } = report;
     let text = match outcome {
         "unchanged" => format!("Document `{id}` of collection `{collection}` says that already; nothing was changed."),
         "empty" => format!("The text has no words, and was not added to collection `{collection}`."),
         done => {
-            format!("Document `{id}` was {done} in collection `{collection}`: {passages} passage{}.", plural(passages))
+            let plural = plural(passages_added);
+            format!("Document `{id}` was {done} in collection `{collection}`: {passages_added} passage{plural}.")
         }
     };
-    let structured = json!({
-        "collection": collection, "document": id, "uri": resources::uri(&collection, &id), "outcome": outcome,
-        "passages_added": passages, "passages_removed": report["passages_removed"].as_u64().unwrap_or(0),
-    });
-    Ok(result(text, structured))
+    let uri = resources::uri(&collection, &id);
+    Ok(result(text, Done { collection, document: id, uri, outcome, passages_added, passages_removed }))
+}
+
+/// What a program gets.
+#[derive(Serialize)]
+struct Done {
+    collection: String,
+    document: String,
+    uri: String,
+    outcome: &'static str,
+    passages_added: usize,
+    passages_removed: usize,
 }

@@ -2,12 +2,14 @@
 
 use futures::StreamExt;
 use rmcp::model::CallToolResult;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::{
-    MAX_ANSWER_TOKENS, MAX_PASSAGES, MAX_QUERY_CHARACTERS, check_number, check_text, collection, heading, passage,
-    result,
+    MAX_ANSWER_TOKENS, MAX_PASSAGES, MAX_QUERY_CHARACTERS, Passage, check_number, check_text, collection, result,
+};
+use crate::api::chat::{
+    AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, PromptTokens, StreamOptions,
+    Usage,
 };
 use crate::client::routes::{Request, Routes};
 use crate::error::{Error, ErrorKind, Result};
@@ -37,15 +39,20 @@ impl Arguments {
     }
 
     fn request(&self) -> Request {
-        let mut body = json!({
-            "messages": [{ "role": "user", "content": self.question }],
-            "temperature": 0, "stream": true, "stream_options": { "include_usage": true },
-            "ragstone": { "collection": self.collection, "top_k": self.top_k },
-        });
-        if let Some(count) = self.max_tokens {
-            body["max_tokens"] = count.into();
-        }
-        Request::post(&["v1", "chat", "completions"], body)
+        let extension = Extension {
+            collection: self.collection.clone(),
+            top_k: self.top_k.map(|count| count as usize),
+            ..Extension::default()
+        };
+        let generation = GenerationRequest {
+            ragstone: Some(extension),
+            temperature: Some(0.0),
+            max_tokens: self.max_tokens.map(|count| count as usize),
+            stream: Some(true),
+            stream_options: Some(StreamOptions { include_usage: Some(true) }),
+            ..GenerationRequest::default()
+        };
+        Request::post(&["v1", "chat", "completions"], ChatRequest::ask(&self.question, generation))
     }
 }
 
@@ -53,58 +60,74 @@ impl Arguments {
 #[derive(Default)]
 struct Answer {
     text: String,
-    model: Value,
-    finish_reason: Value,
-    extension: Value,
-    usage: Value,
+    model: String,
+    finish_reason: Option<FinishedBy>,
+    extension: Option<AnswerExtension>,
+    usage: Usage,
     /// Chunks with text; about as many as tokens.
     pieces: u64,
 }
 
+/// What a program gets.
+#[derive(Serialize)]
+struct Told {
+    answer: String,
+    finish_reason: FinishedBy,
+    model: String,
+    citations: Vec<Passage>,
+    prompt_tokens: u32,
+    cached_tokens: u32,
+    blended_tokens: u32,
+    completion_tokens: u32,
+    first_token_ms: Option<f64>,
+}
+
 impl Answer {
     /// Takes a chunk; its text, if it has some.
-    fn take(&mut self, mut chunk: Value) -> Option<String> {
-        let choice = &chunk["choices"][0];
+    fn take(&mut self, chunk: ChatChunk) -> Option<String> {
+        let piece = chunk.choices.into_iter().next().unwrap_or_default();
+        if piece.finish_reason.is_some() {
+            (self.finish_reason, self.model, self.extension) = (piece.finish_reason, chunk.model, chunk.ragstone);
+        }
+        self.usage = chunk.usage.unwrap_or(self.usage);
         // Tokens carry the space before them.
-        let text = choice["delta"]["content"].as_str();
-        let text = text.map(|text| if self.text.is_empty() { text.trim_start() } else { text }).map(str::to_owned);
-        if !choice["finish_reason"].is_null() {
-            self.finish_reason = choice["finish_reason"].clone();
-            self.model = chunk["model"].clone();
-            self.extension = chunk["ragstone"].take();
+        let text = piece.delta.content.unwrap_or_default();
+        let text = if self.text.is_empty() { text.trim_start().to_owned() } else { text };
+        if text.is_empty() {
+            return None;
         }
-        if !chunk["usage"].is_null() {
-            self.usage = chunk["usage"].take();
-        }
-        let text = text.filter(|text| !text.is_empty())?;
         self.text.push_str(&text);
         self.pieces += 1;
         Some(text)
     }
 
     fn into_result(self, collection: &str) -> Result<CallToolResult> {
-        if self.finish_reason.is_null() {
+        let Some(finish_reason) = self.finish_reason else {
             return Err(Error::new(ErrorKind::Unavailable, "the answer broke off; ask again"));
-        }
-        let cited = self.extension["citations"].as_array().into_iter().flatten().enumerate();
-        let citations: Vec<Value> =
-            cited.map(|(index, citation)| passage(collection, index + 1, citation, &citation["score"])).collect();
+        };
+        let first_token_ms = self.extension.as_ref().map(|extension| extension.report.ttft.total_ms);
+        let cited = self.extension.unwrap_or_default().citations.into_iter().enumerate();
+        let citations: Vec<Passage> =
+            cited.map(|(index, citation)| Passage::of_citation(collection, index + 1, citation)).collect();
         let mut text = self.text.trim().to_owned();
         if !citations.is_empty() {
             text.push_str("\n\nSources:");
-            for (index, citation) in citations.iter().enumerate() {
-                text.push_str(&format!("\n{}", heading(index + 1, citation)));
-            }
+            citations.iter().for_each(|citation| text.push_str(&format!("\n{}", citation.heading())));
         }
-        let count = |value: &Value| value.as_u64().unwrap_or(0);
-        let details = &self.usage["prompt_tokens_details"];
-        let structured = json!({
-            "answer": self.text.trim(), "finish_reason": self.finish_reason, "model": self.model, "citations": citations,
-            "prompt_tokens": count(&self.usage["prompt_tokens"]), "cached_tokens": count(&details["cached_tokens"]),
-            "blended_tokens": count(&details["blended_tokens"]), "completion_tokens": count(&self.usage["completion_tokens"]),
-            "first_token_ms": self.extension["report"]["ttft"]["total_ms"],
-        });
-        Ok(result(text, structured))
+        let Usage { prompt_tokens, completion_tokens, prompt_tokens_details, .. } = self.usage;
+        let PromptTokens { cached_tokens, blended_tokens } = prompt_tokens_details;
+        let told = Told {
+            answer: self.text.trim().to_owned(),
+            finish_reason,
+            model: self.model,
+            citations,
+            prompt_tokens,
+            cached_tokens,
+            blended_tokens,
+            completion_tokens,
+            first_token_ms,
+        };
+        Ok(result(text, told))
     }
 }
 
@@ -122,26 +145,35 @@ pub async fn run(routes: &dyn Routes, arguments: Arguments, progress: Option<Pro
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+
+    fn chunk(value: Value) -> ChatChunk {
+        serde_json::from_value(value).unwrap()
+    }
 
     #[test]
     fn an_answer_is_put_together_and_one_that_broke_off_is_none() {
         let mut answer = Answer::default();
-        assert_eq!(answer.take(json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] })), None);
-        assert_eq!(answer.take(json!({ "choices": [{ "delta": { "content": " Cop" } }] })).unwrap(), "Cop");
-        assert_eq!(answer.take(json!({ "choices": [{ "delta": { "content": "per " } }] })).unwrap(), "per ");
+        assert_eq!(
+            answer.take(chunk(json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] }))),
+            None
+        );
+        assert_eq!(answer.take(chunk(json!({ "choices": [{ "delta": { "content": " Cop" } }] }))).unwrap(), "Cop");
+        assert_eq!(answer.take(chunk(json!({ "choices": [{ "delta": { "content": "per " } }] }))).unwrap(), "per ");
         let broken = Answer { text: answer.text.clone(), ..Answer::default() };
         assert_eq!(broken.into_result("notes").unwrap_err().kind(), ErrorKind::Unavailable);
-        answer.take(json!({
+        answer.take(chunk(json!({
             "choices": [{ "delta": {}, "finish_reason": "stop" }], "model": "m",
             "ragstone": {
                 "citations": [{ "number": 1, "document_id": "roof/1", "title": "Roof", "source": null, "text": "slate", "score": 0.5 }],
                 "report": { "ttft": { "total_ms": 1.5 } },
             },
-        }));
-        answer.take(json!({ "choices": [], "usage": {
+        })));
+        answer.take(chunk(json!({ "choices": [], "usage": {
             "prompt_tokens": 9, "completion_tokens": 2, "prompt_tokens_details": { "cached_tokens": 3, "blended_tokens": 4 },
-        } }));
+        } })));
         let result = answer.into_result("notes").unwrap();
         let structured = result.structured_content.unwrap();
         assert_eq!((&structured["answer"], &structured["finish_reason"]), (&json!("Copper"), &json!("stop")));

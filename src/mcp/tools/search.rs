@@ -1,10 +1,12 @@
 //! `search`
 
+use ragstone_storage::corpus::Hit;
 use rmcp::model::CallToolResult;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
-use super::{MAX_QUERY_CHARACTERS, MAX_TOP_K, check_number, check_text, collection, heading, passage, plural, result};
+use super::{MAX_QUERY_CHARACTERS, MAX_TOP_K, Passage, check_number, check_text, collection, plural, result};
+use crate::api::List;
+use crate::api::collections::Search;
 use crate::client::routes::{Request, Routes};
 use crate::error::Result;
 
@@ -28,23 +30,31 @@ impl Arguments {
 
 pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolResult> {
     let collection = arguments.collection.unwrap_or_default();
-    let body = json!({ "query": arguments.query, "top_k": arguments.top_k });
-    let found = routes.send(Request::post(&["v1", "collections", &collection, "search"], body)).await?.json().await?;
-    let hits = found["data"].as_array().into_iter().flatten().enumerate();
-    let passages: Vec<Value> =
-        hits.map(|(index, hit)| passage(&collection, index + 1, &hit["passage"], &hit["score"])).collect();
-    Ok(result(shown(&collection, &passages), json!({ "collection": collection, "passages": passages })))
+    let top_k = arguments.top_k.map(|count| count as usize);
+    let body = Search { query: arguments.query, top_k, ..Search::default() };
+    let path = ["v1", "collections", &collection, "search"];
+    let found: List<Hit> = routes.send(Request::post(&path, body)).await?.json().await?;
+    let hits = found.data.into_iter().enumerate();
+    let passages: Vec<Passage> = hits.map(|(index, hit)| Passage::of_hit(&collection, index + 1, hit)).collect();
+    let text = shown(&collection, &passages);
+    Ok(result(text, Found { collection, passages }))
 }
 
-fn shown(collection: &str, passages: &[Value]) -> String {
+/// What a program gets.
+#[derive(Serialize)]
+struct Found {
+    collection: String,
+    passages: Vec<Passage>,
+}
+
+fn shown(collection: &str, passages: &[Passage]) -> String {
     if passages.is_empty() {
         return format!("No passage of collection `{collection}` fits.");
     }
     let mut text =
         format!("{} passage{} of collection `{collection}`, best first:", passages.len(), plural(passages.len()));
-    for (index, passage) in passages.iter().enumerate() {
-        let (heading, words) = (heading(index + 1, passage), passage["text"].as_str().unwrap_or_default());
-        text.push_str(&format!("\n\n{heading}\n{}", words.trim()));
+    for passage in passages {
+        text.push_str(&format!("\n\n{}\n{}", passage.heading(), passage.text.trim()));
     }
     text
 }

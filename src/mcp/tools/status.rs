@@ -1,68 +1,80 @@
 //! `status`
 
+use ragstone_actors::Status;
+use ragstone_storage::corpus::CollectionInfo;
+use ragstone_storage::tier::{Tier, TierStatus};
 use rmcp::model::CallToolResult;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::{plural, result};
+use crate::api::List;
+use crate::api::cache::{CacheStatus, KeyStatus};
 use crate::client::routes::{Request, Routes};
 use crate::error::{ErrorKind, Result};
 use crate::progress::mebibytes;
 
+/// What a program gets.
+#[derive(Serialize)]
+struct State {
+    collections: Vec<CollectionInfo>,
+    model: Option<String>,
+    /// What the caller may not see is null.
+    tiers: Option<Vec<TierRow>>,
+}
+
+/// What a tier holds, and of how much.
+#[derive(Serialize)]
+struct TierRow {
+    tier: Tier,
+    entries: u64,
+    bytes: u64,
+    capacity_bytes: u64,
+    hits: u64,
+    misses: u64,
+}
+
 pub async fn run(routes: &dyn Routes) -> Result<CallToolResult> {
-    let listed = routes.send(Request::get(&["v1", "collections"])).await?.json().await?;
-    let collections = listed["data"].as_array().cloned().unwrap_or_default();
+    let collections: List<CollectionInfo> = routes.send(Request::get(&["v1", "collections"])).await?.json().await?;
     // Who may read documents may not look at the store, perhaps.
-    let store = match routes.send(Request::get(&["v1", "cache", "status"])).await?.json().await {
-        Ok(store) => Some(store),
-        Err(error) if error.kind() == ErrorKind::Forbidden => None,
+    let (model, tiers) = match routes.send(Request::get(&["v1", "cache", "status"])).await?.json().await {
+        Ok(CacheStatus::Whole(whole)) => (Some(whole.status.model.id.clone()), Some(tiers(&whole.status))),
+        Ok(CacheStatus::OfKey(KeyStatus { model, .. })) => (Some(model.id), Some(Vec::new())),
+        Err(error) if error.kind() == ErrorKind::Forbidden => (None, None),
         Err(error) => return Err(error),
     };
-    let model = store.as_ref().map_or(Value::Null, |store| store["model"]["id"].clone());
-    let tiers = store.as_ref().map(tiers);
-    let text = shown(&collections, &model, tiers.as_deref());
-    Ok(result(text, json!({ "collections": collections, "model": model, "tiers": tiers })))
+    let state = State { collections: collections.data, model, tiers };
+    Ok(result(shown(&state), state))
 }
 
-/// Each tier that is there: what it holds, and of how much.
-fn tiers(store: &Value) -> Vec<Value> {
+/// Each tier that is there.
+fn tiers(Status { device, store, .. }: &Status) -> Vec<TierRow> {
     let all = [
-        ("device", &store["device"]["cache"]),
-        ("host", &store["store"]["host"]),
-        ("disk", &store["store"]["disk"]),
-        ("object", &store["store"]["object"]),
+        (Tier::Device, Some(device.cache)),
+        (Tier::Host, Some(store.host)),
+        (Tier::Disk, Some(store.disk)),
+        (Tier::Object, store.object),
     ];
-    let there = all.into_iter().filter(|(_, tier)| tier.is_object());
-    let row = |(name, tier): (&str, &Value)| {
-        json!({
-            "tier": name, "entries": tier["entries"], "bytes": tier["bytes"], "capacity_bytes": tier["capacity_bytes"],
-            "hits": tier["hits"], "misses": tier["misses"],
-        })
+    let row = |(tier, status): (Tier, Option<TierStatus>)| {
+        let TierStatus { entries, bytes, capacity_bytes, hits, misses, .. } = status?;
+        Some(TierRow { tier, entries, bytes, capacity_bytes, hits, misses })
     };
-    there.map(row).collect()
+    all.into_iter().filter_map(row).collect()
 }
 
-fn shown(collections: &[Value], model: &Value, tiers: Option<&[Value]>) -> String {
+fn shown(State { collections, model, tiers }: &State) -> String {
     let mut text = match collections.len() {
         0 => "There is no collection yet; `add` begins one.".to_owned(),
         count => format!("{count} collection{}:", plural(count)),
     };
-    for collection in collections {
-        let (name, count) =
-            (collection["name"].as_str().unwrap_or_default(), |of: &str| collection[of].as_u64().unwrap_or(0));
-        text.push_str(&format!("\n- {name}: {} documents, {} passages", count("documents"), count("passages")));
+    for CollectionInfo { name, documents, passages } in collections {
+        text.push_str(&format!("\n- {name}: {documents} documents, {passages} passages"));
     }
-    if let Some(model) = model.as_str() {
+    if let Some(model) = model {
         text.push_str(&format!("\n\nLanguage model: {model}"));
     }
-    for tier in tiers.into_iter().flatten() {
-        let (name, count) = (tier["tier"].as_str().unwrap_or_default(), |of: &str| tier[of].as_u64().unwrap_or(0));
-        text.push_str(&format!(
-            "\nKV cache, {name}: {} entries, {:.1} MiB, {} hits, {} misses",
-            count("entries"),
-            mebibytes(count("bytes")),
-            count("hits"),
-            count("misses")
-        ));
+    for TierRow { tier, entries, bytes, hits, misses, .. } in tiers.iter().flatten() {
+        let size = mebibytes(*bytes);
+        text.push_str(&format!("\nKV cache, {tier}: {entries} entries, {size:.1} MiB, {hits} hits, {misses} misses"));
     }
     text
 }

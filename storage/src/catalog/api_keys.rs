@@ -1,12 +1,13 @@
 //! API keys: who may use the service, and as what. A key itself is never here, only its hash.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Catalog, read_all, sled_error, to_json};
 use crate::Result;
 
 /// What a key may do. Each may do what those before it may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
     /// Ask, search and list.

@@ -1,6 +1,7 @@
 //! Journals of warm-ups and removals: written before the work begins, taken out when it is done, so that the next start
 //! finishes what a kill cut off.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Catalog, read_all, read_json, sled_error, to_json};
@@ -11,7 +12,7 @@ use crate::{Error, Result};
 const LAST_WARM_JOB: &str = "warm.last_job";
 
 /// Entries of a collection or document that are computed before anybody asks.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WarmJob {
     /// Ascending in the order of adding.
     pub id: u64,
@@ -29,7 +30,7 @@ pub struct WarmJob {
 }
 
 /// What a warm-up computes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum WarmSubject {
     /// Passages, each behind what questions begin with.
@@ -52,7 +53,8 @@ pub enum WarmSubject {
 }
 
 /// How far a warm-up is. What it counts is on disk, as far as the disk tier took it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct WarmProgress {
     /// Passages are done in the order of their ids; this is the last one. Empty before the first, and for modules, of which each run looks
     /// at all.

@@ -1,5 +1,6 @@
 //! Documents: what a caller gives, who it is, and when it counts as changed.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
@@ -11,7 +12,7 @@ use crate::{Error, ErrorKind, Result};
 const MAX_ID_BYTES: usize = 1024;
 
 /// A document as a caller gives it.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
     /// Who it is. Without one, the document is known by its source, or by its title and text where it has no source.
@@ -85,7 +86,8 @@ impl Document {
 }
 
 /// A stored document, without its text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct DocumentInfo {
     pub id: String,
     pub title: String,
@@ -95,9 +97,8 @@ pub struct DocumentInfo {
 }
 
 /// A stored document with its passages in order.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StoredDocument {
-    #[serde(flatten)]
     pub info: DocumentInfo,
     pub passages: Vec<Passage>,
 }

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, Row};
@@ -19,7 +20,8 @@ const EMBED_TEXTS: usize = 32;
 pub(super) const GROUP_PASSAGES: usize = 64;
 
 /// What an upsert changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct UpsertReport {
     pub documents_added: usize,
     /// Already there as they are. Of several given with one identity all but the last count here, too.

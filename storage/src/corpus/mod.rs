@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::RecordBatch;
 use lancedb::query::{ColumnOrdering, QueryBase, Select};
 use lancedb::{ObjectStoreRegistry, Session};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
@@ -60,7 +60,7 @@ const MOST_OF_TENANT: usize = 1000;
 const MOST_COLLECTIONS: usize = 10_000;
 
 /// A collection's size.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CollectionInfo {
     pub name: String,
     pub documents: usize,
@@ -68,7 +68,7 @@ pub struct CollectionInfo {
 }
 
 /// Counters since the corpus was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct CorpusCounters {
     /// Passages that were tokenized again on read, because their ids belonged to another tokenizer.
     pub passages_retokenized: u64,

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 
@@ -27,7 +28,8 @@ pub trait PassageEncoder: Send + Sync {
 }
 
 /// A piece of a document, as it is found and put into a prompt.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Passage {
     /// 32 hex digits of a hash of title and text: the same content has the same id wherever it stands.
     pub id: String,

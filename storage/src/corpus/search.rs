@@ -8,6 +8,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use lancedb::DistanceType;
 use lancedb::index::scalar::FullTextSearchQuery;
 use lancedb::query::{QueryBase, Select};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Passage;
@@ -30,7 +31,7 @@ const PROBES: usize = 32;
 const STAGES: [usize; 3] = [2, 8, PROBES];
 
 /// Which of the two searches to ask.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SearchMode {
     /// Cosine similarity of embeddings.
@@ -57,7 +58,7 @@ impl Default for SearchOptions {
 }
 
 /// A passage found, with its score: cosine similarity, BM25, or the fused score, by mode. Greater is better.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Hit {
     pub passage: Passage,
     pub score: f32,

@@ -9,6 +9,7 @@ pub use self::costs::{CostModel, CostProfile, Costs, PrefillCost};
 pub use self::price::Prices;
 pub use self::read::{ReadCost, ReadMeter};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
@@ -24,7 +25,8 @@ const MOST_LAYERS: u32 = 1 << 16;
 const MOST_US_OF_ONE: f64 = 1e6;
 
 /// A prompt's predicted times, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Prediction {
     /// From the start of its loads to its first token, on an engine that does nothing else.
     pub total_ms: f64,

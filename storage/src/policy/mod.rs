@@ -26,6 +26,7 @@ mod s3_fifo;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::adaptive::Adaptive;
@@ -110,7 +111,7 @@ pub trait Policy: Send + fmt::Debug {
 }
 
 /// The policies to choose from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
     /// Prefix-aware Greedy-Dual-Size-Frequency: RAGCache, section 5.1, algorithm 1, equations 1 to 3.

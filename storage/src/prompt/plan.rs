@@ -10,7 +10,8 @@ mod recurring;
 use std::collections::HashSet;
 use std::ops::Range;
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 pub use self::cheapest::{InTier, cheapest};
 pub use self::decide::Why;
@@ -100,7 +101,7 @@ pub struct SegmentPlan {
 }
 
 /// One segment's part in what is predicted.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentPrediction {
     /// Reading it.
     pub load_ms: f64,

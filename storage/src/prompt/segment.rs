@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::key::{Fingerprint, KvKey};
 use crate::{Error, Result};
 
 /// What part of a prompt a segment is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
     /// What every prompt of the application starts with: the system prompt.

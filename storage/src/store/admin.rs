@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::KvStore;
@@ -14,7 +15,8 @@ use crate::tier::{EntryId, Precision, Tier, TierEntry};
 use crate::{Error, ErrorKind, Result};
 
 /// What a verification found.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct VerifyReport {
     /// Entries read, each counted once for every tier it is in.
     pub entries: u64,
@@ -29,7 +31,7 @@ pub struct VerifyReport {
 }
 
 /// A damaged entry.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DamagedEntry {
     /// Which entry.
     pub key: KvKey,

@@ -30,7 +30,9 @@ pub struct TenantsFound {
 }
 
 /// What a withdrawal removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(default)]
+#[schemars(rename = "WithdrawnEntries")]
 pub struct Withdrawn {
     /// Of the entries, those that a tier had, each counted once.
     pub entries_removed: u64,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::KvStore;
@@ -15,7 +16,7 @@ use crate::{ErrorKind, Result};
 const ENTRY_TIERS: [Tier; 3] = [Tier::Host, Tier::Disk, Tier::Object];
 
 /// One entry, wherever it is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct EntryInfo {
     /// What it is. Of one that only the device has, layers and the computation's time and cost are not known: zero.
     #[serde(flatten)]

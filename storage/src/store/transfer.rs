@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{EntryInfo, KvStore};
@@ -13,7 +14,8 @@ use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier};
 use crate::{ErrorKind, Result};
 
 /// What a copy did so far, or would do.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Copied {
     /// Entries that were to be copied.
     pub wanted: u64,

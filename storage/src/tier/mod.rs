@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -26,7 +27,7 @@ use crate::key::{Fingerprint, KvKey, SegmentDigest};
 pub use crate::tier::resident::Use;
 
 /// A place that KV can be loaded from, fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Tier {
     /// Blocks of the device's pool: placed already, nothing is copied.
@@ -85,7 +86,7 @@ pub enum Put {
 }
 
 /// What is known of an entry without reading it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EntrySummary {
     /// Its key.
     pub key: KvKey,
@@ -285,7 +286,8 @@ pub struct TierUsage {
 }
 
 /// What a tier holds, and how it answered.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct TierStatus {
     /// As [`TierUsage::entries`].
     pub entries: u64,

@@ -119,7 +119,7 @@ async fn a_verdicts_passage_is_the_answers_and_nothing_of_what_was_asked_is_kept
     assert_eq!((second.logits.len(), second.order()), (PAGES.len(), first.order()));
     let context = Context { documents: documents()[..1].to_vec(), ..Context::default() };
     let answer = ask(&ragstone, context).await;
-    let sources: Vec<_> = answer.finish.report.segments.iter().map(|segment| segment.source).collect();
+    let sources: Vec<_> = answer.finish.report.segments.iter().map(|segment| segment.source.name()).collect();
     assert_eq!(sources, ["exact", "exact", "compute"]);
     let reused = answer.finish.report.tokens.exact;
     assert!(second.cached_tokens > reused, "{second:?} {reused}");

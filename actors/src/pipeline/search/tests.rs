@@ -15,7 +15,7 @@ use super::*;
 use crate::prompt::Task;
 use crate::question::{Question, Reuse};
 use crate::ragstone::{Folders, Ragstone};
-use crate::report::Answer;
+use crate::report::{Answer, KvSource};
 use crate::settings::Settings;
 use crate::stream::deadline_after;
 
@@ -90,7 +90,7 @@ async fn a_slow_search_hides_behind_the_prefill_of_what_it_finds_and_answers_are
 
 /// Of the one passage of a prompt that nothing was stored of but its system prompt.
 fn passage_tokens(answer: &Answer) -> u32 {
-    let passages = answer.finish.report.segments.iter().filter(|it| it.source == "compute");
+    let passages = answer.finish.report.segments.iter().filter(|it| it.source == KvSource::Compute);
     passages.map(|segment| segment.tokens).next().unwrap_or(0)
 }
 

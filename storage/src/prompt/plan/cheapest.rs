@@ -1,7 +1,8 @@
 //! Where a prompt's stored KV costs least to keep without making it slower: the other half of CacheBlend's loading controller
 //! (section 5.1), which picks a storage device for a recompute ratio. Pure.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::predict::{Part, Share, Work, predict};
 use crate::cost::CostModel;
@@ -12,7 +13,7 @@ use crate::tier::object::SPAN_BYTES;
 pub(super) const HIDDEN: f64 = 0.03;
 
 /// What a prompt loads, as if all of it were in one tier.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct InTier {
     pub tier: Tier,
     /// What keeping it there costs a month ([`crate::cost::Prices`]).

@@ -6,7 +6,8 @@
 //! whose loads make the prompt take longer than computing their segments are declined, the dearest first, as many as make it
 //! shortest: what is exact behind one stays of use, since a segment that is computed instead is exact, too.
 
-use serde::Serialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::cheapest::{HIDDEN, InTier, by_tier};
 use super::predict::{Part, Share, Work, predict};
@@ -23,7 +24,7 @@ const MOST_TRIALS: usize = 24;
 const HALVINGS: usize = 10;
 
 /// Why a segment's KV comes from where it does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// It is on the device.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rocksdb::{DB, IteratorMode, WriteBatch};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::index::{DiskIndex, Extent};
@@ -18,7 +19,8 @@ use crate::{Error, Result};
 const ROWS_A_WRITE: usize = 1024;
 
 /// What opening the disk tier found.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Recovery {
     /// Entries that can be found.
     pub entries: u64,

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use object_store::ObjectMeta;
 use object_store::path::Path;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::client::{Operation, Pending};
@@ -40,7 +41,8 @@ impl Default for CollectOptions {
 }
 
 /// What the collector found, and what left or, in a dry run, would leave. Reasons are counted in objects, each once.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct Collected {
     /// Objects under the prefix that are entries by their names.
     pub objects: u64,

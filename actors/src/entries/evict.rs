@@ -2,19 +2,62 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use actix_web::{HttpRequest, HttpResponse, web};
-use ragstone_actors::Ragstone;
 use ragstone_storage::key::KvKey;
 use ragstone_storage::store::EntryInfo;
 use ragstone_storage::tier::{EntryId, Tier};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::entries::{blocking, wanted};
-use super::filter::Matcher;
+use super::{EntryFilter, EntryMatcher};
 use crate::error::Result;
-use crate::http::body::Incoming;
-use crate::lanes::Work;
-use crate::service::State;
+use crate::events::Happened;
+use crate::ragstone::{Ragstone, blocking};
+
+/// What an eviction did, or in a dry run would do.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Evicted {
+    /// Entries that left a tier, each counted once.
+    pub entries: u64,
+    /// Their copies: each entry as often as there were tiers that it left.
+    pub copies: u64,
+    /// Bytes of the copies.
+    pub bytes: u64,
+    /// The same by tier, fastest first.
+    pub tiers: Vec<LeftTier>,
+    /// Entries that were meant and stay: they are pinned, or a pinned one was computed after them.
+    pub pinned: u64,
+    /// Whether nothing was changed.
+    pub dry_run: bool,
+}
+
+/// What left one tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LeftTier {
+    /// Which.
+    pub tier: Tier,
+    /// Copies of entries.
+    pub copies: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Ragstone {
+    /// Takes entries out of the tiers; they are computed again when they are needed. What was computed after them leaves the same tier,
+    /// too; what is pinned stays, with everything that it was computed after. Await it on a multi-thread runtime.
+    ///
+    /// # Errors
+    /// As [`EntryFilter::look_up`], and as the tiers say.
+    pub async fn evict(&self, filter: &EntryFilter, dry_run: bool) -> Result<Evicted> {
+        let (matcher, ragstone) = (filter.look_up(self).await?, self.clone());
+        let told = blocking(move || evicted(&ragstone, &matcher, dry_run)).await?;
+        if !dry_run && told.copies > 0 {
+            self.feed()
+                .publish(|| Happened::Evictions(told.tiers.iter().map(|left| (left.tier, left.copies)).collect()));
+        }
+        Ok(told)
+    }
+}
 
 /// What leaves, and what could not.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -25,19 +68,7 @@ struct Eviction {
     pinned: u64,
 }
 
-/// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. What
-/// stands behind them in a tier leaves it, too; what is pinned stays, with all before it.
-pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
-    let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
-    let now = state.env.now_unix_ms();
-    let answer = state.run(&request, Work::Upkeep, async move {
-        let matcher = filter.look_up(&ragstone, now).await?;
-        blocking(move || evicted(&ragstone, &matcher, dry_run)).await
-    });
-    Ok(HttpResponse::Ok().json(answer.await??))
-}
-
-fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Value> {
+fn evicted(ragstone: &Ragstone, matcher: &EntryMatcher, dry_run: bool) -> Result<Evicted> {
     let mut all = Vec::new();
     ragstone.store().entries(&matcher.listed(), &mut |entry| all.push(entry))?;
     // Also what stands before a pinned entry where one between them is in no tier.
@@ -51,7 +82,7 @@ fn evicted(ragstone: &Ragstone, matcher: &Matcher, dry_run: bool) -> Result<Valu
             removed.count(*tier, id.key, *bytes);
         }
     }
-    Ok(removed.answer(pinned, dry_run))
+    Ok(removed.told(pinned, dry_run))
 }
 
 /// What left. An entry has a copy in every tier that it is in.
@@ -70,15 +101,18 @@ impl Removed {
         *sum += bytes;
     }
 
-    fn answer(&self, pinned: u64, dry_run: bool) -> Value {
+    fn told(&self, pinned: u64, dry_run: bool) -> Evicted {
         let tier =
-            |(tier, (copies, bytes)): (&Tier, &(u64, u64))| json!({ "tier": tier, "copies": copies, "bytes": bytes });
-        let tiers: Vec<Value> = self.tiers.iter().map(tier).collect();
+            |(tier, (copies, bytes)): (&Tier, &(u64, u64))| LeftTier { tier: *tier, copies: *copies, bytes: *bytes };
         let sum = |of: fn(&(u64, u64)) -> u64| self.tiers.values().map(of).sum::<u64>();
-        json!({
-            "entries": self.keys.len(), "copies": sum(|tier| tier.0), "bytes": sum(|tier| tier.1), "tiers": tiers,
-            "pinned": pinned, "dry_run": dry_run,
-        })
+        Evicted {
+            entries: self.keys.len() as u64,
+            copies: sum(|tier| tier.0),
+            bytes: sum(|tier| tier.1),
+            tiers: self.tiers.iter().map(tier).collect(),
+            pinned,
+            dry_run,
+        }
     }
 }
 
@@ -176,10 +210,10 @@ mod tests {
         for (tier, key) in [(Tier::Host, 1), (Tier::Host, 2), (Tier::Disk, 1)] {
             removed.count(tier, KvKey([key; 32]), 10);
         }
-        let tiers = json!([{ "tier": "host", "copies": 2, "bytes": 20 }, { "tier": "disk", "copies": 1, "bytes": 10 }]);
-        let answer = removed.answer(4, false);
-        let expected = json!({ "entries": 2, "copies": 3, "bytes": 30, "tiers": tiers, "pinned": 4, "dry_run": false });
-        assert_eq!(answer, expected);
+        let told = removed.told(4, false);
+        let left = |tier, copies, bytes| LeftTier { tier, copies, bytes };
+        assert_eq!(told.tiers, [left(Tier::Host, 2, 20), left(Tier::Disk, 1, 10)]);
+        assert_eq!((told.entries, told.copies, told.bytes, told.pinned, told.dry_run), (2, 3, 30, 4, false));
     }
 
     #[test]

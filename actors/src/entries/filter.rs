@@ -2,44 +2,53 @@
 
 use std::collections::HashSet;
 
-use ragstone_actors::{Caller, Ragstone};
 use ragstone_storage::catalog::ModelRecord;
 use ragstone_storage::corpus::Scope;
 use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
 use ragstone_storage::store::EntryInfo;
 use ragstone_storage::tier::{EntrySummary, Tier};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
+use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::fields::Fields;
-use crate::http::identity::Visitor;
+use crate::ragstone::Ragstone;
 
-/// As a request gives it: everything given must be so.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Filter {
+/// Which entries are meant: everything given must be so.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct EntryFilter {
     /// Entries of this collection's passages, whatever stood before them.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub collection: Option<String>,
     /// Entries of the passages of the documents of this id.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub document: Option<String>,
     /// Entries of the modules of this schema, which the tenant keeps.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<String>,
     /// Of these, those of the module of this path, and of what it contains.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
     /// The tenant; the default one is the empty name.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Entries that this tier has.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<Tier>,
     /// Not used for this many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than_s: Option<u64>,
     /// Used within this many seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub younger_than_s: Option<u64>,
     /// Entries of this model: its name, or the beginning of its fingerprint.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub model: Option<String>,
 }
 
 /// A filter with everything looked up.
-pub struct Matcher {
+pub struct EntryMatcher {
     keys: Option<HashSet<KvKey>>,
     segments: Option<HashSet<SegmentDigest>>,
     fingerprints: Option<Vec<Fingerprint>>,
@@ -49,46 +58,35 @@ pub struct Matcher {
     used_after_unix_ms: u64,
 }
 
-impl Filter {
-    /// Takes the filter's fields out of a request.
-    pub fn take(fields: &mut Fields, visitor: &Visitor) -> Result<Self> {
-        Ok(Self {
-            collection: visitor.collection_if(fields.take("collection")?)?,
-            document: fields.take("document")?,
-            schema: fields.take("schema")?,
-            module: fields.take("module")?,
-            tenant: fields.take("tenant")?,
-            tier: fields.take("tier")?,
-            older_than_s: fields.take("older_than_s")?,
-            younger_than_s: fields.take("younger_than_s")?,
-            model: fields.take("model")?,
-        })
-    }
-
+impl EntryFilter {
     /// Whether it lets everything pass.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Looks up passages, modules and models. Await it on the multi-thread runtime.
+    /// Looks up passages, modules and models. Await it on a multi-thread runtime.
     ///
     /// # Errors
     /// `NotFound` for a collection, document, schema or model that is not there; `InvalidInput` for a module that its schema does not have.
-    pub async fn look_up(self, ragstone: &Ragstone, now_unix_ms: u64) -> Result<Matcher> {
+    pub async fn look_up(&self, ragstone: &Ragstone) -> Result<EntryMatcher> {
+        let now_unix_ms = ragstone.store().env().now_unix_ms();
         let scope = Scope { collection: self.collection.as_deref(), document: self.document.as_deref() };
         let segments = match (&self.collection, &self.document) {
             (None, None) => None,
             (_, document) => {
                 let segments = ragstone.library().segments(scope).await?;
                 if let (true, Some(document)) = (segments.is_empty(), document) {
-                    return Err(Error::param_of(ErrorKind::NotFound, "document", missing(&self, document)));
+                    return Err(Error::of_field(ErrorKind::NotFound, "document", missing(self, document)));
                 }
                 Some(segments)
             }
         };
         let keys = match (&self.schema, &self.module) {
             (None, None) => None,
-            (None, Some(_)) => return Err(Error::param("module", "say of which `schema` the module is")),
+            (None, Some(_)) => {
+                let message = "say of which `schema` the module is";
+                return Err(Error::of_field(ErrorKind::InvalidInput, "module", message));
+            }
             (Some(schema), module) => {
                 let (schemas, tenant) = (ragstone.schemas(), self.tenant.as_deref().unwrap_or_default());
                 Some(schemas.entries(tenant, schema, module.as_deref(), Caller::default()).await?)
@@ -99,11 +97,11 @@ impl Filter {
             Some(model) => Some(fingerprints(model, &ragstone.catalog().models()?)?),
         };
         let ago = |seconds: u64| now_unix_ms.saturating_sub(seconds.saturating_mul(1000));
-        Ok(Matcher {
+        Ok(EntryMatcher {
             keys,
             segments,
             fingerprints,
-            tenant: self.tenant,
+            tenant: self.tenant.clone(),
             tier: self.tier,
             used_before_unix_ms: self.older_than_s.map_or(u64::MAX, ago),
             used_after_unix_ms: self.younger_than_s.map_or(0, ago),
@@ -111,7 +109,7 @@ impl Filter {
     }
 }
 
-fn missing(filter: &Filter, document: &str) -> String {
+fn missing(filter: &EntryFilter, document: &str) -> String {
     match &filter.collection {
         Some(collection) => format!("there is no document `{document}` in collection `{collection}`"),
         None => format!("there is no document `{document}` in any collection"),
@@ -127,12 +125,12 @@ fn fingerprints(wanted: &str, known: &[ModelRecord]) -> Result<Vec<Fingerprint>>
         let names: Vec<String> =
             known.iter().map(|model| format!("{} ({:.12})", model.name, model.fingerprint.to_string())).collect();
         let message = format!("no entries of a model `{wanted}` are known here; known: {}", names.join(", "));
-        return Err(Error::param_of(ErrorKind::NotFound, "model", message));
+        return Err(Error::of_field(ErrorKind::NotFound, "model", message));
     }
     Ok(found)
 }
 
-impl Matcher {
+impl EntryMatcher {
     /// Whether the filter lets an entry pass.
     pub fn matches(&self, entry: &EntryInfo) -> bool {
         self.matches_summary(&entry.summary)
@@ -184,8 +182,8 @@ mod tests {
         EntryInfo { summary, tiers: vec![Tier::Disk], lossy: false, pinned: false, last_use_unix_ms, uses: 1 }
     }
 
-    fn everything() -> Matcher {
-        Matcher {
+    fn everything() -> EntryMatcher {
+        EntryMatcher {
             keys: None,
             segments: None,
             fingerprints: None,
@@ -202,19 +200,19 @@ mod tests {
         assert!(everything().matches(&one));
         let segments = |digest| Some(HashSet::from([SegmentDigest([digest; 16])]));
         let keys = |key| Some(HashSet::from([KvKey([key; 32])]));
-        let cases: [(Matcher, bool); 12] = [
-            (Matcher { keys: keys(1), ..everything() }, true),
-            (Matcher { keys: keys(2), ..everything() }, false),
-            (Matcher { segments: segments(7), ..everything() }, true),
-            (Matcher { segments: segments(8), ..everything() }, false),
-            (Matcher { fingerprints: Some(vec![Fingerprint([4; 32])]), ..everything() }, false),
-            (Matcher { tenant: Some("a".into()), ..everything() }, true),
-            (Matcher { tenant: Some(String::new()), ..everything() }, false),
-            (Matcher { tier: Some(Tier::Disk), ..everything() }, true),
-            (Matcher { tier: Some(Tier::Host), ..everything() }, false),
-            (Matcher { used_before_unix_ms: 99, ..everything() }, false),
-            (Matcher { used_after_unix_ms: 101, ..everything() }, false),
-            (Matcher { used_before_unix_ms: 100, used_after_unix_ms: 100, ..everything() }, true),
+        let cases: [(EntryMatcher, bool); 12] = [
+            (EntryMatcher { keys: keys(1), ..everything() }, true),
+            (EntryMatcher { keys: keys(2), ..everything() }, false),
+            (EntryMatcher { segments: segments(7), ..everything() }, true),
+            (EntryMatcher { segments: segments(8), ..everything() }, false),
+            (EntryMatcher { fingerprints: Some(vec![Fingerprint([4; 32])]), ..everything() }, false),
+            (EntryMatcher { tenant: Some("a".into()), ..everything() }, true),
+            (EntryMatcher { tenant: Some(String::new()), ..everything() }, false),
+            (EntryMatcher { tier: Some(Tier::Disk), ..everything() }, true),
+            (EntryMatcher { tier: Some(Tier::Host), ..everything() }, false),
+            (EntryMatcher { used_before_unix_ms: 99, ..everything() }, false),
+            (EntryMatcher { used_after_unix_ms: 101, ..everything() }, false),
+            (EntryMatcher { used_before_unix_ms: 100, used_after_unix_ms: 100, ..everything() }, true),
         ];
         for (index, (matcher, wanted)) in cases.iter().enumerate() {
             assert_eq!(matcher.matches(&one), *wanted, "case {index}");

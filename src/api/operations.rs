@@ -1,0 +1,251 @@
+//! Every path with every method: what it is for, what it takes, what it answers. `/openapi.json` is made from this table; a test
+//! compares it with the table of who may use what (`crate::http::permissions`), which another one compares with the router.
+
+use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
+use ragstone_actors::entries::{Evicted, Pinned};
+use ragstone_actors::schemas::Added;
+use ragstone_actors::warm::WarmStatus;
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo, Hit};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde_json::Value;
+
+use super::cache::{
+    CacheStatus, CancelledJob, ChangeEntries, CollectGarbage, CollectedGarbage, CopiedEntries, CopyEntries, Entries,
+    EntriesQuery, Invalidate, InvalidatedText, KnownCalibration, Plans, Verified, Verify, WarmUp, WarmUpEstimate,
+    WarmUpEvent, Watched,
+};
+use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
+use super::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
+use super::embeddings::{EmbeddingRequest, Embeddings};
+use super::events::ServiceEvent;
+use super::keys::{AddKey, AddedKey, Key, RevokedKey};
+use super::models::{Health, Ready, ServedModel};
+use super::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
+use super::rerank::{RerankRequest, Reranking};
+use super::responses::{Response, ResponseEvent, ResponsesRequest};
+use super::{List, Page};
+use crate::config::Setting;
+use crate::ingest::IngestEvent;
+
+/// Makes a type's schema.
+pub type Make = fn(&mut SchemaGenerator) -> Schema;
+
+/// A path's method.
+#[derive(Debug, Clone, Copy)]
+pub struct Operation {
+    pub method: &'static str,
+    /// As the router has it.
+    pub path: &'static str,
+    /// What clients that are made from the document call it.
+    pub id: &'static str,
+    pub summary: &'static str,
+    pub query: Option<Make>,
+    pub body: Body,
+    pub answer: Answer,
+}
+
+/// What is sent.
+#[derive(Debug, Clone, Copy)]
+pub enum Body {
+    Nothing,
+    Json(Make),
+    /// A file as it is.
+    Bytes,
+}
+
+/// What comes back.
+#[derive(Debug, Clone, Copy)]
+pub enum Answer {
+    Json(Make),
+    /// Server-sent events, each of which is this.
+    Events(Make),
+    /// An answer, or events where the request asks for a stream; of a warm-up, where it is no dry run.
+    Either(Make, Make),
+    /// Something else, by its type.
+    Other(&'static str),
+}
+
+use Answer::{Either, Events, Json, Other};
+
+fn schema<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    generator.subschema_for::<T>()
+}
+
+const fn operation(method: &'static str, path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    Operation { method, path, id, summary, query: None, body: Body::Nothing, answer: Other("text/plain") }
+}
+
+const fn get(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    operation("GET", path, id, summary)
+}
+
+const fn post(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    operation("POST", path, id, summary)
+}
+
+const fn delete(path: &'static str, id: &'static str, summary: &'static str) -> Operation {
+    operation("DELETE", path, id, summary)
+}
+
+impl Operation {
+    const fn takes(mut self, body: Make) -> Self {
+        self.body = Body::Json(body);
+        self
+    }
+
+    const fn asks(mut self, query: Make) -> Self {
+        self.query = Some(query);
+        self
+    }
+
+    const fn answers(mut self, answer: Answer) -> Self {
+        self.answer = answer;
+        self
+    }
+}
+
+const HTML: Answer = Other("text/html");
+const PML: &str = "/v1/pml/schemas/{name}";
+const DOCUMENT: &str = "/v1/collections/{collection}/documents/{document:.+}";
+const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
+
+/// What `/v1/cache` has.
+const CACHE: &[Operation] = &[
+    get("/v1/cache/status", "cacheStatus", "What every tier holds, what the start found, what is on its way")
+        .answers(Json(schema::<CacheStatus>)),
+    get("/v1/cache/plans", "cachePlans", "The last prompts' plans, the latest first").answers(Json(schema::<Plans>)),
+    get("/v1/cache/calibration", "calibration", "How the model's prompts are blended, and what that rests on")
+        .answers(Json(schema::<KnownCalibration>)),
+    post("/v1/cache/calibration", "calibrate", "Find out how the model's prompts may be blended")
+        .takes(schema::<Calibrate>)
+        .answers(Events(schema::<CalibrationEvent>)),
+    get("/v1/cache/entries", "listEntries", "Entries, last used first")
+        .asks(schema::<EntriesQuery>)
+        .answers(Json(schema::<Entries>)),
+    post("/v1/cache/evict", "evictEntries", "Take entries out of the tiers; they are computed again when needed")
+        .takes(schema::<ChangeEntries>)
+        .answers(Json(schema::<Evicted>)),
+    post("/v1/cache/pin", "pinEntries", "Keep entries from being evicted")
+        .takes(schema::<ChangeEntries>)
+        .answers(Json(schema::<Pinned>)),
+    post("/v1/cache/unpin", "unpinEntries", "Let pinned entries be evicted again")
+        .takes(schema::<ChangeEntries>)
+        .answers(Json(schema::<Pinned>)),
+    post("/v1/cache/invalidate", "invalidateText", "Remove a document or collection from the corpus and every tier")
+        .takes(schema::<Invalidate>)
+        .answers(Json(schema::<InvalidatedText>)),
+    post("/v1/cache/verify", "verifyEntries", "Compare every frame with its checksum; remove what is damaged")
+        .takes(schema::<Verify>)
+        .answers(Events(schema::<Watched<Verified>>)),
+    post("/v1/cache/gc", "collectGarbage", "Free what deleted entries still take on disk and in the bucket")
+        .takes(schema::<CollectGarbage>)
+        .answers(Json(schema::<CollectedGarbage>)),
+    post("/v1/cache/export", "exportEntries", "Copy entries into a folder or bucket")
+        .takes(schema::<CopyEntries>)
+        .answers(Events(schema::<Watched<CopiedEntries>>)),
+    post("/v1/cache/import", "importEntries", "Copy entries from a folder or bucket to the disk")
+        .takes(schema::<CopyEntries>)
+        .answers(Events(schema::<Watched<CopiedEntries>>)),
+    post("/v1/cache/warm", "warmUp", "Compute entries before anybody asks")
+        .takes(schema::<WarmUp>)
+        .answers(Either(schema::<WarmUpEstimate>, schema::<WarmUpEvent>)),
+    get("/v1/cache/jobs", "listWarmUps", "Warm-ups that are not finished").answers(Json(schema::<List<WarmStatus>>)),
+    delete("/v1/cache/jobs/{job}", "cancelWarmUp", "End a warm-up for good; what it computed stays")
+        .answers(Json(schema::<CancelledJob>)),
+];
+
+/// What answers questions.
+const MODELS: &[Operation] = &[
+    post("/v1/chat/completions", "createChatCompletion", "Answer a conversation, from passages where it names some")
+        .takes(schema::<ChatRequest>)
+        .answers(Either(schema::<ChatCompletion>, schema::<ChatChunk>)),
+    post("/v1/completions", "createCompletion", "Continue a text or token ids")
+        .takes(schema::<CompletionRequest>)
+        .answers(Either(schema::<TextCompletion>, schema::<TextChunk>)),
+    post("/v1/responses", "createResponse", "Answer a text or a list of items, without state")
+        .takes(schema::<ResponsesRequest>)
+        .answers(Either(schema::<Response>, schema::<ResponseEvent>)),
+    post("/v1/embeddings", "createEmbedding", "One unit vector a text")
+        .takes(schema::<EmbeddingRequest>)
+        .answers(Json(schema::<Embeddings>)),
+    post("/v1/rerank", "rerank", "Put documents in the order of how well they answer a query")
+        .takes(schema::<RerankRequest>)
+        .answers(Json(schema::<Reranking>)),
+    post("/v2/rerank", "rerankV2", "As /v1/rerank").takes(schema::<RerankRequest>).answers(Json(schema::<Reranking>)),
+    get("/v1/models", "listModels", "The language model, the embedding model and the cross-encoder")
+        .answers(Json(schema::<List<ServedModel>>)),
+    get("/v1/models/{model:.+}", "getModel", "One of the models").answers(Json(schema::<ServedModel>)),
+];
+
+/// What knows documents, schemas and keys.
+const CORPUS: &[Operation] = &[
+    get("/v1/collections", "listCollections", "Collections with their sizes")
+        .answers(Json(schema::<List<CollectionInfo>>)),
+    delete("/v1/collections/{collection}", "deleteCollection", "Remove a collection, and its KV")
+        .answers(Json(schema::<Deleted>)),
+    get(DOCUMENTS, "listDocuments", "A page of a collection's documents")
+        .asks(schema::<DocumentsQuery>)
+        .answers(Json(schema::<Page<DocumentInfo>>)),
+    post(DOCUMENTS, "upsertDocuments", "Add or replace documents")
+        .takes(schema::<Upsert>)
+        .answers(Json(schema::<Upserted>)),
+    get(DOCUMENT, "getDocument", "A document with its passages").answers(Json(schema::<WholeDocument>)),
+    delete(DOCUMENT, "deleteDocument", "Remove a document, and its KV").answers(Json(schema::<Deleted>)),
+    Operation {
+        body: Body::Bytes,
+        ..operation("PUT", "/v1/collections/{collection}/files/{file}", "putFile", "Add or replace a file's documents")
+            .answers(Json(schema::<Upserted>))
+    },
+    post("/v1/collections/{collection}/search", "search", "The passages that answer a query best")
+        .takes(schema::<Search>)
+        .answers(Json(schema::<List<Hit>>)),
+    post("/v1/collections/{collection}/ingest", "ingest", "Ingest files of the service's machine")
+        .takes(schema::<Ingest>)
+        .answers(Events(schema::<IngestEvent>)),
+    get("/v1/pml/schemas", "listSchemas", "A tenant's schemas")
+        .asks(schema::<SchemaQuery>)
+        .answers(Json(schema::<List<ListedSchema>>)),
+    post("/v1/pml/schemas", "addSchema", "Keep a schema under its name")
+        .takes(schema::<AddSchema>)
+        .answers(Json(schema::<Added>)),
+    get(PML, "getSchema", "A schema, and where its modules stand")
+        .asks(schema::<SchemaQuery>)
+        .answers(Json(schema::<ShownSchema>)),
+    delete(PML, "removeSchema", "Forget a schema, and its KV")
+        .asks(schema::<SchemaQuery>)
+        .answers(Json(schema::<RemovedSchema>)),
+    post("/v1/pml/schemas/{name}/encode", "encodeSchema", "Compute a schema's modules before anybody asks")
+        .takes(schema::<EncodeSchema>)
+        .answers(Events(schema::<WarmUpEvent>)),
+    get("/v1/keys", "listKeys", "All keys, without the keys themselves").answers(Json(schema::<List<Key>>)),
+    post("/v1/keys", "addKey", "Make a key, and show it this once")
+        .takes(schema::<AddKey>)
+        .answers(Json(schema::<AddedKey>)),
+    delete("/v1/keys/{key}", "revokeKey", "Revoke a key at once").answers(Json(schema::<RevokedKey>)),
+];
+
+/// What looks after the service, and the page.
+const SERVICE: &[Operation] = &[
+    get("/", "page", "The page").answers(HTML),
+    operation("HEAD", "/", "pageHead", "Whether the page is there").answers(HTML),
+    get("/page/{name}", "pageFile", "A file of the page").answers(Other("application/octet-stream")),
+    operation("HEAD", "/page/{name}", "pageFileHead", "Whether a file of the page is there")
+        .answers(Other("application/octet-stream")),
+    get("/openapi.json", "openapi", "This document").answers(Json(schema::<Value>)),
+    get("/healthz", "healthz", "The process is up").answers(Json(schema::<Health>)),
+    get("/health", "health", "As /healthz").answers(Json(schema::<Health>)),
+    get("/readyz", "readyz", "The models are loaded, and the service takes questions").answers(Json(schema::<Ready>)),
+    get("/metrics", "metrics", "Prometheus's text format"),
+    get("/v1/settings", "listSettings", "Every setting, and where it comes from")
+        .answers(Json(schema::<List<Setting>>)),
+    get("/v1/events", "events", "What happens: answers' reports, jobs, evictions, the tiers' figures")
+        .answers(Events(schema::<ServiceEvent>)),
+    post("/mcp", "mcp", "The Model Context Protocol: JSON-RPC, answered as JSON or as events")
+        .takes(schema::<Value>)
+        .answers(Either(schema::<Value>, schema::<Value>)),
+];
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static Operation> {
+    [SERVICE, MODELS, CORPUS, CACHE].into_iter().flatten()
+}
