@@ -90,7 +90,8 @@ impl AddAssign for GroupsStatus {
 }
 
 /// Prompts that the engine has, each counted once whatever its answers. What nobody waits for is counted as `background` alone.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
 pub struct SequencesStatus {
     /// Not begun.
     pub waiting: usize,

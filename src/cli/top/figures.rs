@@ -1,6 +1,7 @@
 //! What two looks at a service say. Pure.
 
-use serde::Serialize;
+use ragstone_actors::warm::WarmStatus;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::samples::Samples;
@@ -39,7 +40,7 @@ pub struct Figures {
     /// Durable jobs that run or wait for their turn.
     pub jobs: Vec<Job>,
     /// Unfinished warm-ups, as `/v1/cache/status` has them.
-    pub warm_jobs: Value,
+    pub warm_jobs: Vec<WarmStatus>,
 }
 
 /// Questions and rerankings under way.
@@ -146,7 +147,7 @@ pub fn figures(before: Option<&Look>, now: &Look) -> Figures {
         shed: span.rate("ragstone_shed_total", &[]),
         tiers: TIERS.into_iter().filter_map(|tier| self::tier(&span, tier)).collect(),
         jobs: jobs(&status["jobs"]),
-        warm_jobs: status["warm_jobs"].clone(),
+        warm_jobs: Vec::deserialize(&status["warm_jobs"]).unwrap_or_default(),
     }
 }
 

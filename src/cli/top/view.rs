@@ -183,7 +183,8 @@ mod tests {
         text += "ragstone_prompt_tokens_total{source=\"exact\"} 98765432100\n";
         text += "ragstone_ttft_seconds_bucket{le=\"120\"} 1\nragstone_ttft_seconds_bucket{le=\"+Inf\"} 4\n";
         let warm = |id| {
-            json!({ "id": id, "collection": "law", "document": null, "state": "running",
+            json!({ "id": id, "fingerprint": "00".repeat(32), "collection": "law", "document": null, "tenants": [],
+                    "created_unix_ms": 0, "state": "running",
                     "progress": { "passages_done": 3, "passages_total": 900_000 } })
         };
         let status = json!({

@@ -114,10 +114,13 @@ fn jobs_and_the_model_are_what_the_status_says() {
     let status = json!({
         "model": { "id": "m" },
         "jobs": [{ "kind": "warm_up", "jobs": 2 }],
-        "warm_jobs": [{ "id": 7 }],
+        "warm_jobs": [{
+            "id": 7, "fingerprint": "00".repeat(32), "collection": "law", "document": null, "tenants": [],
+            "created_unix_ms": 0, "state": "running", "progress": {},
+        }],
     });
     let figures = figures(None, &Look { status, ..Look::default() });
     assert_eq!(figures.model.as_deref(), Some("m"));
     assert_eq!(figures.jobs, [Job { kind: "warm-up".into(), jobs: 2 }]);
-    assert_eq!(figures.warm_jobs[0]["id"], 7);
+    assert_eq!(figures.warm_jobs[0].job.id, 7);
 }
