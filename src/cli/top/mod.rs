@@ -276,7 +276,7 @@ mod tests {
             history.add(Look { at_s: second.into(), samples, status: Value::Null })
         };
         assert_eq!((look(0).window_s, look(1).window_s), (0.0, 1.0));
-        let last = (2..=30).map(|second| look(second)).last().unwrap();
+        let last = (2..=30).map(&mut look).last().unwrap();
         assert_eq!((last.window_s, last.generated_tokens.per_s), (10.0, 50.0));
         // One that came late: the window is longer rather than empty.
         assert_eq!(look(55).window_s, 25.0);

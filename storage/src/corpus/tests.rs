@@ -186,6 +186,7 @@ async fn passages_carry_everything_and_together_are_the_text() {
         text: text.clone(),
         source: Some("/tmp/it's \"here\".txt".into()),
         metadata: metadata.clone(),
+        ..Document::default()
     };
     upsert(&corpus, std::slice::from_ref(&given)).await;
     let stored = corpus.document("c", &given.identity().unwrap()).await.unwrap();
