@@ -79,7 +79,8 @@ fn declared(bytes: &[u8]) -> Option<&'static Encoding> {
 
 /// UTF-16 without a byte order mark: nearly every other byte of a Latin text is zero, and of others many are.
 fn unmarked_utf_16(bytes: &[u8]) -> Option<Decoded> {
-    if !bytes.len().is_multiple_of(2) {
+    // Of a few bytes any may be zero by chance.
+    if bytes.len() < 8 || !bytes.len().is_multiple_of(2) {
         return None;
     }
     let zeros = |first: usize| bytes.iter().skip(first).step_by(2).filter(|byte| **byte == 0).count();

@@ -211,7 +211,10 @@ fn chosen(id: &HubId, there: Vec<RemoteFile>, choice: &Choice) -> Result<(Vec<Re
         let is_wanted = |name: &str| {
             (WANTED.contains(&name) && !(sharded && name == WEIGHTS)) || (sharded && is_shard(name) && is_path(name))
         };
-        return Ok((there.into_iter().filter(|file| is_wanted(&file.name)).collect(), None));
+        let mut wanted: Vec<RemoteFile> = there.into_iter().filter(|file| is_wanted(&file.name)).collect();
+        // `config.json` first: what cannot be run is known by it.
+        wanted.sort_by_key(|file| WANTED.iter().position(|name| *name == file.name).unwrap_or(WANTED.len()));
+        return Ok((wanted, None));
     }
     let files: Vec<&RemoteFile> = there.iter().filter(|file| is_gguf(&file.name) && is_model(&file.name)).collect();
     if files.is_empty() || *choice == Choice::Folder {
@@ -253,7 +256,7 @@ fn choose_gguf<'a>(id: &HubId, files: &[&'a RemoteFile], choice: &Choice) -> Res
     match (found.as_slice(), choice) {
         ([], Choice::File(name)) => not_found(format!("{id} has no file {name:?}")),
         ([], Choice::Quantization(wanted)) => not_found(format!("{id} has no GGUF file of quantization {wanted}")),
-        (found, _) if found.iter().any(|file| is_split(&file.name)) => {
+        (found, _) if !found.is_empty() && found.iter().all(|file| is_split(&file.name)) => {
             let message = format!(
                 "{} of {id} is one part of a model; take another quantization, or fetch all parts and join them with llama.cpp's \
                  `llama-gguf-split --merge`",

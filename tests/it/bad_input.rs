@@ -128,7 +128,7 @@ async fn a_prompt_longer_than_the_context() {
 async fn files_that_cannot_be_read_are_named_and_the_others_are_ingested() {
     let folder = Folder::new();
     folder.write("corpus/good.txt", WORLD[0].1);
-    folder.write("corpus/binary.txt", b"\xff\xfe\x00\x80 no text");
+    folder.write("corpus/binary.txt", b"\x7fELF\x02\x01\x00\x00 no text");
     folder.write("corpus/broken.jsonl", "{\"text\": \"fine\"}\n{\"text\": ");
     folder.write("corpus/broken.pdf", "no pdf");
     folder.write("corpus/empty.md", "");

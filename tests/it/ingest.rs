@@ -124,9 +124,9 @@ async fn a_folder_of_all_kinds_is_found_word_by_word() {
     for (name, _, query, words) in KINDS {
         let found = service.ask("/v1/collections/all/search", &json!({ "query": query, "top_k": 12 })).await;
         let data = found["data"].as_array().unwrap();
-        let hit = data.iter().find(|hit| hit["source"].as_str().unwrap().contains(&format!("/all/{name}")));
+        let hit = data.iter().find(|hit| hit["passage"]["source"].as_str().unwrap().contains(&format!("/all/{name}")));
         let hit = hit.unwrap_or_else(|| panic!("{name}: {found}"));
-        assert!(data.iter().any(|hit| hit["text"].as_str().unwrap().contains(words)), "{name}: {found}");
+        assert!(data.iter().any(|hit| hit["passage"]["text"].as_str().unwrap().contains(words)), "{name}: {found}");
         let expected = match name {
             "works.docx" | "herons.pptx" | "stones.xlsx" | "orvik.epub" | "cranes.pdf" => ("author", "Ada Lind"),
             "otter.eml" | "otters.mbox" => ("from", "Ada Lind <ada@example.org>"),
@@ -134,10 +134,10 @@ async fn a_folder_of_all_kinds_is_found_word_by_word() {
             "cafe.csv" => ("encoding", "windows-1252"),
             _ => continue,
         };
-        assert_eq!(hit["metadata"][expected.0], expected.1, "{hit}");
+        assert_eq!(hit["passage"]["metadata"][expected.0], expected.1, "{hit}");
     }
     let mill = service.ask("/v1/collections/all/search", &json!({ "query": "turn_wheel", "top_k": 12 })).await;
-    assert!(mill["data"].as_array().unwrap().iter().any(|hit| hit["title"] == "src/mill.rs"), "{mill}");
+    assert!(mill["data"].as_array().unwrap().iter().any(|hit| hit["passage"]["title"] == "src/mill.rs"), "{mill}");
 }
 
 #[tokio::test]
@@ -162,7 +162,8 @@ async fn all_kinds_can_be_uploaded_and_long_ones_are_cut_by_their_headings() {
         service.put("/v1/collections/guide/files/guide.md", format!("# Guide\n\n{guide}").as_bytes()).await;
     assert_eq!(status, 200, "{answer}");
     let found = service.ask("/v1/collections/guide/search", &json!({ "query": "step wheel", "top_k": 20 })).await;
-    let texts: Vec<&str> = found["data"].as_array().unwrap().iter().map(|hit| hit["text"].as_str().unwrap()).collect();
+    let texts: Vec<&str> =
+        found["data"].as_array().unwrap().iter().map(|hit| hit["passage"]["text"].as_str().unwrap()).collect();
     assert!(texts.len() > 2, "{texts:?}");
     for text in texts {
         let is_of = |system: &str| {

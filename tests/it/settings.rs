@@ -57,6 +57,8 @@ fn every_setting_has_the_variable_that_it_says() {
         let value = match &setting["default"] {
             // Quoted, lest a text that looks like something else is taken for that.
             Value::String(text) => serde_json::to_string(text).unwrap(),
+            // Without an exponent, which variables are not read with.
+            Value::Number(number) if number.is_f64() => number.as_f64().unwrap().to_string(),
             other => other.to_string(),
         };
         command.env(setting["variable"].as_str().unwrap(), value);
