@@ -73,7 +73,7 @@ fn memory_is_known_before_the_weights_are() {
                     (weights_in_memory(&config, &files.shapes().unwrap(), &options), model.size_in_bytes());
                 // Tensors that are split pad their parts, and layer norms' biases count; tiny models have more of both than real ones.
                 let off = told as f64 / is as f64;
-                assert!((0.85..1.15).contains(&off), "{} {weights:?} {compute:?}: {told} for {is}", path.display());
+                assert!((0.75..1.15).contains(&off), "{} {weights:?} {compute:?}: {told} for {is}", path.display());
                 assert_eq!(kv_layout(&config, &options), model.kv_layout());
             }
         }

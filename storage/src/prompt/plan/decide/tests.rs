@@ -233,7 +233,9 @@ proptest! {
         // is waited for, closeness counts and not time.
         let best = best_of_all(&found.segments, Share { ratio: floor, choosing: Choosing { layer: 1, probed: 0, looked: 0 } }, &costs);
         let computes_all = 20.0 + 100.0 * passages.len() as f64 + 40.0;
-        prop_assert!(prediction.total_ms <= (best * 1.25).max(computes_all * (1.0 + HIDDEN)) + 1e-6, "{prediction:?}, best {best}");
+        // A load is declined where that saves something worthwhile, and the ratio may then be raised.
+        let near_all = computes_all / (1.0 - WORTHWHILE) * (1.0 + HIDDEN);
+        prop_assert!(prediction.total_ms <= (best * 1.25).max(near_all) + 1e-6, "{prediction:?}, best {best}");
         prop_assert!(prediction.total_ms + 1e-6 >= prediction.compute_ms.max(0.0));
     }
 }
