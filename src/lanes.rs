@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use ragstone_actors::Caller;
-use ragstone_actors::turns::{Place, Places, Priority, Turn, Turns};
+use ragstone_actors::turns::{Place, Places, Turn, Turns};
 use ragstone_storage::env::Env;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -36,18 +36,7 @@ struct Lane {
 
 /// A place in a lane; it is free again when this is dropped.
 #[derive(Debug)]
-pub struct InLane {
-    turn: Turn,
-    #[expect(dead_code, reason = "held for its drop")]
-    place: Place,
-}
-
-impl InLane {
-    /// Whose threads the work is for.
-    pub fn priority(&self) -> Priority {
-        self.turn.priority()
-    }
-}
+pub struct InLane(#[expect(dead_code, reason = "held for its drop")] (Place, Turn));
 
 impl Lane {
     fn new(name: &'static str, places: usize, turns: Option<Turns>) -> Self {
@@ -58,7 +47,7 @@ impl Lane {
         let place = self.places.take(caller)?;
         let turns = self.turns.as_ref().unwrap_or(processors);
         match tokio::time::timeout(patience, turns.take(caller)).await {
-            Ok(turn) => Ok(InLane { turn, place }),
+            Ok(turn) => Ok(InLane((place, turn))),
             Err(_) => Err(Error::new(
                 ErrorKind::DeadlineExceeded,
                 format!("no turn in the {} queue within {} s; try again", self.name, patience.as_secs()),

@@ -162,8 +162,7 @@ impl State {
     ) -> Result<T> {
         let watch = Stopwatch::start();
         let place = self.place(request, work).await?;
-        let runtime = self.opened()?.ragstone.processors().runtime(place.priority());
-        let task = runtime.spawn(
+        let task = self.runtime.spawn(
             async move {
                 let done = future.await;
                 drop(place);
@@ -188,7 +187,7 @@ impl State {
     /// Waits for a place for work that its caller runs.
     pub async fn place(&self, request: &HttpRequest, work: Work) -> Result<InLane> {
         let processors = self.opened()?.ragstone.processors();
-        let place = self.lanes.enter(work, caller(request), processors.turns(), self.deadline()).await?;
+        let place = self.lanes.enter(work, caller(request), processors, self.deadline()).await?;
         Visitor::of(request)?.check_still()?;
         Ok(place)
     }

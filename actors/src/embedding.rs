@@ -10,9 +10,9 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::processors::{Processors, in_own_pool};
+use crate::ragstone::blocking;
 use crate::stream::{deadline_after, deadline_error};
-use crate::turns::Places;
+use crate::turns::{Places, Turns};
 
 /// Texts of one request, as many as OpenAI takes.
 const MAX_TEXTS: usize = 2048;
@@ -39,11 +39,11 @@ pub(crate) struct Embedder {
     encoder: Arc<SentenceEncoder>,
     /// Requests that wait or run.
     admission: Places,
-    processors: Processors,
+    processors: Turns,
 }
 
 impl Embedder {
-    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize, processors: Processors) -> Self {
+    pub(crate) fn new(encoder: Arc<SentenceEncoder>, max_queued: usize, processors: Turns) -> Self {
         Self { encoder, admission: Places::new("embedding", max_queued), processors }
     }
 
@@ -81,11 +81,13 @@ impl Embedder {
     ) -> Result<Embedded> {
         let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
         let encoder = self.encoder.clone();
-        let work = self.processors.compute(turn, move || {
+        let work = blocking(move || {
+            // Held by the work and not by who waits for it: a caller that goes away frees no turn that is still in use.
+            let _turn = turn;
             let texts: Vec<&str> = texts[batch].iter().map(String::as_str).collect();
             let counts = texts.iter().map(|text| encoder.token_count(text));
             let tokens = counts.sum::<Result<usize, _>>()?;
-            Ok(Embedded { vectors: in_own_pool(|| encoder.encode(&texts))?, tokens })
+            Ok(Embedded { vectors: encoder.encode(&texts)?, tokens })
         });
         timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))
     }

@@ -7,7 +7,6 @@ use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::corpus::PassageEncoder;
 use ragstone_storage::{Error, ErrorKind, Result};
 
-use crate::processors::in_own_pool;
 use crate::prompt::PromptFormat;
 
 /// The embedding model, and the language model's tokenizer with the passage's form in a prompt.
@@ -34,11 +33,11 @@ impl ModelEncoder {
 impl PassageEncoder for ModelEncoder {
     fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        in_own_pool(|| self.sentence.encode_passages(&texts)).map_err(from_kernels)
+        self.sentence.encode_passages(&texts).map_err(from_kernels)
     }
 
     fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
-        in_own_pool(|| self.sentence.encode_query(text)).map_err(from_kernels)
+        self.sentence.encode_query(text).map_err(from_kernels)
     }
 
     fn dimension(&self) -> usize {

@@ -30,7 +30,6 @@ mod pipeline;
 mod plans;
 pub mod pml;
 pub mod prefill;
-pub mod processors;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;

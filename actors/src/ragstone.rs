@@ -36,13 +36,13 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
-use crate::processors::Processors;
 use crate::question::Question;
 use crate::reranking::{Rerank, Reranked};
 use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::status::{ModelStatus, Status};
 use crate::stream::{AnswerStream, deadline_after};
+use crate::turns::Turns;
 use crate::warm::Warmer;
 
 /// How long background work may take to end.
@@ -104,7 +104,7 @@ struct Inner {
     schemas: Schemas,
     api_keys: ApiKeys,
     jobs: Jobs,
-    processors: Processors,
+    processors: Turns,
 }
 
 impl Ragstone {
@@ -205,8 +205,8 @@ impl Ragstone {
         &self.inner.pipeline
     }
 
-    /// Turns at the processors, and threads of either priority.
-    pub fn processors(&self) -> &Processors {
+    /// Turns at the processors.
+    pub fn processors(&self) -> &Turns {
         &self.inner.processors
     }
 

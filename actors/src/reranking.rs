@@ -11,10 +11,11 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::processors::{Processors, in_own_pool};
 use crate::question::{InlineDocument, Reuse};
+use crate::ragstone::blocking;
 use crate::retrieval::MAX_QUERY_BYTES;
 use crate::stream::deadline_error;
+use crate::turns::Turns;
 
 /// Candidates of one question, beyond which a search is better made sharper.
 pub const MAX_CANDIDATES: usize = 200;
@@ -137,11 +138,11 @@ pub(crate) fn titled(title: &str, text: &str) -> String {
 /// A cross-encoder, which takes turns at the processors.
 pub(crate) struct CrossReranker {
     encoder: Arc<CrossEncoder>,
-    processors: Processors,
+    processors: Turns,
 }
 
 impl CrossReranker {
-    pub(crate) fn new(encoder: Arc<CrossEncoder>, processors: Processors) -> Self {
+    pub(crate) fn new(encoder: Arc<CrossEncoder>, processors: Turns) -> Self {
         Self { encoder, processors }
     }
 
@@ -161,9 +162,11 @@ impl CrossReranker {
         for begin in (0..texts.len()).step_by(BATCH) {
             let turn = timeout_at(deadline, self.processors.take(caller)).await.map_err(|_| deadline_error())?;
             let (encoder, query, texts) = (self.encoder.clone(), query.clone(), texts.clone());
-            let work = self.processors.compute(turn, move || {
+            let work = blocking(move || {
+                // Held by the work and not by who waits for it, as embeddings are.
+                let _turn = turn;
                 let texts: Vec<&str> = texts[begin..].iter().take(BATCH).map(String::as_str).collect();
-                Ok(in_own_pool(|| encoder.scores(&query, &texts))?)
+                Ok(encoder.scores(&query, &texts)?)
             });
             let batch = timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))?;
             // Weights may hold anything; what is no number answers nothing.

@@ -4,22 +4,25 @@ use std::future::Future;
 use std::sync::Arc;
 
 use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::processors::Processors;
+use crate::turns::Turns;
 use crate::worker::Service;
 
 /// Bytes of a query that are searched for. The embedding model reads 256 tokens, and every word more is a look-up more.
 pub const MAX_QUERY_BYTES: usize = 8 << 10;
 
-/// Searches on the processors' runtimes: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
+/// Searches on `runtime`: LanceDB's plans want a multi-thread runtime, and an arbiter is a single-thread one.
 pub struct Retriever {
     /// Where to search.
     pub corpus: Corpus,
+    /// Where LanceDB's futures run.
+    pub runtime: Handle,
     /// Turns at the processors: a search keeps its own whether somebody waits for it or not.
-    pub processors: Processors,
+    pub processors: Turns,
 }
 
 /// One search.
@@ -55,7 +58,7 @@ impl Service for Retriever {
 
     async fn handle(self: Arc<Self>, search: Search) -> Result<Retrieved> {
         let corpus = self.corpus.clone();
-        let found = in_turn(&self.processors, search.caller, async move {
+        let found = in_turn((&self.processors, search.caller), &self.runtime, async move {
             let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
             let (query, is_staged) = (beginning(&search.query), search.stages.is_some());
             let mut stage = |hits: Vec<Hit>| {
@@ -69,16 +72,21 @@ impl Service for Retriever {
     }
 }
 
-/// Runs `work` when it is the caller's turn. Dropped before that, it never begins; dropped later, the work goes on and
+/// Runs `work` on `runtime` when one of `turns` is free. Dropped before that, it never begins; dropped later, the work goes on and
 /// keeps its turn to its end: it embeds on a blocking thread, which nobody can end, and clients that hang up must not be able to
 /// queue embeddings without bound.
 async fn in_turn<T: Send + 'static>(
-    processors: &Processors,
-    caller: Caller,
+    (turns, caller): (&Turns, Caller),
+    runtime: &Handle,
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
-    let turn = processors.take(caller).await;
-    processors.spawn(turn, work).await.map_err(|error| match error.try_into_panic() {
+    let turn = turns.take(caller).await;
+    let task = runtime.spawn(async move {
+        let done = work.await;
+        drop(turn);
+        done
+    });
+    task.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => Error::new(ErrorKind::Cancelled, "the service is shutting down"),
     })
@@ -90,9 +98,7 @@ fn beginning(query: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt;
     use ragstone_storage::env::Env;
-    use tokio::runtime::Handle;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -106,16 +112,10 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn what_is_left_before_its_turn_never_begins_and_later_keeps_its_turn() {
-        let (processors, caller) = (Processors::new(Handle::current(), Env::system()), Caller::default());
-        // All but one are taken.
-        let mut others = Vec::new();
-        while let Some(turn) = processors.take(caller).now_or_never() {
-            others.push(turn);
-        }
-        others.pop();
+        let (turns, runtime, caller) = (Turns::new(1, Env::system()), Handle::current(), Caller::default());
         let (begun, has_begun) = oneshot::channel();
         let (end, ended) = oneshot::channel::<()>();
-        let mut first = Box::pin(in_turn(&processors, caller, async move {
+        let mut first = Box::pin(in_turn((&turns, caller), &runtime, async move {
             begun.send(()).unwrap();
             drop(ended.await);
         }));
@@ -123,10 +123,10 @@ mod tests {
         has_begun.await.unwrap();
         drop(first);
         // It goes on in its turn.
-        let mut second = Box::pin(in_turn(&processors, caller, async { unreachable!("nobody waits for it") }));
+        let mut second = Box::pin(in_turn((&turns, caller), &runtime, async { unreachable!("nobody waits for it") }));
         assert!(futures::poll!(second.as_mut()).is_pending());
         drop(second);
         end.send(()).unwrap();
-        assert_eq!(in_turn(&processors, caller, async { 3 }).await.unwrap(), 3);
+        assert_eq!(in_turn((&turns, caller), &runtime, async { 3 }).await.unwrap(), 3);
     }
 }

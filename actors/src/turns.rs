@@ -16,8 +16,6 @@ use crate::error::{Error, ErrorKind, Result};
 const MOST_OF_FREE: usize = 7;
 /// How long a caller counts as active after its last turn: one that asks again and again finds its share free.
 const ACTIVE: Duration = Duration::from_secs(1);
-/// What a caller used counts for half after so long.
-const HALF_LIFE: Duration = Duration::from_secs(2);
 
 /// Whether a caller that holds `own` may have one more, where `free` are. Dynamic thresholds (Choudhury and Hahne, "Dynamic
 /// Queue Length Thresholds for Shared-Memory Packet Switches", 1998): whoever comes later finds something, however much one takes.
@@ -119,20 +117,8 @@ impl Drop for Place {
     }
 }
 
-/// Whose threads a turn's work is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Priority {
-    /// Of a caller that is alone, or used no more than its share lately.
-    Usual,
-    /// Of a caller that used more than its share while others are there: theirs goes first.
-    Low,
-}
-
 /// Turns at work of which only so much is done at once. Callers that are active have equal shares of them: one alone has all, and
 /// of two, neither more than half, so that whoever comes next need not wait for the end of another's work.
-///
-/// A turn that runs is not interrupted, so a share of turns is no share of the processors: whose turns were long used more. A turn
-/// therefore has a [`Priority`], for the operating system to interrupt by.
 #[derive(Debug, Clone)]
 pub struct Turns(Arc<TurnsInner>);
 
@@ -162,8 +148,6 @@ struct Standing {
     last_given: u64,
     /// Since it last did anything.
     idle: Stopwatch,
-    /// Seconds that its turns took, each halved every [`HALF_LIFE`] since, as of `idle`.
-    used: f64,
 }
 
 #[derive(Debug)]
@@ -178,15 +162,6 @@ struct Waiting {
 pub struct Turn {
     turns: Turns,
     caller: Caller,
-    priority: Priority,
-    taken: Stopwatch,
-}
-
-impl Turn {
-    /// Whose threads its work is for.
-    pub fn priority(&self) -> Priority {
-        self.priority
-    }
 }
 
 /// Leaves the line where its owner stops waiting.
@@ -197,6 +172,11 @@ struct InLine<'a> {
 }
 
 impl Turns {
+    /// One turn a processor, for what computes for milliseconds and is not the engine's: searches and embeddings. More at once would take the processors from each other, and only end later.
+    pub(crate) fn at_processors(env: Env) -> Self {
+        Self::new(std::thread::available_parallelism().map_or(2, usize::from).max(2), env)
+    }
+
     /// So many turns at once.
     pub fn new(at_once: usize, env: Env) -> Self {
         Self(Arc::new(TurnsInner { at_once: at_once.max(1), env, state: Mutex::default() }))
@@ -224,10 +204,9 @@ impl Turns {
         loop {
             let mut state = self.state();
             let Some(Waiting { caller, go, .. }) = state.next(self.0.at_once) else { return };
-            let priority = state.priority(caller);
             drop(state);
             // Where its owner left just now the turn comes back, and is dropped here.
-            drop(go.send(Turn { turns: self.clone(), caller, priority, taken: self.0.env.stopwatch() }));
+            drop(go.send(Turn { turns: self.clone(), caller }));
         }
     }
 
@@ -238,7 +217,7 @@ impl Turns {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.turns.state().end(self.caller, self.taken.elapsed(), &self.turns.0.env);
+        self.turns.state().end(self.caller, &self.turns.0.env);
         self.turns.pass_on();
     }
 }
@@ -252,7 +231,7 @@ impl Drop for InLine<'_> {
 impl State {
     fn join(&mut self, caller: Caller, go: oneshot::Sender<Turn>, env: &Env) -> u64 {
         self.callers.retain(|_, standing| standing.is_active());
-        let new = || Standing { running: 0, waiting: 0, last_given: 0, idle: env.stopwatch(), used: 0.0 };
+        let new = || Standing { running: 0, waiting: 0, last_given: 0, idle: env.stopwatch() };
         self.callers.entry(caller).or_insert_with(new).waiting += 1;
         self.next_id += 1;
         self.waiting.push(Waiting { id: self.next_id, caller, go });
@@ -284,21 +263,10 @@ impl State {
         Some(next)
     }
 
-    /// Of those that are active, one that used more than the mean has had its share.
-    fn priority(&self, caller: Caller) -> Priority {
-        let Some(own) = self.callers.get(&caller) else { return Priority::Usual };
-        let all: f64 = self.callers.values().map(Standing::used_now).sum();
-        match self.callers.len() > 1 && own.used_now() * self.callers.len() as f64 > all {
-            true => Priority::Low,
-            false => Priority::Usual,
-        }
-    }
-
-    fn end(&mut self, caller: Caller, took: Duration, env: &Env) {
+    fn end(&mut self, caller: Caller, env: &Env) {
         self.running -= 1;
         if let Some(standing) = self.callers.get_mut(&caller) {
             standing.running -= 1;
-            standing.used = standing.used_now() + took.as_secs_f64();
             standing.idle = env.stopwatch();
         }
     }
@@ -308,17 +276,12 @@ impl State {
         self.waiting.remove(index);
         if let Some(standing) = self.callers.get_mut(&caller) {
             standing.waiting -= 1;
-            standing.used = standing.used_now();
             standing.idle = env.stopwatch();
         }
     }
 }
 
 impl Standing {
-    fn used_now(&self) -> f64 {
-        self.used * (-self.idle.elapsed().as_secs_f64() / HALF_LIFE.as_secs_f64()).exp2()
-    }
-
     fn is_active(&self) -> bool {
         self.running + self.waiting > 0 || self.idle.elapsed() < ACTIVE
     }
@@ -432,31 +395,6 @@ mod tests {
         assert!(last.now_or_never().is_some());
         assert_eq!(turns.state().running, 0);
         turns.take(caller(9)).now_or_never().expect("free");
-    }
-
-    #[tokio::test]
-    async fn who_used_more_than_its_share_has_low_priority() {
-        let turns = Turns::new(2, Env::seeded(1, 0));
-        let env = turns.0.env.clone();
-        let use_for = async |number, ms| {
-            let turn = turns.take(caller(number)).await;
-            env.advance(Duration::from_millis(ms));
-            turn.priority()
-        };
-        assert_eq!(use_for(1, 500).await, Priority::Usual);
-        assert_eq!(use_for(1, 100).await, Priority::Usual, "alone it may use all there is");
-        assert_eq!(use_for(2, 20).await, Priority::Usual);
-        assert_eq!(use_for(1, 20).await, Priority::Low);
-        assert_eq!(use_for(2, 20).await, Priority::Usual);
-        // Seconds ago counts for less, and who is gone for nothing.
-        for _ in 0..200 {
-            use_for(2, 20).await;
-            drop(turns.take(caller(1)).await);
-        }
-        assert_eq!(use_for(1, 1).await, Priority::Usual);
-        assert_eq!(use_for(2, 1).await, Priority::Low);
-        env.advance(ACTIVE);
-        assert_eq!(use_for(2, 1).await, Priority::Usual);
     }
 
     #[test]

@@ -9,9 +9,7 @@ use actix_web::http::header::CONTENT_LENGTH;
 use actix_web::{FromRequest, HttpRequest, web};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
-use ragstone_actors::processors::low;
 use ragstone_storage::env::Stopwatch;
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::identity::Visitor;
@@ -127,10 +125,7 @@ impl Incoming {
         }
         let stopping = || Error::new(ErrorKind::Unavailable, "the service is stopping");
         let _turn = bodies.parsing.acquire().await.map_err(|_| stopping())?;
-        // Nor do they take the processors from anybody.
-        let parse = move || parse(&bytes);
-        let parsed = low().map_or_else(Handle::current, Clone::clone).spawn_blocking(parse);
-        parsed.await.map_err(|_| stopping())?
+        tokio::task::spawn_blocking(move || parse(&bytes)).await.map_err(|_| stopping())?
     }
 
     /// The body as it is.

@@ -33,7 +33,6 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
-use crate::processors::Processors;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
@@ -41,7 +40,7 @@ use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::speculation::Times;
 use crate::status::ModelStatus;
-use crate::turns::Places;
+use crate::turns::{Places, Turns};
 use crate::warm::Warmer;
 use crate::worker::Supervised;
 
@@ -70,10 +69,14 @@ impl Parts {
         let device = device(&settings, layout)?;
         store.set_device(device.clone());
         let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
-        let (queued, c) = (settings.max_queued, corpus.clone());
-        let processors = Processors::new(runtime.clone(), env.clone());
+        let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
+        let processors = Turns::at_processors(env.clone());
         let turns = processors.clone();
-        let retriever = Supervised::start(queued, move || Retriever { corpus: c.clone(), processors: turns.clone() });
+        let retriever = Supervised::start(queued, move || Retriever {
+            corpus: c.clone(),
+            runtime: r.clone(),
+            processors: turns.clone(),
+        });
         let runner = runner(queued, &store, device, &engine, &runtime);
         let (s, r) = (store.clone(), runtime.clone());
         let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
