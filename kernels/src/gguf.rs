@@ -1,9 +1,10 @@
-//! GGUF files, as llama.cpp and its converters write them: a whole model in one file. Tensors are unpacked into the formats that the
-//! forward knows; blocks are not kept as they are in the file.
+//! GGUF files, as llama.cpp and its converters write them: a whole model in one file. Matrices of quantized blocks are handed on as they are
+//! ([`native`]), or unpacked into numbers.
 
 mod blocks;
 mod config;
 mod header;
+mod native;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -15,6 +16,7 @@ use memmap2::Mmap;
 
 use crate::config::Architecture;
 use crate::error::{Error, ErrorKind, Result};
+use crate::linear::GroupedRows;
 use crate::weights::{Tensor, TensorSource, cast};
 use blocks::BlockType;
 use header::{Header, Value};
@@ -186,15 +188,21 @@ impl Gguf {
         self.row_in_file(name)(1) != 1
     }
 
-    fn unpack(&self, name: &str, shape: &[usize], to_bf16: bool) -> Result<Tensor<'_>> {
-        let info = self.find(name, shape)?;
-        let bytes = &self.map[info.bytes.clone()];
-        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !info.kind.is_quantized());
+    /// Rows of Q and K are only put back head by head.
+    fn check_heads(&self, name: &str, shape: &[usize], kind: BlockType) -> Result<()> {
+        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !kind.is_quantized());
         if self.is_reordered(name) && !fits_heads {
             return Err(
                 self.named(Error::invalid_model(format!("tensor {name} has no whole heads; fetch the file again")))
             );
         }
+        Ok(())
+    }
+
+    fn unpack(&self, name: &str, shape: &[usize], to_bf16: bool) -> Result<Tensor<'_>> {
+        let info = self.find(name, shape)?;
+        let bytes = &self.map[info.bytes.clone()];
+        self.check_heads(name, shape, info.kind)?;
         // A bias is a column of rows of one element.
         let row = if shape.len() == 1 && self.is_reordered(name) { 1 } else { shape.last().copied().unwrap_or(1) };
         let from = self.row_in_file(name);
@@ -216,12 +224,23 @@ impl TensorSource for Gguf {
         self.header.tensors.values().map(|info| bytes(info) as u64).sum()
     }
 
+    fn size_in_memory(&self) -> u64 {
+        let bits = |info: &header::TensorInfo| info.shape.iter().product::<usize>() as f64 * info.kind.bits_in_memory();
+        self.header.tensors.values().map(|info| (bits(info) / 8.0) as u64).sum()
+    }
+
     fn tensor(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         self.unpack(name, shape, false)
     }
 
     fn tensor_bf16(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         self.unpack(name, shape, true)
+    }
+
+    fn grouped(&self, name: &str, shape: [usize; 2]) -> Result<Option<GroupedRows<'_>>> {
+        let info = self.find(name, &shape)?;
+        self.check_heads(name, &shape, info.kind)?;
+        Ok(info.kind.grouped(&self.map[info.bytes.clone()], shape[1], self.row_in_file(name)))
     }
 }
 

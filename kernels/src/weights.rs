@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
+use crate::linear::GroupedRows;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -56,6 +57,11 @@ pub trait TensorSource {
     /// Bytes of all tensors, as [`TensorSource::tensor`] gives them.
     fn size_in_bytes(&self) -> u64;
 
+    /// Bytes that they take in a model which keeps them as they are stored.
+    fn size_in_memory(&self) -> u64 {
+        self.size_in_bytes()
+    }
+
     /// The values of tensor `name`, which must have exactly `shape`.
     ///
     /// # Errors
@@ -68,6 +74,15 @@ pub trait TensorSource {
     /// As [`TensorSource::tensor`].
     fn tensor_bf16(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         self.tensor(name, shape)
+    }
+
+    /// The rows of a matrix `[rows, columns]` of quantized blocks, as they are; nothing of any other tensor.
+    ///
+    /// # Errors
+    /// As [`TensorSource::tensor`].
+    fn grouped(&self, name: &str, shape: [usize; 2]) -> Result<Option<GroupedRows<'_>>> {
+        let _ = (name, shape);
+        Ok(None)
     }
 }
 

@@ -132,7 +132,7 @@ pub fn measure(options: &Options) -> Result<Report> {
         let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
         let arithmetic = match (case.kernel, case.precision) {
             (_, "bf16") => ceiling.bf16_gflops,
-            (_, "q8") => ceiling.int8_gops,
+            (_, "q8" | "q4") => ceiling.int8_gops,
             _ => ceiling.f32_gflops,
         };
         CaseResult {
@@ -157,7 +157,7 @@ fn cases(options: &Options) -> Vec<Case> {
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     let mut cases = Vec::new();
     if wanted(Group::Linear) {
-        for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
             for shape in shapes {
                 let layers = Layers::new(precision, shape.rows, shape.inputs, shape.outputs);
                 cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));

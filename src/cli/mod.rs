@@ -77,7 +77,7 @@ struct Global {
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
     /// How the language model's weights are kept [default: stored, as its files have them]
-    #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "bf16", "q8"])]
+    #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "f32", "bf16", "q8", "q4"])]
     weights: Option<String>,
     /// What products are computed in [default: bf16 where weights are and the processor is faster at it]
     #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]

@@ -140,6 +140,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn dot_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
     /// The nearest f32 of words that are signed integers.
     unsafe fn from_integers(words: Self::Words) -> Self;
+    /// The low halves of all bytes, and the high ones.
+    unsafe fn nibbles(words: Self::Words) -> [Self::Words; 2];
+    /// `LANES` unsigned bytes as numbers.
+    unsafe fn load_bytes(from: *const u8) -> Self;
     /// `LANES` values of f16, widened.
     unsafe fn load_f16(from: *const u16) -> Self;
     /// The nearest bf16, ties to even; a NaN stays one, and what is no normal number may become zero.

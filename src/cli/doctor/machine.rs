@@ -37,7 +37,7 @@ fn judged_processor(available: &[&str], cores: usize, forced: Option<&str>, thre
 /// language model's tensors as they are stored.
 pub fn memory(settings: &Settings, weights: u64) -> Option<Finding> {
     let free = available_memory()?;
-    let is_reduced = matches!(settings.weights, Some(WeightFormat::Bf16 | WeightFormat::Q8));
+    let is_reduced = matches!(settings.weights, Some(WeightFormat::Bf16 | WeightFormat::Q8 | WeightFormat::Q4));
     let finding = judged_memory(free, weights, settings.device_bytes, settings.host_bytes);
     // What they come to then is known when they are loaded.
     Some(if is_reduced && finding.state == State::Problem {
@@ -59,7 +59,11 @@ fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
         mib(host)
     );
     if weights.saturating_add(device) > free {
-        return Finding::problem("memory", found, "take a smaller model, --weights q8, or a smaller `device_bytes`");
+        return Finding::problem(
+            "memory",
+            found,
+            "take a smaller model, --weights q8 or q4, or a smaller `device_bytes`",
+        );
     }
     if wanted > free {
         return Finding::warning("memory", found, "lower `host_bytes`: stored KV fills it in time");

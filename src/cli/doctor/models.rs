@@ -48,8 +48,7 @@ fn read(path: &Path) -> Result<Read> {
     let config = files.config()?;
     files.tokenizer()?.check_fits(&config)?;
     files.chat_template()?;
-    // Unpacked, where a GGUF file has them in blocks.
-    let bytes = files.with_tensors(|tensors| Ok(tensors.size_in_bytes()))?;
+    let bytes = files.with_tensors(|tensors| Ok(tensors.size_in_memory()))?;
     Ok(Read { architecture: config.architecture.class_name(), context: config.max_positions, bytes })
 }
 

@@ -1,6 +1,8 @@
 use super::activations::Halves;
 use super::*;
 
+mod grouped;
+
 fn random(seed: u64, len: usize) -> Vec<f32> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..len).map(|_| rng.f32() * 2.0 - 1.0).collect()
@@ -66,7 +68,7 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (40, 260, 70),
 ];
 
-const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8];
+const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4];
 
 #[test]
 fn products_agree_with_f64_for_odd_shapes() {

@@ -58,6 +58,7 @@ pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
         Precision::F32 => "f32",
         Precision::Bf16 => "bf16",
         Precision::Q8 => "q8",
+        Precision::Q4 => "q4",
     };
     let [rows, inputs, outputs] = layers.shape;
     let mut out = vec![0.0; rows * outputs];

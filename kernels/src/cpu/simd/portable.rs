@@ -65,6 +65,17 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn nibbles(words: [u32; 4]) -> [[u32; 4]; 2] {
+        [words.map(|word| word & 0x0f0f_0f0f), words.map(|word| word >> 4 & 0x0f0f_0f0f)]
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer is good for four bytes.
+        Self(unsafe { from.cast::<[u8; 4]>().read_unaligned() }.map(f32::from))
+    }
+
+    #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self {
         // SAFETY: the caller's pointer is good for four values.
         let bits = unsafe { from.cast::<[u16; 4]>().read_unaligned() };
