@@ -6,6 +6,7 @@
 use half::f16;
 
 use super::panels::{PANEL, QUANT_GROUP};
+use crate::simd::{self, Kernel, Path, Vector};
 
 /// Inputs of a group.
 pub(super) const GROUP: usize = 32;
@@ -86,50 +87,93 @@ impl GroupRow {
     /// Rounds weights to 8 bits with an f16 scale a group ([`Scales::Symmetric`]): its greatest magnitude / 127. A weight that is not finite makes
     /// the scale NaN, so that a damaged file shows.
     pub fn round_to_eight(&mut self, weights: &[f32]) {
-        for (group, weights) in weights.chunks(GROUP).enumerate() {
-            let scale = f16::from_f32(greatest(weights) / 127.0 + not_finite(weights));
-            self.scales[group] = scale.to_bits();
-            let inverse = inverse(scale.to_f32());
-            let quants = &mut self.quants[group * GROUP..][..weights.len()];
-            quants.iter_mut().zip(weights).for_each(|(quant, weight)| {
-                *quant = ((weight * inverse).round_ties_even().clamp(-127.0, 127.0) as i32 + 128) as u8;
-            });
-        }
+        simd::dispatch(Path::best(), RoundToEight { weights, row: self });
     }
 
     /// Rounds weights to 4 bits ([`Scales::Steps`]). Within a block of 128 a weight is first worth as many units as in 8 bits; a group is then
     /// the sixteen steps from a least value on that come closest to that, in least squares.
     pub fn round_to_four(&mut self, weights: &[f32]) {
+        simd::dispatch(Path::best(), RoundToFour { weights, row: self });
+    }
+}
+
+/// See [`GroupRow::round_to_eight`]. A kernel only for the instructions: the bits are the same on every path.
+struct RoundToEight<'a> {
+    weights: &'a [f32],
+    row: &'a mut GroupRow,
+}
+
+impl Kernel for RoundToEight<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let Self { weights, row } = self;
+        for (group, weights) in weights.chunks(GROUP).enumerate() {
+            let scale = f16::from_f32(greatest(weights) / 127.0 + not_finite(weights));
+            row.scales[group] = scale.to_bits();
+            let inverse = inverse(scale.to_f32());
+            let quants = &mut row.quants[group * GROUP..][..weights.len()];
+            quants.iter_mut().zip(weights).for_each(|(quant, weight)| {
+                *quant = ((weight * inverse).round_ties_even().clamp(-127.0, 127.0) as i32 + 128) as u8;
+            });
+        }
+    }
+}
+
+/// See [`GroupRow::round_to_four`]. A kernel only for the instructions: the bits are the same on every path.
+struct RoundToFour<'a> {
+    weights: &'a [f32],
+    row: &'a mut GroupRow,
+}
+
+impl Kernel for RoundToFour<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        let Self { weights, row } = self;
         let most = greatest(weights);
-        self.unit = most / 127.0 + not_finite(weights);
+        row.unit = most / 127.0 + not_finite(weights);
         for (block, weights) in weights.chunks(QUANT_GROUP).enumerate() {
             let share = above(greatest(weights) / most);
-            self.outer[block][0] = share.to_bits();
-            let inverse = inverse(share.to_f32() * self.unit);
+            row.outer[block][0] = share.to_bits();
+            let inverse = inverse(share.to_f32() * row.unit);
             for (group, weights) in weights.chunks(GROUP).enumerate() {
-                let mut units = [0.0; GROUP];
+                // What is missing of the last group counts as its first weight.
+                let mut units = [weights[0] * inverse; GROUP];
                 units.iter_mut().zip(weights).for_each(|(unit, weight)| *unit = weight * inverse);
-                let fit = Steps::fit(&units[..weights.len()]);
+                let fit = Steps::fit(&units);
                 let group = block * GROUPS + group;
-                self.scales[group] = fit.step as u16;
-                self.mins[group] = (fit.least + 128.0) as u16;
-                let quants = &mut self.quants[group * GROUP..][..weights.len()];
+                row.scales[group] = fit.step as u16;
+                row.mins[group] = (fit.least + 128.0) as u16;
+                let mut quants = [0; GROUP];
                 quants.iter_mut().zip(units).for_each(|(quant, unit)| *quant = fit.quant(unit) as u8);
+                row.quants[group * GROUP..][..GROUP].copy_from_slice(&quants);
             }
         }
     }
 }
 
+#[inline(always)]
 fn greatest(weights: &[f32]) -> f32 {
-    weights.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()))
+    let mut greatest = [0.0_f32; 16];
+    let (whole, rest) = weights.as_chunks::<16>();
+    for weights in whole {
+        greatest.iter_mut().zip(weights).for_each(|(greatest, weight)| *greatest = greatest.max(weight.abs()));
+    }
+    rest.iter()
+        .fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()))
+        .max(greatest.into_iter().fold(0.0, f32::max))
 }
 
 /// Zero of numbers, NaN of all else.
+#[inline(always)]
 fn not_finite(weights: &[f32]) -> f32 {
-    weights.iter().map(|weight| 0.0 * weight).sum()
+    let mut sums = [0.0; 16];
+    let (whole, rest) = weights.as_chunks::<16>();
+    whole.iter().for_each(|weights| sums.iter_mut().zip(weights).for_each(|(sum, weight)| *sum += 0.0 * weight));
+    rest.iter().map(|weight| 0.0 * weight).sum::<f32>() + sums.into_iter().sum::<f32>()
 }
 
 /// Zero of what has no finite one.
+#[inline(always)]
 fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
     if inverse.is_finite() { inverse } else { 0.0 }
@@ -146,29 +190,54 @@ fn above(value: f32) -> f16 {
 struct Steps {
     step: f32,
     least: f32,
+    inverse: f32,
 }
 
 impl Steps {
     /// The greatest step: fifteen of it are the range of a byte.
     const MOST: f32 = 17.0;
 
+    #[inline(always)]
     fn new(step: f32, least: f32) -> Self {
-        Self { step, least: least.round_ties_even().clamp(-128.0, 127.0 - 15.0 * step) }
+        Self { step, least: least.round_ties_even().clamp(-128.0, 127.0 - 15.0 * step), inverse: 1.0 / step }
     }
 
+    #[inline(always)]
     fn quant(self, value: f32) -> f32 {
-        ((value - self.least) / self.step.max(1.0)).round_ties_even().clamp(0.0, 15.0)
+        ((value - self.least) * self.inverse).round_ties_even().clamp(0.0, 15.0)
     }
 
-    fn error(self, values: &[f32]) -> f32 {
-        values.iter().map(|value| (self.least + self.step * self.quant(*value) - value).powi(2)).sum()
+    /// The sum of squares of what is lost.
+    #[inline(always)]
+    fn error(self, values: &[f32; GROUP]) -> f32 {
+        let mut sums = [0.0; 16];
+        for values in values.as_chunks::<16>().0 {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                let lost = self.least + self.step * self.quant(*value) - value;
+                *sum += lost * lost;
+            }
+        }
+        sums.into_iter().sum()
+    }
+
+    /// The least value that is best for the quants that `values` have now.
+    #[inline(always)]
+    fn mean_least(self, values: &[f32; GROUP]) -> f32 {
+        let mut sums = [0.0; 16];
+        for values in values.as_chunks::<16>().0 {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += value - self.step * self.quant(*value);
+            }
+        }
+        sums.into_iter().sum::<f32>() / GROUP as f32
     }
 
     /// Those nearest to `values`, which are in -127..=127: of a few steps around the one that spans them, from the least value that is best for
     /// what they round to.
-    fn fit(values: &[f32]) -> Self {
-        let (low, high) =
-            values.iter().fold((f32::MAX, f32::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
+    #[inline(always)]
+    fn fit(values: &[f32; GROUP]) -> Self {
+        let low = values.iter().fold(f32::MAX, |low, value| low.min(*value));
+        let high = values.iter().fold(f32::MIN, |high, value| high.max(*value));
         let spanning = ((high - low) / 15.0).ceil().clamp(1.0, Self::MOST);
         let mut best = (f32::MAX, Self::new(spanning, low));
         for step in [spanning, spanning - 1.0, spanning - 2.0] {
@@ -176,9 +245,7 @@ impl Steps {
                 continue;
             }
             let centred = Self::new(step, (low + high - 15.0 * step) / 2.0);
-            let mean =
-                values.iter().map(|value| value - step * centred.quant(*value)).sum::<f32>() / values.len() as f32;
-            for steps in [centred, Self::new(step, mean)] {
+            for steps in [centred, Self::new(step, centred.mean_least(values))] {
                 let error = steps.error(values);
                 if error < best.0 {
                     best = (error, steps);

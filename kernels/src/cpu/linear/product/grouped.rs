@@ -1,6 +1,6 @@
 //! Products of weights in groups of 32: sums within a group are exact integers, which are scaled and summed in f32.
 //!
-//! One row or two read the packed block and take its quants apart in registers. More share a block that is taken apart once, to
+//! One row reads the packed block, and takes its quants apart in registers. More share a block that is taken apart once, to
 //! signed bytes and f32 scales in the second cache. Both make the same integers and round in the same order, so a row's bits do not depend
 //! on which of the two it met.
 
@@ -19,7 +19,7 @@ use scales::{Min, Nested, ScalesOf, Steps, Symmetric};
 use unpack::Unpacked;
 
 /// Rows up to which the packed block is multiplied as it is.
-const DIRECT_ROWS: usize = 2;
+const DIRECT_ROWS: usize = 1;
 /// Words of a block's inputs in 8 bits.
 const BLOCK_WORDS: usize = QUANT_GROUP / 4;
 /// Blocks that all rows take before the next ones.
@@ -51,69 +51,56 @@ impl Task<'_> {
         sums: &mut [f32],
         unpacked: &mut [f32],
     ) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match (grouping.bits, grouping.scales) {
-                (Bits::Four, Scales::Symmetric) => {
-                    self.panel::<V, Symmetric<8>, false, ROWS, VECS>(grouping, blocks, sums, unpacked);
-                }
-                (Bits::Eight, Scales::Symmetric) => {
-                    self.panel::<V, Symmetric<128>, true, ROWS, VECS>(grouping, blocks, sums, unpacked);
-                }
-                (Bits::Four, Scales::Min) => self.panel::<V, Min, false, ROWS, VECS>(grouping, blocks, sums, unpacked),
-                (Bits::Eight, Scales::Min) => self.panel::<V, Min, true, ROWS, VECS>(grouping, blocks, sums, unpacked),
-                (Bits::Four, Scales::Nested) => {
-                    self.panel::<V, Nested, false, ROWS, VECS>(grouping, blocks, sums, unpacked)
-                }
-                (Bits::Eight, Scales::Nested) => {
-                    self.panel::<V, Nested, true, ROWS, VECS>(grouping, blocks, sums, unpacked)
-                }
-                (_, Scales::Steps) => self.panel::<V, Steps, false, ROWS, VECS>(grouping, blocks, sums, unpacked),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As [`Task::grouped`]; the block must be of the grouping that the types say.
-    #[inline(always)]
-    unsafe fn panel<V: Vector, S: ScalesOf, const EIGHT: bool, const ROWS: usize, const VECS: usize>(
-        &self,
-        grouping: Grouping,
-        blocks: &[u32],
-        sums: &mut [f32],
-        unpacked: &mut [f32],
-    ) {
-        let rows = self.rows.len();
         let words = grouping.block_words();
-        if rows <= DIRECT_ROWS {
+        if self.rows.len() <= DIRECT_ROWS {
             for (index, block) in blocks.chunks_exact(words).enumerate() {
-                for column in (0..PANEL).step_by(VECS * V::LANES) {
-                    let direct = Direct { task: self, index, block, quant_words: grouping.quant_words(), column };
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        match rows {
-                            1 => direct.fill::<V, S, EIGHT, 1, VECS>(sums),
-                            _ => direct.fill::<V, S, EIGHT, DIRECT_ROWS, VECS>(sums),
-                        }
-                    }
-                }
+                // SAFETY: the caller's promise.
+                unsafe { self.direct::<V, VECS>(grouping, index, block, sums) };
             }
             return;
         }
         let at_once = self.blocks_at_once();
         for (chunk, blocks) in blocks.chunks(at_once * words).enumerate() {
-            let parts = unpacked.chunks_exact_mut(Unpacked::LEN);
-            for (block, to) in blocks.chunks_exact(words).zip(parts) {
-                // SAFETY: the caller's promise.
-                unsafe { Unpacked::fill::<V, S, EIGHT>(block, grouping.quant_words(), to) };
-            }
             let first = chunk * at_once;
             let range = first..first + blocks.len() / words;
             // SAFETY: the caller's promise. What has sums of groups holds two sums of each output in registers.
             unsafe {
-                match S::IS_WHOLE {
-                    true => self.tiles_of::<V, S, ROWS, VECS>(range, unpacked, sums),
-                    false => self.tiles_of::<V, S, ROWS, 2>(range, unpacked, sums),
+                for (block, to) in blocks.chunks_exact(words).zip(unpacked.chunks_exact_mut(Unpacked::LEN)) {
+                    unpack::<V>(grouping, block, to);
+                }
+                match grouping.scales {
+                    Scales::Symmetric => self.tiles_of::<V, false, false, ROWS, 2>(range, unpacked, sums),
+                    Scales::Min | Scales::Nested => self.tiles_of::<V, true, false, ROWS, 2>(range, unpacked, sums),
+                    Scales::Steps => self.tiles_of::<V, false, true, ROWS, VECS>(range, unpacked, sums),
+                }
+            }
+        }
+    }
+
+    /// The row by a packed block.
+    ///
+    /// # Safety
+    /// As [`Task::grouped`].
+    #[inline(always)]
+    unsafe fn direct<V: Vector, const VECS: usize>(
+        &self,
+        grouping: Grouping,
+        index: usize,
+        block: &[u32],
+        sums: &mut [f32],
+    ) {
+        for column in (0..PANEL).step_by(VECS * V::LANES) {
+            let direct = Direct { task: self, index, block, quant_words: grouping.quant_words(), column };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (grouping.bits, grouping.scales) {
+                    (Bits::Four, Scales::Symmetric) => direct.fill::<V, Symmetric<8>, false, VECS>(sums),
+                    (Bits::Eight, Scales::Symmetric) => direct.fill::<V, Symmetric<128>, true, VECS>(sums),
+                    (Bits::Four, Scales::Min) => direct.fill::<V, Min, false, VECS>(sums),
+                    (Bits::Eight, Scales::Min) => direct.fill::<V, Min, true, VECS>(sums),
+                    (Bits::Four, Scales::Nested) => direct.fill::<V, Nested, false, VECS>(sums),
+                    (Bits::Eight, Scales::Nested) => direct.fill::<V, Nested, true, VECS>(sums),
+                    (_, Scales::Steps) => direct.fill::<V, Steps, false, VECS>(sums),
                 }
             }
         }
@@ -124,7 +111,7 @@ impl Task<'_> {
     /// # Safety
     /// As [`Task::grouped`].
     #[inline(always)]
-    unsafe fn tiles_of<V: Vector, S: ScalesOf, const ROWS: usize, const VECS: usize>(
+    unsafe fn tiles_of<V: Vector, const HAS_MIN: bool, const IS_WHOLE: bool, const ROWS: usize, const VECS: usize>(
         &self,
         range: Range<usize>,
         unpacked: &[f32],
@@ -135,7 +122,7 @@ impl Task<'_> {
             let first = self.rows.start + row;
             for column in (0..PANEL).step_by(VECS * V::LANES) {
                 for (unpacked, index) in unpacked.chunks_exact(Unpacked::LEN).zip(range.clone()) {
-                    let tile = Tile {
+                    let tile = Tile::<HAS_MIN, IS_WHOLE> {
                         x: self.x.words[first * stride + index * BLOCK_WORDS..].as_ptr(),
                         stride,
                         scales: self.x.scales[first * blocks + index..].as_ptr(),
@@ -147,12 +134,12 @@ impl Task<'_> {
                     // SAFETY: the caller's promise; the tile lies within rows, panel and block.
                     unsafe {
                         match height {
-                            1 => tile.fill::<V, S, 1, VECS>(),
-                            2 => tile.fill::<V, S, 2, VECS>(),
-                            3 => tile.fill::<V, S, 3, VECS>(),
-                            4 => tile.fill::<V, S, 4, VECS>(),
-                            5 => tile.fill::<V, S, 5, VECS>(),
-                            _ => tile.fill::<V, S, MAX_ROWS, VECS>(),
+                            1 => tile.fill::<V, 1, VECS>(),
+                            2 => tile.fill::<V, 2, VECS>(),
+                            3 => tile.fill::<V, 3, VECS>(),
+                            4 => tile.fill::<V, 4, VECS>(),
+                            5 => tile.fill::<V, 5, VECS>(),
+                            _ => tile.fill::<V, MAX_ROWS, VECS>(),
                         }
                     }
                 }
@@ -161,8 +148,29 @@ impl Task<'_> {
     }
 }
 
+/// Takes a packed block apart.
+///
+/// # Safety
+/// As [`Task::grouped`].
+#[inline(always)]
+unsafe fn unpack<V: Vector>(grouping: Grouping, block: &[u32], to: &mut [f32]) {
+    let words = grouping.quant_words();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (grouping.bits, grouping.scales) {
+            (Bits::Four, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<8>, false>(block, words, to),
+            (Bits::Eight, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<128>, true>(block, words, to),
+            (Bits::Four, Scales::Min) => Unpacked::fill::<V, Min, false>(block, words, to),
+            (Bits::Eight, Scales::Min) => Unpacked::fill::<V, Min, true>(block, words, to),
+            (Bits::Four, Scales::Nested) => Unpacked::fill::<V, Nested, false>(block, words, to),
+            (Bits::Eight, Scales::Nested) => Unpacked::fill::<V, Nested, true>(block, words, to),
+            (_, Scales::Steps) => Unpacked::fill::<V, Steps, false>(block, words, to),
+        }
+    }
+}
+
 /// A tile of sums, and the block that flows into it.
-struct Tile {
+struct Tile<const HAS_MIN: bool, const IS_WHOLE: bool> {
     x: *const u32,
     /// Words between two rows of x.
     stride: usize,
@@ -176,23 +184,23 @@ struct Tile {
     sums: *mut f32,
 }
 
-impl Tile {
+impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
     /// # Safety
     /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a block.
     #[inline(always)]
-    unsafe fn fill<V: Vector, S: ScalesOf, const ROWS: usize, const VECS: usize>(&self) {
+    unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
         // SAFETY: the caller's promise.
         unsafe {
-            let inner = match S::IS_WHOLE {
+            let inner = match IS_WHOLE {
                 true => {
                     self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS).map(|totals| totals.map(|total| V::from_integers(total)))
                 }
-                false => self.groups::<V, S, ROWS, VECS>(),
+                false => self.groups::<V, ROWS, VECS>(),
             };
             for (row, inner) in inner.iter().enumerate() {
                 let scale = V::splat(*self.scales.add(row * self.blocks));
                 for (vec, inner) in inner.iter().enumerate() {
-                    let factor = |inner: V| match S::IS_WHOLE {
+                    let factor = |inner: V| match IS_WHOLE {
                         true => inner.mul(V::load(self.weights.outer.add(vec * V::LANES))),
                         false => inner,
                     };
@@ -208,7 +216,7 @@ impl Tile {
     /// # Safety
     /// As [`Tile::fill`].
     #[inline(always)]
-    unsafe fn groups<V: Vector, S: ScalesOf, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
+    unsafe fn groups<V: Vector, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut inner = [[V::splat(0.0); VECS]; ROWS];
@@ -219,7 +227,7 @@ impl Tile {
                     for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
                         let at = group * PANEL + vec * V::LANES;
                         *inner = V::from_integers(total).mul_add(V::load(self.weights.scales.add(at)), *inner);
-                        if S::HAS_MIN {
+                        if HAS_MIN {
                             *inner = x.mul_add(V::load(self.weights.mins.add(at)), *inner);
                         }
                     }

@@ -1,4 +1,4 @@
-//! A row or two by a packed block.
+//! A row by a packed block.
 
 use super::{BLOCK_WORDS, ScalesOf, Task};
 use crate::linear::groups::{GROUP, GROUPS};
@@ -7,10 +7,14 @@ use crate::simd::Vector;
 
 /// Words of a group's inputs in 8 bits.
 const GROUP_WORDS: usize = GROUP / 4;
+/// Words that weights are fetched ahead: two blocks, and from a panel's end on the next panel's.
+const FETCH_AHEAD: usize = 2560;
+/// Words of a cache line.
+const LINE_WORDS: usize = 16;
 /// What takes the 128 from four bytes of an activation that was added to them: they are signed then.
 const SIGNS: u32 = 0x8080_8080;
 
-/// All rows of a task by some outputs of a block.
+/// The row of a task by some outputs of a block.
 pub(super) struct Direct<'a> {
     pub(super) task: &'a Task<'a>,
     /// Of the block in the panel.
@@ -23,94 +27,90 @@ pub(super) struct Direct<'a> {
 }
 
 impl Direct<'_> {
-    /// Adds the products to the sums `[rows][64]`.
+    /// Adds the products to the sums `[64]`.
     ///
     /// # Safety
-    /// The machine must have the instruction set of `V`; the task must have `ROWS` rows, and the block the bits and scales that are said.
+    /// The machine must have the instruction set of `V`, and the block the bits and scales that are said.
     #[inline(always)]
-    pub(super) unsafe fn fill<V: Vector, S: ScalesOf, const EIGHT: bool, const ROWS: usize, const VECS: usize>(
-        &self,
-        sums: &mut [f32],
-    ) {
+    pub(super) unsafe fn fill<V: Vector, S: ScalesOf, const EIGHT: bool, const VECS: usize>(&self, sums: &mut [f32]) {
         let x = &self.task.x;
-        let (blocks, first) = (self.task.panels.in_features().div_ceil(QUANT_GROUP), self.task.rows.start);
+        let at = self.task.rows.start * self.task.panels.in_features().div_ceil(QUANT_GROUP) + self.index;
+        let group_sums = &x.sums[at * GROUPS..][..GROUPS];
+        let words = &x.words[self.task.rows.start * x.stride() + self.index * BLOCK_WORDS..][..BLOCK_WORDS];
+        let (groups, _) = words.as_chunks::<GROUP_WORDS>();
         // SAFETY: the caller's promise.
         unsafe {
             let scales = self.block.as_ptr().add(self.quant_words);
-            let mut inner = [[V::splat(0.0); VECS]; ROWS];
-            for group in 0..GROUPS {
-                let group_sum =
-                    |row: usize| *x.sums.get_unchecked(((first + row) * blocks + self.index) * GROUPS + group);
-                let mut totals = [[V::splat_word(0); VECS]; ROWS];
-                if S::MIDDLE != 0 {
-                    for (row, totals) in totals.iter_mut().enumerate() {
-                        *totals = [V::splat_word((-S::MIDDLE * group_sum(row)) as u32); VECS];
-                    }
+            let mut inner = [V::splat(0.0); VECS];
+            for (group, (words, group_sum)) in groups.iter().zip(group_sums).enumerate() {
+                if self.column == 0 {
+                    self.fetch::<V>(group);
                 }
-                self.dots::<V, EIGHT, ROWS, VECS>(group, &mut totals);
-                for vec in 0..VECS {
+                let first = if S::MIDDLE == 0 { 0 } else { (-S::MIDDLE * group_sum) as u32 };
+                let totals = self.dots::<V, EIGHT, VECS>(group, words, [V::splat_word(first); VECS]);
+                for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
                     let column = self.column + vec * V::LANES;
-                    let (scale, min): (V, V) = (S::scale(scales, group, column), S::min(scales, group, column));
-                    for (row, (inner, totals)) in inner.iter_mut().zip(&totals).enumerate() {
-                        inner[vec] = V::from_integers(totals[vec]).mul_add(scale, inner[vec]);
-                        if S::HAS_MIN {
-                            inner[vec] = V::splat(group_sum(row) as f32).mul_add(min, inner[vec]);
-                        }
+                    *inner = V::from_integers(total).mul_add(S::scale(scales, group, column), *inner);
+                    if S::HAS_MIN {
+                        *inner = V::splat(*group_sum as f32).mul_add(S::min(scales, group, column), *inner);
                     }
                 }
             }
-            for (row, inner) in inner.iter().enumerate() {
-                let scale = V::splat(*x.scales.get_unchecked((first + row) * blocks + self.index));
-                for (vec, inner) in inner.iter().enumerate() {
-                    let column = self.column + vec * V::LANES;
-                    let inner = if S::IS_WHOLE { inner.mul(S::outer(scales, column)) } else { *inner };
-                    let sum = sums.as_mut_ptr().add(row * PANEL + column);
-                    inner.mul_add(scale, V::load(sum)).store(sum);
-                }
+            let scale = V::splat(x.scales[at]);
+            for (vec, inner) in inner.iter().enumerate() {
+                let column = self.column + vec * V::LANES;
+                let inner = if S::IS_WHOLE { inner.mul(S::outer(scales, column)) } else { *inner };
+                let sum = sums[column..].as_mut_ptr();
+                inner.mul_add(scale, V::load(sum)).store(sum);
             }
         }
     }
 
-    /// Adds the integer products of a group.
+    /// Asks for what comes two blocks later than a quarter of this one.
     ///
     /// # Safety
     /// As [`Direct::fill`].
     #[inline(always)]
-    unsafe fn dots<V: Vector, const EIGHT: bool, const ROWS: usize, const VECS: usize>(
+    unsafe fn fetch<V: Vector>(&self, group: usize) {
+        let quarter = self.block.len() / GROUPS;
+        let ahead = self.block.as_ptr().wrapping_add(FETCH_AHEAD + group * quarter);
+        // SAFETY: the caller's promise; the address itself may be any.
+        (0..quarter).step_by(LINE_WORDS).for_each(|word| unsafe { V::fetch(ahead.wrapping_add(word)) });
+    }
+
+    /// The integer products of a group, added to what there is.
+    ///
+    /// # Safety
+    /// As [`Direct::fill`].
+    #[inline(always)]
+    unsafe fn dots<V: Vector, const EIGHT: bool, const VECS: usize>(
         &self,
         group: usize,
-        totals: &mut [[V::Words; VECS]; ROWS],
-    ) {
-        let (x, stride) = (&self.task.x, self.task.x.stride());
+        x: &[u32; GROUP_WORDS],
+        mut totals: [V::Words; VECS],
+    ) -> [V::Words; VECS] {
         // SAFETY: the caller's promise.
         unsafe {
-            let x =
-                x.words.as_ptr().add(self.task.rows.start * stride + self.index * BLOCK_WORDS + group * GROUP_WORDS);
             let quants = self.block.as_ptr().add(self.column);
             if EIGHT {
-                for word in 0..GROUP_WORDS {
+                for (word, x) in x.iter().enumerate() {
                     let line = quants.add((group * GROUP_WORDS + word) * PANEL);
-                    for vec in 0..VECS {
-                        let quants = V::load_words(line.add(vec * V::LANES));
-                        for (row, totals) in totals.iter_mut().enumerate() {
-                            let x = V::splat_word(*x.add(row * stride + word) ^ SIGNS);
-                            totals[vec] = V::dot_bytes(totals[vec], quants, x);
-                        }
+                    for (vec, total) in totals.iter_mut().enumerate() {
+                        *total =
+                            V::dot_bytes(*total, V::load_words(line.add(vec * V::LANES)), V::splat_word(x ^ SIGNS));
                     }
                 }
-                return;
+                return totals;
             }
-            for pair in 0..GROUP_WORDS / 2 {
+            for (pair, [x_low, x_high]) in x.as_chunks::<2>().0.iter().enumerate() {
                 let line = quants.add((group * GROUP_WORDS / 2 + pair) * PANEL);
-                for vec in 0..VECS {
+                for (vec, total) in totals.iter_mut().enumerate() {
                     let [low, high] = V::nibbles(V::load_words(line.add(vec * V::LANES)));
-                    for (row, totals) in totals.iter_mut().enumerate() {
-                        let x = x.add(row * stride + 2 * pair);
-                        totals[vec] = V::dot_bytes(totals[vec], low, V::splat_word(*x ^ SIGNS));
-                        totals[vec] = V::dot_bytes(totals[vec], high, V::splat_word(*x.add(1) ^ SIGNS));
-                    }
+                    *total = V::dot_bytes(*total, low, V::splat_word(x_low ^ SIGNS));
+                    *total = V::dot_bytes(*total, high, V::splat_word(x_high ^ SIGNS));
                 }
             }
+            totals
         }
     }
 }
