@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 pub use activations::{Activations, Format, Input};
-pub use groups::{Bits, GroupRow, GroupedRows, Grouping, Scales};
+pub use groups::{Bits, FillRow, GroupRow, GroupedRows, Grouping, Scales};
 
 use crate::activation::Activation;
 use crate::aligned::{Aligned, SharedMut};

@@ -256,11 +256,13 @@ impl Steps {
     }
 }
 
+/// Writes a row, by its output. What pads the row stays as it is.
+pub type FillRow<'a> = Box<dyn Fn(usize, &mut GroupRow) + Sync + 'a>;
+
 /// Rows that are in groups already.
 pub struct GroupedRows<'a> {
     pub grouping: Grouping,
-    /// Writes a row, by its output. What pads the row stays as it is.
-    pub fill: Box<dyn Fn(usize, &mut GroupRow) + Sync + 'a>,
+    pub fill: FillRow<'a>,
 }
 
 impl<'a> GroupedRows<'a> {

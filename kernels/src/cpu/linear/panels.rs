@@ -224,9 +224,10 @@ impl Panels {
         parts.for_each_init(
             || GroupRow::new(in_features),
             |row, (panel, (packed, units))| {
-                for column in 0..PANEL.min(out_features - panel * PANEL) {
+                let columns = PANEL.min(out_features - panel * PANEL);
+                for (column, unit) in units.iter_mut().enumerate().take(columns) {
                     if fill(panel * PANEL + column, row) {
-                        units[column] = row.unit;
+                        *unit = row.unit;
                         let blocks = packed.chunks_exact_mut(words).enumerate();
                         blocks.for_each(|(index, block)| grouping.place(row, index, column, block));
                     }

@@ -189,23 +189,26 @@ impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
     /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a block.
     #[inline(always)]
     unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise. Arrays are walked by reference throughout: by value they would go through memory.
         unsafe {
-            let inner = match IS_WHOLE {
-                true => {
-                    self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS).map(|totals| totals.map(|total| V::from_integers(total)))
+            if IS_WHOLE {
+                let totals = self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS);
+                for (row, totals) in totals.iter().enumerate() {
+                    let scale = V::splat(*self.scales.add(row * self.blocks));
+                    for (vec, total) in totals.iter().enumerate() {
+                        let inner = V::from_integers(*total).mul(V::load(self.weights.outer.add(vec * V::LANES)));
+                        let sum = self.sums.add(row * PANEL + vec * V::LANES);
+                        inner.mul_add(scale, V::load(sum)).store(sum);
+                    }
                 }
-                false => self.groups::<V, ROWS, VECS>(),
-            };
+                return;
+            }
+            let inner = self.groups::<V, ROWS, VECS>();
             for (row, inner) in inner.iter().enumerate() {
                 let scale = V::splat(*self.scales.add(row * self.blocks));
                 for (vec, inner) in inner.iter().enumerate() {
-                    let factor = |inner: V| match IS_WHOLE {
-                        true => inner.mul(V::load(self.weights.outer.add(vec * V::LANES))),
-                        false => inner,
-                    };
                     let sum = self.sums.add(row * PANEL + vec * V::LANES);
-                    factor(*inner).mul_add(scale, V::load(sum)).store(sum);
+                    inner.mul_add(scale, V::load(sum)).store(sum);
                 }
             }
         }
@@ -222,11 +225,11 @@ impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
             let mut inner = [[V::splat(0.0); VECS]; ROWS];
             for group in 0..GROUPS {
                 let totals = self.dots::<V, ROWS, VECS>(group, BLOCK_WORDS / GROUPS);
-                for (row, (inner, totals)) in inner.iter_mut().zip(totals).enumerate() {
+                for (row, (inner, totals)) in inner.iter_mut().zip(&totals).enumerate() {
                     let x = V::splat(*self.group_sums.add(row * self.blocks * GROUPS + group) as f32);
                     for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
                         let at = group * PANEL + vec * V::LANES;
-                        *inner = V::from_integers(total).mul_add(V::load(self.weights.scales.add(at)), *inner);
+                        *inner = V::from_integers(*total).mul_add(V::load(self.weights.scales.add(at)), *inner);
                         if HAS_MIN {
                             *inner = x.mul_add(V::load(self.weights.mins.add(at)), *inner);
                         }

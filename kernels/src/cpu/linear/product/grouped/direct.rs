@@ -48,9 +48,9 @@ impl Direct<'_> {
                 }
                 let first = if S::MIDDLE == 0 { 0 } else { (-S::MIDDLE * group_sum) as u32 };
                 let totals = self.dots::<V, EIGHT, VECS>(group, words, [V::splat_word(first); VECS]);
-                for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
+                for (vec, (inner, total)) in inner.iter_mut().zip(&totals).enumerate() {
                     let column = self.column + vec * V::LANES;
-                    *inner = V::from_integers(total).mul_add(S::scale(scales, group, column), *inner);
+                    *inner = V::from_integers(*total).mul_add(S::scale(scales, group, column), *inner);
                     if S::HAS_MIN {
                         *inner = V::splat(*group_sum as f32).mul_add(S::min(scales, group, column), *inner);
                     }
