@@ -68,13 +68,12 @@ fn in_bf16_as_many_answers_stay_as_in_transformers() {
     assert!(ours + 2 >= theirs, "{ours} answers as in f32, transformers {theirs}");
 }
 
-/// Weights of a model this small hold less than 4 bits' error hides: three of four answers to the letter.
 #[test]
-fn in_4_bits_three_of_four_answers_stay() {
+fn in_4_bits_nine_of_ten_answers_stay() {
     let model = demo_model(KvDtype::Bf16, WeightFormat::Q4, ComputeDtype::Bf16);
     let (ours, all) = (same_as_f32(&model), answers().len());
     println!("{ours} of {all} answers as in f32");
-    assert!(4 * ours >= 3 * all, "{ours} of {all} answers as in f32");
+    assert!(10 * ours >= 9 * all, "{ours} of {all} answers as in f32");
 }
 
 #[test]

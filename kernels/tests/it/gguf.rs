@@ -156,9 +156,10 @@ fn quantized_weights_stay_as_they_are_unless_asked_otherwise() {
     let model = Model::load(&file, LoadOptions::default()).unwrap();
     assert_eq!((model.arithmetic().weights, model.kv_layout().dtype), (WeightFormat::Native, KvDtype::F16));
     assert!(model.arithmetic().to_string().starts_with("weights native, "), "another fingerprint than of other forms");
-    let sizes = [Some(WeightFormat::F32), Some(WeightFormat::Bf16), Some(WeightFormat::Q8), None]
-        .map(|weights| load(&file, weights).size_in_bytes());
-    assert!(sizes.is_sorted_by(|more, less| more > less), "{sizes:?}");
+    let sizes =
+        [Some(WeightFormat::F32), Some(WeightFormat::Bf16), None].map(|weights| load(&file, weights).size_in_bytes());
+    // Most of it is Q5_K, Q6_K and Q8_0, and gate and up are of two types: 8.5 bits a weight.
+    assert!(sizes[0] > sizes[1] && 10 * sizes[2] < 6 * sizes[1], "{sizes:?}");
     let (tokens, theirs) = expected("mixed", "logits");
     let vocab = theirs.len() / tokens.len();
     let spread = (theirs.iter().map(|logit| logit * logit).sum::<f32>() / theirs.len() as f32).sqrt();
@@ -170,7 +171,8 @@ fn quantized_weights_stay_as_they_are_unless_asked_otherwise() {
         let top = |row: &[f32]| (0..vocab).max_by(|a, b| row[*a].total_cmp(&row[*b]));
         let same = ours.as_slice().chunks(vocab).zip(theirs.chunks(vocab)).filter(|(a, b)| top(a) == top(b)).count();
         println!("{weights:?}: error {error:.1e} of {spread:.1}, {same} of {} greatest logits", tokens.len());
-        assert!(error > 0.0 && error < 0.1 * spread, "{weights:?}: {error} of {spread}");
+        let most = if weights == Some(WeightFormat::Q4) { 0.25 } else { 0.05 } * spread;
+        assert!(error > 0.0 && error < most, "{weights:?}: {error} of {spread}");
         errors.push(error);
     }
     assert!(errors[0] < 0.02 * spread && errors[0] < errors[1], "{errors:?} of {spread}");

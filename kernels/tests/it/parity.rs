@@ -160,7 +160,7 @@ fn eight_bit_weights_stay_close() {
     }
 }
 
-/// 4 bits cost about twelve times what 8 bits do: random weights lose the most by them.
+/// 4 bits cost about eight times what 8 bits do: random weights lose the most by them.
 #[test]
 fn four_bit_weights_stay_recognisable() {
     for name in names() {
