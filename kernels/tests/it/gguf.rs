@@ -175,7 +175,7 @@ fn quantized_weights_stay_as_they_are_unless_asked_otherwise() {
         assert!(error > 0.0 && error < most, "{weights:?}: {error} of {spread}");
         errors.push(error);
     }
-    assert!(errors[0] < 0.02 * spread && errors[0] < errors[1], "{errors:?} of {spread}");
+    assert!(errors[0] < 0.03 * spread && errors[0] < errors[1], "{errors:?} of {spread}");
 }
 
 #[test]
