@@ -392,6 +392,7 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
             source: None,
             text: document.text.clone(),
             score: None,
+            also_in: Vec::new(),
         };
         Passage { id: String::new(), citation, tokens }
     };

@@ -1,5 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::prompt::segment::SegmentKind;
@@ -106,6 +107,9 @@ pub struct Citation {
     pub text: String,
     /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
     pub score: Option<f32>,
+    /// Other documents and places where the search found the same text, which stands in the prompt once; 8 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_in: Vec<Elsewhere>,
 }
 
 /// What was reused and where the time went. The four token counts add up to the prompt.

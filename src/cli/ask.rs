@@ -2,9 +2,10 @@
 
 use clap::ValueEnum;
 use futures::StreamExt;
+use ragstone_storage::corpus::Filter;
 use serde_json::{Value, json};
 
-use crate::cli::{output, report};
+use crate::cli::{metadata, output, report};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -20,6 +21,10 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
+    /// Only of documents with this metadata: KEY, KEY=VALUE, or with !=, <, <=, >, >=, or ^= (begins with); several must all hold.
+    /// Or a filter as JSON
+    #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
+    filter: Vec<Filter>,
     /// Passages to find and put in order, of which the best --top-k are read; 0: none [default: the setting's]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
@@ -60,7 +65,7 @@ enum Reuse {
 }
 
 impl Args {
-    fn request(&self) -> Value {
+    fn request(&self) -> Result<Value> {
         let reuse = match (self.ratio, self.reuse) {
             (Some(ratio), _) => json!({ "ratio": ratio }),
             (None, Reuse::Auto) => json!("auto"),
@@ -77,13 +82,16 @@ impl Args {
                 "round_tokens": self.round_tokens, "rerank": self.rerank,
             },
         });
+        if let Some(filter) = Filter::all_of(self.filter.clone())? {
+            request["ragstone"]["filter"] = json!(filter);
+        }
         if self.no_speculation {
             request["ragstone"]["speculate"] = json!(false);
         }
         if let Some(count) = self.max_tokens {
             request["max_tokens"] = json!(count);
         }
-        request
+        Ok(request)
     }
 }
 
@@ -103,7 +111,7 @@ struct Ending {
 }
 
 async fn ask(client: &Client, args: &Args) -> Result<()> {
-    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()).await?);
+    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()?).await?);
     let mut ending = Ending::default();
     while let Some(mut chunk) = chunks.next().await.transpose()? {
         let choice = &chunk["choices"][0];

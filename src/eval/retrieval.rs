@@ -186,7 +186,7 @@ async fn ask(
     let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
         let begun = Stopwatch::start();
-        let mut hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
+        let mut hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode, filter: None }).await?;
         let found = begun.elapsed_ms();
         if let Some(reranker) = &reranker {
             hits = reranker.order(&example.question, hits).await?;
@@ -194,12 +194,7 @@ async fn ask(
         rerank_times.push(begun.elapsed_ms() - found);
         times.push(begun.elapsed_ms());
         let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
-        let mut found: Vec<String> = Vec::with_capacity(hits.len());
-        for hit in hits {
-            if !found.contains(&hit.passage.document_id) {
-                found.push(hit.passage.document_id);
-            }
-        }
+        let found = places(hits);
         at_5.push(recall(&found, &own, 5));
         at_10.push(recall(&found, &own, 10));
         gains.push(ndcg(&found, &own, 10));
@@ -218,17 +213,31 @@ async fn ask(
     })
 }
 
-/// The share of `own` among the first `k`, of as many as could be there.
-fn recall(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
-    let hits = found.iter().take(k).filter(|id| own.contains(*id)).count();
-    hits as f64 / own.len().min(k) as f64
+/// The documents of a search's hits, each place's together: a text that several documents have stands in one.
+fn places(hits: Vec<Hit>) -> Vec<Vec<String>> {
+    let mut seen = HashSet::new();
+    let mut places: Vec<Vec<String>> = Vec::with_capacity(hits.len());
+    for hit in hits {
+        let ids = std::iter::once(hit.passage.document_id).chain(hit.also_in.into_iter().map(|place| place.document_id));
+        let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
+        if !ids.is_empty() {
+            places.push(ids);
+        }
+    }
+    places
+}
+
+/// The share of `own` among the first `k` places, of as many as could be there.
+fn recall(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
+    let hits = found.iter().take(k).flatten().filter(|id| own.contains(*id)).count();
+    (hits as f64 / own.len().min(k) as f64).min(1.0)
 }
 
 /// The gain of `own` among the first `k`, each place `i` from 1 for `1 / log2(i + 1)`, of as much as there could be.
-fn ndcg(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
+fn ndcg(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
     let gain = |place: usize| 1.0 / (place as f64 + 2.0).log2();
     let best: f64 = (0..own.len().min(k)).map(gain).sum();
-    let gained = found.iter().take(k).enumerate().filter(|(_, id)| own.contains(*id));
+    let gained = found.iter().take(k).enumerate().filter(|(_, ids)| ids.iter().any(|id| own.contains(id)));
     gained.map(|(place, _)| gain(place)).sum::<f64>() / best
 }
 
@@ -242,23 +251,25 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn ids(ids: &str) -> Vec<String> {
-        ids.chars().map(String::from).collect()
+    fn ids(ids: &str) -> Vec<Vec<String>> {
+        ids.chars().map(|id| vec![String::from(id)]).collect()
     }
 
     #[test]
     fn recall_is_of_what_could_be_there() {
-        let own: HashSet<String> = ids("abc").into_iter().collect();
+        let own: HashSet<String> = ids("abc").into_iter().flatten().collect();
         assert_eq!(recall(&ids("axbyc"), &own, 5), 1.0);
         assert_eq!(recall(&ids("axbyc"), &own, 2), 0.5);
         assert_eq!(recall(&ids("xyzac"), &own, 4), 1.0 / 3.0);
         assert_eq!(recall(&[], &own, 5), 0.0);
+        let together = [vec!["x".to_owned()], vec!["a".to_owned(), "b".to_owned()]];
+        assert_eq!((recall(&together, &own, 2), recall(&together, &own, 5)), (1.0, 2.0 / 3.0));
     }
 
     /// By hand: places 1 and 3 of three that count, of the best that they could be.
     #[test]
     fn earlier_places_gain_more() {
-        let own: HashSet<String> = ids("abc").into_iter().collect();
+        let own: HashSet<String> = ids("abc").into_iter().flatten().collect();
         let best = 1.0 + 1.0 / 3f64.log2() + 0.5;
         assert!((ndcg(&ids("axbyz"), &own, 5) - 1.5 / best).abs() < 1e-12);
         assert_eq!((ndcg(&ids("cab"), &own, 10), ndcg(&ids("xyz"), &own, 10)), (1.0, 0.0));

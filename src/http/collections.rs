@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
 use ragstone_actors::library::{Library, Removed, Withdrawn};
-use ragstone_storage::corpus::{Document, Hit, SearchMode, SearchOptions};
+use ragstone_storage::corpus::{Document, Filter, Hit, SearchMode, SearchOptions};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ pub async fn delete_document(
     Ok(HttpResponse::Ok().json(deleted(&id, &removed)))
 }
 
-/// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?}`.
+/// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?, "filter"?}`.
 pub async fn search(
     state: web::Data<State>,
     request: HttpRequest,
@@ -182,6 +182,7 @@ pub async fn search(
     let top_k = fields.take("top_k")?.unwrap_or(state.settings.top_k);
     let mode: SearchMode = fields.take("mode")?.unwrap_or_default();
     let rerank = fields.take("rerank")?.unwrap_or(state.settings.rerank);
+    let filter: Option<Filter> = fields.take("filter")?;
     fields.finish()?;
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();
@@ -194,7 +195,7 @@ pub async fn search(
         return Err(Error::param("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")));
     }
     let corpus = opened.ragstone.corpus().clone();
-    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode };
+    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
     let asked = query.clone();
     let searching = async move { corpus.search(&name, &asked, &options).await };
     let mut data = state.run(&request, Work::Search, searching).await??;

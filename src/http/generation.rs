@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
+use ragstone_storage::corpus::Filter;
 use ragstone_storage::env::Env;
 use serde::Deserialize;
 use serde_json::Value;
@@ -116,6 +117,8 @@ pub struct Extension {
     pub collection: Option<String>,
     /// Passages to retrieve.
     pub top_k: Option<usize>,
+    /// Which documents of the collection may be found.
+    pub filter: Option<Filter>,
     /// Searches at the most: what the model begins to answer is searched for next.
     pub rounds: Option<usize>,
     /// Tokens that it says between two searches, at the most.
@@ -153,6 +156,7 @@ impl Extension {
         (self.collection.is_some() || !self.documents.is_empty()).then(|| Context {
             collection: self.collection.take(),
             top_k: self.top_k,
+            filter: self.filter.take(),
             rounds: self.rounds,
             round_tokens: self.round_tokens,
             rerank: self.rerank,
@@ -184,6 +188,9 @@ impl Extension {
         }
         if self.rerank.is_some_and(|count| count > 0) && self.collection.is_none() {
             return Err(Error::param("ragstone.rerank", "`rerank` orders what a search finds; name a collection"));
+        }
+        if self.filter.is_some() && self.collection.is_none() {
+            return Err(Error::param("ragstone.filter", "`filter` chooses among what a search finds; name a collection"));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
             return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));

@@ -11,6 +11,7 @@ mod command_line;
 mod doctor;
 mod eval;
 mod faults;
+mod filters;
 mod forged;
 mod forms;
 mod gguf;

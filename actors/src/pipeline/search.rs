@@ -79,6 +79,7 @@ impl Pipeline {
             collection: context.collection.clone().unwrap_or_default(),
             query,
             top_k: self.candidates(context).or(context.top_k).unwrap_or(self.settings.top_k),
+            filter: context.filter.clone(),
             caller: asking.question.caller,
             stages: None,
         }
@@ -185,6 +186,7 @@ pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>) {
             source: hit.passage.source,
             text: hit.passage.text,
             score: Some(hit.score),
+            also_in: hit.also_in,
         };
         passages.push(Passage { id: hit.passage.id, citation, tokens: hit.passage.token_ids });
     }

@@ -36,7 +36,7 @@ pub struct UpsertReport {
 pub struct UpsertProgress {
     pub documents_done: usize,
     pub documents_total: usize,
-    /// Embedded so far; durable once their documents are done.
+    /// That have their vectors so far; durable once their documents are done.
     pub passages_embedded: usize,
 }
 
@@ -152,7 +152,17 @@ impl Corpus {
                 vector: Vec::new(),
             }));
         }
-        for batch in rows.chunks_mut(EMBED_TEXTS) {
+        // What an older version says in the same words keeps its vector: new metadata costs no embedding.
+        let mut known = match replaced.is_empty() {
+            true => HashMap::new(),
+            false => writer.collection().vectors(&replaced).await?,
+        };
+        for row in &mut rows {
+            row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
+        }
+        embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
+        let mut unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
+        for batch in unknown.chunks_mut(EMBED_TEXTS) {
             let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
             for (row, vector) in batch.iter_mut().zip(self.embed_passages(texts).await?) {
                 row.vector = vector;
@@ -161,7 +171,9 @@ impl Corpus {
         }
         let leaving = [&emptied[..], &replaced].concat();
         if !leaving.is_empty() {
-            self.announce(writer.collection(), Some(&leaving), departures).await?;
+            known.clear();
+            let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
+            self.announce(writer.collection(), Some((&leaving, &stay)), departures).await?;
         }
         if !emptied.is_empty() {
             writer.remove(&emptied).await?;

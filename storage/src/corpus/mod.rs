@@ -14,6 +14,8 @@
 mod chunk;
 mod disk;
 mod document;
+mod filter;
+mod find;
 mod fusion;
 mod ingest;
 mod naming;
@@ -25,7 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,14 +39,15 @@ use serde::Serialize;
 
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
+pub use self::filter::Filter;
 pub use self::ingest::{UpsertProgress, UpsertReport};
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
-pub use self::search::{Hit, SearchMode, SearchOptions};
+pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
-use crate::env::{Env, Stopwatch};
+use crate::env::Env;
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -160,7 +163,7 @@ impl Corpus {
     /// an older version before they go. No collection is made for documents without a word.
     ///
     /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`; what
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
     /// `progress` returns, which ends the call before the next commit.
     pub async fn upsert(
         &self,
@@ -170,9 +173,7 @@ impl Corpus {
         progress: &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync),
     ) -> Result<UpsertReport> {
         check_name(collection)?;
-        for document in &documents {
-            document.identity()?;
-        }
+        documents.iter().try_for_each(Document::check)?;
         if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
             return Ok(UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() });
         }
@@ -194,7 +195,7 @@ impl Corpus {
         let table = self.find(collection).await?;
         let writer = table.write().await.ok_or_else(|| unknown(collection))?;
         let documents = [document_id.to_owned()];
-        self.announce(&table, Some(&documents), departures).await?;
+        self.announce(&table, Some((&documents, &HashSet::new())), departures).await?;
         let removed = writer.remove(&documents).await?;
         writer.maintain(self.inner.options.vector_index_rows).await?;
         Ok(removed)
@@ -263,69 +264,6 @@ impl Corpus {
         };
         stored.sort_by_key(|stored| stored.passage.ordinal);
         Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
-    }
-
-    /// The passages that answer `query` best, best first, ties by document and place; each content once.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown collection. An empty collection and an empty query have no hits.
-    pub async fn search(&self, collection: &str, query: &str, options: &SearchOptions) -> Result<Vec<Hit>> {
-        let table = self.find(collection).await?;
-        if query.trim().is_empty() || options.top_k == 0 {
-            return Ok(Vec::new());
-        }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let found = search::search(&table, query, vector, options, &self.inner.options.env).await?;
-        self.hits(found).await
-    }
-
-    /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
-    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3); and the time that
-    /// the search took without embedding the query, in milliseconds.
-    ///
-    /// # Errors
-    /// As [`search`](Self::search)'s.
-    pub async fn search_in_stages(
-        &self,
-        collection: &str,
-        query: &str,
-        options: &SearchOptions,
-        staged: bool,
-        provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
-    ) -> Result<(Vec<Hit>, f64)> {
-        let table = self.find(collection).await?;
-        if query.trim().is_empty() || options.top_k == 0 {
-            return Ok((Vec::new(), 0.0));
-        }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let (env, own) = (&self.inner.options.env, self.encoder().tokenizer_identity());
-        let started = Stopwatch::start();
-        let found = match vector {
-            Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
-                let mut stage = |found: Vec<search::StoredHit>| {
-                    // Whoever changed the tokenizer waits for the end.
-                    if found.iter().all(|hit| hit.stored.tokenizer == own) {
-                        provisional(found.into_iter().map(search::StoredHit::into_hit).collect());
-                    }
-                };
-                search::in_stages(&table, query, vector, options.top_k, env, &mut stage).await?
-            }
-            vector => search::search(&table, query, vector, options, env).await?,
-        };
-        let search_ms = started.elapsed_ms();
-        Ok((self.hits(found).await?, search_ms))
-    }
-
-    async fn hits(&self, found: Vec<search::StoredHit>) -> Result<Vec<Hit>> {
-        let (stored, scores): (Vec<_>, Vec<_>) = found.into_iter().map(|hit| (hit.stored, hit.score)).unzip();
-        let passages = self.with_own_tokens(stored).await?;
-        Ok(passages.into_iter().zip(scores).map(|(passage, score)| Hit { passage, score }).collect())
     }
 
     /// Counters since the start.

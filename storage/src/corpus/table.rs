@@ -189,6 +189,20 @@ impl Collection {
         Ok(versions)
     }
 
+    /// The vectors of the passages of `documents`, by the passages' ids.
+    pub async fn vectors(&self, documents: &[String]) -> Result<HashMap<String, Vec<f32>>> {
+        let snapshot = self.snapshot().await?;
+        let query = snapshot.table.query().only_if_expr(any_of(documents)).select(Select::columns(&["id", "vector"]));
+        let mut vectors = HashMap::new();
+        for batch in self.run(query).await? {
+            let ids = schema::strings(&batch, "id")?;
+            for (row, vector) in schema::vectors(&batch)?.into_iter().enumerate() {
+                vectors.insert(ids.value(row).to_owned(), vector);
+            }
+        }
+        Ok(vectors)
+    }
+
     /// Runs a query to its end.
     pub async fn run(&self, query: impl ExecutableQuery) -> Result<Vec<RecordBatch>> {
         let stream = query.execute().await.map_err(self.failed("search"))?;
