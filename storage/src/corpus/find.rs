@@ -1,6 +1,7 @@
 //! Searches, from a question's text to passages in the own tokenizer's ids.
 
 use super::search::{self, StoredHit};
+use super::table::Collection;
 use super::{Corpus, Hit, SearchMode, SearchOptions};
 use crate::Result;
 use crate::env::Stopwatch;
@@ -15,11 +16,8 @@ impl Corpus {
         if query.trim().is_empty() || options.top_k == 0 {
             return Ok(Vec::new());
         }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let found = search::search(&table, query, vector, options, &self.inner.options.env).await?;
+        let (vector, options) = self.prepare(&table, query, options).await?;
+        let found = search::search(&table, query, vector, &options, &self.inner.options.env).await?;
         self.hits(found).await
     }
 
@@ -41,11 +39,8 @@ impl Corpus {
         if query.trim().is_empty() || options.top_k == 0 {
             return Ok((Vec::new(), 0.0));
         }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let (env, own) = (&self.inner.options.env, self.encoder().tokenizer_identity());
+        let (vector, options) = &self.prepare(&table, query, options).await?;
+        let (vector, env, own) = (vector.clone(), &self.inner.options.env, self.encoder().tokenizer_identity());
         let started = Stopwatch::start();
         let found = match vector {
             Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
@@ -61,6 +56,21 @@ impl Corpus {
         };
         let search_ms = started.elapsed_ms();
         Ok((self.hits(found).await?, search_ms))
+    }
+
+    /// The query's vector, where one is needed, and how to search: by words alone where the collection's embedding model cannot be loaded.
+    async fn prepare(
+        &self,
+        table: &Collection,
+        query: &str,
+        options: &SearchOptions,
+    ) -> Result<(Option<Vec<f32>>, SearchOptions)> {
+        match &table.embedder {
+            Some(embedder) if options.mode != SearchMode::FullText => {
+                Ok((Some(self.embed_query(embedder, query).await?), options.clone()))
+            }
+            _ => Ok((None, SearchOptions { mode: SearchMode::FullText, ..options.clone() })),
+        }
     }
 
     async fn hits(&self, found: Vec<StoredHit>) -> Result<Vec<Hit>> {

@@ -20,6 +20,7 @@ mod fusion;
 mod ingest;
 mod naming;
 mod passage;
+mod renewal;
 mod scan;
 mod schema;
 mod search;
@@ -41,8 +42,10 @@ use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::filter::Filter;
 pub use self::ingest::{UpsertProgress, UpsertReport};
+use self::naming::Stage;
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::passage::{Passage, PassageEncoder};
+pub use self::renewal::{RenewalProgress, Stale};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
@@ -94,6 +97,9 @@ pub struct CorpusCounters {
     pub texts_embedded: u64,
 }
 
+/// Finds the encoder of an identity that is not in use any more.
+pub type Earlier<'a> = &'a (dyn Fn(&str) -> Option<Arc<dyn PassageEncoder>> + Send + Sync);
+
 /// The corpus of one data folder. Clones share it.
 #[derive(Clone)]
 pub struct Corpus {
@@ -105,6 +111,8 @@ struct Inner {
     folder: PathBuf,
     encoder: Arc<dyn PassageEncoder>,
     options: CorpusOptions,
+    /// Collections whose tables are being built anew.
+    renewing: std::sync::Mutex<HashSet<String>>,
     collections: tokio::sync::Mutex<BTreeMap<String, Arc<Collection>>>,
     passages_retokenized: AtomicU64,
     texts_embedded: AtomicU64,
@@ -117,6 +125,29 @@ impl Corpus {
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
     /// `InvalidInput` for a passage length of less than 16 tokens.
     pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
+        Self::open_any(dir, encoder, None, options).await
+    }
+
+    /// As [`open`](Self::open). A collection that was built with another embedding model is searched with the one that `earlier` has for
+    /// that identity, or by words alone where it has none, until [`renew`](Self::renew) has embedded it again.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open)'s but the first.
+    pub async fn open_with(
+        dir: &Path,
+        encoder: Arc<dyn PassageEncoder>,
+        earlier: Earlier<'_>,
+        options: CorpusOptions,
+    ) -> Result<Self> {
+        Self::open_any(dir, encoder, Some(earlier), options).await
+    }
+
+    async fn open_any(
+        dir: &Path,
+        encoder: Arc<dyn PassageEncoder>,
+        earlier: Option<Earlier<'_>>,
+        options: CorpusOptions,
+    ) -> Result<Self> {
         if options.chunk_tokens < 16 {
             let message = format!("passages of {} tokens say nothing: use 16 or more", options.chunk_tokens);
             return Err(Error::new(ErrorKind::InvalidInput, message));
@@ -138,8 +169,14 @@ impl Corpus {
         let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
         let mut collections = BTreeMap::new();
         for name in names {
-            let collection = Collection::open(&db, dir, &name, encoder.dimension()).await?;
-            check(&collection, &encoder.identity(), dir).await?;
+            let mut collection = Collection::open(&db, dir, (&name, Stage::Serving)).await?;
+            check(&collection, &encoder.identity(), earlier.is_some(), dir)?;
+            collection.embedder = match collection.embedding() == encoder.identity() {
+                true => Some(encoder.clone()),
+                false => earlier.and_then(|earlier| earlier(collection.embedding())),
+            };
+            collection.embedder =
+                collection.embedder.take().filter(|embedder| embedder.dimension() == collection.dimension());
             collections.insert(name, Arc::new(collection));
         }
         let inner = Inner {
@@ -147,6 +184,7 @@ impl Corpus {
             folder: dir.to_owned(),
             encoder,
             options,
+            renewing: std::sync::Mutex::default(),
             collections: tokio::sync::Mutex::new(collections),
             passages_retokenized: AtomicU64::new(0),
             texts_embedded: AtomicU64::new(0),
@@ -192,24 +230,30 @@ impl Corpus {
     /// # Errors
     /// `NotFound` for an unknown collection.
     pub async fn delete(&self, collection: &str, document_id: &str, departures: &dyn Departures) -> Result<usize> {
-        let table = self.find(collection).await?;
-        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
-        let documents = [document_id.to_owned()];
-        self.announce(&table, Some((&documents, &HashSet::new())), departures).await?;
-        let removed = writer.remove(&documents).await?;
-        writer.maintain(self.inner.options.vector_index_rows).await?;
-        Ok(removed)
+        loop {
+            let table = self.find(collection).await?;
+            // Another table may have taken its place meanwhile.
+            let Some(writer) = table.write().await else { continue };
+            let documents = [document_id.to_owned()];
+            self.announce(&table, Some((&documents, &HashSet::new())), departures).await?;
+            let removed = writer.remove(&documents).await?;
+            writer.maintain(self.inner.options.vector_index_rows).await?;
+            return Ok(removed);
+        }
     }
 
     /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
     pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
-        let table = self.find(collection).await?;
-        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
-        self.announce(&table, None, departures).await?;
-        let mut collections = self.inner.collections.lock().await;
-        let removed = writer.drop_table(&self.inner.db).await?;
-        collections.remove(collection);
-        Ok(removed)
+        loop {
+            let table = self.find(collection).await?;
+            let Some(writer) = table.write().await else { continue };
+            self.announce(&table, None, departures).await?;
+            let mut collections = self.inner.collections.lock().await;
+            self.forget_superseded(&table)?;
+            let removed = writer.drop_table(&self.inner.db).await?;
+            collections.remove(collection);
+            return Ok(removed);
+        }
     }
 
     /// All collections by name.
@@ -310,8 +354,12 @@ impl Corpus {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let Inner { db, folder, encoder, .. } = &*self.inner;
-        let schema = schema::table_schema(encoder.dimension(), &encoder.identity());
-        let table = Arc::new(Collection::create(db, folder, name, schema, encoder.dimension()).await?);
+        if table::path_of(folder, name, Stage::Serving).exists() {
+            let message =
+                format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
         collections.insert(name.to_owned(), Arc::clone(&table));
         Ok(table)
     }
@@ -357,8 +405,8 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
     (0..batch.num_rows()).map(info).collect()
 }
 
-/// A collection of another format or embedding model is refused, unless nothing is in it.
-async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<()> {
+/// A collection of another format is refused, and one of another embedding model unless it `may_be_stale`.
+fn check(collection: &Collection, embedding: &str, may_be_stale: bool, dir: &Path) -> Result<()> {
     let (name, format) = (&collection.name, collection.metadata(schema::FORMAT_KEY));
     if format != schema::FORMAT {
         let message = format!(
@@ -368,8 +416,8 @@ async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<(
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
     }
-    let built_with = collection.metadata(schema::EMBEDDING_KEY);
-    if built_with != embedding {
+    let built_with = collection.embedding();
+    if built_with != embedding && !may_be_stale {
         let message = format!(
             "collection `{name}` was built with the embedding model {built_with}, and the one in use is {embedding}: \
              start with that model, or use another data folder, or remove {} and ingest the documents again",
