@@ -31,6 +31,7 @@ pub mod prefill;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;
+pub mod renewal;
 pub mod report;
 pub mod reranking;
 pub mod retrieval;
@@ -56,8 +57,8 @@ pub use question::{
 };
 pub use ragstone::{Folders, Progress, Ragstone};
 pub use report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport, TokenEvent,
-    Usage,
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport,
+    TokenEvent, Usage,
 };
 pub use reranking::{MAX_CANDIDATES, Rerank, Reranked, RerankedBy};
 pub use retrieval::MAX_QUERY_BYTES;

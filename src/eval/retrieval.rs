@@ -186,7 +186,8 @@ async fn ask(
     let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
         let begun = Stopwatch::start();
-        let mut hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode, filter: None }).await?;
+        let mut hits =
+            corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode, filter: None }).await?;
         let found = begun.elapsed_ms();
         if let Some(reranker) = &reranker {
             hits = reranker.order(&example.question, hits).await?;
@@ -218,7 +219,8 @@ fn places(hits: Vec<Hit>) -> Vec<Vec<String>> {
     let mut seen = HashSet::new();
     let mut places: Vec<Vec<String>> = Vec::with_capacity(hits.len());
     for hit in hits {
-        let ids = std::iter::once(hit.passage.document_id).chain(hit.also_in.into_iter().map(|place| place.document_id));
+        let ids =
+            std::iter::once(hit.passage.document_id).chain(hit.also_in.into_iter().map(|place| place.document_id));
         let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
         if !ids.is_empty() {
             places.push(ids);

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ragstone_actors::{Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant};
+use ragstone_actors::{
+    Context, InlineDocument, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Reuse, check_tenant,
+};
 use ragstone_kernels::sampling::{BeamSearch, EarlyStopping, SamplingParams};
 use ragstone_storage::corpus::Filter;
 use ragstone_storage::env::Env;
@@ -190,7 +192,10 @@ impl Extension {
             return Err(Error::param("ragstone.rerank", "`rerank` orders what a search finds; name a collection"));
         }
         if self.filter.is_some() && self.collection.is_none() {
-            return Err(Error::param("ragstone.filter", "`filter` chooses among what a search finds; name a collection"));
+            return Err(Error::param(
+                "ragstone.filter",
+                "`filter` chooses among what a search finds; name a collection",
+            ));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
             return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));

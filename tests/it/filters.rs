@@ -73,7 +73,8 @@ async fn filters_choose_what_is_searched_and_answered_from() {
     assert_eq!(cited(&answer), ["letter"]);
     assert_eq!(answer["ragstone"]["citations"][0]["also_in"][0]["document_id"], "copy");
     assert_eq!(cited(&ask(one("gt", "year", "2022")).await), ["copy"]);
-    let asked = ["ask", "What grows?", "--collection", "c", "--max-tokens", "2", "--json", "--filter", "lang!=de", "--filter"];
+    let asked =
+        ["ask", "What grows?", "--collection", "c", "--max-tokens", "2", "--json", "--filter", "lang!=de", "--filter"];
     let by_command = |last: &str| folder.json(&[&asked[..], &[last]].concat());
     assert_eq!(by_command("tags^=gar")["citations"][0]["document_id"], "letter");
     assert_eq!(by_command(&one("eq", "year", 2023).to_string())["citations"][0]["document_id"], "copy");
@@ -110,7 +111,10 @@ async fn hostile_filters_are_refused_with_their_place() {
         (json!("lang = 'en'"), "must be an object"),
         (json!({ "type": "eq", "key": "lang", "value": "en", "sql": "1=1" }), "does not know"),
         (json!({ "type": "like", "key": "lang", "value": "%" }), "must be one of eq"),
-        (json!({ "type": "and", "filters": [{ "type": "eq", "key": "lang" }] }), "`filter.filters[0].value` is missing"),
+        (
+            json!({ "type": "and", "filters": [{ "type": "eq", "key": "lang" }] }),
+            "`filter.filters[0].value` is missing",
+        ),
         (one("eq", "", "x"), "`filter.key`"),
         (one("eq", "lang", json!({ "a": 1 })), "`filter.value`"),
     ] {

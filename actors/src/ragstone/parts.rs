@@ -32,6 +32,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::renewal::Renewer;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
@@ -61,7 +62,8 @@ pub(super) struct Parts {
 
 impl Parts {
     pub fn start(self) -> Result<Inner> {
-        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } = self;
+        let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
+            self;
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
@@ -107,6 +109,7 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
         let calibrator = Calibrator::new(calibration::Inner {
@@ -132,6 +135,7 @@ impl Parts {
             embedder,
             library,
             warmer,
+            renewer,
             calibrator,
             jobs,
             processors,

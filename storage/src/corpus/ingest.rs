@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, Row};
-use super::table::{StoredVersion, Writer};
+use super::stored::StoredVersion;
+use super::table::Writer;
 use super::{Corpus, Departures, Document, Passage, PassageEncoder, chunk, document};
 use crate::Result;
 

@@ -24,6 +24,7 @@ mod renewal;
 mod scan;
 mod schema;
 mod search;
+mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,7 @@ pub use self::ingest::{UpsertProgress, UpsertReport};
 use self::naming::Stage;
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::passage::{Passage, PassageEncoder};
-pub use self::renewal::{RenewalProgress, Stale};
+pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};

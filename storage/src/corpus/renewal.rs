@@ -29,13 +29,13 @@ const GROUPS_PER_CARE: usize = 8;
 /// Differences that are caught up with while others write; the next one, however great, is while nobody does.
 const MOST_ROUNDS: usize = 16;
 
-/// A collection that was built with another embedding model.
+/// A collection, and the embedding model that it was built with.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Stale {
+pub struct BuiltWith {
     pub collection: String,
-    /// That model's identity.
-    pub built_with: String,
-    /// That model cannot be loaded: words alone are searched until the collection is embedded again.
+    /// The model's identity.
+    pub embedder: String,
+    /// It cannot be loaded: words alone are searched until the collection is embedded again.
     pub words_only: bool,
 }
 
@@ -73,15 +73,17 @@ impl Corpus {
     }
 
     /// Collections that were built with another embedding model, by name.
-    pub async fn stale(&self) -> Vec<Stale> {
+    pub async fn stale(&self) -> Vec<BuiltWith> {
         let (own, collections) = (self.embedding(), self.inner.collections.lock().await);
-        let stale = collections.values().filter(|collection| collection.embedding() != own);
-        let stale = stale.map(|collection| Stale {
-            collection: collection.name.clone(),
-            built_with: collection.embedding().to_owned(),
-            words_only: collection.embedder.is_none(),
-        });
-        stale.collect()
+        collections.values().filter(|collection| collection.embedding() != own).map(|table| built_with(table)).collect()
+    }
+
+    /// What a collection was built with.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection.
+    pub async fn built_with(&self, name: &str) -> Result<BuiltWith> {
+        Ok(built_with(&*self.find(name).await?))
     }
 
     /// Embeds a collection with the model in use. It can be searched and changed meanwhile; what was done before a kill, or before
@@ -252,6 +254,14 @@ impl Corpus {
         collections.insert(name.to_owned(), Arc::new(opened));
         old.replace();
         Ok(())
+    }
+}
+
+fn built_with(table: &Collection) -> BuiltWith {
+    BuiltWith {
+        collection: table.name.clone(),
+        embedder: table.embedding().to_owned(),
+        words_only: table.embedder.is_none(),
     }
 }
 

@@ -10,6 +10,7 @@ use super::*;
 use crate::env::FailMode;
 
 mod filters;
+mod renewal;
 mod twice;
 
 const DIMENSION: usize = 64;
