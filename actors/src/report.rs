@@ -144,6 +144,9 @@ pub struct ReuseReport {
     /// How what was found was put in order, where that was asked for; of several rounds, all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<RerankReport>,
+    /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub words_only: bool,
     /// How the search and the prefill overlapped, where the search was cut into stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,

@@ -49,6 +49,8 @@ pub struct Retrieved {
     pub hits: Vec<Hit>,
     /// What it took without embedding the query, in milliseconds.
     pub search_ms: f64,
+    /// The collection's embedding model cannot be loaded.
+    pub words_only: bool,
 }
 
 impl Service for Retriever {
@@ -67,10 +69,11 @@ impl Service for Retriever {
                 // Whoever has left waits for the result, or for nothing.
                 drop(search.stages.as_ref().map(|stages| stages.send(hits)));
             };
-            corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await
+            let words_only = corpus.built_with(&search.collection).await?.words_only;
+            let found = corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await;
+            found.map(|(hits, search_ms)| Retrieved { hits, search_ms, words_only })
         });
-        let (hits, search_ms) = found.await??;
-        Ok(Retrieved { hits, search_ms })
+        Ok(found.await??)
     }
 }
 

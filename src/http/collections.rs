@@ -197,14 +197,21 @@ pub async fn search(
     let corpus = opened.ragstone.corpus().clone();
     let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
     let asked = query.clone();
-    let searching = async move { corpus.search(&name, &asked, &options).await };
-    let mut data = state.run(&request, Work::Search, searching).await??;
+    let searching = async move {
+        let words_only = corpus.built_with(&name).await?.words_only;
+        Ok::<_, ragstone_storage::Error>((corpus.search(&name, &asked, &options).await?, words_only))
+    };
+    let (mut data, words_only) = state.run(&request, Work::Search, searching).await??;
     if rerank > 0 && !data.is_empty() {
         data = in_order(&state, &request, query, data).await?;
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(json!({ "object": "list", "data": data })))
+    let mut answer = json!({ "object": "list", "data": data });
+    if words_only {
+        answer["words_only"] = true.into();
+    }
+    Ok(HttpResponse::Ok().json(answer))
 }
 
 /// What a search found in the reranker's order, with its scores.

@@ -39,6 +39,7 @@ mod outside;
 mod page;
 mod pml;
 mod python_client;
+mod renewal;
 mod request_bounds;
 mod rerank;
 mod restart;
