@@ -24,7 +24,7 @@ fn lantern(number: usize) -> String {
 async fn build(folder: &Folder, embedder: &Path) {
     let service = folder.serve(&["--embedder", embedder.to_str().unwrap()]).await;
     let documents: Vec<Value> = (0..DOCUMENTS)
-        .map(|number| json!({ "id": format!("d{number}"), "title": format!("Page {number}"), "text": lantern(number) }))
+        .map(|number| json!({ "id": format!("d{number}"), "text": lantern(number) }))
         .collect();
     service.ask("/v1/collections/c/documents", &json!({ "documents": documents })).await;
     ask(&service, 7).await;
@@ -41,6 +41,12 @@ async fn ask(service: &Service, number: usize) -> u64 {
     let answer = service.ask("/v1/chat/completions", &body).await;
     assert_eq!(answer["ragstone"]["citations"][0]["document_id"], format!("d{number}"), "{answer}");
     answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap()
+}
+
+/// The passage that was read before has its KV, and `fresh`, which nobody asked about, has none.
+async fn keeps_kv(service: &Service, fresh: usize) {
+    let (known, unknown) = (ask(service, 7).await, ask(service, fresh).await);
+    assert!(known > unknown + 5, "{known} {unknown}");
 }
 
 async fn find(service: &Service, number: usize, mode: &str) {
@@ -80,7 +86,7 @@ async fn a_collection_is_embedded_again_under_load_over_kills_and_keeps_its_kv()
     }
     let service = folder.serve(&[]).await;
     assert_eq!(search_until_current(&service).await, 0, "it was done before the last kill");
-    assert!(ask(&service, 7).await > 20, "its KV is that of the same tokens");
+    keeps_kv(&service, 20).await;
     assert_eq!(service.stop(), 0);
 
     // And back to the first, slowly, while somebody searches, adds and deletes.
@@ -92,15 +98,15 @@ async fn a_collection_is_embedded_again_under_load_over_kills_and_keeps_its_kv()
     service
         .ask("/v1/collections/c/documents", &json!({ "documents": [{ "id": "fresh", "text": "Poppies are blue." }] }))
         .await;
-    let changed = json!({ "id": "d3", "title": "Page 3", "text": "Lantern3 went out." });
+    let changed = json!({ "id": "d230", "text": "Lantern230 went out." });
     service.ask("/v1/collections/c/documents", &json!({ "documents": [changed] })).await;
     assert!(search_until_current(&service).await > 0);
     find(&service, 11, "vector").await;
-    let found = service.ask(SEARCH, &json!({ "query": "Lantern3 went out.", "mode": "full_text", "top_k": 1 })).await;
-    assert_eq!(found["data"][0]["passage"]["text"], "Lantern3 went out.");
+    let found = service.ask(SEARCH, &json!({ "query": "Lantern230 went out.", "mode": "full_text", "top_k": 1 })).await;
+    assert_eq!(found["data"][0]["passage"]["text"], "Lantern230 went out.");
     let (_, listed) = service.get("/v1/collections").await;
     assert_eq!(listed["data"][0]["documents"], DOCUMENTS + 1);
-    assert!(ask(&service, 7).await > 20);
+    keeps_kv(&service, 21).await;
     assert_eq!(service.stop(), 0);
 }
 
@@ -138,7 +144,7 @@ async fn it_can_be_cancelled_and_begun_again_and_words_serve_where_the_older_mod
     assert_eq!((&stale["state"], &stale["words_only"]), (&json!("stale"), &json!(true)), "{stale}");
     let found = service.ask(SEARCH, &json!({ "query": lantern(9), "top_k": 1 })).await;
     assert_eq!((&found["words_only"], &found["data"][0]["passage"]["document_id"]), (&json!(true), &json!("d9")));
-    assert!(ask(&service, 7).await > 20);
+    keeps_kv(&service, 22).await;
     let fresh = json!({ "documents": [{ "id": "fresh", "text": "Poppies are blue." }] });
     let (status, error) = service.post("/v1/collections/c/documents", &fresh).await;
     assert!(status == 503 && error_message(&error).contains("embedded again"), "{error}");
@@ -149,5 +155,5 @@ async fn it_can_be_cancelled_and_begun_again_and_words_serve_where_the_older_mod
     let service = folder.serve(&[]).await;
     service.ask("/v1/collections/c/documents", &fresh).await;
     find(&service, 9, "vector").await;
-    assert!(ask(&service, 7).await > 20);
+    keeps_kv(&service, 23).await;
 }
