@@ -111,7 +111,8 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
         if mode.rerank > 0 {
             name.push_str(&format!(", rerank {}", mode.rerank));
         }
-        let between = |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
+        let between =
+            |interval: Option<[f64; 2]>| interval.map_or_else(String::new, |[a, b]| format!("{a:.3}..{b:.3}"));
         output::line(&format!(
             "{name:<17} {:.4} ({:<12}) {:>8.4}   {:.4} ({:<12}) {:>9.1}",
             mode.recall_at_5,
@@ -121,6 +122,11 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
             between(mode.ndcg_at_10_interval),
             mode.query_ms_median
         ))?;
+    }
+    for less in &report.fused_less {
+        let [from, to] = less.interval.unwrap_or_default();
+        let than = format!("{:?}", less.than).to_lowercase();
+        output::line(&format!("fused less {than:<10} nDCG@10 {:+.4} ({from:+.3}..{to:+.3})", less.ndcg_at_10))?;
     }
     Ok(())
 }

@@ -35,6 +35,18 @@ pub struct RetrievalReport {
     pub passages: usize,
     pub questions: usize,
     pub modes: Vec<ModeReport>,
+    /// What both searches together gain over each alone.
+    pub fused_less: Vec<Difference>,
+}
+
+/// The fused search's nDCG@10 less another's, question by question.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// The other.
+    pub than: SearchMode,
+    pub ndcg_at_10: f64,
+    /// 95 %, by the paired bootstrap over questions.
+    pub interval: Option<Interval>,
 }
 
 /// What was measured of one way to search.
@@ -165,23 +177,35 @@ pub async fn retrieval(
     corpus.upsert(collection, documents, &(), &ingesting).await?;
     let mut modes = vec![(SearchMode::Vector, None), (SearchMode::FullText, None), (SearchMode::Fused, None)];
     modes.extend(reranker.map(|reranker| (SearchMode::Fused, Some(reranker))));
-    let mut reports = Vec::with_capacity(modes.len());
+    let (mut reports, mut gains) = (Vec::with_capacity(modes.len()), Vec::with_capacity(modes.len()));
     for (at, mode) in modes.iter().copied().enumerate() {
         let asking = |done| {
             progress(EvalProgress::Asking { done: at * examples.len() + done, total: modes.len() * examples.len() });
         };
-        reports.push(ask(corpus, &examples, collection, mode, &asking).await?);
+        let (report, of_questions) = ask(corpus, &examples, collection, mode, &asking).await?;
+        reports.push(report);
+        gains.push((mode.0, of_questions));
     }
-    Ok(RetrievalReport { passages, questions: examples.len(), modes: reports })
+    let fused_less = match &gains[..] {
+        [vector, words, (_, fused), ..] => [vector, words].map(|alone| less(fused, alone)).to_vec(),
+        _ => Vec::new(),
+    };
+    Ok(RetrievalReport { passages, questions: examples.len(), modes: reports, fused_less })
 }
 
+fn less(fused: &[f64], (than, alone): &(SearchMode, Vec<f64>)) -> Difference {
+    let differences: Vec<f64> = fused.iter().zip(alone).map(|(fused, alone)| fused - alone).collect();
+    Difference { than: *than, ndcg_at_10: mean(&differences), interval: interval_of_mean(&differences, SEED) }
+}
+
+/// What is measured of one way to search, and each question's nDCG@10.
 async fn ask(
     corpus: &Corpus,
     examples: &[Item],
     collection: &str,
     (mode, reranker): (SearchMode, Option<Reranker<'_>>),
     asked: &(dyn Fn(usize) + Send + Sync),
-) -> Result<ModeReport> {
+) -> Result<(ModeReport, Vec<f64>)> {
     let (mut at_5, mut at_10, mut gains) = (Vec::new(), Vec::new(), Vec::new());
     let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
@@ -201,7 +225,7 @@ async fn ask(
         gains.push(ndcg(&found, &own, 10));
         asked(done + 1);
     }
-    Ok(ModeReport {
+    let report = ModeReport {
         mode,
         rerank: reranker.map_or(0, |reranker| reranker.candidates),
         recall_at_5: mean(&at_5),
@@ -211,7 +235,8 @@ async fn ask(
         ndcg_at_10_interval: interval_of_mean(&gains, SEED),
         query_ms_median: median(times),
         rerank_ms_median: if reranker.is_some() { median(rerank_times) } else { 0.0 },
-    })
+    };
+    Ok((report, gains))
 }
 
 /// The documents of a search's hits, each place's together: a text that several documents have stands in one.
@@ -276,6 +301,12 @@ mod tests {
         assert!((ndcg(&ids("axbyz"), &own, 5) - 1.5 / best).abs() < 1e-12);
         assert_eq!((ndcg(&ids("cab"), &own, 10), ndcg(&ids("xyz"), &own, 10)), (1.0, 0.0));
         assert_eq!(ndcg(&ids("ab"), &own, 2), 1.0);
+    }
+
+    #[test]
+    fn a_gain_is_that_of_each_question() {
+        let gained = less(&[0.5, 1.0, 0.0], &(SearchMode::Vector, vec![0.25, 0.75, -0.25]));
+        assert_eq!((gained.than, gained.ndcg_at_10, gained.interval), (SearchMode::Vector, 0.25, Some([0.25, 0.25])));
     }
 
     #[test]

@@ -23,9 +23,8 @@ fn lantern(number: usize) -> String {
 
 async fn build(folder: &Folder, embedder: &Path) {
     let service = folder.serve(&["--embedder", embedder.to_str().unwrap()]).await;
-    let documents: Vec<Value> = (0..DOCUMENTS)
-        .map(|number| json!({ "id": format!("d{number}"), "text": lantern(number) }))
-        .collect();
+    let documents: Vec<Value> =
+        (0..DOCUMENTS).map(|number| json!({ "id": format!("d{number}"), "text": lantern(number) })).collect();
     service.ask("/v1/collections/c/documents", &json!({ "documents": documents })).await;
     ask(&service, 7).await;
     assert_eq!(service.get(RENEWAL).await.1["state"], "current");

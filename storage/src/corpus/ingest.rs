@@ -163,7 +163,9 @@ impl Corpus {
         }
         embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
         let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
-        self.embed(writer.collection().embedder()?, unknown, embedded).await?;
+        if !unknown.is_empty() {
+            self.embed(writer.collection().embedder()?, unknown, embedded).await?;
+        }
         let leaving = [&emptied[..], &replaced].concat();
         if !leaving.is_empty() {
             known.clear();

@@ -83,7 +83,8 @@ impl Corpus {
     /// # Errors
     /// `NotFound` for an unknown collection.
     pub async fn built_with(&self, name: &str) -> Result<BuiltWith> {
-        Ok(built_with(&*self.find(name).await?))
+        let table = self.find(name).await?;
+        Ok(built_with(&table))
     }
 
     /// Embeds a collection with the model in use. It can be searched and changed meanwhile; what was done before a kill, or before

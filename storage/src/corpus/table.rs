@@ -6,7 +6,7 @@
 //!
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
-use lancedb::query::{ExecutableQuery, QueryBase, Select};
+use lancedb::query::ExecutableQuery;
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};

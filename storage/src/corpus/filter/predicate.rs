@@ -118,7 +118,9 @@ impl<'de, 'a> Visitor<'de> for Entries<'a> {
         while let Some(key) = map.next_key_seed(Wanted(self.0))? {
             match key {
                 Some(key) => drop(found.insert(key, map.next_value()?)),
-                None => drop(map.next_value::<IgnoredAny>()?),
+                None => {
+                    map.next_value::<IgnoredAny>()?;
+                }
             }
         }
         Ok(found)
