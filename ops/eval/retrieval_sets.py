@@ -6,8 +6,7 @@ SET is an array of {"question", "ctxs": [{"title"?, "text"}]}. Written are, each
   questions-a, questions-b   every second question, with its passages
   cloze                      a sentence of a passage asks for the passage without it (inverse cloze task)
   keywords                   four long words of a passage ask for it
-  titles                     a title asks for its passages, which are without theirs
-No set but the first two needs anybody's judgement. The seed is fixed. Standard library alone.
+Only the first two need anybody's judgement. The seed is fixed. Standard library alone.
 """
 
 import json
@@ -50,14 +49,6 @@ def keywords(passages, draw):
     return items[:QUERIES]
 
 
-def titles(passages, draw):
-    by_title = {}
-    for passage in draw.sample(passages, min(PASSAGES, len(passages))):
-        if passage.get("title"):
-            by_title.setdefault(passage["title"], []).append({"title": "", "text": passage["text"]})
-    return [{"question": title, "ctxs": own} for title, own in sorted(by_title.items())][:QUERIES]
-
-
 def main():
     source, folder = Path(sys.argv[1]), Path(sys.argv[2])
     items = json.loads(source.read_text(encoding="utf-8"))
@@ -66,7 +57,6 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(5)
     sets = questions(items) | {"cloze": cloze(passages, draw), "keywords": keywords(passages, draw)}
-    sets["titles"] = titles(passages, draw)
     for name, made in sets.items():
         (folder / f"{name}.json").write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
         print(f"{name}: {len(made)} questions")
