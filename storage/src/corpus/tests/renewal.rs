@@ -82,6 +82,20 @@ fn tables(folder: &Path) -> Vec<String> {
     names
 }
 
+/// Asks for pages that the writer leaves alone, until it is over; how often.
+async fn read(corpus: Corpus, mut n: usize, over: Arc<AtomicBool>) -> usize {
+    let mut asked = 0;
+    while !over.load(Ordering::Relaxed) || asked < 20 {
+        n = (n + 7) % 200;
+        let mode = MODES[n % 3];
+        let found = find(&corpus, &numbered(n).text, mode, 3).await;
+        assert!(found.contains(&format!("d{n:03}")), "{n} {mode:?} {found:?}");
+        assert_eq!(corpus.document("c", &format!("d{n:03}")).await.unwrap().info.passages, 1);
+        asked += 1;
+    }
+    asked
+}
+
 /// The whole of it under load: nobody who asks meanwhile misses anything, and nothing that is written is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_collection_is_embedded_again_while_it_is_searched_and_changed() {
@@ -93,25 +107,7 @@ async fn a_collection_is_embedded_again_while_it_is_searched_and_changed() {
     let stale = BuiltWith { collection: "c".into(), embedder: "words-1".into(), words_only: false };
     assert_eq!(corpus.stale().await, [stale]);
     let over = Arc::new(AtomicBool::new(false));
-    let readers: Vec<_> = (0..3)
-        .map(|reader| {
-            let (corpus, over) = (corpus.clone(), over.clone());
-            tokio::spawn(async move {
-                let mut n = reader;
-                let mut asked = 0;
-                while !over.load(Ordering::Relaxed) || asked < 20 {
-                    // Those that the writer leaves alone.
-                    n = (n + 7) % 200;
-                    let mode = MODES[n % 3];
-                    let found = find(&corpus, &numbered(n).text, mode, 3).await;
-                    assert!(found.contains(&format!("d{n:03}")), "{n} {mode:?} {found:?}");
-                    assert_eq!(corpus.document("c", &format!("d{n:03}")).await.unwrap().info.passages, 1);
-                    asked += 1;
-                }
-                asked
-            })
-        })
-        .collect();
+    let readers: Vec<_> = (0..3).map(|n| tokio::spawn(read(corpus.clone(), n, over.clone()))).collect();
     let writer = {
         let (corpus, over) = (corpus.clone(), over.clone());
         tokio::spawn(async move {
