@@ -149,9 +149,7 @@ pub(crate) fn assemble_chat(
     budget: &mut Budget,
 ) -> Result<Vec<Segment>> {
     let frame = match layout {
-        Some((layout, today)) => {
-            layout.frame(messages, tools, passages.is_some(), (format, task), today, tokenizer)?
-        }
+        Some((layout, today)) => layout.frame(messages, tools, passages.is_some(), (format, task), today, tokenizer)?,
         None if tools.is_empty() => frame_plain(messages, format, task)?,
         None => {
             let message = "the model has no chat template, so it cannot call tools; leave out `tools`";

@@ -169,7 +169,9 @@ impl CrossReranker {
             });
             let batch = timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))?;
             // Weights may hold anything; what is no number answers nothing.
-            scored.logits.extend(batch.logits.iter().map(|logit| if logit.is_nan() { f32::NEG_INFINITY } else { *logit }));
+            scored
+                .logits
+                .extend(batch.logits.iter().map(|logit| if logit.is_nan() { f32::NEG_INFINITY } else { *logit }));
             scored.tokens += batch.tokens;
         }
         let prompt_tokens = u32::try_from(scored.tokens).unwrap_or(u32::MAX);

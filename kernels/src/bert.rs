@@ -72,7 +72,8 @@ impl Config {
     /// `InvalidModel` if not, naming the key; `UnsupportedModel` for another activation than GELU, or other positions than absolute ones.
     pub(crate) fn check(&self, path: &std::path::Path) -> Result<()> {
         let unsupported = |what: String| {
-            let message = format!("{}: models of this kind with {what} are not supported; take another", path.display());
+            let message =
+                format!("{}: models of this kind with {what} are not supported; take another", path.display());
             Err(Error::unsupported(message))
         };
         if self.hidden_act != "gelu" {

@@ -50,7 +50,8 @@ impl CrossEncoder {
         // Where none are named, transformers has two.
         let labels = folder.config.labels().unwrap_or(2);
         if labels != 1 {
-            let message = format!("{} tells {labels} labels apart and not one; {}", folder.path().display(), ROLE.instead);
+            let message =
+                format!("{} tells {labels} labels apart and not one; {}", folder.path().display(), ROLE.instead);
             return Err(Error::unsupported(message));
         }
         let text = TextEncoder::load(&folder, MAX_TOKENS)?;

@@ -67,7 +67,8 @@ fn rerank(out: &mut String, rerank: &Value) {
     };
     let ms = rerank["ms"].as_f64().unwrap_or(0.0);
     let (candidates, cached, tokens) = (&rerank["candidates"], &rerank["cached_tokens"], &rerank["prompt_tokens"]);
-    let _ = writeln!(out, "  rerank       {candidates} passages by {by}; {cached} of {tokens} tokens cached; {ms:.1} ms");
+    let _ =
+        writeln!(out, "  rerank       {candidates} passages by {by}; {cached} of {tokens} tokens cached; {ms:.1} ms");
 }
 
 /// How the search and the prefill overlapped.

@@ -43,11 +43,14 @@ async fn check(service: &Service, model: &str, cached: bool) -> Vec<u64> {
     assert!(scored.is_sorted_by(|a, b| a >= b) && scored.iter().all(|score| (0.0..=1.0).contains(score)), "{first}");
     assert_eq!(first["results"][0]["document"], documents()[order[0] as usize]);
     assert!(first["usage"]["total_tokens"].as_u64() > Some(40), "{first}");
-    let again = service.ask("/v2/rerank", &json!({ "query": QUERY, "documents": documents(), "top_n": 2, "model": model })).await;
+    let again = service
+        .ask("/v2/rerank", &json!({ "query": QUERY, "documents": documents(), "top_n": 2, "model": model }))
+        .await;
     assert_eq!(indices(&again), order[..2]);
     let reused = again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
     assert_eq!(reused > 60, cached, "{again}");
-    let bare = json!({ "query": QUERY, "documents": ["Tarn.", "Nine boats."], "return_documents": false, "truncate": true });
+    let bare =
+        json!({ "query": QUERY, "documents": ["Tarn.", "Nine boats."], "return_documents": false, "truncate": true });
     let bare = service.ask(RERANK, &bare).await;
     assert!(bare["results"][0].get("document").is_none() && indices(&bare).len() == 2, "{bare}");
 
@@ -83,7 +86,12 @@ async fn refuse(service: &Service) {
         (json!({ "query": QUERY, "documents": one, "top_n": 0 }), 400, "top_n", "at least 1"),
         (json!({ "query": QUERY, "documents": one, "model": "gpt-4" }), 404, "model", "does not rerank"),
         (json!({ "query": QUERY, "documents": one, "ragstone": { "tenant": " a" } }), 400, "", "tenant"),
-        (json!({ "query": QUERY, "documents": one, "ragstone": { "deadline_s": 0 } }), 400, "ragstone.deadline_s", "at least 1"),
+        (
+            json!({ "query": QUERY, "documents": one, "ragstone": { "deadline_s": 0 } }),
+            400,
+            "ragstone.deadline_s",
+            "at least 1",
+        ),
     ] {
         let (found, error) = service.post(RERANK, &body).await;
         assert_eq!(found, status, "{body}: {error}");
@@ -95,8 +103,7 @@ async fn refuse(service: &Service) {
         let (status, error) = service.post(CHAT, &chat(extension)).await;
         assert_eq!((status, &error["error"]["param"]), (400, &json!("ragstone.rerank")));
     }
-    let (status, error) =
-        service.post("/v1/collections/world/search", &json!({ "query": QUERY, "rerank": 201 })).await;
+    let (status, error) = service.post("/v1/collections/world/search", &json!({ "query": QUERY, "rerank": 201 })).await;
     assert_eq!((status, &error["error"]["param"]), (400, &json!("rerank")));
 }
 
@@ -115,7 +122,8 @@ async fn the_language_model_and_a_cross_encoder_put_passages_in_order() {
     let (_, models) = service.get("/v1/models").await;
     let ids: Vec<_> = models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert!(ids.contains(&"bert"), "{models}");
-    let by_model = service.ask(RERANK, &json!({ "query": QUERY, "documents": documents(), "model": "ragstone-demo" })).await;
+    let by_model =
+        service.ask(RERANK, &json!({ "query": QUERY, "documents": documents(), "model": "ragstone-demo" })).await;
     assert_eq!(by_model["model"], "ragstone-demo");
     let asked = folder.json(&["ask", QUERY, "--collection", "world", "--top-k", "1", "--max-tokens", "2", "--json"]);
     assert_eq!(asked["citations"][0]["title"], PAGES[order[0] as usize].0);
@@ -130,9 +138,10 @@ async fn the_language_model_and_a_cross_encoder_put_passages_in_order() {
 async fn what_is_no_cross_encoder_stops_the_start_with_what_to_do() {
     let folder = Folder::new();
     let embedder = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/tests/fixtures/embedding/tiny");
-    for (reranker, words) in
-        [(embedder.to_str().unwrap(), &["labels", "ms-marco-MiniLM"][..]), ("/nowhere", &["no cross-encoder in /nowhere"])]
-    {
+    for (reranker, words) in [
+        (embedder.to_str().unwrap(), &["labels", "ms-marco-MiniLM"][..]),
+        ("/nowhere", &["no cross-encoder in /nowhere"]),
+    ] {
         folder.run(&["--reranker", reranker, "serve", "--listen", "127.0.0.1:0"]).failed_with(words);
     }
 }

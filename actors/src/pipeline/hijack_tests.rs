@@ -131,7 +131,8 @@ async fn where_the_rule_is_broken_the_attack_works() {
     let attack = Arc::new(question(&[ATTACK, VICTIM], Reuse::Off));
     let deadline = deadline_after(Duration::from_secs(60));
     let tokens = pipeline.assembler.passages(&attack, deadline).await.unwrap();
-    let segments = pipeline.assembler.assemble((&attack, Task::Answer), tokens, pipeline.today(), deadline).await.unwrap();
+    let segments =
+        pipeline.assembler.assemble((&attack, Task::Answer), tokens, pipeline.today(), deadline).await.unwrap();
     let (hijacked, layout) = behind_the_attacker(&ragstone, &segments);
     let store = ragstone.store();
     let root = KvKey::derive(store.fingerprint(), "", None, &segments[0].tokens);

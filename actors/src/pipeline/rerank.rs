@@ -145,7 +145,8 @@ impl Pipeline {
                 reranker.scores(&query, texts, caller, deadline).await?
             }
             (Some(RerankedBy::CrossEncoder), None) => {
-                let message = "no cross-encoder is configured; name one with --reranker, or leave it to the language model";
+                let message =
+                    "no cross-encoder is configured; name one with --reranker, or leave it to the language model";
                 return Err(Error::new(ErrorKind::InvalidInput, message));
             }
             (None | Some(RerankedBy::Model), _) => {

@@ -36,7 +36,8 @@ fn tiny_models_agree_with_transformers() {
     for name in ["bert", "roberta"] {
         let encoder = CrossEncoder::load(&fixtures().join(name)).unwrap();
         let file = fs::read(fixtures().join(name).join("expected.safetensors")).unwrap();
-        let (logits, tokens) = (values(&file, "logits", f32::from_le_bytes), values(&file, "tokens", u32::from_le_bytes));
+        let (logits, tokens) =
+            (values(&file, "logits", f32::from_le_bytes), values(&file, "tokens", u32::from_le_bytes));
         assert!(tokens.iter().filter(|tokens| **tokens == 96).count() >= 4, "some are cut: {tokens:?}");
         let expected = logits.chunks_exact(documents.len()).zip(tokens.chunks_exact(documents.len()));
         for (query, (logits, tokens)) in queries.iter().zip(expected) {

@@ -47,11 +47,8 @@ async fn open(folder: &TempDir, settings: Settings, reranker: Option<PathBuf>) -
         reranker,
     };
     let ragstone = Ragstone::open(settings, &folders, Env::seeded(7, 0), |_| {}).await.unwrap();
-    let document = |(title, text): &(&str, &str)| Document {
-        title: (*title).into(),
-        text: (*text).into(),
-        ..Document::default()
-    };
+    let document =
+        |(title, text): &(&str, &str)| Document { title: (*title).into(), text: (*text).into(), ..Document::default() };
     ragstone.library().upsert("world", PAGES.iter().map(document).collect(), None, || true).await.unwrap();
     ragstone
 }
@@ -148,12 +145,8 @@ async fn a_question_reads_the_best_of_its_candidates() {
             let scores = CrossEncoder::load(folder).unwrap().scores(QUERY, &texts).unwrap();
             assert_eq!((&expected.logits, expected.prompt_tokens as usize), (&scores.logits, scores.tokens));
         }
-        let context = |rerank| Context {
-            collection: Some("world".into()),
-            top_k: Some(2),
-            rerank,
-            ..Context::default()
-        };
+        let context =
+            |rerank| Context { collection: Some("world".into()), top_k: Some(2), rerank, ..Context::default() };
         let plain = ask(&ragstone, context(None)).await.finish.report;
         assert!(plain.rerank.is_none() && plain.ttft.rerank_ms == 0.0);
         let answer = ask(&ragstone, context(Some(PAGES.len()))).await;
@@ -185,7 +178,10 @@ async fn what_cannot_be_reranked_is_refused() {
     let ragstone = open(&folder, settings(), None).await;
     let asked = |text: String, by| Rerank {
         query: QUERY.into(),
-        documents: vec![InlineDocument { title: String::new(), text: "Short.".into() }, InlineDocument { title: String::new(), text }],
+        documents: vec![
+            InlineDocument { title: String::new(), text: "Short.".into() },
+            InlineDocument { title: String::new(), text },
+        ],
         by,
         reuse: Reuse::Auto,
         tenant: String::new(),

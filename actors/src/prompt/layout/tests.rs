@@ -68,8 +68,16 @@ impl Writer {
         let passages = with_passages.then_some(&passages[..]);
         let layout = ChatLayout::new(template(model));
         let layout = Some((&layout, day.parse().unwrap()));
-        assemble_chat(messages, &[], passages, (&self.format, Task::Answer), layout, &self.tokenizer, &mut Budget::new(100_000))
-            .unwrap()
+        assemble_chat(
+            messages,
+            &[],
+            passages,
+            (&self.format, Task::Answer),
+            layout,
+            &self.tokenizer,
+            &mut Budget::new(100_000),
+        )
+        .unwrap()
     }
 
     fn text(&self, segments: &[Segment]) -> String {
