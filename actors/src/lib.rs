@@ -34,6 +34,7 @@ pub mod processors;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;
+pub mod renewal;
 pub mod report;
 pub mod reranking;
 pub mod retrieval;
