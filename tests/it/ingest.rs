@@ -124,7 +124,10 @@ async fn a_folder_of_all_kinds_is_found_word_by_word() {
     for (name, _, query, words) in KINDS {
         let found = service.ask("/v1/collections/all/search", &json!({ "query": query, "top_k": 12 })).await;
         let data = found["data"].as_array().unwrap();
-        let hit = data.iter().find(|hit| hit["passage"]["source"].as_str().unwrap().contains(&format!("/all/{name}")));
+        // The same message is in the mailbox, too, and equal passages are found once.
+        let places: &[&str] = if name == "otter.eml" { &[name, "otters.mbox"] } else { &[name] };
+        let is_there = |source: &str| places.iter().any(|place| source.contains(&format!("/all/{place}")));
+        let hit = data.iter().find(|hit| is_there(hit["passage"]["source"].as_str().unwrap()));
         let hit = hit.unwrap_or_else(|| panic!("{name}: {found}"));
         assert!(data.iter().any(|hit| hit["passage"]["text"].as_str().unwrap().contains(words)), "{name}: {found}");
         let expected = match name {

@@ -170,7 +170,7 @@ fn eight_bit_weights_stay_close() {
         let spread = agreement(&expected.logits, &vec![0.0; expected.logits.len()], model.config().vocab_size).0;
         println!("{name}: error {error:.4} of {spread:.2}, same top {top:.3}");
         // Rounding may choose another expert where two are as good, as a random router's often are.
-        let most = if model.config().experts.is_some() { 0.15 } else { 0.05 };
+        let most = if model.config().experts.is_some() { 0.15 } else { 0.06 };
         assert!(error < most * spread && top > 0.85, "{name}: error {error} of {spread}, same top {top}");
     }
 }
