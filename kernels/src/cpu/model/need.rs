@@ -31,8 +31,9 @@ pub fn weights_in_memory(config: &ModelConfig, tensors: &[TensorShape], options:
         // Experts may be packed as one tensor: its rows are all of theirs.
         let inputs = tensor.shape[tensor.shape.len() - 1];
         let outputs = elements as usize / inputs.max(1);
-        let precision =
-            if precision == Precision::F32 && is_bf16 && !is_quantized { Precision::Bf16 } else { precision };
+        // Blocks are unpacked to what is wished, and to f32 where nothing is.
+        let stays_bf16 = arithmetic.weights == WeightFormat::Bf16 || (tensor.is_bf16() && !is_quantized);
+        let precision = if precision == Precision::F32 && stays_bf16 { Precision::Bf16 } else { precision };
         // Gate and up are packed together, in columns of either in turn.
         if role == Role::Half {
             return packed_bytes(2 * outputs.next_multiple_of(GATE_COLUMNS), inputs, precision) / 2;
