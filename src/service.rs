@@ -351,7 +351,8 @@ impl Service {
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
         let context = ragstone.status().model.context;
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
-        let resume = (self.state.audience != Audience::Private).then(|| (ingestor.clone(), ragstone.warmer().clone()));
+        let resume = (self.state.audience != Audience::Private)
+            .then(|| (ingestor.clone(), ragstone.warmer().clone(), ragstone.renewer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {
             tracing::warn!("there are no API keys yet: make one by `ragstone keys add`");
@@ -367,7 +368,8 @@ impl Service {
         if self.state.opened.set(opened).is_err() {
             return Err(Error::internal("the service was opened twice"));
         }
-        if let Some((ingestor, warmer)) = resume {
+        if let Some((ingestor, warmer, renewer)) = resume {
+            renewer.resume().await?;
             ingestor.resume(None).await?;
             warmer.resume(None).await?;
         }

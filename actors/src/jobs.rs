@@ -1,4 +1,4 @@
-//! The room of the durable jobs: ingests, warm-ups, changes of the corpus, and the bucket's collection.
+//! The room of the durable jobs: ingests, warm-ups, changes of the corpus, the bucket's collection, and embedding again.
 //!
 //! How far a job is stands in the catalog's journal, which each kind writes in its own words before it acts; so the next start goes
 //! on with what a kill cut off. What they have in common is here: a job goes on when whoever asked for it leaves; those that compete for
@@ -37,10 +37,13 @@ pub enum JobKind {
     Collection,
     /// How the model's prompts may be blended is found out.
     Calibration,
+    /// Collections of another embedding model are embedded again.
+    Renewal,
 }
 
 impl JobKind {
-    const ALL: [Self; 5] = [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration];
+    const ALL: [Self; 6] =
+        [Self::Ingest, Self::WarmUp, Self::Change, Self::Collection, Self::Calibration, Self::Renewal];
 
     /// For logs, metrics and errors.
     pub fn name(self) -> &'static str {
@@ -50,6 +53,7 @@ impl JobKind {
             Self::Change => "change",
             Self::Collection => "collection",
             Self::Calibration => "calibration",
+            Self::Renewal => "renewal",
         }
     }
 }
@@ -184,7 +188,7 @@ fn broken(kind: JobKind, panic: &str) -> Error {
     tracing::error!(job = kind.name(), panic, "a job panicked; the service goes on");
     metrics::counter!("ragstone_panics_total", "worker" => kind.name()).increment(1);
     let what_next = match kind {
-        JobKind::Ingest | JobKind::WarmUp => "ask for it again, or the next start goes on with it",
+        JobKind::Ingest | JobKind::WarmUp | JobKind::Renewal => "ask for it again, or the next start goes on with it",
         JobKind::Change => "send it again: what is there already changes nothing",
         JobKind::Collection => "the next one goes on",
         JobKind::Calibration => "the same command tries again",

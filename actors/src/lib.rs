@@ -33,6 +33,7 @@ pub mod prefill;
 pub mod prompt;
 pub mod question;
 pub mod ragstone;
+pub mod renewal;
 pub mod report;
 pub mod reranking;
 pub mod retrieval;

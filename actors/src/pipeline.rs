@@ -80,8 +80,6 @@ pub(crate) struct Pipeline {
 /// A passage of the prompt.
 #[derive(Clone)]
 struct Passage {
-    /// Names its title and text; empty for a document given inline.
-    id: String,
     citation: Citation,
     tokens: Arc<[u32]>,
 }
@@ -113,6 +111,7 @@ struct Found {
     prefilled: Prefilled,
     retrieve_ms: f64,
     rerank: Option<RerankReport>,
+    words_only: bool,
     speculation: Option<Speculation>,
     rounds: Vec<RoundReport>,
 }
@@ -145,12 +144,13 @@ impl Pipeline {
             Some(before) => self.answer_rounds(&asking, before).await?,
             None => self.find_and_prefill(&asking).await?,
         };
-        let Found { passages, mut prefilled, retrieve_ms, rerank, speculation, rounds } = found;
+        let Found { passages, mut prefilled, retrieve_ms, rerank, words_only, speculation, rounds } = found;
         let total_ms = arrived.elapsed_ms();
 
         let rerank_ms = rerank.map_or(0.0, |rerank| rerank.ms);
         let ttft = Ttft { total_ms, retrieve_ms, rerank_ms, ..Ttft::default() };
-        let report = ReuseReport { rerank, speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
+        let report =
+            ReuseReport { rerank, words_only, speculation, rounds, ..self.account(&asking, &mut prefilled, ttft) };
         metrics::histogram!("ragstone_ttft_seconds").record(total_ms / 1e3);
         report.speculation.iter().for_each(record_speculation);
         let question = &asking.question;
@@ -396,8 +396,9 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
             source: None,
             text: document.text.clone(),
             score: None,
+            also_in: Vec::new(),
         };
-        Passage { id: String::new(), citation, tokens }
+        Passage { citation, tokens }
     };
     context.documents.iter().zip(tokens).enumerate().map(passage).collect()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
+use ragstone_storage::corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -100,6 +101,8 @@ pub struct Context {
     pub collection: Option<String>,
     /// How many passages to retrieve; `None` takes the configured number.
     pub top_k: Option<usize>,
+    /// Which documents of the collection may be found, by their metadata; `None`: all.
+    pub filter: Option<Filter>,
     /// Searches at the most, 1 to [`MAX_ROUNDS`]: behind each but the last the model begins to answer, and what it says is searched for
     /// next. `None`: one.
     pub rounds: Option<usize>,
@@ -134,6 +137,9 @@ impl Context {
         }
         if candidates > 0 && self.collection.is_none() {
             return bad("`rerank` orders what a search finds; name a collection".to_owned());
+        }
+        if self.filter.is_some() && self.collection.is_none() {
+            return bad("`filter` chooses among what a search finds; name a collection".to_owned());
         }
         if rounds > 1 && self.collection.is_none() {
             return bad("`rounds` searches a collection again; name one".to_owned());

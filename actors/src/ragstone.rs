@@ -37,6 +37,7 @@ use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::PlanRecord;
 use crate::question::Question;
+use crate::renewal::{self, Renewer};
 use crate::reranking::{Rerank, Reranked};
 use crate::schemas::Schemas;
 use crate::settings::Settings;
@@ -100,6 +101,7 @@ struct Inner {
     embedder: Embedder,
     library: Library,
     warmer: Warmer,
+    renewer: Renewer,
     calibrator: Calibrator,
     schemas: Schemas,
     api_keys: ApiKeys,
@@ -151,6 +153,7 @@ impl Ragstone {
             let directory = folders.data.join("kv");
             let store = KvStore::open(&directory, options, loaded.fingerprint, env.clone(), catalog.clone())?;
             let encoder = Arc::new(settings.load_embedder(&folders.embedder)?);
+            renewal::note(&catalog, &encoder, &folders.embedder)?;
             let reranker = folders.reranker.as_deref().map(CrossEncoder::load).transpose()?.map(Arc::new);
             Ok(((catalog, loaded, known, store, object, encoder, reranker), settings, folders, env))
         })
@@ -162,13 +165,10 @@ impl Ragstone {
             &loaded.tokenizer_digest,
             settings.prompt.clone(),
         );
-        let options = CorpusOptions {
-            chunk_tokens: settings.chunk_tokens,
-            chunk_overlap_tokens: settings.chunk_overlap_tokens,
-            vector_index_rows: settings.vector_index_rows,
-            env: env.clone(),
-        };
-        let corpus = Corpus::open(&folders.data.join("corpus"), Arc::new(passages), options).await?;
+        let options = corpus_options(&settings, &env);
+        let reader = (&loaded.tokenizer, loaded.tokenizer_digest.as_str(), &settings.prompt);
+        let earlier = |identity: &str| renewal::earlier(&catalog, identity, reader);
+        let corpus = Corpus::open_with(&folders.data.join("corpus"), Arc::new(passages), &earlier, options).await?;
         let parts = Parts {
             settings,
             env,
@@ -285,6 +285,11 @@ impl Ragstone {
     /// Computes entries ahead.
     pub fn warmer(&self) -> &Warmer {
         &self.inner.warmer
+    }
+
+    /// Embeds collections of another embedding model again.
+    pub fn renewer(&self) -> &Renewer {
+        &self.inner.renewer
     }
 
     /// Finds out how the model's prompts may be blended.
@@ -408,6 +413,15 @@ impl Ragstone {
             Ok(catalog.flush()?)
         })
         .await
+    }
+}
+
+fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
+    CorpusOptions {
+        chunk_tokens: settings.chunk_tokens,
+        chunk_overlap_tokens: settings.chunk_overlap_tokens,
+        vector_index_rows: settings.vector_index_rows,
+        env: env.clone(),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What a caller gets: tokens as they come, then the account of what was reused and where the time went.
 
+use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
 use ragstone_storage::prompt::segment::SegmentKind;
@@ -108,6 +109,9 @@ pub struct Citation {
     pub text: String,
     /// What the search scored it, or the reranker between 0 and 1 where there was one; `None` for documents given inline.
     pub score: Option<f32>,
+    /// Other documents and places where the search found the same text, which stands in the prompt once; 8 at most.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub also_in: Vec<Elsewhere>,
 }
 
 /// What was reused and where the time went. The four token counts add up to the prompt.
@@ -143,6 +147,9 @@ pub struct ReuseReport {
     /// How what was found was put in order, where that was asked for; of several rounds, all of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rerank: Option<RerankReport>,
+    /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub words_only: bool,
     /// How the search and the prefill overlapped, where the search was cut into stages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speculation: Option<Speculation>,

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use ragstone_storage::corpus::{Corpus, Hit, SearchMode, SearchOptions};
+use ragstone_storage::corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -34,6 +34,8 @@ pub struct Search {
     pub query: String,
     /// How many passages.
     pub top_k: usize,
+    /// Which documents may be found; `None`: all.
+    pub filter: Option<Filter>,
     /// Who asks.
     pub caller: Caller,
     /// Who is told what is best so far, at the end of each stage; `None` searches without stages.
@@ -47,6 +49,8 @@ pub struct Retrieved {
     pub hits: Vec<Hit>,
     /// What it took without embedding the query, in milliseconds.
     pub search_ms: f64,
+    /// The collection's embedding model cannot be loaded.
+    pub words_only: bool,
 }
 
 impl Service for Retriever {
@@ -59,16 +63,17 @@ impl Service for Retriever {
     async fn handle(self: Arc<Self>, search: Search) -> Result<Retrieved> {
         let corpus = self.corpus.clone();
         let found = in_turn((&self.processors, search.caller), &self.runtime, async move {
-            let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused };
+            let options = SearchOptions { top_k: search.top_k, mode: SearchMode::Fused, filter: search.filter };
             let (query, is_staged) = (beginning(&search.query), search.stages.is_some());
             let mut stage = |hits: Vec<Hit>| {
                 // Whoever has left waits for the result, or for nothing.
                 drop(search.stages.as_ref().map(|stages| stages.send(hits)));
             };
-            corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await
+            let words_only = corpus.built_with(&search.collection).await?.words_only;
+            let found = corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await;
+            found.map(|(hits, search_ms)| Retrieved { hits, search_ms, words_only })
         });
-        let (hits, search_ms) = found.await??;
-        Ok(Retrieved { hits, search_ms })
+        Ok(found.await??)
     }
 }
 

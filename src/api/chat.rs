@@ -1,6 +1,7 @@
 //! `/v1/chat/completions` and `/v1/completions`: requests, whole answers, and the chunks of streams.
 
 use ragstone_actors::{Citation, InlineDocument, Reuse, ReuseReport};
+use ragstone_storage::corpus::Filter;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -98,6 +99,9 @@ pub struct Extension {
     /// Passages to retrieve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,
+    /// Which documents of the collection may be found, by their metadata.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
     /// Searches at the most: what the model begins to answer is searched for next.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<usize>,

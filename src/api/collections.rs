@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use ragstone_actors::library::{Removed, Withdrawn};
-use ragstone_storage::corpus::{Document, DocumentInfo, Passage, SearchMode, StoredDocument, UpsertReport};
+use ragstone_storage::corpus::{
+    Document, DocumentInfo, Filter, Hit, Passage, SearchMode, StoredDocument, UpsertReport,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::is_false;
+use super::{ListObject, is_false};
 
 /// Which documents to list.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
@@ -85,6 +87,20 @@ pub struct Search {
     /// Passages that are found and put in order by the reranker, of which the best are answered; the setting's, where nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rerank: Option<usize>,
+    /// Which documents may be found, by their metadata; all where nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<Filter>,
+}
+
+/// What a search found, best first.
+#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
+pub struct FoundPassages {
+    #[serde(default)]
+    pub object: ListObject,
+    pub data: Vec<Hit>,
+    /// Words alone were searched: the collection was built with an embedding model that cannot be loaded, and is not embedded again yet.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub words_only: bool,
 }
 
 /// Files and folders of the service's machine.

@@ -3,9 +3,10 @@
 
 use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
 use ragstone_actors::entries::{Evicted, Pinned};
+use ragstone_actors::renewal::RenewalStatus;
 use ragstone_actors::schemas::Added;
 use ragstone_actors::warm::WarmStatus;
-use ragstone_storage::corpus::{CollectionInfo, DocumentInfo, Hit};
+use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::Value;
 
@@ -15,7 +16,7 @@ use super::cache::{
     WarmUpEvent, Watched,
 };
 use super::chat::{ChatChunk, ChatCompletion, ChatRequest, CompletionRequest, TextChunk, TextCompletion};
-use super::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
+use super::collections::{Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument};
 use super::embeddings::{EmbeddingRequest, Embeddings};
 use super::events::ServiceEvent;
 use super::keys::{AddKey, AddedKey, Key, RevokedKey};
@@ -108,6 +109,7 @@ const HTML: Answer = Other("text/html");
 const PML: &str = "/v1/pml/schemas/{name}";
 const DOCUMENT: &str = "/v1/collections/{collection}/documents/{document:.+}";
 const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
+const RENEWAL: &str = "/v1/collections/{collection}/renewal";
 
 /// What `/v1/cache` has.
 const CACHE: &[Operation] = &[
@@ -198,7 +200,16 @@ const CORPUS: &[Operation] = &[
     },
     post("/v1/collections/{collection}/search", "search", "The passages that answer a query best")
         .takes(schema::<Search>)
-        .answers(Json(schema::<List<Hit>>)),
+        .answers(Json(schema::<FoundPassages>)),
+    get(
+        RENEWAL,
+        "renewal",
+        "Whether a collection is built with the embedding model in use, and how far it is on its way to it",
+    )
+    .answers(Json(schema::<RenewalStatus>)),
+    post(RENEWAL, "renew", "Embed a collection again that was built with another embedding model")
+        .answers(Json(schema::<RenewalStatus>)),
+    delete(RENEWAL, "cancelRenewal", "Let a collection be as it was built").answers(Json(schema::<RenewalStatus>)),
     post("/v1/collections/{collection}/ingest", "ingest", "Ingest files of the service's machine")
         .takes(schema::<Ingest>)
         .answers(Events(schema::<IngestEvent>)),

@@ -3,12 +3,13 @@
 use clap::ValueEnum;
 use futures::StreamExt;
 use ragstone_actors::{Citation, ReuseReport};
+use ragstone_storage::corpus::Filter;
 use serde::Serialize;
 
 use crate::api::chat::{
     AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Usage,
 };
-use crate::cli::{output, report};
+use crate::cli::{metadata, output, report};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -24,6 +25,10 @@ pub struct Args {
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
+    /// Only of documents with this metadata: KEY, KEY=VALUE, or with !=, <, <=, >, >=, or ^= (begins with); several must all hold.
+    /// Or a filter as JSON
+    #[arg(long, value_name = "FILTER", value_parser = metadata::filter)]
+    filter: Vec<Filter>,
     /// Passages to find and put in order, of which the best --top-k are read; 0: none [default: the setting's]
     #[arg(long, value_name = "N")]
     rerank: Option<usize>,
@@ -64,7 +69,7 @@ enum Reuse {
 }
 
 impl Args {
-    fn request(&self) -> ChatRequest {
+    fn request(&self) -> Result<ChatRequest> {
         let reuse = match (self.ratio, self.reuse) {
             (Some(ratio), _) => ragstone_actors::Reuse::Ratio(ratio),
             (None, Reuse::Auto) => ragstone_actors::Reuse::Auto,
@@ -74,6 +79,7 @@ impl Args {
         let extension = Extension {
             collection: Some(self.collection.clone()),
             top_k: self.top_k,
+            filter: Filter::all_of(self.filter.clone())?,
             rounds: Some(self.rounds),
             round_tokens: self.round_tokens,
             rerank: self.rerank,
@@ -89,7 +95,7 @@ impl Args {
             stream_options: Some(StreamOptions { include_usage: Some(true) }),
             ..GenerationRequest::default()
         };
-        ChatRequest::ask(&self.question, generation)
+        Ok(ChatRequest::ask(&self.question, generation))
     }
 }
 
@@ -110,7 +116,7 @@ struct Ending {
 }
 
 async fn ask(client: &Client, args: &Args) -> Result<()> {
-    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()).await?);
+    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()?).await?);
     let mut ending = Ending::default();
     while let Some(ChatChunk { choices, model, ragstone, usage, .. }) = chunks.next().await.transpose()? {
         if let Some(piece) = choices.into_iter().next() {

@@ -2,9 +2,12 @@
 
 use std::fmt::Write;
 use std::io::IsTerminal;
+use std::time::Duration;
 
+use ragstone_actors::renewal::{RenewalState, RenewalStatus};
 use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::access;
 use crate::api::collections::DocumentsQuery;
@@ -13,7 +16,11 @@ use crate::cli::cache::{How, Subject, remove};
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
+use crate::progress::{Progress, Unit};
+
+/// Between two looks at how far a collection is.
+const POLL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -28,6 +35,16 @@ pub enum Command {
         name: String,
         #[command(flatten)]
         how: How,
+    },
+    /// Embed a collection again that was built with another embedding model; a service begins by itself
+    Reembed {
+        name: String,
+        /// End it, and let the collection be as it was built
+        #[arg(long)]
+        cancel: bool,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -67,7 +84,45 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         Command::Delete { name, how } => {
             remove(config, "collections", &Subject { collection: name, document: None }, how).await
         }
+        Command::Reembed { name, cancel, json } => {
+            let status =
+                access::with(config, "collections", async |client: &Client| reembed(client, &name, cancel).await);
+            print_status(&status.await?, json)
+        }
     }
+}
+
+/// Begins and waits for the end, or cancels.
+async fn reembed(client: &Client, name: &str, cancel: bool) -> Result<RenewalStatus> {
+    let path = ["v1", "collections", name, "renewal"];
+    if cancel {
+        return client.delete(&path).await;
+    }
+    let mut status: RenewalStatus = client.post(&path, &Value::Null).await?;
+    let bar = Progress::new(format!("embedding {name} again"), Unit::Items);
+    while matches!(status.state, RenewalState::Waiting | RenewalState::Running) {
+        bar.set(status.passages_done as u64, status.passages_total as u64);
+        tokio::time::sleep(POLL).await;
+        status = client.get(&path).await?;
+    }
+    match status.error {
+        Some(why) => Err(Error::new(ErrorKind::Unavailable, why)),
+        None => Ok(status),
+    }
+}
+
+fn print_status(status: &RenewalStatus, json: bool) -> Result<()> {
+    if json {
+        return output::json(status);
+    }
+    let RenewalStatus { collection, built_with, embedder, .. } = status;
+    output::text(&match (status.state, status.words_only) {
+        (RenewalState::Current, _) => format!("{collection} is built with the embedding model in use ({embedder})\n"),
+        (_, false) => format!("{collection} is built with {built_with} and searched with that; in use is {embedder}\n"),
+        (_, true) => format!(
+            "{collection} is built with {built_with}, which cannot be loaded, and is searched by words alone; in use is {embedder}\n"
+        ),
+    })
 }
 
 /// Runs a subcommand of `documents`.

@@ -127,6 +127,11 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
             mode.query_ms_median
         ))?;
     }
+    for less in &report.fused_less {
+        let [from, to] = less.interval.unwrap_or_default();
+        let than = format!("{:?}", less.than).to_lowercase();
+        output::line(&format!("fused less {than:<10} nDCG@10 {:+.4} ({from:+.3}..{to:+.3})", less.ndcg_at_10))?;
+    }
     Ok(())
 }
 

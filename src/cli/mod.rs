@@ -13,6 +13,7 @@ mod ingest;
 mod keys;
 mod man;
 mod mcp;
+mod metadata;
 mod migrate;
 mod models;
 mod output;

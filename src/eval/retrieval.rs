@@ -35,6 +35,18 @@ pub struct RetrievalReport {
     pub passages: usize,
     pub questions: usize,
     pub modes: Vec<ModeReport>,
+    /// What both searches together gain over each alone.
+    pub fused_less: Vec<Difference>,
+}
+
+/// The fused search's nDCG@10 less another's, question by question.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Difference {
+    /// The other.
+    pub than: SearchMode,
+    pub ndcg_at_10: f64,
+    /// 95 %, by the paired bootstrap over questions.
+    pub interval: Option<Interval>,
 }
 
 /// What was measured of one way to search.
@@ -165,28 +177,41 @@ pub async fn retrieval(
     corpus.upsert(collection, documents, &(), &ingesting).await?;
     let mut modes = vec![(SearchMode::Vector, None), (SearchMode::FullText, None), (SearchMode::Fused, None)];
     modes.extend(reranker.map(|reranker| (SearchMode::Fused, Some(reranker))));
-    let mut reports = Vec::with_capacity(modes.len());
+    let (mut reports, mut gains) = (Vec::with_capacity(modes.len()), Vec::with_capacity(modes.len()));
     for (at, mode) in modes.iter().copied().enumerate() {
         let asking = |done| {
             progress(EvalProgress::Asking { done: at * examples.len() + done, total: modes.len() * examples.len() });
         };
-        reports.push(ask(corpus, &examples, collection, mode, &asking).await?);
+        let (report, of_questions) = ask(corpus, &examples, collection, mode, &asking).await?;
+        reports.push(report);
+        gains.push((mode.0, of_questions));
     }
-    Ok(RetrievalReport { passages, questions: examples.len(), modes: reports })
+    let fused_less = match &gains[..] {
+        [vector, words, (_, fused), ..] => [vector, words].map(|alone| less(fused, alone)).to_vec(),
+        _ => Vec::new(),
+    };
+    Ok(RetrievalReport { passages, questions: examples.len(), modes: reports, fused_less })
 }
 
+fn less(fused: &[f64], (than, alone): &(SearchMode, Vec<f64>)) -> Difference {
+    let differences: Vec<f64> = fused.iter().zip(alone).map(|(fused, alone)| fused - alone).collect();
+    Difference { than: *than, ndcg_at_10: mean(&differences), interval: interval_of_mean(&differences, SEED) }
+}
+
+/// What is measured of one way to search, and each question's nDCG@10.
 async fn ask(
     corpus: &Corpus,
     examples: &[Item],
     collection: &str,
     (mode, reranker): (SearchMode, Option<Reranker<'_>>),
     asked: &(dyn Fn(usize) + Send + Sync),
-) -> Result<ModeReport> {
+) -> Result<(ModeReport, Vec<f64>)> {
     let (mut at_5, mut at_10, mut gains) = (Vec::new(), Vec::new(), Vec::new());
     let (mut times, mut rerank_times) = (Vec::new(), Vec::new());
     for (done, example) in examples.iter().enumerate() {
         let begun = Stopwatch::start();
-        let mut hits = corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode }).await?;
+        let mut hits =
+            corpus.search(collection, &example.question, &SearchOptions { top_k: HITS, mode, filter: None }).await?;
         let found = begun.elapsed_ms();
         if let Some(reranker) = &reranker {
             hits = reranker.order(&example.question, hits).await?;
@@ -194,18 +219,13 @@ async fn ask(
         rerank_times.push(begun.elapsed_ms() - found);
         times.push(begun.elapsed_ms());
         let own: HashSet<String> = example.passages.iter().map(Passage::id).collect();
-        let mut found: Vec<String> = Vec::with_capacity(hits.len());
-        for hit in hits {
-            if !found.contains(&hit.passage.document_id) {
-                found.push(hit.passage.document_id);
-            }
-        }
+        let found = places(hits);
         at_5.push(recall(&found, &own, 5));
         at_10.push(recall(&found, &own, 10));
         gains.push(ndcg(&found, &own, 10));
         asked(done + 1);
     }
-    Ok(ModeReport {
+    let report = ModeReport {
         mode,
         rerank: reranker.map_or(0, |reranker| reranker.candidates),
         recall_at_5: mean(&at_5),
@@ -215,20 +235,36 @@ async fn ask(
         ndcg_at_10_interval: interval_of_mean(&gains, SEED),
         query_ms_median: median(times),
         rerank_ms_median: if reranker.is_some() { median(rerank_times) } else { 0.0 },
-    })
+    };
+    Ok((report, gains))
 }
 
-/// The share of `own` among the first `k`, of as many as could be there.
-fn recall(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
-    let hits = found.iter().take(k).filter(|id| own.contains(*id)).count();
-    hits as f64 / own.len().min(k) as f64
+/// The documents of a search's hits, each place's together: a text that several documents have stands in one.
+fn places(hits: Vec<Hit>) -> Vec<Vec<String>> {
+    let mut seen = HashSet::new();
+    let mut places: Vec<Vec<String>> = Vec::with_capacity(hits.len());
+    for hit in hits {
+        let ids =
+            std::iter::once(hit.passage.document_id).chain(hit.also_in.into_iter().map(|place| place.document_id));
+        let ids: Vec<String> = ids.filter(|id| seen.insert(id.clone())).collect();
+        if !ids.is_empty() {
+            places.push(ids);
+        }
+    }
+    places
+}
+
+/// The share of `own` among the first `k` places, of as many as could be there.
+fn recall(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
+    let hits = found.iter().take(k).flatten().filter(|id| own.contains(*id)).count();
+    (hits as f64 / own.len().min(k) as f64).min(1.0)
 }
 
 /// The gain of `own` among the first `k`, each place `i` from 1 for `1 / log2(i + 1)`, of as much as there could be.
-fn ndcg(found: &[String], own: &HashSet<String>, k: usize) -> f64 {
+fn ndcg(found: &[Vec<String>], own: &HashSet<String>, k: usize) -> f64 {
     let gain = |place: usize| 1.0 / (place as f64 + 2.0).log2();
     let best: f64 = (0..own.len().min(k)).map(gain).sum();
-    let gained = found.iter().take(k).enumerate().filter(|(_, id)| own.contains(*id));
+    let gained = found.iter().take(k).enumerate().filter(|(_, ids)| ids.iter().any(|id| own.contains(id)));
     gained.map(|(place, _)| gain(place)).sum::<f64>() / best
 }
 
@@ -242,27 +278,35 @@ fn median(mut values: Vec<f64>) -> f64 {
 mod tests {
     use super::*;
 
-    fn ids(ids: &str) -> Vec<String> {
-        ids.chars().map(String::from).collect()
+    fn ids(ids: &str) -> Vec<Vec<String>> {
+        ids.chars().map(|id| vec![String::from(id)]).collect()
     }
 
     #[test]
     fn recall_is_of_what_could_be_there() {
-        let own: HashSet<String> = ids("abc").into_iter().collect();
+        let own: HashSet<String> = ids("abc").into_iter().flatten().collect();
         assert_eq!(recall(&ids("axbyc"), &own, 5), 1.0);
         assert_eq!(recall(&ids("axbyc"), &own, 2), 0.5);
         assert_eq!(recall(&ids("xyzac"), &own, 4), 1.0 / 3.0);
         assert_eq!(recall(&[], &own, 5), 0.0);
+        let together = [vec!["x".to_owned()], vec!["a".to_owned(), "b".to_owned()]];
+        assert_eq!((recall(&together, &own, 2), recall(&together, &own, 5)), (1.0, 2.0 / 3.0));
     }
 
     /// By hand: places 1 and 3 of three that count, of the best that they could be.
     #[test]
     fn earlier_places_gain_more() {
-        let own: HashSet<String> = ids("abc").into_iter().collect();
+        let own: HashSet<String> = ids("abc").into_iter().flatten().collect();
         let best = 1.0 + 1.0 / 3f64.log2() + 0.5;
         assert!((ndcg(&ids("axbyz"), &own, 5) - 1.5 / best).abs() < 1e-12);
         assert_eq!((ndcg(&ids("cab"), &own, 10), ndcg(&ids("xyz"), &own, 10)), (1.0, 0.0));
         assert_eq!(ndcg(&ids("ab"), &own, 2), 1.0);
+    }
+
+    #[test]
+    fn a_gain_is_that_of_each_question() {
+        let gained = less(&[0.5, 1.0, 0.0], &(SearchMode::Vector, vec![0.25, 0.75, -0.25]));
+        assert_eq!((gained.than, gained.ndcg_at_10, gained.interval), (SearchMode::Vector, 0.25, Some([0.25, 0.25])));
     }
 
     #[test]

@@ -13,7 +13,9 @@ use super::answer::event;
 use super::body::Incoming;
 use super::fields::Fields;
 use super::identity::Visitor;
-use crate::api::collections::{Deleted, DocumentsQuery, Ingest, Search, Upsert, Upserted, WholeDocument};
+use crate::api::collections::{
+    Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
+};
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, Result};
 use crate::lanes::Work;
@@ -140,7 +142,7 @@ pub async fn delete_document(
     Ok(HttpResponse::Ok().json(deleted(&id, removed)))
 }
 
-/// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?}`.
+/// The passages that answer a query best: `{"query", "top_k"?, "mode"?, "rerank"?, "filter"?}`.
 pub async fn search(
     state: web::Data<State>,
     request: HttpRequest,
@@ -150,7 +152,7 @@ pub async fn search(
     let opened = state.opened()?;
     let given = path.into_inner();
     let name = Visitor::of(&request)?.collection(&given)?;
-    let Search { query, top_k, mode, rerank } = Fields::whole(incoming).await?;
+    let Search { query, top_k, mode, rerank, filter } = Fields::whole(incoming).await?;
     let (top_k, rerank) = (top_k.unwrap_or(state.settings.top_k), rerank.unwrap_or(state.settings.rerank));
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
@@ -164,16 +166,19 @@ pub async fn search(
         return Err(Error::param("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")));
     }
     let corpus = opened.ragstone.corpus().clone();
-    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode };
+    let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
     let asked = query.clone();
-    let searching = async move { corpus.search(&name, &asked, &options).await };
-    let mut data = state.run(&request, Work::Search, searching).await??;
+    let searching = async move {
+        let words_only = corpus.built_with(&name).await?.words_only;
+        Ok::<_, ragstone_storage::Error>((corpus.search(&name, &asked, &options).await?, words_only))
+    };
+    let (mut data, words_only) = state.run(&request, Work::Search, searching).await??;
     if rerank > 0 && !data.is_empty() {
         data = in_order(&state, &request, query, data).await?;
         data.truncate(top_k);
     }
     data.iter_mut().for_each(|hit| hit.passage.collection.clone_from(&given));
-    Ok(HttpResponse::Ok().json(List::from(data)))
+    Ok(HttpResponse::Ok().json(FoundPassages { object: ListObject::List, data, words_only }))
 }
 
 /// What a search found in the reranker's order, with its scores.

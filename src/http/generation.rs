@@ -123,6 +123,7 @@ impl Extension {
         (self.collection.is_some() || !self.documents.is_empty()).then(|| Context {
             collection: self.collection.take(),
             top_k: self.top_k,
+            filter: self.filter.take(),
             rounds: self.rounds,
             round_tokens: self.round_tokens,
             rerank: self.rerank,
@@ -154,6 +155,12 @@ impl Extension {
         }
         if self.rerank.is_some_and(|count| count > 0) && self.collection.is_none() {
             return Err(Error::param("ragstone.rerank", "`rerank` orders what a search finds; name a collection"));
+        }
+        if self.filter.is_some() && self.collection.is_none() {
+            return Err(Error::param(
+                "ragstone.filter",
+                "`filter` chooses among what a search finds; name a collection",
+            ));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
             return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));

@@ -20,6 +20,7 @@ mod operations;
 mod page;
 pub mod permissions;
 mod pml;
+mod renewal;
 mod rerank;
 mod responses;
 mod schemas;
@@ -83,6 +84,11 @@ pub fn app(
         .service(resource("/v1/settings", "GET", vec![web::get().to(operations::settings)]))
         .service(resource("/v1/collections/{collection}/search", "POST", vec![web::post().to(collections::search)]))
         .service(resource("/v1/collections/{collection}/ingest", "POST", vec![web::post().to(collections::ingest)]))
+        .service(resource(
+            "/v1/collections/{collection}/renewal",
+            "GET, POST, DELETE",
+            vec![web::get().to(renewal::status), web::post().to(renewal::begin), web::delete().to(renewal::cancel)],
+        ))
         .configure(keys::paths)
         .service(resource("/mcp", "POST", vec![web::post().to(mcp::post)]))
         .configure(cache::paths)

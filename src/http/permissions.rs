@@ -80,6 +80,9 @@ pub const RULES: &[Rule] = &[
     rule("DELETE", "/v1/collections/{collection}/documents/{document:.+}", Owner, Write),
     rule("PUT", "/v1/collections/{collection}/files/{file}", Anyone, Write),
     rule("POST", "/v1/collections/{collection}/search", Anyone, Read),
+    rule("GET", "/v1/collections/{collection}/renewal", Anyone, Read),
+    rule("POST", "/v1/collections/{collection}/renewal", Owner, Write),
+    rule("DELETE", "/v1/collections/{collection}/renewal", Owner, Write),
     // Reads this machine's files.
     rule("POST", "/v1/collections/{collection}/ingest", Owner, Owner),
     rule("GET", "/v1/settings", Owner, Admin),
@@ -156,6 +159,9 @@ mod tests {
         DELETE /v1/collections/{collection}/documents/{document:.+} o wdo
         PUT /v1/collections/{collection}/files/{file} a wdo
         POST /v1/collections/{collection}/search a rwdo
+        GET /v1/collections/{collection}/renewal a rwdo
+        POST /v1/collections/{collection}/renewal o wdo
+        DELETE /v1/collections/{collection}/renewal o wdo
         POST /v1/collections/{collection}/ingest o o
         GET /v1/settings o do
         GET /v1/events o rwdo

@@ -141,9 +141,9 @@ struct Passage {
 }
 
 impl Passage {
-    fn of_hit(collection: &str, number: usize, Hit { passage, score }: Hit) -> Self {
+    fn of_hit(collection: &str, number: usize, Hit { passage, score, also_in }: Hit) -> Self {
         let ragstone_storage::corpus::Passage { document_id, title, source, text, .. } = passage;
-        let citation = Citation { number, document_id, title, source, text, score: Some(score) };
+        let citation = Citation { number, document_id, title, source, text, score: Some(score), also_in };
         Self::of_citation(collection, number, citation)
     }
 

@@ -7,6 +7,7 @@
 mod api_keys;
 mod calibration;
 mod costs;
+mod embedders;
 mod journal;
 mod objects;
 mod schemas;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use sled::Tree;
 
 pub use self::api_keys::{ApiKeyRecord, Role};
+pub use self::embedders::EmbedderRecord;
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};

@@ -106,6 +106,7 @@ async fn the_service_answers_as_its_document_says() {
         ("POST", "/v1/rerank", "/v1/rerank", json!({ "query": "roof", "documents": ["slate", { "text": "gates" }] })),
         ("POST", "/v1/collections/{collection}/search", "/v1/collections/notes/search", json!({ "query": "roof" })),
         ("GET", "/v1/collections", "/v1/collections", Value::Null),
+        ("GET", "/v1/collections/{collection}/renewal", "/v1/collections/notes/renewal", Value::Null),
         ("GET", "/v1/collections/{collection}/documents", "/v1/collections/notes/documents", Value::Null),
         (
             "GET",

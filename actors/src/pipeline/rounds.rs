@@ -15,6 +15,7 @@ use super::{Asking, Found, Passage, Pipeline, Prefilled};
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Context, Input, Question};
 use crate::report::{Event, RerankReport, RoundReport, Ttft};
+use crate::retrieval::Retrieved;
 use crate::stream::{AnswerStream, Opened, remaining};
 use crate::turns::Place;
 
@@ -32,6 +33,7 @@ pub(super) struct Searched {
     started: Stopwatch,
     retrieve_ms: f64,
     rerank: Option<RerankReport>,
+    words_only: bool,
 }
 
 impl Pipeline {
@@ -51,6 +53,7 @@ impl Pipeline {
             started: Stopwatch::start(),
             retrieve_ms: 0.0,
             rerank: None,
+            words_only: false,
         };
         let asked = asking.in_round(context);
         for round in 1..=wanted {
@@ -69,11 +72,11 @@ impl Pipeline {
 
     /// The answer over what all rounds found.
     pub(super) async fn answer_rounds(&self, asking: &Asking, searched: Searched) -> Result<Found> {
-        let Searched { passages, mut rounds, query, new, started, retrieve_ms, rerank } = searched;
+        let Searched { passages, mut rounds, query, new, started, retrieve_ms, rerank, words_only } = searched;
         let prefilled = self.prefill(asking, &passages, None).await?;
         rounds.push(report(query, new, &prefilled, started.elapsed_ms()));
         metrics::counter!("ragstone_retrieval_rounds_total").increment(rounds.len() as u64);
-        Ok(Found { passages, prefilled, retrieve_ms, rerank, speculation: None, rounds })
+        Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation: None, rounds })
     }
 
     /// One search; what it finds anew goes behind the passages that there are.
@@ -81,12 +84,14 @@ impl Pipeline {
         let started = Stopwatch::start();
         let search = self.search_of(asking, context, searched.query.clone());
         let found = self.retriever.ask(search, remaining(asking.deadline)?);
-        let hits = found.instrument(tracing::info_span!("retrieve")).await?.hits;
+        let Retrieved { hits, words_only, .. } = found.instrument(tracing::info_span!("retrieve")).await?;
+        searched.words_only |= words_only;
         searched.retrieve_ms += started.elapsed_ms();
         let (mut hits, report) = self.rerank(asking, context, &searched.query, hits).await?;
         searched.rerank = RerankReport::sum(searched.rerank, report);
-        let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.id).collect();
-        hits.retain(|hit| !known.contains(&*hit.passage.id));
+        // A text under another title says nothing new either.
+        let known: HashSet<&str> = searched.passages.iter().map(|passage| &*passage.citation.text).collect();
+        hits.retain(|hit| !known.contains(&*hit.passage.text));
         let before = searched.passages.len();
         add(&mut searched.passages, hits);
         searched.new = (before + 1..=searched.passages.len()).collect();

@@ -48,7 +48,16 @@ impl Pipeline {
         else {
             let retrieve_ms = arrived.elapsed_ms();
             let prefilled = self.prefill(asking, &passages, None).await?;
-            return Ok(Found { passages, prefilled, retrieve_ms, rerank: None, speculation: None, rounds: Vec::new() });
+            let (speculation, rounds) = (None, Vec::new());
+            return Ok(Found {
+                passages,
+                prefilled,
+                retrieve_ms,
+                rerank: None,
+                words_only: false,
+                speculation,
+                rounds,
+            });
         };
         let query = asked_last(messages);
         let speculates = context.speculate.unwrap_or(self.settings.speculate);
@@ -62,6 +71,7 @@ impl Pipeline {
         let found = speculating.beside(search, told).instrument(retrieve).await?;
         let retrieve_ms = arrived.elapsed_ms();
         self.times.observe_search(collection, found.search_ms);
+        let words_only = found.words_only;
         let (hits, rerank) = self.rerank(asking, context, &query, found.hits).await?;
         let ids = ids(&hits);
         add(&mut passages, hits);
@@ -70,7 +80,7 @@ impl Pipeline {
         let prefill = &prefilled.sequence.prefill;
         self.times.observe_prefill(prefill.compute_ms + prefill.load_wait_ms);
         let speculation = (speculation.stages > 0).then_some(speculation);
-        Ok(Found { passages, prefilled, retrieve_ms, rerank, speculation, rounds: Vec::new() })
+        Ok(Found { passages, prefilled, retrieve_ms, rerank, words_only, speculation, rounds: Vec::new() })
     }
 
     /// A search without stages.
@@ -79,6 +89,7 @@ impl Pipeline {
             collection: context.collection.clone().unwrap_or_default(),
             query,
             top_k: self.candidates(context).or(context.top_k).unwrap_or(self.settings.top_k),
+            filter: context.filter.clone(),
             caller: asking.question.caller,
             stages: None,
         }
@@ -185,8 +196,9 @@ pub(super) fn add(passages: &mut Vec<Passage>, hits: Vec<Hit>) {
             source: hit.passage.source,
             text: hit.passage.text,
             score: Some(hit.score),
+            also_in: hit.also_in,
         };
-        passages.push(Passage { id: hit.passage.id, citation, tokens: hit.passage.token_ids });
+        passages.push(Passage { citation, tokens: hit.passage.token_ids });
     }
 }
 

@@ -33,6 +33,7 @@ use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
 use crate::plans::Plans;
+use crate::renewal::Renewer;
 use crate::reranking::CrossReranker;
 use crate::retrieval::Retriever;
 use crate::runner::Runner;
@@ -110,6 +111,7 @@ impl Parts {
         });
         pipeline.restore_what_is_lost();
         let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
+        let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
         let calibrator = Calibrator::new(calibration::Inner {
@@ -135,6 +137,7 @@ impl Parts {
             embedder,
             library,
             warmer,
+            renewer,
             calibrator,
             jobs,
             processors,

@@ -1,12 +1,10 @@
 //! `search`
 
-use ragstone_storage::corpus::Hit;
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_QUERY_CHARACTERS, MAX_TOP_K, Passage, check_number, check_text, collection, plural, result};
-use crate::api::List;
-use crate::api::collections::Search;
+use crate::api::collections::{FoundPassages, Search};
 use crate::client::routes::{Request, Routes};
 use crate::error::Result;
 
@@ -33,7 +31,7 @@ pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolRe
     let top_k = arguments.top_k.map(|count| count as usize);
     let body = Search { query: arguments.query, top_k, ..Search::default() };
     let path = ["v1", "collections", &collection, "search"];
-    let found: List<Hit> = routes.send(Request::post(&path, body)).await?.json().await?;
+    let found: FoundPassages = routes.send(Request::post(&path, body)).await?.json().await?;
     let hits = found.data.into_iter().enumerate();
     let passages: Vec<Passage> = hits.map(|(index, hit)| Passage::of_hit(&collection, index + 1, hit)).collect();
     let text = shown(&collection, &passages);

@@ -11,6 +11,9 @@ use crate::{Error, ErrorKind, Result};
 /// Longer ids are refused: an id is a name, and it stands in every row of the document.
 const MAX_ID_BYTES: usize = 1024;
 
+/// Of a document, as JSON: it stands in every row, too.
+const MAX_METADATA_BYTES: usize = 64 << 10;
+
 /// A document as a caller gives it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +27,8 @@ pub struct Document {
     /// Where it came from: a path or an address, for citations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
+    /// What else is known of it, at most 64 KiB of JSON. A [`Filter`](super::Filter) asks about its entries that are texts, numbers, true or
+    /// false, or lists of these.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// Where its headings, tables and code are, if that is known: it is cut by them. Of files that ragstone read; no field of a request.
@@ -54,6 +59,22 @@ impl Document {
             (None, Some(source)) => Ok(digest("ragstone document source v1", &[source.as_bytes()])),
             (None, None) => Ok(Self::content_id(&self.title, &self.text)),
         }
+    }
+
+    /// Checks what can be wrong with a document.
+    ///
+    /// # Errors
+    /// As [`identity`](Self::identity)'s, and `InvalidInput` for more than 64 KiB of metadata.
+    pub(super) fn check(&self) -> Result<()> {
+        let id = self.identity()?;
+        let bytes = metadata_json(&self.metadata).len();
+        if bytes > MAX_METADATA_BYTES {
+            let message = format!(
+                "the metadata of document `{id}` comes to {bytes} bytes of JSON, and may have {MAX_METADATA_BYTES}: leave some out"
+            );
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        Ok(())
     }
 
     /// The id of a document that is known by nothing but its content.
@@ -155,6 +176,16 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::InvalidInput);
         }
         assert!(document(Some("it's; DROP TABLE \"x\""), None, "t").identity().is_ok());
+    }
+
+    #[test]
+    fn metadata_is_bounded() {
+        let mut document = document(Some("a"), None, "t");
+        document.metadata.insert("k".into(), "x".repeat(60 << 10).into());
+        document.check().unwrap();
+        document.metadata.insert("l".into(), "x".repeat(5 << 10).into());
+        let error = document.check().unwrap_err();
+        assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("`a`"), "{error}");
     }
 
     #[test]

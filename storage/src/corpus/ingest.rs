@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::schema::{self, Row};
-use super::table::{StoredVersion, Writer};
-use super::{Corpus, Departures, Document, Passage, chunk, document};
+use super::stored::StoredVersion;
+use super::table::Writer;
+use super::{Corpus, Departures, Document, Passage, PassageEncoder, chunk, document};
 use crate::Result;
 
 /// What an embedding model puts around a text.
@@ -38,7 +39,7 @@ pub struct UpsertReport {
 pub struct UpsertProgress {
     pub documents_done: usize,
     pub documents_total: usize,
-    /// Embedded so far; durable once their documents are done.
+    /// That have their vectors so far; durable once their documents are done.
     pub passages_embedded: usize,
 }
 
@@ -154,16 +155,24 @@ impl Corpus {
                 vector: Vec::new(),
             }));
         }
-        for batch in rows.chunks_mut(EMBED_TEXTS) {
-            let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
-            for (row, vector) in batch.iter_mut().zip(self.embed_passages(texts).await?) {
-                row.vector = vector;
-            }
-            embedded(batch.len())?;
+        // What an older version says in the same words keeps its vector: new metadata costs no embedding.
+        let mut known = match replaced.is_empty() {
+            true => HashMap::new(),
+            false => writer.collection().vectors(&replaced).await?,
+        };
+        for row in &mut rows {
+            row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
+        }
+        embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
+        let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
+        if !unknown.is_empty() {
+            self.embed(writer.collection().embedder()?, unknown, embedded).await?;
         }
         let leaving = [&emptied[..], &replaced].concat();
         if !leaving.is_empty() {
-            self.announce(writer.collection(), Some(&leaving), departures).await?;
+            known.clear();
+            let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
+            self.announce(writer.collection(), Some((&leaving, &stay)), departures).await?;
         }
         if !emptied.is_empty() {
             writer.remove(&emptied).await?;
@@ -174,18 +183,34 @@ impl Corpus {
         Ok(())
     }
 
+    /// Gives rows their vectors; `embedded` hears how many have one.
+    pub(super) async fn embed(
+        &self,
+        embedder: &Arc<dyn PassageEncoder>,
+        mut rows: Vec<&mut Row>,
+        embedded: &mut (dyn FnMut(usize) -> Result<()> + Send),
+    ) -> Result<()> {
+        for batch in rows.chunks_mut(EMBED_TEXTS) {
+            let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
+            for (row, vector) in batch.iter_mut().zip(self.embed_passages(embedder, texts).await?) {
+                row.vector = vector;
+            }
+            embedded(batch.len())?;
+        }
+        Ok(())
+    }
+
     /// The vector of a question, by the blocking threads.
-    pub(super) async fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
-        let (encoder, text) = (Arc::clone(self.encoder()), text.to_owned());
+    pub(super) async fn embed_query(&self, embedder: &Arc<dyn PassageEncoder>, text: &str) -> Result<Vec<f32>> {
+        let (encoder, text) = (Arc::clone(embedder), text.to_owned());
         let vector = super::blocking("embedding", move || encoder.embed_query(&text)).await?;
         self.texts_embedded().fetch_add(1, Ordering::Relaxed);
         Ok(vector)
     }
 
     /// Vectors of passages, by the blocking threads.
-    async fn embed_passages(&self, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
-        let count = texts.len();
-        let encoder = Arc::clone(self.encoder());
+    async fn embed_passages(&self, embedder: &Arc<dyn PassageEncoder>, texts: Vec<String>) -> Result<Vec<Vec<f32>>> {
+        let (count, encoder) = (texts.len(), Arc::clone(embedder));
         let vectors = super::blocking("embedding", move || encoder.embed_passages(&texts)).await?;
         self.texts_embedded().fetch_add(count as u64, Ordering::Relaxed);
         if vectors.len() != count {

@@ -15,19 +15,23 @@ mod chunk;
 mod disk;
 mod document;
 mod element;
+mod filter;
+mod find;
 mod fusion;
 mod ingest;
 mod naming;
 mod options;
 mod passage;
+mod renewal;
 mod scan;
 mod schema;
 mod search;
+mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,15 +44,17 @@ use serde::{Deserialize, Serialize};
 use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
+pub use self::filter::Filter;
 pub use self::ingest::{UpsertProgress, UpsertReport};
+use self::naming::Stage;
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
+pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
-pub use self::search::{Hit, SearchMode, SearchOptions};
+pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
 use self::table::{Collection, unknown};
-use crate::env::Stopwatch;
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.
@@ -76,6 +82,9 @@ pub struct CorpusCounters {
     pub texts_embedded: u64,
 }
 
+/// Finds the encoder of an identity that is not in use any more.
+pub type Earlier<'a> = &'a (dyn Fn(&str) -> Option<Arc<dyn PassageEncoder>> + Send + Sync);
+
 /// The corpus of one data folder. Clones share it.
 #[derive(Clone)]
 pub struct Corpus {
@@ -87,6 +96,8 @@ struct Inner {
     folder: PathBuf,
     encoder: Arc<dyn PassageEncoder>,
     options: CorpusOptions,
+    /// Collections whose tables are being built anew.
+    renewing: std::sync::Mutex<HashSet<String>>,
     collections: tokio::sync::Mutex<BTreeMap<String, Arc<Collection>>>,
     passages_retokenized: AtomicU64,
     texts_embedded: AtomicU64,
@@ -99,6 +110,29 @@ impl Corpus {
     /// `Incompatible` where a collection was built with another embedding model; the message says what to do.
     /// `InvalidInput` for a passage length of less than 16 tokens, and an overlap of half of it.
     pub async fn open(dir: &Path, encoder: Arc<dyn PassageEncoder>, options: CorpusOptions) -> Result<Self> {
+        Self::open_any(dir, encoder, None, options).await
+    }
+
+    /// As [`open`](Self::open). A collection that was built with another embedding model is searched with the one that `earlier` has for
+    /// that identity, or by words alone where it has none, until [`renew`](Self::renew) has embedded it again.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open)'s but the first.
+    pub async fn open_with(
+        dir: &Path,
+        encoder: Arc<dyn PassageEncoder>,
+        earlier: Earlier<'_>,
+        options: CorpusOptions,
+    ) -> Result<Self> {
+        Self::open_any(dir, encoder, Some(earlier), options).await
+    }
+
+    async fn open_any(
+        dir: &Path,
+        encoder: Arc<dyn PassageEncoder>,
+        earlier: Option<Earlier<'_>>,
+        options: CorpusOptions,
+    ) -> Result<Self> {
         options.check()?;
         let opening = format!("open the corpus in {}", dir.display());
         let folder = dir.to_owned();
@@ -117,8 +151,14 @@ impl Corpus {
         let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
         let mut collections = BTreeMap::new();
         for name in names {
-            let collection = Collection::open(&db, dir, &name, encoder.dimension()).await?;
-            check(&collection, &encoder.identity(), dir).await?;
+            let mut collection = Collection::open(&db, dir, (&name, Stage::Serving)).await?;
+            check(&collection, &encoder.identity(), earlier.is_some(), dir)?;
+            collection.embedder = match collection.embedding() == encoder.identity() {
+                true => Some(encoder.clone()),
+                false => earlier.and_then(|earlier| earlier(collection.embedding())),
+            };
+            collection.embedder =
+                collection.embedder.take().filter(|embedder| embedder.dimension() == collection.dimension());
             collections.insert(name, Arc::new(collection));
         }
         let inner = Inner {
@@ -126,6 +166,7 @@ impl Corpus {
             folder: dir.to_owned(),
             encoder,
             options,
+            renewing: std::sync::Mutex::default(),
             collections: tokio::sync::Mutex::new(collections),
             passages_retokenized: AtomicU64::new(0),
             texts_embedded: AtomicU64::new(0),
@@ -142,7 +183,7 @@ impl Corpus {
     /// an older version before they go. No collection is made for documents without a word.
     ///
     /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, before anything is written; `Full`; what
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
     /// `progress` returns, which ends the call before the next commit.
     pub async fn upsert(
         &self,
@@ -152,9 +193,7 @@ impl Corpus {
         progress: &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync),
     ) -> Result<UpsertReport> {
         check_name(collection)?;
-        for document in &documents {
-            document.identity()?;
-        }
+        documents.iter().try_for_each(Document::check)?;
         if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
             return Ok(UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() });
         }
@@ -173,24 +212,30 @@ impl Corpus {
     /// # Errors
     /// `NotFound` for an unknown collection.
     pub async fn delete(&self, collection: &str, document_id: &str, departures: &dyn Departures) -> Result<usize> {
-        let table = self.find(collection).await?;
-        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
-        let documents = [document_id.to_owned()];
-        self.announce(&table, Some(&documents), departures).await?;
-        let removed = writer.remove(&documents).await?;
-        writer.maintain(self.inner.options.vector_index_rows).await?;
-        Ok(removed)
+        loop {
+            let table = self.find(collection).await?;
+            // Another table may have taken its place meanwhile.
+            let Some(writer) = table.write().await else { continue };
+            let documents = [document_id.to_owned()];
+            self.announce(&table, Some((&documents, &HashSet::new())), departures).await?;
+            let removed = writer.remove(&documents).await?;
+            writer.maintain(self.inner.options.vector_index_rows).await?;
+            return Ok(removed);
+        }
     }
 
     /// Removes a collection; how many passages went. `NotFound` where there was none. `departures` hears of them first.
     pub async fn delete_collection(&self, collection: &str, departures: &dyn Departures) -> Result<usize> {
-        let table = self.find(collection).await?;
-        let writer = table.write().await.ok_or_else(|| unknown(collection))?;
-        self.announce(&table, None, departures).await?;
-        let mut collections = self.inner.collections.lock().await;
-        let removed = writer.drop_table(&self.inner.db).await?;
-        collections.remove(collection);
-        Ok(removed)
+        loop {
+            let table = self.find(collection).await?;
+            let Some(writer) = table.write().await else { continue };
+            self.announce(&table, None, departures).await?;
+            let mut collections = self.inner.collections.lock().await;
+            self.forget_superseded(&table)?;
+            let removed = writer.drop_table(&self.inner.db).await?;
+            collections.remove(collection);
+            return Ok(removed);
+        }
     }
 
     /// All collections by name.
@@ -247,69 +292,6 @@ impl Corpus {
         Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
     }
 
-    /// The passages that answer `query` best, best first, ties by document and place; each content once.
-    ///
-    /// # Errors
-    /// `NotFound` for an unknown collection. An empty collection and an empty query have no hits.
-    pub async fn search(&self, collection: &str, query: &str, options: &SearchOptions) -> Result<Vec<Hit>> {
-        let table = self.find(collection).await?;
-        if query.trim().is_empty() || options.top_k == 0 {
-            return Ok(Vec::new());
-        }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let found = search::search(&table, query, vector, options, &self.inner.options.env).await?;
-        self.hits(found).await
-    }
-
-    /// As [`search`](Self::search), with the same result. Where the collection has a vector index, `provisional` is told what is best
-    /// so far whenever a search of fewer cells has ended, before the last one has (RAGCache, section 5.3); and the time that
-    /// the search took without embedding the query, in milliseconds.
-    ///
-    /// # Errors
-    /// As [`search`](Self::search)'s.
-    pub async fn search_in_stages(
-        &self,
-        collection: &str,
-        query: &str,
-        options: &SearchOptions,
-        staged: bool,
-        provisional: &mut (dyn FnMut(Vec<Hit>) + Send),
-    ) -> Result<(Vec<Hit>, f64)> {
-        let table = self.find(collection).await?;
-        if query.trim().is_empty() || options.top_k == 0 {
-            return Ok((Vec::new(), 0.0));
-        }
-        let vector = match options.mode {
-            SearchMode::FullText => None,
-            _ => Some(self.embed_query(query).await?),
-        };
-        let (env, own) = (&self.inner.options.env, self.encoder().tokenizer_identity());
-        let started = Stopwatch::start();
-        let found = match vector {
-            Some(vector) if staged && options.mode == SearchMode::Fused && table.has_vector_index().await? => {
-                let mut stage = |found: Vec<search::StoredHit>| {
-                    // Whoever changed the tokenizer waits for the end.
-                    if found.iter().all(|hit| hit.stored.tokenizer == own) {
-                        provisional(found.into_iter().map(search::StoredHit::into_hit).collect());
-                    }
-                };
-                search::in_stages(&table, query, vector, options.top_k, env, &mut stage).await?
-            }
-            vector => search::search(&table, query, vector, options, env).await?,
-        };
-        let search_ms = started.elapsed_ms();
-        Ok((self.hits(found).await?, search_ms))
-    }
-
-    async fn hits(&self, found: Vec<search::StoredHit>) -> Result<Vec<Hit>> {
-        let (stored, scores): (Vec<_>, Vec<_>) = found.into_iter().map(|hit| (hit.stored, hit.score)).unzip();
-        let passages = self.with_own_tokens(stored).await?;
-        Ok(passages.into_iter().zip(scores).map(|(passage, score)| Hit { passage, score }).collect())
-    }
-
     /// Counters since the start.
     pub fn counters(&self) -> CorpusCounters {
         CorpusCounters {
@@ -356,8 +338,12 @@ impl Corpus {
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
         let Inner { db, folder, encoder, .. } = &*self.inner;
-        let schema = schema::table_schema(encoder.dimension(), &encoder.identity());
-        let table = Arc::new(Collection::create(db, folder, name, schema, encoder.dimension()).await?);
+        if table::path_of(folder, name, Stage::Serving).exists() {
+            let message =
+                format!("the files of a collection `{name}` that was deleted are still read; try again in a moment");
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
+        let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
         collections.insert(name.to_owned(), Arc::clone(&table));
         Ok(table)
     }
@@ -403,8 +389,8 @@ fn document_infos(batch: &RecordBatch) -> Result<Vec<DocumentInfo>> {
     (0..batch.num_rows()).map(info).collect()
 }
 
-/// A collection of another format or embedding model is refused, unless nothing is in it.
-async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<()> {
+/// A collection of another format is refused, and one of another embedding model unless it `may_be_stale`.
+fn check(collection: &Collection, embedding: &str, may_be_stale: bool, dir: &Path) -> Result<()> {
     let (name, format) = (&collection.name, collection.metadata(schema::FORMAT_KEY));
     if format != schema::FORMAT {
         let message = format!(
@@ -414,8 +400,8 @@ async fn check(collection: &Collection, embedding: &str, dir: &Path) -> Result<(
         );
         return Err(Error::new(ErrorKind::Incompatible, message));
     }
-    let built_with = collection.metadata(schema::EMBEDDING_KEY);
-    if built_with != embedding {
+    let built_with = collection.embedding();
+    if built_with != embedding && !may_be_stale {
         let message = format!(
             "collection `{name}` was built with the embedding model {built_with}, and the one in use is {embedding}: \
              start with that model, or use another data folder, or remove {} and ingest the documents again",

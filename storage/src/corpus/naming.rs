@@ -15,8 +15,22 @@ const PREFIX: &str = "passages-";
 /// Before those of others: the tenant's letters and digits, and of all else `_` and two hex digits, as LanceDB's names have letters, digits, `.`, `_`
 /// and `-`; then `-` and the name.
 const TENANT_PREFIX: &str = "of-";
+/// The same two of tables that are on their way to take another's place; as long, so that a name that fits fits here, too.
+const BUILDING: [&str; 2] = ["building-", "ob-"];
+const BUILT: [&str; 2] = ["rebuilt--", "or-"];
 /// Bytes of a table's name, as LanceDB bounds it.
 const MAX_TABLE_BYTES: usize = 128;
+
+/// What a table of a collection is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// It is searched.
+    Serving,
+    /// It is to take that one's place, and has not all passages yet.
+    Building,
+    /// It has taken that one's place; the next start gives it that one's name.
+    Built,
+}
 
 /// Whose a collection is, by its full name.
 pub fn tenant_of(collection: &str) -> &str {
@@ -81,8 +95,34 @@ pub(super) fn table_name(collection: &str) -> String {
     }
 }
 
+/// The table of a collection at a stage.
+pub(super) fn table_at(collection: &str, stage: Stage) -> String {
+    let serving = table_name(collection);
+    let [own, tenants] = match stage {
+        Stage::Serving => return serving,
+        Stage::Building => BUILDING,
+        Stage::Built => BUILT,
+    };
+    match serving.strip_prefix(PREFIX) {
+        Some(name) => format!("{own}{name}"),
+        None => format!("{tenants}{}", serving.strip_prefix(TENANT_PREFIX).unwrap_or_default()),
+    }
+}
+
+/// The collection of a table, and what the table is for; `None` for one that is none of ours.
+pub(super) fn stage_of(table: &str) -> Option<(String, Stage)> {
+    for (stage, [own, tenants]) in [(Stage::Building, BUILDING), (Stage::Built, BUILT)] {
+        let serving = table.strip_prefix(own).map(|name| format!("{PREFIX}{name}"));
+        let serving = serving.or_else(|| table.strip_prefix(tenants).map(|name| format!("{TENANT_PREFIX}{name}")));
+        if let Some(serving) = serving {
+            return collection_of(&serving).map(|name| (name, stage));
+        }
+    }
+    collection_of(table).map(|name| (name, Stage::Serving))
+}
+
 /// The collection of a table; `None` for one that is none of ours.
-pub(super) fn collection_of(table: &str) -> Option<String> {
+fn collection_of(table: &str) -> Option<String> {
     if let Some(name) = table.strip_prefix(PREFIX) {
         return Some(name.to_owned());
     }
@@ -122,6 +162,14 @@ mod tests {
             assert!(table.len() <= MAX_TABLE_BYTES);
             assert!(table.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte)), "{table}");
             assert_eq!(collection_of(&table).as_deref(), Some(name));
+            for stage in [Stage::Serving, Stage::Building, Stage::Built] {
+                let staged = table_at(name, stage);
+                assert_eq!(
+                    (staged.len(), stage_of(&staged)),
+                    (table.len(), Some((name.to_owned(), stage))),
+                    "{staged}"
+                );
+            }
         }
         assert_eq!(table_name("notes"), "passages-notes", "as earlier versions have it");
         for table in

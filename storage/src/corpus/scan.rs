@@ -36,7 +36,7 @@ pub struct PassageTokens {
 /// Is told which passages are about to leave the corpus: those of documents that are deleted, replaced, or dropped with
 /// their collection. Called before anything has changed, on a thread that may block for moments; an error stops the change.
 pub trait Departures: Send + Sync {
-    /// These will be gone unless the change fails. Some may be in the document's new version, or in another document.
+    /// These will be gone unless the change fails. Some may be in another document.
     ///
     /// # Errors
     /// Whatever keeps the passages from being noted.
@@ -128,16 +128,19 @@ impl Corpus {
         Ok(())
     }
 
-    /// Tells `departures` that `documents` (`None`: all) of a collection go.
+    /// Tells `departures` that documents (`None`: all) of a collection go, but for the passages that stay: those of these ids are in what
+    /// takes their place.
     pub(super) async fn announce(
         &self,
         table: &Collection,
-        documents: Option<&[String]>,
+        documents: Option<(&[String], &HashSet<&str>)>,
         departures: &dyn Departures,
     ) -> Result<()> {
         // A worker of the runtime may block for the moments that a journal takes; the corpus wants a multi-thread runtime.
         let note = |passages: Vec<PassageTokens>| tokio::task::block_in_place(|| departures.departing(passages));
-        self.scan_table(table, documents.map(table::any_of), &mut |mut passages| {
+        let filter = documents.map(|(documents, _)| table::any_of(documents));
+        self.scan_table(table, filter, &mut |mut passages| {
+            passages.retain(|passage| documents.is_none_or(|(_, stay)| !stay.contains(passage.id.as_str())));
             while passages.len() > CHUNK_PASSAGES {
                 note(passages.split_off(passages.len() - CHUNK_PASSAGES))?;
             }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, ListBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
-use arrow_array::types::UInt32Type;
+use arrow_array::types::{Float32Type, UInt32Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
@@ -167,6 +167,17 @@ pub(super) fn token_ids(batch: &RecordBatch) -> Result<Vec<Arc<[u32]>>> {
     (0..batch.num_rows()).map(row).collect()
 }
 
+/// The column `vector`, row by row.
+pub(super) fn vectors(batch: &RecordBatch) -> Result<Vec<Vec<f32>>> {
+    let lists = column(batch, "vector")?.as_fixed_size_list_opt().ok_or_else(|| wrong_type("vector"))?;
+    let row = |row| {
+        let numbers = lists.value(row);
+        let numbers = numbers.as_primitive_opt::<Float32Type>().ok_or_else(|| wrong_type("vector"))?;
+        Ok(numbers.values().to_vec())
+    };
+    (0..batch.num_rows()).map(row).collect()
+}
+
 /// A column of strings, nulls included.
 pub(super) fn strings<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a StringArray> {
     column(batch, name)?.as_string_opt::<i32>().ok_or_else(|| wrong_type(name))
@@ -179,7 +190,7 @@ pub(super) fn numbers<'a>(batch: &'a RecordBatch, name: &str) -> Result<&'a UInt
 
 /// A column of scores.
 pub(super) fn scores(batch: &RecordBatch, name: &str) -> Result<Vec<f32>> {
-    let array = column(batch, name)?.as_primitive_opt::<arrow_array::types::Float32Type>();
+    let array = column(batch, name)?.as_primitive_opt::<Float32Type>();
     Ok(array.ok_or_else(|| wrong_type(name))?.values().to_vec())
 }
 

@@ -1,6 +1,7 @@
 //! Finds passages: by meaning, by words, and by both.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Passage;
 use super::disk::failed;
+use super::filter::{self, Filter};
 use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
 use super::table::{Collection, Snapshot};
@@ -20,10 +22,15 @@ use crate::Result;
 use crate::env::Env;
 
 /// Each search gives this many candidates for a wanted hit, and at least [`MIN_CANDIDATES`]: one that is far down in one
-/// ranking can still come out on top when the other has it first, and equal contents are given once. A constant number for
-/// up to 50 hits also means that asking for more of them changes nothing about the first.
+/// ranking can still come out on top when the other has it first. A constant number for up to 50 hits also means that asking
+/// for more of them changes nothing about the first.
 const CANDIDATES_PER_HIT: usize = 2;
 const MIN_CANDIDATES: usize = 100;
+/// Where so many of them have the same texts that hits are missing, each search is asked for this many times more, up to a number.
+const DEEPER: usize = 4;
+const MAX_CANDIDATES: usize = 10_000;
+/// Other places of a hit's text that are named.
+const MAX_ELSEWHERE: usize = 8;
 /// Cells of the vector index that are searched, so that about 32,000 passages are compared at most.
 const PROBES: usize = 32;
 /// Cells of a search in stages: the last stage is the search without stages. All begin at once, so that the last ends no later for the
@@ -49,11 +56,13 @@ pub struct SearchOptions {
     /// How many hits at most.
     pub top_k: usize,
     pub mode: SearchMode,
+    /// Which documents may be found: the best are taken among them.
+    pub filter: Option<Filter>,
 }
 
 impl Default for SearchOptions {
     fn default() -> Self {
-        Self { top_k: 5, mode: SearchMode::Fused }
+        Self { top_k: 5, mode: SearchMode::Fused, filter: None }
     }
 }
 
@@ -62,18 +71,32 @@ impl Default for SearchOptions {
 pub struct Hit {
     pub passage: Passage,
     pub score: f32,
+    /// Where the same text was found, too, best first, 8 at most: other titles and documents, or places in this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also_in: Vec<Elsewhere>,
+}
+
+/// Another place of a passage's text.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct Elsewhere {
+    pub document_id: String,
+    pub title: String,
+    pub source: Option<String>,
+    pub ordinal: u32,
 }
 
 /// A hit as it was stored: its token ids may be another tokenizer's.
 pub(super) struct StoredHit {
     pub stored: StoredPassage,
     pub score: f32,
+    pub also_in: Vec<Elsewhere>,
 }
 
 impl StoredHit {
     /// For whom its token ids are right.
     pub fn into_hit(self) -> Hit {
-        Hit { passage: self.stored.passage, score: self.score }
+        Hit { passage: self.stored.passage, score: self.score, also_in: self.also_in }
     }
 }
 
@@ -95,24 +118,49 @@ pub(super) async fn search(
     options: &SearchOptions,
     env: &Env,
 ) -> Result<Vec<StoredHit>> {
-    let depth = depth(options.top_k);
     let snapshot = collection.snapshot().await?;
-    let by_vector = async {
-        match vector {
-            Some(vector) if options.mode != SearchMode::FullText => {
-                nearest(collection, &snapshot, vector, (depth, PROBES), env).await
+    search_from(depth(options.top_k), collection, &snapshot, (query, vector), options, env).await
+}
+
+/// As [`search`], beginning with so many candidates of each search.
+async fn search_from(
+    mut depth: usize,
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (query, vector): (&str, Option<Vec<f32>>),
+    options: &SearchOptions,
+    env: &Env,
+) -> Result<Vec<StoredHit>> {
+    let filter = options.filter.as_ref();
+    loop {
+        let by_vector = async {
+            match &vector {
+                Some(vector) if options.mode != SearchMode::FullText => {
+                    nearest(collection, snapshot, (vector, filter), (depth, Probes::Last), env).await
+                }
+                _ => Ok(Vec::new()),
             }
-            _ => Ok(Vec::new()),
+        };
+        let by_text = async {
+            match options.mode {
+                SearchMode::Vector => Ok(Vec::new()),
+                _ => matching(collection, snapshot, (query, filter), depth).await,
+            }
+        };
+        let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
+        let deeper = deeper((&by_vector, &by_text), depth);
+        let hits = best(by_vector, by_text, options, depth);
+        match deeper {
+            Some(deeper) if hits.len() < options.top_k => depth = deeper,
+            _ => return Ok(hits),
         }
-    };
-    let by_text = async {
-        match options.mode {
-            SearchMode::Vector => Ok(Vec::new()),
-            _ => matching(collection, &snapshot, query, depth).await,
-        }
-    };
-    let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
-    Ok(best(by_vector, by_text, options))
+    }
+}
+
+/// How many candidates to ask for next, if there may be more than these.
+fn deeper((by_vector, by_text): (&Scored, &Scored), depth: usize) -> Option<usize> {
+    let deeper = depth.saturating_mul(DEEPER);
+    (by_vector.len().max(by_text.len()) >= depth && deeper <= MAX_CANDIDATES).then_some(deeper)
 }
 
 /// As [`search`] in mode [`SearchMode::Fused`], with the same result. `provisional` is told what is best so far, from the words and a
@@ -121,19 +169,20 @@ pub(super) async fn in_stages(
     collection: &Collection,
     query: &str,
     vector: Vec<f32>,
-    top_k: usize,
+    options: &SearchOptions,
     env: &Env,
     provisional: &mut (dyn FnMut(Vec<StoredHit>) + Send),
 ) -> Result<Vec<StoredHit>> {
-    let (depth, options) = (depth(top_k), SearchOptions { top_k, mode: SearchMode::Fused });
+    let (depth, filter) = (depth(options.top_k), options.filter.as_ref());
     let snapshot = collection.snapshot().await?;
     type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Option<usize>, Scored)>> + Send + 'a>>;
-    let words = async { Ok((None, matching(collection, &snapshot, query, depth).await?)) };
+    let words = async { Ok((None, matching(collection, &snapshot, (query, filter), depth).await?)) };
     let running = FuturesUnordered::from_iter([Box::pin(words) as Searching<'_>]);
     for (stage, probes) in STAGES.into_iter().enumerate() {
-        let (vector, snapshot) = (vector.clone(), &snapshot);
+        let (vector, snapshot) = (&vector, &snapshot);
+        let probes = if stage + 1 == STAGES.len() { Probes::Last } else { Probes::First(probes) };
         running.push(Box::pin(async move {
-            Ok((Some(stage), nearest(collection, snapshot, vector, (depth, probes), env).await?))
+            Ok((Some(stage), nearest(collection, snapshot, (vector, filter), (depth, probes), env).await?))
         }));
     }
     let mut running = running;
@@ -151,11 +200,20 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            provisional(best(near.clone(), words.clone(), &options));
+            provisional(best(near.clone(), words.clone(), options, depth));
         }
     }
+    drop(running);
     let near = by_vector.map(|(_, found)| found).unwrap_or_default();
-    Ok(best(near, by_text.unwrap_or_default(), &options))
+    let words = by_text.unwrap_or_default();
+    let deeper = deeper((&near, &words), depth);
+    let hits = best(near, words, options, depth);
+    match deeper {
+        Some(deeper) if hits.len() < options.top_k => {
+            search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
+        }
+        _ => Ok(hits),
+    }
 }
 
 /// Candidates of each search.
@@ -164,8 +222,7 @@ fn depth(top_k: usize) -> usize {
 }
 
 /// The best of what both searches found.
-fn best(by_vector: Scored, by_text: Scored, options: &SearchOptions) -> Vec<StoredHit> {
-    let depth = depth(options.top_k);
+fn best(by_vector: Scored, by_text: Scored, options: &SearchOptions, depth: usize) -> Vec<StoredHit> {
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
     let by_text = candidates.rank(by_text, depth);
@@ -177,22 +234,42 @@ fn best(by_vector: Scored, by_text: Scored, options: &SearchOptions) -> Vec<Stor
     candidates.best(&scores, options.top_k)
 }
 
-/// Passages by cosine similarity, of so many cells of the vector index.
+/// Cells of the vector index that are looked into.
+#[derive(Clone, Copy)]
+enum Probes {
+    /// So many.
+    First(usize),
+    /// [`PROBES`]; where a filter leaves too few passages in them, more.
+    Last,
+}
+
+/// Passages by cosine similarity, of some cells of the vector index.
 async fn nearest(
     collection: &Collection,
     snapshot: &Snapshot<'_>,
-    vector: Vec<f32>,
-    (depth, probes): (usize, usize),
+    (vector, filter): (&[f32], Option<&Filter>),
+    (depth, probes): (usize, Probes),
     env: &Env,
 ) -> Result<Scored> {
     let delay = env.delay_at("corpus.probe");
+    let cells = match probes {
+        Probes::First(cells) => cells,
+        Probes::Last => PROBES,
+    };
     if !delay.is_zero() {
-        tokio::time::sleep(delay * probes as u32).await;
+        tokio::time::sleep(delay * cells as u32).await;
     }
     let failed = || failed(format!("search the vectors of collection `{}`", collection.name));
     let query = snapshot.table.query().nearest_to(vector).map_err(failed())?;
-    let query = query.column("vector").distance_type(DistanceType::Cosine).nprobes(probes).map_err(failed())?;
-    let query = query.limit(depth).select(columns("_distance"));
+    let query = query.column("vector").distance_type(DistanceType::Cosine);
+    let query = match (probes, filter) {
+        (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
+        _ => query.nprobes(cells),
+    };
+    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance"));
+    if let Some(filter) = filter {
+        query = query.only_if_expr(filter::predicate(filter));
+    }
     let mut found = Vec::new();
     for batch in collection.run(query).await? {
         let similarities = scores(&batch, "_distance")?.into_iter().map(|distance| 1.0 - distance);
@@ -202,11 +279,19 @@ async fn nearest(
 }
 
 /// Passages by BM25. The query is a bag of words: it is not parsed, so that no character in it has a meaning.
-async fn matching(collection: &Collection, snapshot: &Snapshot<'_>, query: &str, depth: usize) -> Result<Scored> {
+async fn matching(
+    collection: &Collection,
+    snapshot: &Snapshot<'_>,
+    (query, filter): (&str, Option<&Filter>),
+    depth: usize,
+) -> Result<Scored> {
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
-    let query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score"));
+    let mut query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score"));
+    if let Some(filter) = filter {
+        query = query.only_if_expr(filter::predicate(filter));
+    }
     let mut found = Vec::new();
     for batch in collection.run(query).await? {
         let bm25 = scores(&batch, "_score")?;
@@ -246,17 +331,35 @@ impl Candidates {
         ranking
     }
 
-    /// The `top_k` best, each content once.
+    /// The `top_k` best, each text once: under its best title, with the others named.
     fn best(self, scores: &[f32], top_k: usize) -> Vec<StoredHit> {
-        let mut hits: Vec<StoredHit> = Vec::with_capacity(self.passages.len());
-        hits.extend(self.passages.into_iter().zip(scores).map(|(stored, score)| StoredHit { stored, score: *score }));
-        hits.sort_by(|a, b| {
-            b.score.total_cmp(&a.score).then_with(|| order(&a.stored.passage).cmp(&order(&b.stored.passage)))
+        let mut ranked: Vec<(StoredPassage, f32)> = self.passages.into_iter().zip(scores.iter().copied()).collect();
+        ranked.sort_by(|(a, a_score), (b, b_score)| {
+            b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
-        let mut contents = HashSet::new();
-        hits.retain(|hit| contents.insert(hit.stored.passage.id.clone()));
-        hits.truncate(top_k);
+        let mut hits: Vec<StoredHit> = Vec::with_capacity(top_k.min(ranked.len()));
+        let mut places: HashMap<String, usize> = HashMap::new();
+        for (stored, score) in ranked {
+            match places.entry(stored.passage.text.clone()) {
+                Entry::Vacant(place) if hits.len() < top_k => {
+                    place.insert(hits.len());
+                    hits.push(StoredHit { stored, score, also_in: Vec::new() });
+                }
+                Entry::Vacant(_) => {}
+                Entry::Occupied(place) => hits[*place.get()].note(stored.passage),
+            }
+        }
         hits
+    }
+}
+
+impl StoredHit {
+    /// The same text is there, too.
+    fn note(&mut self, passage: Passage) {
+        if self.also_in.len() < MAX_ELSEWHERE {
+            let Passage { document_id, title, source, ordinal, .. } = passage;
+            self.also_in.push(Elsewhere { document_id, title, source, ordinal });
+        }
     }
 }
 

@@ -6,24 +6,25 @@
 //!
 //! Writers take turns. Readers read from snapshots and wait for nobody but the removal of superseded files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::{RecordBatch, RecordBatchIterator};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use futures::TryStreamExt;
 use lancedb::arrow::SendableRecordBatchStream;
 use lancedb::datafusion::prelude::{Expr, col, lit};
 use lancedb::index::{Index, scalar::FtsIndexBuilder, vector::IvfFlatIndexBuilder};
-use lancedb::query::{ExecutableQuery, QueryBase, Select};
+use lancedb::query::ExecutableQuery;
 use lancedb::table::{CompactionOptions, Duration, OptimizeAction, OptimizeOptions};
 use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
 use super::disk::{failed, io_failed, sync_folder};
-use super::naming::table_name;
-use super::schema;
+use super::naming::{Stage, stage_of, table_at};
+use super::{PassageEncoder, schema};
 use crate::{Error, ErrorKind, Result};
 
 const SUFFIX: &str = ".lance";
@@ -46,10 +47,16 @@ const VERSIONS: usize = 32;
 /// The table of one collection.
 pub(super) struct Collection {
     pub name: String,
+    /// Gives it its vectors; `None` where that embedding model cannot be loaded any more, and words alone are searched.
+    pub embedder: Option<Arc<dyn PassageEncoder>>,
     table: Table,
+    /// LanceDB's name for it.
+    table_name: String,
     folder: PathBuf,
     schema: SchemaRef,
     dimension: usize,
+    /// Another table has taken its place: whoever reads it may go on, nobody writes into it, and the last one takes its files along.
+    replaced: AtomicBool,
     /// Held by the one writer.
     writer: tokio::sync::Mutex<()>,
     /// Shared by readers; taken alone to remove files that a reader's snapshot may need.
@@ -74,12 +81,6 @@ pub(super) struct Snapshot<'a> {
     _files: RwLockReadGuard<'a, Files>,
 }
 
-/// What is known of a stored document without reading its text.
-pub(super) struct StoredVersion {
-    pub version: String,
-    pub passages: usize,
-}
-
 /// The right to change a collection.
 pub(super) struct Writer<'a> {
     collection: &'a Collection,
@@ -91,37 +92,83 @@ impl Collection {
     pub async fn create(
         db: &Connection,
         folder: &Path,
-        name: &str,
-        schema: SchemaRef,
-        dimension: usize,
+        (name, stage): (&str, Stage),
+        embedder: Arc<dyn PassageEncoder>,
     ) -> Result<Self> {
         let doing = || format!("create collection `{name}`");
-        let table = db.create_empty_table(table_name(name), schema.clone()).execute().await.map_err(failed(doing()))?;
-        let collection = Self::new(table, folder, name, schema, dimension);
+        let schema = schema::table_schema(embedder.dimension(), &embedder.identity());
+        let table = db.create_empty_table(table_at(name, stage), schema.clone()).execute().await;
+        let mut collection = Self::new(table.map_err(failed(doing()))?, folder, (name, stage), schema)?;
+        collection.embedder = Some(embedder);
         collection.create_text_index().await?;
         Ok(collection)
     }
 
-    /// Opens a table that is there. Whether it suits the embedding model is for the caller to check.
-    pub async fn open(db: &Connection, folder: &Path, name: &str, dimension: usize) -> Result<Self> {
+    /// Opens a table that is there. Which embedding model it suits is for the caller to find out.
+    pub async fn open(db: &Connection, folder: &Path, (name, stage): (&str, Stage)) -> Result<Self> {
         let doing = || format!("open collection `{name}`");
-        let table = db.open_table(table_name(name)).execute().await.map_err(failed(doing()))?;
+        let table = db.open_table(table_at(name, stage)).execute().await.map_err(failed(doing()))?;
         let schema = table.schema().await.map_err(failed(doing()))?;
-        Ok(Self::new(table, folder, name, schema, dimension))
+        Self::new(table, folder, (name, stage), schema)
     }
 
-    fn new(table: Table, folder: &Path, name: &str, schema: SchemaRef, dimension: usize) -> Self {
-        Self {
+    fn new(table: Table, folder: &Path, (name, stage): (&str, Stage), schema: SchemaRef) -> Result<Self> {
+        let vector = schema.field_with_name("vector").map(|field| field.data_type());
+        let Ok(DataType::FixedSizeList(_, dimension)) = vector else {
+            let message = format!("collection `{name}` has no column of vectors: it is none of ragstone's");
+            return Err(Error::new(ErrorKind::Incompatible, message));
+        };
+        let (table_name, dimension) = (table_at(name, stage), *dimension as usize);
+        Ok(Self {
             name: name.to_owned(),
+            embedder: None,
             table,
-            folder: folder.join(table_name(name) + SUFFIX),
+            folder: folder.join(table_name.clone() + SUFFIX),
+            table_name,
             schema,
             dimension,
+            replaced: AtomicBool::new(false),
             writer: tokio::sync::Mutex::default(),
             files: RwLock::default(),
             synced: Mutex::default(),
             vectors_indexed: Mutex::default(),
-        }
+        })
+    }
+
+    /// The embedding model that its vectors are of.
+    pub fn embedding(&self) -> &str {
+        self.metadata(schema::EMBEDDING_KEY)
+    }
+
+    /// What embeds new passages.
+    ///
+    /// # Errors
+    /// `Unavailable` where that model cannot be loaded any more.
+    pub fn embedder(&self) -> Result<&Arc<dyn PassageEncoder>> {
+        self.embedder.as_ref().ok_or_else(|| {
+            let message = format!(
+                "collection `{}` was built with the embedding model {}, which cannot be loaded any more: documents can be added \
+                 once the collection is embedded again",
+                self.name,
+                self.embedding()
+            );
+            Error::new(ErrorKind::Unavailable, message)
+        })
+    }
+
+    /// Numbers in a vector.
+    pub fn dimension(&self) -> usize {
+        self.dimension
+    }
+
+    /// Another table takes its place. Whoever reads this one goes on; its files go with the last one. For whoever has the turn to write.
+    pub fn replace(&self) {
+        self.replaced.store(true, Ordering::Release);
+    }
+
+    /// Where it is.
+    pub fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// A value of the table's own metadata.
@@ -132,7 +179,7 @@ impl Collection {
     /// Waits for the turn to write. `None` where the collection was dropped in the meantime.
     pub async fn write(&self) -> Option<Writer<'_>> {
         let turn = self.writer.lock().await;
-        let there = *self.files.read().await == Files::There;
+        let there = *self.files.read().await == Files::There && !self.replaced.load(Ordering::Acquire);
         there.then_some(Writer { collection: self, _turn: turn })
     }
 
@@ -168,27 +215,6 @@ impl Collection {
         self.table.count_rows(first).await.map_err(self.failed("count the documents of"))
     }
 
-    /// Every stored document's version, by id.
-    pub async fn versions(&self) -> Result<HashMap<String, StoredVersion>> {
-        let snapshot = self.snapshot().await?;
-        let query = snapshot.table.query().only_if("ordinal = 0").select(Select::columns(&[
-            "document_id",
-            "version",
-            "passages",
-        ]));
-        let mut versions = HashMap::new();
-        for batch in self.run(query).await? {
-            let (ids, hashes) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);
-            let passages = schema::numbers(&batch, "passages")?;
-            for row in 0..batch.num_rows() {
-                let stored =
-                    StoredVersion { version: hashes.value(row).to_owned(), passages: passages.value(row) as usize };
-                versions.insert(ids.value(row).to_owned(), stored);
-            }
-        }
-        Ok(versions)
-    }
-
     /// Runs a query to its end.
     pub async fn run(&self, query: impl ExecutableQuery) -> Result<Vec<RecordBatch>> {
         let stream = query.execute().await.map_err(self.failed("search"))?;
@@ -219,6 +245,16 @@ impl Collection {
     /// Says which collection it was.
     pub fn failed(&self, doing: &str) -> impl FnOnce(lancedb::Error) -> Error + use<> {
         failed(format!("{doing} collection `{}`", self.name))
+    }
+}
+
+impl Drop for Collection {
+    fn drop(&mut self) {
+        if *self.replaced.get_mut()
+            && let Err(error) = std::fs::remove_dir_all(&self.folder)
+        {
+            tracing::warn!(%error, folder = %self.folder.display(), "superseded files stay; the next start removes them");
+        }
     }
 }
 
@@ -257,7 +293,7 @@ impl Writer<'_> {
     pub async fn drop_table(self, db: &Connection) -> Result<usize> {
         let mut files = self.collection.files.write().await;
         let rows = self.collection.rows().await?;
-        let dropped = db.drop_table(table_name(&self.collection.name), &[]).await;
+        let dropped = db.drop_table(&self.collection.table_name, &[]).await;
         dropped.map_err(self.collection.failed("drop"))?;
         *files = Files::Gone;
         Ok(rows)
@@ -319,7 +355,7 @@ impl Writer<'_> {
     }
 
     /// LanceDB leaves its files in the page cache, which outlives a kill but not a power cut. This waits for the disk.
-    async fn sync(&self) -> Result<()> {
+    pub async fn sync(&self) -> Result<()> {
         let folder = self.collection.folder.clone();
         let mut known = std::mem::take(&mut *lock(&self.collection.synced));
         let synced = tokio::task::spawn_blocking(move || sync_folder(&folder, &mut known).map(|()| known)).await;
@@ -334,26 +370,46 @@ impl Writer<'_> {
     }
 }
 
-/// The collections that have a table in `folder`. A folder without a version is a creation that was cut off: it goes.
+/// The collections that have a table in `folder`. A folder without a version is a creation that was cut off: it goes. A table that has
+/// taken another's place gets its name; call it before anything of the folder is open.
 pub(super) fn find(folder: &Path) -> std::io::Result<Vec<String>> {
-    let mut names = Vec::new();
+    let mut tables = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         let file_name = entry.file_name();
         let table = file_name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
-        let Some(name) = table.and_then(super::naming::collection_of) else { continue };
+        let Some((name, stage)) = table.and_then(stage_of) else { continue };
         if manifests(&entry.path()) == 0 {
             std::fs::remove_dir_all(entry.path())?;
         } else {
-            names.push(name);
+            tables.push((name, stage, entry.path()));
         }
     }
+    let of = |wanted: Stage| tables.iter().filter(move |(_, stage, _)| *stage == wanted);
+    let mut names: HashSet<String> = of(Stage::Serving).map(|(name, ..)| name.clone()).collect();
+    for (name, _, built) in of(Stage::Built) {
+        let serving = path_of(folder, name, Stage::Serving);
+        if !names.insert(name.clone()) {
+            std::fs::remove_dir_all(&serving)?;
+        }
+        std::fs::rename(built, serving)?;
+    }
+    for (.., building) in of(Stage::Building).filter(|(name, ..)| !names.contains(name)) {
+        std::fs::remove_dir_all(building)?;
+    }
+    std::fs::File::open(folder)?.sync_all()?;
+    let mut names: Vec<String> = names.into_iter().collect();
     names.sort();
     Ok(names)
 }
 
+/// Where a collection's table is at a stage.
+pub(super) fn path_of(folder: &Path, name: &str, stage: Stage) -> PathBuf {
+    folder.join(table_at(name, stage) + SUFFIX)
+}
+
 /// How many versions a table has on disk.
-fn manifests(table: &Path) -> usize {
+pub(super) fn manifests(table: &Path) -> usize {
     std::fs::read_dir(table.join("_versions")).map(Iterator::count).unwrap_or(0)
 }
 

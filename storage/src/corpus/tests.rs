@@ -9,6 +9,10 @@ use super::ingest::GROUP_PASSAGES;
 use super::*;
 use crate::env::{Env, FailMode};
 
+mod filters;
+mod renewal;
+mod twice;
+
 const DIMENSION: usize = 64;
 
 /// Counts words; a text's vector is the sum of its words' hashed directions.
@@ -85,7 +89,7 @@ async fn upsert(corpus: &Corpus, documents: &[Document]) -> UpsertReport {
 }
 
 async fn find(corpus: &Corpus, query: &str, mode: SearchMode, top_k: usize) -> Vec<String> {
-    let hits = corpus.search("c", query, &SearchOptions { top_k, mode }).await.unwrap();
+    let hits = corpus.search("c", query, &SearchOptions { top_k, mode, ..SearchOptions::default() }).await.unwrap();
     assert!(hits.windows(2).all(|pair| pair[0].score >= pair[1].score));
     hits.into_iter().map(|hit| hit.passage.document_id).collect()
 }

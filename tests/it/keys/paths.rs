@@ -42,6 +42,7 @@ const fn post(least: char, route: &'static str, path: &'static str, body: fn() -
 const DOCUMENTS: &str = "/v1/collections/{collection}/documents";
 const DOCUMENT: &str = "/v1/collections/{collection}/documents/{document:.+}";
 const SEARCH: &str = "/v1/collections/{collection}/search";
+const RENEWAL: &str = "/v1/collections/{collection}/renewal";
 const CHAT: &str = "/v1/chat/completions";
 const TEXTS: &str = "/v1/completions";
 const SCHEMA_AT: &str = "/v1/pml/schemas/{name}";
@@ -103,6 +104,10 @@ pub const PROBES: &[Probe] = &[
     get('r', DOCUMENTS, "/v1/collections/vault/documents"),
     get('r', DOCUMENT, "/v1/collections/acme%2Fvault/documents/ledger"),
     get('r', DOCUMENT, "/v1/collections/vault/documents/ledger"),
+    get('r', RENEWAL, "/v1/collections/acme%2Fvault/renewal"),
+    get('r', RENEWAL, "/v1/collections/vault/renewal"),
+    post('w', RENEWAL, "/v1/collections/acme%2Fvault/renewal", || json!({})),
+    delete('w', RENEWAL, "/v1/collections/acme%2Fvault/renewal"),
     post('w', DOCUMENTS, "/v1/collections/acme%2Fvault/documents", upsert),
     delete('w', DOCUMENT, "/v1/collections/acme%2Fvault/documents/ledger"),
     delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
@@ -143,6 +148,9 @@ pub const PROBES: &[Probe] = &[
     get('r', "/v1/collections", "/v1/collections"),
     post('r', CHAT, CHAT, || chat("vault")),
     post('r', SEARCH, "/v1/collections/vault/search", query),
+    get('r', RENEWAL, "/v1/collections/vault/renewal"),
+    post('w', RENEWAL, "/v1/collections/vault/renewal", || json!({})),
+    delete('w', RENEWAL, "/v1/collections/vault/renewal"),
     delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
     delete('w', "/v1/collections/{collection}", "/v1/collections/vault"),
     get('r', "/v1/pml/schemas", "/v1/pml/schemas"),

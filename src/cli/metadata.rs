@@ -1,0 +1,65 @@
+//! Filters on metadata as a command line has them.
+
+use ragstone_storage::corpus::Filter;
+use serde_json::{Value, json};
+
+/// What stands between key and value, the longer ones first, and the filter's type.
+const OPERATORS: [(&str, &str); 7] =
+    [("!=", "ne"), (">=", "gte"), ("<=", "lte"), ("^=", "prefix"), ("=", "eq"), (">", "gt"), ("<", "lt")];
+
+/// Reads `KEY`, `KEY=VALUE` and the like, or a filter as JSON.
+///
+/// # Errors
+/// What is wrong and what may stand there, for clap to print.
+pub fn filter(text: &str) -> Result<Filter, String> {
+    let given = if text.trim_start().starts_with('{') {
+        serde_json::from_str(text).map_err(|error| format!("it begins as JSON and is none: {error}"))?
+    } else {
+        condition(text)
+    };
+    Filter::parse(&given).map_err(|error| error.to_string())
+}
+
+/// The first operator parts the two; the key ends where it begins.
+fn condition(text: &str) -> Value {
+    let places = OPERATORS.iter().filter_map(|(operator, kind)| text.find(operator).map(|at| (at, *operator, *kind)));
+    // Of those that begin at the same place the longer one.
+    let first = places.min_by_key(|(at, operator, _)| (*at, std::cmp::Reverse(operator.len())));
+    match first {
+        Some((at, operator, kind)) => {
+            json!({ "type": kind, "key": text[..at].trim(), "value": text[at + operator.len()..].trim() })
+        }
+        None => json!({ "type": "exists", "key": text.trim() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_is_parted_at_its_first_operator() {
+        for (text, kind, key, value) in [
+            ("lang=en", "eq", "lang", json!("en")),
+            (" year >= 2024", "gte", "year", json!("2024")),
+            ("a!=b=c", "ne", "a", json!("b=c")),
+            ("path^=docs/<x>", "prefix", "path", json!("docs/<x>")),
+            ("date<2024-05-01", "lt", "date", json!("2024-05-01")),
+            ("n<=3", "lte", "n", json!("3")),
+            ("empty=", "eq", "empty", json!("")),
+        ] {
+            let given = json!(filter(text).unwrap());
+            assert_eq!((&given["type"], &given["key"], &given["value"]), (&json!(kind), &json!(key), &value), "{text}");
+        }
+        assert_eq!(json!(filter("author").unwrap()), json!({"type": "exists", "key": "author"}));
+        let whole = r#"{"type": "in", "key": "lang", "value": ["en"]}"#;
+        assert_eq!(json!(filter(whole).unwrap()), serde_json::from_str::<Value>(whole).unwrap());
+    }
+
+    #[test]
+    fn what_is_none_is_told_so() {
+        for text in ["", "=x", "{", "{}", r#"{"type":"like"}"#] {
+            assert!(!filter(text).unwrap_err().is_empty(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Where embedding models were found that collections were built with, so that one that is not configured any more can still be asked; and
+//! which collections are to stay with theirs.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Catalog, read_json, sled_error, to_json};
+use crate::Result;
+
+/// Before an identity, among the settings.
+const EMBEDDER: &str = "embedder.";
+/// Before a collection's full name, among the settings.
+const KEPT: &str = "renewal.cancelled.";
+
+/// An embedding model that was in use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmbedderRecord {
+    /// Its folder.
+    pub folder: std::path::PathBuf,
+    /// What it was given before a question.
+    pub query_prompt: String,
+    /// What it was given before a passage.
+    pub passage_prompt: String,
+}
+
+impl Catalog {
+    /// Notes where the embedding model of an identity is.
+    ///
+    /// # Errors
+    /// `InvalidInput` if the path is not UTF-8; else as sled says.
+    pub fn note_embedder(&self, identity: &str, record: &EmbedderRecord) -> Result<()> {
+        let key = format!("{EMBEDDER}{identity}");
+        self.settings.insert(key, to_json(record)?).map(drop).map_err(sled_error)?;
+        self.flush()
+    }
+
+    /// Where the embedding model of an identity was last.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn embedder(&self, identity: &str) -> Result<Option<EmbedderRecord>> {
+        let row = self.settings.get(format!("{EMBEDDER}{identity}")).map_err(sled_error)?;
+        Ok(row.and_then(|row| read_json(&row)))
+    }
+
+    /// Notes that a collection is not to be embedded again for `identity`, or, with `None`, for whichever; durable on return.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn cancel_renewal(&self, collection: &str, identity: Option<&str>) -> Result<()> {
+        let key = format!("{KEPT}{collection}");
+        match identity {
+            Some(identity) => self.settings.insert(key, identity).map_err(sled_error)?,
+            None => self.settings.remove(key).map_err(sled_error)?,
+        };
+        self.flush()
+    }
+
+    /// Whether somebody cancelled that a collection is embedded again for `identity`.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn is_renewal_cancelled(&self, collection: &str, identity: &str) -> Result<bool> {
+        let row = self.settings.get(format!("{KEPT}{collection}")).map_err(sled_error)?;
+        Ok(row.is_some_and(|row| row == identity.as_bytes()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Env;
+
+    #[test]
+    fn what_was_noted_is_known_after_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = EmbedderRecord {
+            folder: "/models/a".into(),
+            query_prompt: "query: ".into(),
+            passage_prompt: String::new(),
+        };
+        {
+            let catalog = Catalog::open(folder.path(), &Env::system()).unwrap();
+            assert_eq!(catalog.embedder("bert-1").unwrap(), None);
+            catalog.note_embedder("bert-1", &record).unwrap();
+            catalog.cancel_renewal("acme/notes", Some("bert-2")).unwrap();
+        }
+        let catalog = Catalog::open(folder.path(), &Env::system()).unwrap();
+        assert_eq!(catalog.embedder("bert-1").unwrap(), Some(record));
+        assert!(catalog.is_renewal_cancelled("acme/notes", "bert-2").unwrap());
+        assert!(!catalog.is_renewal_cancelled("acme/notes", "bert-3").unwrap());
+        assert!(!catalog.is_renewal_cancelled("notes", "bert-2").unwrap());
+        catalog.cancel_renewal("acme/notes", None).unwrap();
+        assert!(!catalog.is_renewal_cancelled("acme/notes", "bert-2").unwrap());
+    }
+}

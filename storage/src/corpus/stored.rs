@@ -1,0 +1,76 @@
+//! What a collection's table has: versions of documents, vectors, whole rows.
+
+use std::collections::HashMap;
+
+use lancedb::query::{QueryBase, Select};
+
+use super::schema;
+use super::table::{Collection, any_of};
+use crate::Result;
+
+/// What is known of a stored document without reading its text.
+pub(super) struct StoredVersion {
+    pub version: String,
+    pub passages: usize,
+}
+
+impl Collection {
+    /// Every stored document's version, by id.
+    pub async fn versions(&self) -> Result<HashMap<String, StoredVersion>> {
+        let snapshot = self.snapshot().await?;
+        let query = snapshot.table.query().only_if("ordinal = 0").select(Select::columns(&[
+            "document_id",
+            "version",
+            "passages",
+        ]));
+        let mut versions = HashMap::new();
+        for batch in self.run(query).await? {
+            let (ids, hashes) = (schema::strings(&batch, "document_id")?, schema::strings(&batch, "version")?);
+            let passages = schema::numbers(&batch, "passages")?;
+            for row in 0..batch.num_rows() {
+                let stored =
+                    StoredVersion { version: hashes.value(row).to_owned(), passages: passages.value(row) as usize };
+                versions.insert(ids.value(row).to_owned(), stored);
+            }
+        }
+        Ok(versions)
+    }
+
+    /// The vectors of the passages of `documents`, by the passages' ids.
+    pub async fn vectors(&self, documents: &[String]) -> Result<HashMap<String, Vec<f32>>> {
+        let snapshot = self.snapshot().await?;
+        let query = snapshot.table.query().only_if_expr(any_of(documents)).select(Select::columns(&["id", "vector"]));
+        let mut vectors = HashMap::new();
+        for batch in self.run(query).await? {
+            let ids = schema::strings(&batch, "id")?;
+            for (row, vector) in schema::vectors(&batch)?.into_iter().enumerate() {
+                vectors.insert(ids.value(row).to_owned(), vector);
+            }
+        }
+        Ok(vectors)
+    }
+
+    /// The passages of `documents` as rows without vectors, in order.
+    pub async fn rows_of(&self, documents: &[String]) -> Result<Vec<schema::Row>> {
+        let snapshot = self.snapshot().await?;
+        let columns = [&schema::PASSAGE_COLUMNS[..], &["token_ids", "version", "passages"]].concat();
+        let query = snapshot.table.query().only_if_expr(any_of(documents)).select(Select::columns(&columns));
+        let mut rows = Vec::new();
+        for batch in self.run(query).await? {
+            let (versions, passages) = (schema::strings(&batch, "version")?, schema::numbers(&batch, "passages")?);
+            for (at, stored) in schema::decode(&batch, &self.name)?.into_iter().enumerate() {
+                rows.push(schema::Row {
+                    passage: stored.passage,
+                    version: versions.value(at).to_owned(),
+                    passages: passages.value(at),
+                    tokenizer: stored.tokenizer,
+                    vector: Vec::new(),
+                });
+            }
+        }
+        rows.sort_by(|a, b| {
+            (&a.passage.document_id, a.passage.ordinal).cmp(&(&b.passage.document_id, b.passage.ordinal))
+        });
+        Ok(rows)
+    }
+}
