@@ -146,7 +146,7 @@ async fn it_can_be_cancelled_and_begun_again_and_words_serve_where_the_older_mod
     keeps_kv(&service, 22).await;
     let fresh = json!({ "documents": [{ "id": "fresh", "text": "Poppies are blue." }] });
     let (status, error) = service.post("/v1/collections/c/documents", &fresh).await;
-    assert!(status == 503 && error_message(&error).contains("embedded again"), "{error}");
+    assert!(status == 409 && error_message(&error).contains("ragstone collections reembed"), "{error}");
     assert_eq!(service.stop(), 0);
 
     let done = folder.json(&["collections", "reembed", "c", "--json"]);

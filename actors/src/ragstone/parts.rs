@@ -124,7 +124,6 @@ impl Parts {
             runtime,
             aside: CancellationToken::new(),
         });
-        let embedder = Embedder::new(encoder, queued, processors.clone());
         Ok(Inner {
             api_keys: ApiKeys::open(catalog.clone(), pipeline.env.clone())?,
             schemas,
@@ -134,7 +133,7 @@ impl Parts {
             object,
             corpus,
             catalog,
-            embedder,
+            embedder: Embedder::new(encoder, queued, processors.clone()),
             library,
             warmer,
             renewer,

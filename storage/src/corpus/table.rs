@@ -143,16 +143,16 @@ impl Collection {
     /// What embeds new passages.
     ///
     /// # Errors
-    /// `Unavailable` where that model cannot be loaded any more.
+    /// `Incompatible` where that model cannot be loaded any more.
     pub fn embedder(&self) -> Result<&Arc<dyn PassageEncoder>> {
         self.embedder.as_ref().ok_or_else(|| {
             let message = format!(
                 "collection `{}` was built with the embedding model {}, which cannot be loaded any more: documents can be added \
-                 once the collection is embedded again",
+                 once the collection is embedded again (`ragstone collections reembed`)",
                 self.name,
                 self.embedding()
             );
-            Error::new(ErrorKind::Unavailable, message)
+            Error::new(ErrorKind::Incompatible, message)
         })
     }
 
