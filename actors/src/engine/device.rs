@@ -150,10 +150,11 @@ impl<B: Backend> Device<B> {
         if decoding_rows < usize::MAX {
             self.pace.doubt(&callers, decoding_rows);
         }
-        let owners: Vec<_> = self.sequences.iter().map(|sequence| present.number(&sequence.party)).collect();
-        let is_shared = self.shares.are_several(&present, &self.env);
-        let rows = self.pace.rows(&callers, decoding_rows, self.options.inter_token_ms, is_shared);
-        views.extend(self.sequences.iter_mut().zip(owners).map(|(sequence, owner)| view(sequence, owner, rows)));
+        let rows = self.pace.rows(&callers, decoding_rows, self.options.inter_token_ms);
+        for sequence in &mut self.sequences {
+            let owner = present.number(&sequence.party);
+            views.push(view(sequence, owner, rows));
+        }
         let served = self.shares.of(&present);
         let limits = Limits {
             rows,

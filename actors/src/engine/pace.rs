@@ -2,11 +2,8 @@
 
 /// Rows of a step while nobody decodes: what goes through a layer together, so longer chunks gain nothing.
 pub(super) const MOST_ROWS: usize = 512;
-/// The same where several callers take turns: whoever comes next waits for the end of the step under way. Products of so many rows
-/// are nearly as fast.
-const SHARED_ROWS: usize = 128;
 /// However slow steps are, prefills go on.
-pub(super) const LEAST_ROWS: usize = 16;
+const LEAST_ROWS: usize = 16;
 /// What a step may take beside its target, as a multiple of decoding alone: less would cost more in repeated passes over the
 /// weights than it saves.
 const LEAST_STRETCH: f64 = 1.8;
@@ -48,19 +45,18 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Rows of prefills for a step beside the answers of callers, which have so many rows each, `most` of them in the step. It is to take
-    /// `target_ms`; 0 takes twice what decoding alone takes. `is_shared`: several callers are there, or were lately.
-    pub(super) fn rows(&self, callers: &[usize], most: usize, target_ms: f64, is_shared: bool) -> usize {
-        let longest = if is_shared { SHARED_ROWS } else { MOST_ROWS };
+    /// `target_ms`; 0 takes twice what decoding alone takes.
+    pub(super) fn rows(&self, callers: &[usize], most: usize, target_ms: f64) -> usize {
         let decoding = capped(callers, most);
         if decoding == 0 {
-            return longest;
+            return MOST_ROWS;
         }
         // Answers of one that has many are no reason to let those of others wait longer.
         let fair = capped(callers, fewest(callers));
         let known = (self.decoding_ms(fair), self.decoding_ms(decoding), self.row_ms);
         let (Some(fair), Some(alone), Some(row)) = known else { return 4 * LEAST_ROWS };
         let allowed = target_ms.max(fair * LEAST_STRETCH);
-        (((allowed - alone) / row.max(1e-6)) as usize).clamp(LEAST_ROWS, longest)
+        (((allowed - alone) / row.max(1e-6)) as usize).clamp(LEAST_ROWS, MOST_ROWS)
     }
 
     /// Rows of a step that one caller's answers have, where the callers that are there have so many each: as many as the others can
@@ -199,11 +195,10 @@ mod tests {
     fn rows_follow_the_target_within_bounds() {
         let mut pace = Pace::default();
         assert_eq!(
-            (pace.rows(&[0], usize::MAX, 0.0, false), pace.rows(&[4], usize::MAX, 0.0, false)),
+            (pace.rows(&[0], usize::MAX, 0.0), pace.rows(&[4], usize::MAX, 0.0)),
             (MOST_ROWS, 4 * LEAST_ROWS),
             "nothing is known"
         );
-        assert_eq!(pace.rows(&[0, 0], usize::MAX, 0.0, true), SHARED_ROWS);
         for _ in 0..50 {
             pace.observe(4, 0, 100.0);
             pace.observe(4, 50, 150.0);
@@ -211,24 +206,23 @@ mod tests {
         let row_ms = pace.row_ms.unwrap();
         assert!((row_ms - 1.0).abs() < 0.01, "{row_ms}");
         pace.observe(4, 50, 200.0);
-        assert_eq!(pace.rows(&[4], usize::MAX, 0.0, false), 53, "rows that take twice as long are half believed at once");
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 53, "rows that take twice as long are half believed at once");
         pace.observe(4, 50, 150.0);
-        assert_eq!(pace.rows(&[4], usize::MAX, 0.0, false), 57, "and faster ones a fifth");
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 57, "and faster ones a fifth");
         (0..50).for_each(|_| pace.observe(4, 50, 150.0));
         assert_eq!(pace.least_row_ms(), 0.0, "short steps say nothing of long ones");
         pace.observe(4, 200, 250.0);
         assert!((pace.least_row_ms() - 0.75).abs() < 0.01, "{}", pace.least_row_ms());
         (0..50).for_each(|_| pace.observe(4, 50, 150.0));
-        assert_eq!(pace.rows(&[4], usize::MAX, 0.0, false), 80, "0.8 of decoding alone");
-        assert_eq!(pace.rows(&[4], usize::MAX, 300.0, false), 200);
-        assert_eq!(pace.rows(&[4], usize::MAX, 10_000.0, false), MOST_ROWS);
-        assert_eq!(pace.rows(&[4, 0], usize::MAX, 10_000.0, true), SHARED_ROWS);
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), 80, "0.8 of decoding alone");
+        assert_eq!(pace.rows(&[4], usize::MAX, 300.0), 200);
+        assert_eq!(pace.rows(&[4], usize::MAX, 10_000.0), MOST_ROWS);
         // A machine that is a hundred times slower by the row.
         for _ in 0..50 {
             pace.observe(4, 50, 5100.0);
         }
-        assert_eq!(pace.rows(&[4], usize::MAX, 0.0, false), LEAST_ROWS);
-        assert_eq!(pace.rows(&[64], usize::MAX, 0.0, false), LEAST_ROWS, "as the nearest that was seen");
+        assert_eq!(pace.rows(&[4], usize::MAX, 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[64], usize::MAX, 0.0), LEAST_ROWS, "as the nearest that was seen");
     }
 
     #[test]
@@ -247,8 +241,8 @@ mod tests {
         assert_eq!(pace.decoding_rows(&[0, 64]), 4, "one that only prefills is there, too");
         assert_eq!(pace.decoding_rows(&[1, 64, 64]), 2, "both have many");
         // 1.8 of what one row each takes, less what five take.
-        assert_eq!(pace.rows(&[1, 64], 4, 0.0, false), LEAST_ROWS);
-        assert_eq!(pace.rows(&[1, 64], 4, 64.0, false), 50);
+        assert_eq!(pace.rows(&[1, 64], 4, 0.0), LEAST_ROWS);
+        assert_eq!(pace.rows(&[1, 64], 4, 64.0), 50);
         // A machine that was slow once is not thought to be for ever.
         pace.observe(4, 0, 10_000.0);
         assert_eq!(pace.decoding_rows(&[1, 64]), 2);

@@ -9,7 +9,6 @@
 //! - What is left of the step's rows goes to prefills: to the caller that was served least and of its tenants to the one that was, and of
 //!   its prompts to the one with most cached for each token to compute. Of one tenant nobody is overtaken more than
 //!   [`window`](Limits::window) times; whoever was and finds no room keeps its own caller, and those that have more, from beginning.
-//!   Prompts of other callers have no more rows beside the first one's than those: its first token comes at most about twice as late.
 //! - Speculative prompts have the rows of steps that no answer has a use for, and blocks that nobody needs: whoever does takes them
 //!   away at once (RAGCache, section 5.3).
 //! - Background work has the rows that nobody else wants, and a small share of its own. It keeps no answer waiting for blocks: where one
@@ -23,7 +22,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use self::speculation::beside;
-use super::pace::LEAST_ROWS;
 use super::shares::{Owner, Served};
 use crate::turns::may_have_more;
 
@@ -335,17 +333,10 @@ impl<'a> Planning<'a> {
             |view: &&&View| !self.out.contains(&view.id) && !self.step.rows.iter().any(|(id, _)| *id == view.id);
         let mut candidates: Vec<&View> = candidates.iter().filter(is_left).copied().collect();
         let mut left = budget;
-        // The first one's caller and its rows, and those of others beside.
-        let (mut first, mut beside): (Option<(usize, usize)>, usize) = (None, 0);
         while left > 0
             && let Some(next) = best(&candidates, room.served, room.limits.window)
         {
             let view = candidates.swap_remove(next);
-            let is_beside = first.is_some_and(|(caller, _)| caller != view.owner.caller);
-            let left_here = match first {
-                Some((_, own)) if is_beside => left.min(own.max(LEAST_ROWS).saturating_sub(beside)),
-                _ => left,
-            };
             let (rows, blocks, spared) = match view.phase {
                 // Background work does not begin in a step that ends some.
                 Phase::Waiting { prompt_blocks }
@@ -354,10 +345,10 @@ impl<'a> Planning<'a> {
                     // What prompts under way will need is not there for new ones; what background work will is, for answers.
                     let counts = |other: &&View| view.background || !other.background;
                     let promised: usize = self.running().filter(counts).map(|other| other.promised).sum();
-                    (view.to_compute.min(left_here), prompt_blocks, room.limits.watermark_blocks + promised)
+                    (view.to_compute.min(left), prompt_blocks, room.limits.watermark_blocks + promised)
                 }
                 Phase::Prefilling { chunk: Some(rows), more_blocks } => (rows, more_blocks, 0),
-                Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left_here), more_blocks, 0),
+                Phase::Prefilling { chunk: None, more_blocks } => (view.to_compute.min(left), more_blocks, 0),
                 _ => {
                     let places = if view.background { room.background_places } else { room.places };
                     if view.tails > places {
@@ -367,7 +358,7 @@ impl<'a> Planning<'a> {
                 }
             };
             // A chunk under way is as long as it is: the first of a step goes on however little is left.
-            let fits = rows > 0 && (rows <= left_here || (left == budget && rows <= room.longest));
+            let fits = rows > 0 && (rows <= left || (left == budget && rows <= room.longest));
             if fits {
                 self.make_way(view, blocks, spared);
             }
@@ -385,11 +376,6 @@ impl<'a> Planning<'a> {
                 room.begin(view);
             }
             left = left.saturating_sub(rows);
-            if is_beside {
-                beside += rows;
-            } else {
-                first = Some((view.owner.caller, first.map_or(rows, |(_, own)| own + rows)));
-            }
             self.free = self.free.saturating_sub(blocks);
             room.served.callers[view.owner.caller] += rows as u64;
             room.served.tenants[view.owner.tenant] += rows as u64;

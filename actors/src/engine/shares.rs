@@ -3,15 +3,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
-use std::time::Duration;
-
-use ragstone_storage::env::{Env, Stopwatch};
 
 use super::Job;
 use crate::caller::Caller;
-
-/// How long a caller counts as there after it was seen last: one that asks again and again is not away in between.
-const LATELY: Duration = Duration::from_secs(1);
 
 /// Whose a prompt is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,8 +29,6 @@ impl Party {
 pub(super) struct Shares {
     callers: Ledger<Caller>,
     parties: Ledger<Party>,
-    /// Since a caller was there last.
-    seen: HashMap<Caller, Stopwatch>,
 }
 
 /// Who is there, numbered, and what they were given, by number.
@@ -81,13 +73,6 @@ impl Shares {
             callers: self.callers.of(&present.callers, |_| ()),
             tenants: self.parties.of(&present.parties, |party| party.caller),
         }
-    }
-
-    /// Whether several callers are `present`, or were lately.
-    pub(super) fn are_several(&mut self, present: &Present, env: &Env) -> bool {
-        self.seen.retain(|_, since| since.elapsed() < LATELY);
-        self.seen.extend(present.callers.iter().map(|caller| (*caller, env.stopwatch())));
-        self.seen.len() > 1
     }
 
     pub(super) fn add(&mut self, party: &Party, rows: u64) {
@@ -150,24 +135,5 @@ mod tests {
         assert_eq!(other, Owner { caller: 1, tenant: 2 });
         shares.of(&Present::default());
         assert_eq!(shares.of(&present).callers, [0, 0], "all were away");
-    }
-
-    #[test]
-    fn several_callers_are_there_until_one_is_away_for_long() {
-        let env = Env::seeded(1, 0);
-        let [first, second] = [1, 2].map(|number| {
-            let caller = Caller::of([127, 0, 0, number].into());
-            let mut present = Present::default();
-            present.number(&Party { caller, tenant: "a".into() });
-            present.number(&Party { caller, tenant: "b".into() });
-            present
-        });
-        let mut shares = Shares::default();
-        assert!(!shares.are_several(&first, &env), "one, with two tenants");
-        assert!(shares.are_several(&second, &env) && shares.are_several(&first, &env));
-        env.advance(LATELY / 2);
-        assert!(shares.are_several(&first, &env));
-        env.advance(LATELY / 2);
-        assert!(!shares.are_several(&first, &env));
     }
 }
