@@ -271,8 +271,11 @@ impl Settings {
     /// # Errors
     /// `InvalidInput` if this machine does not have the kernels asked for, or others are in use already.
     pub fn prepare_compute(&self) -> Result<()> {
-        if let Some(threads) = self.threads
-            && let Err(error) = rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()
+        // 0 takes what the machine has. Unnamed they would bear the name of whoever computes first.
+        let threads = self.threads.unwrap_or(0);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}"));
+        if let Err(error) = pool.build_global()
+            && self.threads.is_some()
         {
             tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
         }
