@@ -78,8 +78,8 @@ impl Ingestor {
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
-    /// parked.
-    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, prune: bool) -> Result<IngestJob> {
+    /// parked; whether it is a new one.
+    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, prune: bool) -> Result<(IngestJob, bool)> {
         let (catalog, now, collection) = (self.catalog.clone(), self.env.now_unix_ms(), collection.to_owned());
         blocking(move || {
             let unfinished = catalog.unfinished_jobs()?;
@@ -88,10 +88,10 @@ impl Ingestor {
                 Some(job) if attempts::is_parked(&job) => {
                     let job = IngestJob { starts: 0, ..job };
                     catalog.update_job(&job)?;
-                    Ok(job)
+                    Ok((job, false))
                 }
-                Some(job) => Ok(job),
-                None => Ok(catalog.add_job(&collection, &paths, prune, now)?),
+                Some(job) => Ok((job, false)),
+                None => Ok((catalog.add_job(&collection, &paths, prune, now)?, true)),
             }
         })
         .await
@@ -110,22 +110,28 @@ impl Ingestor {
                 continue;
             }
             tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished ingest");
-            tokio::spawn(log_events(self.run(job)));
+            tokio::spawn(log_events(self.run(job, None)));
         }
         Ok(())
     }
 
-    /// Runs a job when its turn comes. It goes on if the stream is dropped.
-    pub fn run(&self, job: IngestJob) -> impl Stream<Item = Result<IngestEvent>> + use<> {
+    /// Runs a job when its turn comes. It goes on if the stream is dropped. Of the files that it finds it reads `only` those; the journal
+    /// does not know of that, so that a start that takes it up reads all.
+    pub fn run(&self, job: IngestJob, only: Option<Vec<PathBuf>>) -> impl Stream<Item = Result<IngestEvent>> + use<> {
         let ingestor = self.clone();
         self.jobs.stream(JobKind::Ingest, |events| async move {
             // They compete for the same processors.
             let _turn = ingestor.jobs.turn(JobKind::Ingest).await?;
-            ingestor.take_turn(job, &events).await.map(IngestEvent::Finished)
+            ingestor.take_turn(job, only, &events).await.map(IngestEvent::Finished)
         })
     }
 
-    async fn take_turn(&self, job: IngestJob, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<IngestReport> {
+    async fn take_turn(
+        &self,
+        job: IngestJob,
+        only: Option<Vec<PathBuf>>,
+        events: &mpsc::Sender<Result<IngestEvent>>,
+    ) -> Result<IngestReport> {
         let (job, parked) = self.look_up(job).await?;
         for other in parked {
             let event = IngestEvent::Parked { collection: other.collection, paths: listed(&other.paths) };
@@ -134,7 +140,7 @@ impl Ingestor {
         let id = job.id;
         let mut run = Run::new(self, job, events);
         run.tell(JobState::Running);
-        let done = run.work().await;
+        let done = run.work(only).await;
         run.tell(match &done {
             Ok(_) => JobState::Finished,
             Err(error) => JobState::Failed(error.to_string()),

@@ -28,6 +28,7 @@ mod progress;
 mod server;
 mod service;
 mod telemetry;
+mod watch;
 
 use std::time::Duration;
 

@@ -111,4 +111,7 @@ pub struct Ingest {
     /// Remove documents of files that were in these folders and are gone.
     #[serde(default, skip_serializing_if = "is_false")]
     pub prune: bool,
+    /// Of the files that are found, read these alone: the others are known to be as they were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub only: Option<Vec<PathBuf>>,
 }

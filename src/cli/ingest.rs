@@ -3,11 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use futures::StreamExt;
+use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
-use crate::access;
+use crate::access::{self, interrupted};
 use crate::api::collections::Ingest;
 use crate::cli::output;
 use crate::client::Client;
@@ -16,7 +18,12 @@ use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ingest::{IngestEvent, IngestReport};
 use crate::progress::{Progress, Unit, beside_bars};
+use crate::watch::Watch;
 
+/// Between two looks at folders that are watched, at the least.
+const LOOK: Duration = Duration::from_secs(1);
+/// Where a look takes long, this many times as long: a twentieth of a processor is enough for it.
+const IDLE_SHARE: u32 = 20;
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;
 /// Kinds of files that are named; `--json` has them all.
@@ -34,7 +41,10 @@ pub struct Args {
     /// Remove documents, and their KV, of files that were in these folders and are gone
     #[arg(long)]
     prune: bool,
-    /// Print one JSON object
+    /// Go on, and follow changes and deletions (as --prune does) until Ctrl-C
+    #[arg(long)]
+    watch: bool,
+    /// Print one JSON object; with --watch, one for each change
     #[arg(long)]
     json: bool,
 }
@@ -59,10 +69,62 @@ struct Skipped<'a> {
 /// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
-    let wanted = Ingest { paths, prune: args.prune };
+    if args.watch {
+        return follow(config, &args, paths).await;
+    }
+    let skipped = ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?;
+    complain(&skipped)
+}
+
+/// Ingests, and then whatever changes, until somebody ends it.
+async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()> {
+    let mut watch = Watch::begin(paths.clone())?;
+    let mut wanted = Ingest { paths, prune: true, only: None };
+    report(ingest(config, args, &wanted).await?);
+    beside_bars(|| eprintln!("watching; Ctrl-C ends it"));
+    let mut last_failure = String::new();
+    loop {
+        let looked = Stopwatch::start();
+        let changes = watch.look()?;
+        let pause = LOOK.max(looked.elapsed() * IDLE_SHARE);
+        if !changes.is_empty() {
+            wanted.only = Some(changes.files());
+            match ingest(config, args, &wanted).await {
+                Ok(skipped) => {
+                    watch.ingested(changes);
+                    last_failure.clear();
+                    report(skipped);
+                }
+                Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+                // A service that restarts, a store that another command has open: it is tried again, and told once.
+                Err(error) => {
+                    let failure = format!("ragstone: {error}; trying again");
+                    if failure != last_failure {
+                        beside_bars(|| eprintln!("{failure}"));
+                        last_failure = failure;
+                    }
+                }
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = interrupted() => return Ok(()),
+        }
+    }
+}
+
+/// Names the files that were not ingested, and goes on.
+fn report(skipped: Vec<(String, String)>) {
+    if let Err(error) = complain(&skipped) {
+        beside_bars(|| eprintln!("ragstone: {error}"));
+    }
+}
+
+/// Ingests once, and prints what it came to; which files were skipped, and why.
+async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Vec<(String, String)>> {
     let (report, skipped, kinds) = access::creating(config, "ingest", async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
-        let mut events = std::pin::pin!(client.events(&path, &wanted).await?);
+        let mut events = std::pin::pin!(client.events(&path, wanted).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
         let (mut skipped, mut left_alone) = (Vec::new(), BTreeMap::new());
         while let Some(event) = events.next().await.transpose()? {
@@ -88,7 +150,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
             output::line(&line)?;
         }
     }
-    complain(&skipped)
+    Ok(skipped)
 }
 
 /// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.

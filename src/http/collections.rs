@@ -200,7 +200,7 @@ async fn in_order(state: &State, request: &HttpRequest, query: String, mut hits:
     Ok(reranked.order().into_iter().filter_map(|index| left[index].take()).collect())
 }
 
-/// Ingests files of this machine, for whoever can read the data folder: `{"paths": […], "prune"?}`. The job is journaled first
+/// Ingests files of this machine, for whoever can read the data folder: `{"paths": […], "prune"?, "only"?}`. The job is journaled first
 /// and goes on if the caller leaves; the events tell how far it is.
 pub async fn ingest(
     state: web::Data<State>,
@@ -209,17 +209,19 @@ pub async fn ingest(
     incoming: Incoming,
 ) -> Result<HttpResponse> {
     let opened = state.opened()?;
-    let Ingest { paths, prune } = Fields::whole(incoming).await?;
+    let Ingest { paths, prune, only } = Fields::whole(incoming).await?;
     if paths.iter().any(|path| !path.is_absolute()) {
         return Err(Error::param("paths", "`paths` must be absolute"));
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
-    let job = opened.ingestor.begin(&name, paths, prune).await?;
+    let (job, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
+    // One that was begun before has more to do.
+    let only = only.filter(|_| is_new);
     if state.audience() == Audience::Private {
         // Nobody else will.
         opened.ingestor.resume(Some(job.id)).await?;
     }
-    let events = opened.ingestor.run(job).map(|progress| {
+    let events = opened.ingestor.run(job, only).map(|progress| {
         let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
         Ok::<_, std::convert::Infallible>(data)
     });

@@ -1,5 +1,6 @@
 //! One job on its way: files become documents become passages.
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -59,12 +60,18 @@ impl<'a> Run<'a> {
         self.record.end_in_order()
     }
 
-    /// Works on the job to its end.
-    pub async fn work(&mut self) -> Result<IngestReport> {
+    /// Works on the job to its end; of the files that are found, on `only` these.
+    pub async fn work(&mut self, only: Option<Vec<PathBuf>>) -> Result<IngestReport> {
         self.note().await?;
         self.ingestor.env.fail_point("ingest.begin")?;
         let paths = self.record.job().paths.clone();
-        let found = blocking(move || document::find_files(&paths)).await?;
+        let mut found = blocking(move || document::find_files(&paths)).await?;
+        if let Some(only) = only {
+            let only: HashSet<PathBuf> = only.into_iter().collect();
+            found.files.retain(|file| only.contains(&file.path));
+            // What is not read was told before.
+            (found.left_alone, found.unreadable) = Default::default();
+        }
         self.files_total = found.files.len();
         if !found.left_alone.is_empty() {
             let _ = self.events.send(Ok(IngestEvent::LeftAlone { kinds: found.left_alone })).await;

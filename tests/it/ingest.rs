@@ -1,5 +1,8 @@
 //! Folders of documents as people have them: files come, change and go, and not all are documents.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use serde_json::{Value, json};
 
 use crate::harness::Folder;
@@ -176,4 +179,46 @@ async fn all_kinds_can_be_uploaded_and_long_ones_are_cut_by_their_headings() {
     }
     let (status, answer) = service.put("/v1/collections/up/files/a.docx", b"no archive").await;
     assert!(status == 400 && answer.to_string().contains("not readable as DOCX"), "{status} {answer}");
+}
+
+/// While nothing else runs it opens the store itself, and lets go of it in between; a service that starts is gone through.
+#[tokio::test]
+async fn a_watched_folder_is_followed() {
+    let folder = Folder::new();
+    let notes = folder.path().join("notes");
+    folder.write("notes/roof.md", "We take slate.");
+    folder.write("notes/garden.md", "The poppies are watered at night.");
+    let mut command =
+        folder.ragstone(&["ingest", notes.to_str().unwrap(), "--collection", "notes", "--watch", "--json"]);
+    let mut watching = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
+    let mut next = || {
+        let report: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        ["files", "documents_added", "documents_replaced", "documents_pruned", "files_skipped"]
+            .map(|name| report[name].as_u64().unwrap_or_else(|| panic!("{name}: {report}")))
+    };
+    assert_eq!(next(), [2, 2, 0, 0, 0]);
+    folder.write("notes/roof.md", "We take slate, or copper.");
+    assert_eq!(next(), [1, 0, 1, 0, 0], "the other file is not read again");
+    let service = folder.serve(&[]).await;
+    // Each of them waits in the answer of the next: nobody is told when one has been looked at.
+    folder.write("notes/.hidden.md", "Nobody's.");
+    folder.write("notes/picture.png", "no text");
+    folder.write("notes/broken.pdf", "no PDF");
+    assert_eq!(next(), [1, 0, 0, 0, 1]);
+    std::fs::rename(notes.join("garden.md"), notes.join("flowers.md")).unwrap();
+    // Both at once, or first the one and then the other: it is looked at in between.
+    let (mut added, mut pruned) = (0, 0);
+    while (added, pruned) != (1, 1) {
+        let [_, more, _, gone, skipped] = next();
+        (added, pruned) = (added + more, pruned + gone);
+        assert!(added <= 1 && pruned <= 1 && skipped == 0);
+    }
+    assert_eq!(sources(&folder), ["flowers.md", "roof.md"]);
+    std::fs::remove_file(notes.join("roof.md")).unwrap();
+    assert_eq!(next(), [0, 0, 0, 1, 0]);
+    assert_eq!(service.stop(), 0);
+    // SAFETY: it is a child of this process, and was not waited for yet.
+    assert_eq!(unsafe { libc::kill(i32::try_from(watching.id()).unwrap(), libc::SIGINT) }, 0);
+    assert_eq!(watching.wait().unwrap().code(), Some(0));
 }
