@@ -14,8 +14,15 @@ use crate::error::Result;
 struct Stamp {
     bytes: u64,
     modified: Option<SystemTime>,
-    /// Another file of the same name, however old.
+    change: Change,
+}
+
+/// Another file of the same name, however old, and another owner or mode: one that could not be read may be readable now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Change {
     inode: u64,
+    seconds: i64,
+    nanos: i64,
 }
 
 type Stamps = BTreeMap<PathBuf, Stamp>;
@@ -89,17 +96,18 @@ fn stamps(paths: &[PathBuf]) -> Result<Stamps> {
 }
 
 #[cfg(unix)]
-fn inode(metadata: &Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
+fn change(metadata: &Metadata) -> Change {
+    use std::os::unix::fs::MetadataExt as _;
+    Change { inode: metadata.ino(), seconds: metadata.ctime(), nanos: metadata.ctime_nsec() }
 }
 
 #[cfg(not(unix))]
-fn inode(_: &Metadata) -> u64 {
-    0
+fn change(_: &Metadata) -> Change {
+    Change::default()
 }
 
 fn stamp(metadata: &Metadata) -> Stamp {
-    Stamp { bytes: metadata.len(), modified: metadata.modified().ok(), inode: inode(metadata) }
+    Stamp { bytes: metadata.len(), modified: metadata.modified().ok(), change: change(metadata) }
 }
 
 /// What differs from what was `ingested`, and was the same at the last look and is `now`.
@@ -117,7 +125,7 @@ mod tests {
     use super::*;
 
     fn at(files: &[(&str, u64)]) -> Stamps {
-        let stamp = |bytes| Stamp { bytes, modified: None, inode: 0 };
+        let stamp = |bytes| Stamp { bytes, modified: None, change: Change::default() };
         files.iter().map(|(path, bytes)| (PathBuf::from(path), stamp(*bytes))).collect()
     }
 

@@ -199,7 +199,12 @@ impl Renewer {
                     Ended::Done
                 }
                 Err(error) => {
-                    tracing::warn!(collection, %error, "embedding the collection again ended early");
+                    match error.kind() {
+                        ErrorKind::Cancelled => {
+                            tracing::info!(collection, %error, "the collection is not embedded again")
+                        }
+                        _ => tracing::warn!(collection, %error, "embedding the collection again ended early"),
+                    }
                     Ended::Failed(error.to_string())
                 }
             };
@@ -211,9 +216,12 @@ impl Renewer {
 
     async fn turn(&self, collection: &str, run: &Run) -> Result<RenewalProgress> {
         let cancel = &run.cancel;
-        let cancelled = || Error::new(ErrorKind::Cancelled, "it was cancelled");
-        let turn = cancel.run_until_cancelled(self.0.jobs.turn(JobKind::Renewal)).await;
-        let _turn = turn.ok_or_else(cancelled)??;
+        let Some(turn) = cancel.run_until_cancelled(self.0.jobs.turn(JobKind::Renewal)).await else {
+            // An earlier start may have begun.
+            self.0.corpus.abandon_renewal(collection).await?;
+            return Err(Error::new(ErrorKind::Cancelled, "it was cancelled"));
+        };
+        let _turn = turn?;
         self.note(collection, run, |run| run.is_begun = true);
         let stopping = self.0.jobs.stopping();
         let progress = |progress: RenewalProgress| {

@@ -83,9 +83,20 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
     report(ingest(config, args, &wanted).await?);
     beside_bars(|| eprintln!("watching; Ctrl-C ends it"));
     let mut last_failure = String::new();
+    // One for all looks: a signal between two of them is heard by the next.
+    let mut ended = std::pin::pin!(interrupted());
     loop {
         let looked = Stopwatch::start();
-        let changes = watch.look()?;
+        let looking = tokio::task::spawn_blocking(move || {
+            let changes = watch.look();
+            (watch, changes)
+        });
+        let changes;
+        (watch, changes) = tokio::select! {
+            looked = looking => looked.map_err(|error| Error::internal(format!("a look at the files broke off: {error}")))?,
+            _ = &mut ended => return Ok(()),
+        };
+        let changes = changes?;
         let pause = LOOK.max(looked.elapsed() * IDLE_SHARE);
         if !changes.is_empty() {
             wanted.only = Some(changes.files());
@@ -108,7 +119,7 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            _ = interrupted() => return Ok(()),
+            _ = &mut ended => return Ok(()),
         }
     }
 }

@@ -31,7 +31,7 @@ pub struct Found {
     pub unreadable: Vec<(PathBuf, String)>,
     /// How many files of named folders are of no kind that is read, by the endings of their names; `""`: they have none.
     pub left_alone: BTreeMap<String, usize>,
-    /// Folders that were walked, as they were named.
+    /// Folders that were walked, as they were named, and what was named and is not there any more.
     pub folders: Vec<PathBuf>,
 }
 
@@ -42,6 +42,12 @@ pub struct Found {
 /// `InvalidInput` where there is more than one ingest takes.
 pub fn find_files(paths: &[PathBuf]) -> Result<Found> {
     Walk { found: Found::default(), most: MAX_ENTRIES }.run(paths)
+}
+
+/// Whether it alone is gone, and not what it stood in: a disk that is not mounted says nothing of its files.
+fn is_removed(path: &Path) -> bool {
+    let is_missing = path.symlink_metadata().is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound);
+    is_missing && path.parent().is_some_and(Path::is_dir)
 }
 
 struct Walk {
@@ -65,7 +71,12 @@ impl Walk {
                     self.found.folders.push(path.clone());
                 }
                 Ok((metadata, _)) => self.add(path.clone(), &metadata, None),
-                Err(error) => self.refuse(path.clone(), error.to_string()),
+                Err(error) => {
+                    if is_removed(path) {
+                        self.found.folders.push(path.clone());
+                    }
+                    self.refuse(path.clone(), error.to_string());
+                }
             }
         }
         Ok(self.found)

@@ -215,8 +215,10 @@ async fn a_watched_folder_is_followed() {
         assert!(added <= 1 && pruned <= 1 && skipped == 0);
     }
     assert_eq!(sources(&folder), ["flowers.md", "roof.md"]);
-    std::fs::remove_file(notes.join("roof.md")).unwrap();
-    assert_eq!(next(), [0, 0, 0, 1, 0]);
+    std::fs::remove_dir_all(&notes).unwrap();
+    assert_eq!(next(), [0, 0, 0, 2, 0], "the folder is gone, and what it is in is there");
+    folder.write("notes/roof.md", "We take copper.");
+    assert_eq!(next(), [1, 1, 0, 0, 0]);
     assert_eq!(service.stop(), 0);
     // SAFETY: it is a child of this process, and was not waited for yet.
     assert_eq!(unsafe { libc::kill(i32::try_from(watching.id()).unwrap(), libc::SIGINT) }, 0);
