@@ -217,9 +217,9 @@ mod tests {
         let found = find_files(&[folder.path().to_owned(), missing.clone()]).unwrap();
         assert_eq!(names(&found, folder.path()), ["a.txt", "b/2.txt", "d.txt"]);
         let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
-        assert_eq!(unreadable, [missing]);
+        assert_eq!(unreadable, std::slice::from_ref(&missing));
         assert_eq!(found.left_alone, BTreeMap::from([(".bin".to_owned(), 1)]));
-        assert_eq!(found.folders, [folder.path()]);
+        assert_eq!(found.folders, [folder.path(), &missing]);
         // One that was named itself is meant.
         let named = find_files(&[folder.path().join("c.bin")]).unwrap();
         assert!(named.unreadable[0].1.contains("not a format"), "{named:?}");
