@@ -145,7 +145,13 @@ impl Renewer {
         match running {
             // It removes what it did when it hears of it.
             Some(run) => run.cancel.cancel(),
-            None => self.0.corpus.abandon_renewal(collection).await?,
+            None => match self.0.corpus.abandon_renewal(collection).await {
+                // A run that was cancelled before is at it; the cancellation holds.
+                Err(error) if error.kind() == ragstone_storage::ErrorKind::Unavailable => {
+                    tracing::info!(collection, %error, "what was begun is not removed here");
+                }
+                abandoned => abandoned?,
+            },
         }
         self.status(collection).await
     }

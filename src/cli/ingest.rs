@@ -24,6 +24,8 @@ use crate::watch::Watch;
 const LOOK: Duration = Duration::from_secs(1);
 /// Where a look takes long, this many times as long: a twentieth of a processor is enough for it.
 const IDLE_SHARE: u32 = 20;
+/// Changed files that are named in one request.
+const MOST_NAMED: usize = 1000;
 /// Files that are named on a terminal; `--json` has them all.
 const MAX_LISTED: usize = 200;
 /// Kinds of files that are named; `--json` has them all.
@@ -99,7 +101,8 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
         let changes = changes?;
         let pause = LOOK.max(looked.elapsed() * IDLE_SHARE);
         if !changes.is_empty() {
-            wanted.only = Some(changes.files());
+            // So many are read with all others: a request has a bound.
+            wanted.only = Some(changes.files()).filter(|files| files.len() <= MOST_NAMED);
             match ingest(config, args, &wanted).await {
                 Ok(skipped) => {
                     watch.ingested(changes);

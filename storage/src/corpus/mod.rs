@@ -31,7 +31,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -149,16 +149,21 @@ impl Corpus {
         let registry = Arc::new(ObjectStoreRegistry::default());
         let session = Arc::new(Session::new(INDEX_CACHE_BYTES, METADATA_CACHE_BYTES, registry));
         let db = lancedb::connect(path).session(session).execute().await.map_err(failed(opening))?;
+        let own = encoder.identity();
+        // Each is loaded once, however many collections were built with it.
+        let mut embedders = HashMap::from([(own.clone(), Some(encoder.clone()))]);
         let mut collections = BTreeMap::new();
         for name in names {
             let mut collection = Collection::open(&db, dir, (&name, Stage::Serving)).await?;
-            check(&collection, &encoder.identity(), earlier.is_some(), dir)?;
-            collection.embedder = match collection.embedding() == encoder.identity() {
-                true => Some(encoder.clone()),
-                false => earlier.and_then(|earlier| earlier(collection.embedding())),
-            };
-            collection.embedder =
-                collection.embedder.take().filter(|embedder| embedder.dimension() == collection.dimension());
+            check(&collection, &own, earlier.is_some(), dir)?;
+            if collection.embedding() == own {
+                // Somebody went back to it before the collection had the other model's vectors.
+                table::remove_building(dir, &name)?;
+            }
+            let identity = collection.embedding().to_owned();
+            let load = || earlier.and_then(|earlier| earlier(&identity));
+            let embedder = embedders.entry(identity.clone()).or_insert_with(load).clone();
+            collection.embedder = embedder.filter(|embedder| embedder.dimension() == collection.dimension());
             collections.insert(name, Arc::new(collection));
         }
         let inner = Inner {

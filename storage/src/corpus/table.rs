@@ -408,6 +408,17 @@ pub(super) fn path_of(folder: &Path, name: &str, stage: Stage) -> PathBuf {
     folder.join(table_at(name, stage) + SUFFIX)
 }
 
+/// Removes what was begun of a table that is to take no other's place any more.
+pub(super) fn remove_building(folder: &Path, name: &str) -> Result<()> {
+    let path = path_of(folder, name, Stage::Building);
+    match std::fs::remove_dir_all(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(io_failed(&format!("remove {}", path.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// How many versions a table has on disk.
 pub(super) fn manifests(table: &Path) -> usize {
     std::fs::read_dir(table.join("_versions")).map(Iterator::count).unwrap_or(0)

@@ -206,6 +206,36 @@ async fn the_switch_is_done_or_undone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_goes_back_to_the_first_model_keeps_nothing_of_the_second() {
+    let folder = tempfile::tempdir().unwrap();
+    built(folder.path(), 300).await;
+    let env = Env::seeded(1, 0);
+    env.set_fail_point("renewal.after_commit", FailMode::Error(ErrorKind::Internal), 2);
+    narrow(folder.path(), &known, env).await.renew("c", &|_| Ok(())).await.unwrap_err();
+    assert_eq!(tables(folder.path()), ["building-c.lance", "passages-c.lance"]);
+    let corpus = open_with(folder.path(), ENCODER, CorpusOptions::default()).await.unwrap();
+    assert_eq!(tables(folder.path()), ["passages-c.lance"]);
+    assert_eq!(find(&corpus, &numbered(7).text, SearchMode::Vector, 1).await, ["d007"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_earlier_model_is_loaded_once_for_all_collections() {
+    let folder = tempfile::tempdir().unwrap();
+    built(folder.path(), 2).await;
+    {
+        let corpus = open_with(folder.path(), ENCODER, CorpusOptions::default()).await.unwrap();
+        corpus.upsert("d", vec![document("one", "One page.")], &(), &|_| Ok(())).await.unwrap();
+    }
+    let loads = std::sync::atomic::AtomicUsize::new(0);
+    let counting = |identity: &str| {
+        loads.fetch_add(1, Ordering::Relaxed);
+        known(identity)
+    };
+    let corpus = narrow(folder.path(), &counting, Env::system()).await;
+    assert_eq!((loads.load(Ordering::Relaxed), corpus.stale().await.len()), (1, 2));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_older_model_words_are_searched_until_it_is_done() {
     let folder = tempfile::tempdir().unwrap();
     built(folder.path(), 20).await;
