@@ -436,7 +436,7 @@ mod tests {
             ("body_bytes = 0", "`body_bytes`"),
             ("threads = 100000", "`threads`"),
             ("kernels = \"sse\"", "avx512bf16"),
-            ("weights = \"q4\"", "`weights`"),
+            ("weights = \"q3\"", "`weights`"),
         ] {
             let file = file(text);
             let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();

@@ -22,7 +22,7 @@ pub(crate) struct LoadedModel {
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
     pub fingerprint: Fingerprint,
-    /// Of its weights alone, rounded to 8 bits or not.
+    /// Of its weights alone, rounded to 8 or 4 bits or not.
     pub weights_digest: String,
 }
 
@@ -60,8 +60,8 @@ impl LoadedModel {
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
         let mut weights_digest = weights_digest(&weights, Some(catalog))?;
-        if model.arithmetic().weights == WeightFormat::Q8 {
-            weights_digest += ".q8";
+        if let format @ (WeightFormat::Q8 | WeightFormat::Q4) = model.arithmetic().weights {
+            weights_digest = format!("{weights_digest}.{}", format.name());
         }
         Ok(Self {
             weights_digest,

@@ -31,12 +31,20 @@ impl ComputeDtype {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
-    /// As the checkpoint has them; f16 and quantized blocks as f32.
+    /// As the checkpoint has them, f16 as f32; [`WeightFormat::Native`] where they are quantized blocks.
     Stored,
+    /// Widened to f32, whatever the checkpoint has.
+    F32,
     /// Rounded to bf16.
     Bf16,
     /// Rounded to 8 bits, a scale for each output feature. Activations of the products are rounded to 8 bits too.
     Q8,
+    /// Rounded to 4 bits in groups of 32 inputs, with a step and a least value each; embeddings and output head as [`WeightFormat::Q8`].
+    /// Activations of the products are rounded to 8 bits.
+    Q4,
+    /// A quantized file's own blocks, as far as products know them. What [`WeightFormat::Stored`] comes to for such a file; not for settings.
+    #[serde(skip)]
+    Native,
 }
 
 impl WeightFormat {
@@ -44,8 +52,11 @@ impl WeightFormat {
     pub fn name(self) -> &'static str {
         match self {
             Self::Stored => "stored",
+            Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::Q8 => "q8",
+            Self::Q4 => "q4",
+            Self::Native => "native",
         }
     }
 }

@@ -1,11 +1,12 @@
-//! GGUF files, as llama.cpp and its converters write them: a whole model in one file. Tensors are unpacked into the formats that the
-//! forward knows; blocks are not kept as they are in the file.
+//! GGUF files, as llama.cpp and its converters write them: a whole model in one file. Matrices of quantized blocks are handed on as they are
+//! ([`native`]), or unpacked into numbers.
 
 mod blocks;
 mod config;
 mod describe;
 mod family;
 mod header;
+mod native;
 #[cfg(test)]
 mod tests;
 mod vocabulary;
@@ -17,10 +18,12 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::linear::GroupedRows;
 use crate::weights::{Tensor, TensorSource, cast};
 use blocks::BlockType;
 use family::{FileFamily, LONG_FACTORS, SHORT_FACTORS};
 use header::{Header, Value};
+pub(crate) use native::grouping;
 
 /// An opened GGUF file. Dropping it unmaps it.
 #[derive(Debug)]
@@ -211,15 +214,21 @@ impl Gguf {
         self.row_in_file(name)(1) != 1
     }
 
-    fn unpack(&self, name: &str, shape: &[usize], to_bf16: bool) -> Result<Tensor<'_>> {
-        let found = self.find(name, shape)?;
-        let bytes = &self.map[found.bytes];
-        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !found.kind.is_quantized());
+    /// Rows of Q and K are only put back head by head.
+    fn check_heads(&self, name: &str, shape: &[usize], kind: BlockType) -> Result<()> {
+        let fits_heads = shape[0].is_multiple_of(self.head_dim) && (shape.len() > 1 || !kind.is_quantized());
         if self.is_reordered(name) && !fits_heads {
             return Err(
                 self.named(Error::invalid_model(format!("tensor {name} has no whole heads; fetch the file again")))
             );
         }
+        Ok(())
+    }
+
+    fn unpack(&self, name: &str, shape: &[usize], to_bf16: bool) -> Result<Tensor<'_>> {
+        let found = self.find(name, shape)?;
+        self.check_heads(name, shape, found.kind)?;
+        let bytes = &self.map[found.bytes];
         // A bias is a column of rows of one element.
         let row = if shape.len() == 1 && self.is_reordered(name) { 1 } else { shape.last().copied().unwrap_or(1) };
         let from = self.row_in_file(name);
@@ -247,6 +256,12 @@ impl TensorSource for Gguf {
 
     fn tensor_bf16(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         self.unpack(name, shape, true)
+    }
+
+    fn grouped(&self, name: &str, shape: [usize; 2]) -> Result<Option<GroupedRows<'_>>> {
+        let found = self.find(name, &shape)?;
+        self.check_heads(name, &shape, found.kind)?;
+        Ok(found.kind.grouped(&self.map[found.bytes], shape[1], self.row_in_file(name)))
     }
 }
 

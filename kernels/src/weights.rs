@@ -17,6 +17,7 @@ use serde::Deserialize;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::folder;
+use crate::linear::GroupedRows;
 
 pub use head::{HEAD_BYTES, MOST_HEAD_BYTES, head_length, main_dtype, shapes_of_head};
 
@@ -93,6 +94,15 @@ pub trait TensorSource {
     /// As [`TensorSource::tensor`].
     fn tensor_bf16(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         self.tensor(name, shape)
+    }
+
+    /// The rows of a matrix `[rows, columns]` of quantized blocks, as they are; nothing of any other tensor.
+    ///
+    /// # Errors
+    /// As [`TensorSource::tensor`].
+    fn grouped(&self, name: &str, shape: [usize; 2]) -> Result<Option<GroupedRows<'_>>> {
+        let _ = (name, shape);
+        Ok(None)
     }
 }
 

@@ -58,8 +58,10 @@ KINDS = {
         Kind("transformers-f32", "f32", WHOLE_MODEL, default=False),
         Kind("llama.cpp-bf16", "bf16", WHOLE_MODEL),
         Kind("llama.cpp-q8", "q8_0", WHOLE_MODEL),
+        Kind("llama.cpp-q4", "q4_0", WHOLE_MODEL, default=False),
         Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
         Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
+        Kind("ragstone-q4", "q4", WHOLE_MODEL, False, ragstone=("--weights", "q4")),
         Kind("ragstone-f32", "bf16", WHOLE_MODEL, False, ragstone=("--weights", "bf16", "--compute", "f32")),
     )
 }

@@ -30,6 +30,8 @@ READ_BYTES = 512 << 20
 
 # Engines that compute the same are far nearer than this (0.999 with 8-bit weights); a wrong permutation is far off.
 LEAST_COSINE = 0.98
+# Random weights lose a tenth of their size by 4 bits.
+LEAST_COSINE_OF_FOUR_BITS = 0.9
 
 # llama.cpp's settings are tried at sizes up to this; longer ones take what was found for the nearest.
 LONGEST_TRIAL = 4096
@@ -279,7 +281,8 @@ class Run:
         if not kind.is_ragstone:
             found = engine.ask("check")
             self.agreement.append({"model": model, "engine": kind.name, **found})
-            if found["cosine_least"] < LEAST_COSINE:
+            least = LEAST_COSINE_OF_FOUR_BITS if kind.weights == "q4_0" else LEAST_COSINE
+            if found["cosine_least"] < least:
                 cosine = f"a cosine of {found['cosine_least']:.3f}"
                 raise EngineFailed(f"its logits are not transformers' in f32 ({cosine}): its times would mean nothing")
         prefill = [tokens for tokens in given.prefill if tokens <= LONGEST_TRIAL] or given.prefill[:1]

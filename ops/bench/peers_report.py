@@ -75,6 +75,9 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             wanted = 1.2 if amx else None
             compare("ragstone / llama.cpp-bf16", model, ours, measured.get(case, "llama.cpp-bf16"), wanted)
             compare("ragstone-q8 / llama.cpp-q8", model, ours_q8, measured.get(case, "llama.cpp-q8"), wanted)
+            ours_q4 = measured.get(case, "ragstone-q4")
+            compare("ragstone-q4 / llama.cpp-q4", model, ours_q4, measured.get(case, "llama.cpp-q4"), 1.2)
+            compare("ragstone-q4 / ragstone-q8", model, ours_q4, ours_q8, None)
             compare("ragstone / transformers bf16", model, ours, measured.get(case, "transformers"), None)
         for series in measured.find("decode", model) if bandwidth else []:
             share = bandwidth_share(series, bandwidth, new_tokens)

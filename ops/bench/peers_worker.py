@@ -66,10 +66,10 @@ def make(name: str, arguments: argparse.Namespace) -> Engine:
         from peers_engine_torch import Transformers
 
         return Transformers(arguments.model, "bf16" if name == "transformers" else "f32", arguments.threads)
-    if name in ("llama.cpp-bf16", "llama.cpp-q8"):
+    if name in ("llama.cpp-bf16", "llama.cpp-q8", "llama.cpp-q4"):
         from peers_engine_llama import LlamaCpp
 
-        file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf"}[name]
+        file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf", "llama.cpp-q4": "q4_0.gguf"}[name]
         return LlamaCpp(arguments.model, file, arguments.threads, arguments.positions, repack=not arguments.plain)
     raise SystemExit(f"no engine {name}")
 

@@ -1,7 +1,7 @@
 //! Each kernel by itself, beside what the machine could do at most.
 
 use ragstone_kernels::dtype::KvDtype;
-use ragstone_kernels::linear::Precision;
+use ragstone_kernels::linear::{Bits, Grouping, Precision, Scales};
 use ragstone_kernels::measure::{self, Case, Layers};
 use ragstone_kernels::simd::Path;
 use ragstone_storage::prompt::plan::LOOKING_TOKENS;
@@ -53,6 +53,13 @@ const fn shape(rows: usize, inputs: usize, outputs: usize) -> Shape {
     Shape { rows, inputs, outputs }
 }
 
+/// Forms of GGUF's blocks.
+const BLOCKS: [(&str, Bits, Scales); 3] = [
+    ("Q8_0", Bits::Eight, Scales::Symmetric),
+    ("Q4_0", Bits::Four, Scales::Symmetric),
+    ("Q4_K", Bits::Four, Scales::Nested),
+];
+
 /// What is read to find out how fast: more than any cache holds.
 const READ_BYTES: usize = 1 << 30;
 
@@ -60,6 +67,8 @@ const READ_BYTES: usize = 1 << 30;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Group {
     Linear,
+    /// Linear layers of blocks as GGUF files have them.
+    Blocks,
     Attention,
     Elementwise,
 }
@@ -132,7 +141,7 @@ pub fn measure(options: &Options) -> Result<Report> {
         let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
         let arithmetic = match (case.kernel, case.precision) {
             (_, "bf16") => ceiling.bf16_gflops,
-            (_, "q8") => ceiling.int8_gops,
+            (_, "q8" | "q4" | "Q8_0" | "Q4_0" | "Q4_K") => ceiling.int8_gops,
             _ => ceiling.f32_gflops,
         };
         CaseResult {
@@ -157,9 +166,18 @@ fn cases(options: &Options) -> Vec<Case> {
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     let mut cases = Vec::new();
     if wanted(Group::Linear) {
-        for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
             for shape in shapes {
                 let layers = Layers::new(precision, shape.rows, shape.inputs, shape.outputs);
+                cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));
+            }
+        }
+    }
+    if wanted(Group::Blocks) {
+        for (name, bits, scales) in BLOCKS {
+            for shape in shapes {
+                let grouping = Grouping { bits, scales };
+                let layers = Layers::of_blocks(name, grouping, shape.rows, shape.inputs, shape.outputs);
                 cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));
             }
         }

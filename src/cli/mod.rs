@@ -74,7 +74,7 @@ struct Global {
     offline: bool,
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
-    #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "bf16", "q8"])]
+    #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "f32", "bf16", "q8", "q4"])]
     weights: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]
     compute: Option<String>,

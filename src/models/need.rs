@@ -20,7 +20,7 @@ use crate::hub::Plan;
 use crate::machine;
 
 /// The ways to keep weights that are compared.
-const FORMATS: [WeightFormat; 3] = [WeightFormat::Stored, WeightFormat::Bf16, WeightFormat::Q8];
+const FORMATS: [WeightFormat; 4] = [WeightFormat::Stored, WeightFormat::Bf16, WeightFormat::Q8, WeightFormat::Q4];
 /// What is read of a GGUF file at first, and at most: vocabularies of 250,000 tokens take some 10 MB.
 const GGUF_HEAD_BYTES: u64 = 2 << 20;
 const MOST_GGUF_HEAD_BYTES: u64 = 128 << 20;

@@ -5,6 +5,7 @@
 //! on the number of threads.
 
 mod activations;
+mod groups;
 mod panels;
 mod product;
 
@@ -13,13 +14,15 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 pub use activations::{Activations, Format, Input};
+pub use groups::{Bits, FillRow, GroupRow, GroupedRows, Grouping, Scales};
 
 use crate::activation::Activation;
 use crate::aligned::{Aligned, SharedMut};
 use crate::dtype::bf16_bits;
 use crate::simd::{self, Path, amx};
 use activations::RawRows;
-pub(crate) use panels::{GATE_COLUMNS, packed_bytes};
+pub(crate) use groups::ROUNDED;
+pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes};
 use panels::{PANEL, Panels};
 use product::{Sink, Task};
 
@@ -55,6 +58,8 @@ pub enum Precision {
     /// Weights in 8 bits with a scale for each output feature, activations in 8 bits with a scale for each group of 128;
     /// sums of a group are exact, those over groups in f32.
     Q8,
+    /// Weights in 4 bits with a step and a least value for each group of 32 inputs, activations as in [`Precision::Q8`].
+    Q4,
 }
 
 /// A linear layer with packed weights.
@@ -94,6 +99,20 @@ impl Linear {
         Self { panels, format: format(precision), bias, gate: None }
     }
 
+    /// [`Linear::new`] of rows that are in groups already, and stay as they are. Activations are as in [`Precision::Q8`].
+    ///
+    /// # Panics
+    /// If the bias is of another length, or `in_features` is zero.
+    pub fn grouped(out_features: usize, in_features: usize, rows: &GroupedRows<'_>, bias: Option<&[f32]>) -> Self {
+        check_bias(out_features, in_features, bias);
+        let panels = Panels::pack_groups(out_features, in_features, rows.grouping, |output, row| {
+            (rows.fill)(output, row);
+            true
+        });
+        let bias = bias.map(|bias| padded(bias.iter().copied()));
+        Self { panels, format: Format::Q8, bias, gate: None }
+    }
+
     /// Two layers of one shape, the gate and the up projection of a gated feed-forward part, packed so that
     /// [`Linear::forward_gated`] has both sums of a column at hand.
     ///
@@ -110,21 +129,37 @@ impl Linear {
         for (index, weights) in weights.into_iter().enumerate() {
             check(out_features, in_features, weights, bias.map(|bias| bias[index]));
         }
-        let columns = 2 * out_features.next_multiple_of(GATE_COLUMNS);
-        // Which of the two layers, and which of its outputs, a column has.
-        let place = |column: usize| {
-            let (block, within) = (column / (2 * GATE_COLUMNS), column % (2 * GATE_COLUMNS));
-            let output = block * GATE_COLUMNS + within % GATE_COLUMNS;
-            (output < out_features).then_some((within / GATE_COLUMNS, output))
-        };
+        let (columns, place) = (gate_columns(out_features), gate_place(out_features));
         let panels = pack(columns, in_features, precision, |column| {
             let (layer, output) = place(column)?;
             Some((weights[layer], output))
         });
-        let bias = bias.map(|bias| {
-            padded((0..columns).map(|column| place(column).map_or(0.0, |(layer, output)| bias[layer][output])))
-        });
+        let bias = bias.map(|bias| gate_bias(out_features, bias));
         Self { panels, format: format(precision), bias, gate: Some(activation) }
+    }
+
+    /// [`Linear::gate_up`] of rows that are in groups already, and stay as they are. Activations are as in [`Precision::Q8`].
+    ///
+    /// # Panics
+    /// If the two are not grouped alike, and as [`Linear::grouped`].
+    pub fn grouped_gate_up(
+        out_features: usize,
+        in_features: usize,
+        rows: [&GroupedRows<'_>; 2],
+        bias: Option<[&[f32]; 2]>,
+        activation: Activation,
+    ) -> Self {
+        (0..2).for_each(|index| check_bias(out_features, in_features, bias.map(|bias| bias[index])));
+        let grouping = rows[0].grouping;
+        assert_eq!(grouping, rows[1].grouping, "gate and up are grouped alike");
+        let (columns, place) = (gate_columns(out_features), gate_place(out_features));
+        let panels = Panels::pack_groups(columns, in_features, grouping, |column, row| {
+            let found = place(column);
+            found.into_iter().for_each(|(layer, output)| (rows[layer].fill)(output, row));
+            found.is_some()
+        });
+        let bias = bias.map(|bias| gate_bias(out_features, bias));
+        Self { panels, format: Format::Q8, bias, gate: Some(activation) }
     }
 
     /// Values of an input row.
@@ -272,8 +307,28 @@ fn format(precision: Precision) -> Format {
     match precision {
         Precision::F32 => Format::F32,
         Precision::Bf16 => Format::Bf16,
-        Precision::Q8 => Format::Q8,
+        Precision::Q8 | Precision::Q4 => Format::Q8,
     }
+}
+
+/// Columns of two layers that are packed together.
+fn gate_columns(out_features: usize) -> usize {
+    2 * out_features.next_multiple_of(GATE_COLUMNS)
+}
+
+/// Which of the two layers, and which of its outputs, a column has.
+fn gate_place(out_features: usize) -> impl Fn(usize) -> Option<(usize, usize)> {
+    move |column| {
+        let (block, within) = (column / (2 * GATE_COLUMNS), column % (2 * GATE_COLUMNS));
+        let output = block * GATE_COLUMNS + within % GATE_COLUMNS;
+        (output < out_features).then_some((within / GATE_COLUMNS, output))
+    }
+}
+
+fn gate_bias(out_features: usize, bias: [&[f32]; 2]) -> Aligned<f32> {
+    let place = gate_place(out_features);
+    let value = |column| place(column).map_or(0.0, |(layer, output): (usize, usize)| bias[layer][output]);
+    padded((0..gate_columns(out_features)).map(value))
 }
 
 /// Packs columns, each an output of some weights.
@@ -304,6 +359,11 @@ fn pack<'a>(
     let is_bf16 = (0..columns).filter_map(&source).all(|(weights, _)| matches!(weights, Weights::Bf16(_)));
     match precision {
         Precision::Q8 => Panels::pack_q8(columns, in_features, f32),
+        Precision::Q4 => Panels::pack_groups(columns, in_features, groups::OWN, |column, row| {
+            let weights = f32(column);
+            weights.iter().for_each(|weights| row.round_to_four(weights));
+            weights.is_some()
+        }),
         Precision::F32 if !is_bf16 => Panels::pack_f32(columns, in_features, f32),
         Precision::F32 | Precision::Bf16 => Panels::pack_bf16(columns, in_features, bf16),
     }
@@ -316,8 +376,12 @@ fn padded(bias: impl ExactSizeIterator<Item = f32>) -> Aligned<f32> {
 }
 
 fn check(out_features: usize, in_features: usize, weights: Weights<'_>, bias: Option<&[f32]>) {
-    assert!(in_features > 0, "a linear layer needs inputs");
+    check_bias(out_features, in_features, bias);
     assert_eq!(weights.len(), out_features * in_features, "weights [{out_features}, {in_features}]");
+}
+
+fn check_bias(out_features: usize, in_features: usize, bias: Option<&[f32]>) {
+    assert!(in_features > 0, "a linear layer needs inputs");
     assert!(bias.is_none_or(|bias| bias.len() == out_features), "a bias has one value an output feature");
 }
 

@@ -90,14 +90,16 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
 mod tests {
     use super::*;
     use crate::dtype::KvDtype;
-    use crate::linear::Precision;
+    use crate::linear::{Bits, Grouping, Precision, Scales};
 
     #[test]
     fn every_case_runs_and_counts_its_work() {
         let mut cases = ceilings(1 << 20);
         let layers = Layers::new(Precision::Bf16, 3, 32, 70);
+        let nested = Grouping { bits: Bits::Four, scales: Scales::Nested };
+        let blocks = Layers::of_blocks("Q4_K", nested, 3, 32, 70);
         for &path in Path::available() {
-            cases.push(linear(path, &layers));
+            cases.extend([&layers, &blocks].map(|layers| linear(path, layers)));
             cases.push(attention(path, KvDtype::Bf16, 3, 40));
             cases.push(weights(path, KvDtype::Bf16, 3, 40));
         }

@@ -38,7 +38,7 @@ const ROWS_AT_ONCE: usize = 512;
 pub struct LoadOptions<'a> {
     /// What K and V are rounded to; the element type of the weights if not given.
     pub kv_dtype: Option<KvDtype>,
-    /// How weights are kept; if not given, as the checkpoint has them, and bf16 where that is quantized.
+    /// How weights are kept; if not given, as the checkpoint has them.
     pub weights: Option<WeightFormat>,
     /// What products are computed in; if not given, bf16 where weights are bf16 (as config.json or `weights` says) and
     /// this machine multiplies that faster, else f32.
@@ -208,6 +208,10 @@ impl Model {
                 weights.k.forward(&*normed, Output::Store(k));
                 if let Some(norm) = &weights.k_norm {
                     rms_norm(k, norm, self.config.norm_eps);
+                }
+                // A file may have the two in different types.
+                if weights.v.format() != weights.k.format() {
+                    self.norm(part(hidden, &rows), &weights.input_norm, weights.v.format(), normed);
                 }
                 let v = part_mut(&mut kv.v, &rows);
                 weights.v.forward(&*normed, Output::Store(v));

@@ -130,6 +130,8 @@ pub(crate) trait Vector: Copy {
     /// `LANES` words of 32 bits: pairs of bf16, quads of bytes, or integers.
     type Words: Copy;
     unsafe fn load_words(from: *const u32) -> Self::Words;
+    /// Asks for the cache line of an address, which need not be good for anything.
+    unsafe fn fetch(from: *const u32);
     unsafe fn splat_word(word: u32) -> Self::Words;
     /// The low half of each word, the high half zero.
     unsafe fn low_halves(words: Self::Words) -> Self::Words;
@@ -140,6 +142,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn dot_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
     /// The nearest f32 of words that are signed integers.
     unsafe fn from_integers(words: Self::Words) -> Self;
+    /// The low halves of all bytes, and the high ones.
+    unsafe fn nibbles(words: Self::Words) -> [Self::Words; 2];
+    /// `LANES` unsigned bytes as numbers.
+    unsafe fn load_bytes(from: *const u8) -> Self;
     /// `LANES` values of f16, widened.
     unsafe fn load_f16(from: *const u16) -> Self;
     /// The nearest bf16, ties to even; a NaN stays one, and what is no normal number may become zero.

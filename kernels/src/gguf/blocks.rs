@@ -14,7 +14,7 @@ const ELEMENTS_PER_TASK: usize = 1 << 14;
 
 /// How a tensor's elements are written: numbers, or blocks of integers with a scale or two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct BlockType(GgmlDType);
+pub(super) struct BlockType(pub(super) GgmlDType);
 
 /// What the file calls each type that is read, by its number.
 const READ: [(u32, &str, GgmlDType); 13] = [
@@ -63,6 +63,11 @@ impl BlockType {
             let name = NOT_READ.iter().find(|(other, _)| *other == number);
             name.map_or_else(|| number.to_string(), |(_, name)| (*name).to_owned())
         })
+    }
+
+    /// The type that files call so, of those that are read.
+    pub fn named(name: &str) -> Option<Self> {
+        READ.iter().find(|(_, read, _)| *read == name).map(|(_, _, kind)| Self(*kind))
     }
 
     /// The names of all types that are read, for messages.
@@ -115,7 +120,8 @@ impl BlockType {
         out
     }
 
-    fn row(self, bytes: &[u8], out: &mut [f32]) {
+    /// A row's values.
+    pub(super) fn row(self, bytes: &[u8], out: &mut [f32]) {
         match self.0 {
             GgmlDType::F32 => {
                 let (values, _) = bytes.as_chunks::<4>();

@@ -6,6 +6,7 @@ use super::Gguf;
 use super::blocks::BlockType;
 use super::header::{Header, Value};
 use crate::ErrorKind;
+use crate::linear::Linear;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gguf").join(name)
@@ -62,6 +63,38 @@ fn blocks_are_unpacked_as_gguf_py_does() {
         let rounded = kind.to_bf16(&packed, 512, |row| row);
         assert!(rounded.iter().zip(&found).all(|(bits, value)| *bits == crate::dtype::bf16_bits(*value)), "{name}");
     }
+}
+
+/// What panels make of blocks: the file's values, or of types with scales for 16 weights what 8 bits with a scale for 32 leave of them.
+#[test]
+fn blocks_stay_as_they_are_in_panels() {
+    let bytes = std::fs::read(fixture("blocks.safetensors")).unwrap();
+    let tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let kinds =
+        [("Q4_0", 2, 4.5), ("Q4_1", 3, 5.0), ("Q5_0", 6, 8.5), ("Q5_1", 7, 9.0), ("Q8_0", 8, 8.5), ("Q4_K", 12, 4.75)];
+    let kept = kinds.into_iter().chain([("Q5_K", 13, 8.75)]).map(|kind| (kind, true));
+    let rounded = [("Q2_K", 10, 8.5), ("Q3_K", 11, 8.5), ("Q6_K", 14, 8.5)].map(|kind| (kind, false));
+    for ((name, number, bits), is_kept) in kept.chain(rounded) {
+        let packed = tensors.tensor(&format!("{name}.bytes")).unwrap().data().to_vec();
+        let kind = BlockType::of(number).unwrap();
+        assert!((super::grouping(name).unwrap().bits_per_weight() - bits).abs() < 1e-9, "{name}");
+        // In another order than the file's.
+        let from = |row: usize| [2, 0, 1][row];
+        let values = kind.to_f32(&packed, 512, from);
+        let rows = kind.grouped(&packed, 512, from).unwrap();
+        let linear = Linear::grouped(3, 512, &rows, None);
+        for (row, values) in values.chunks(512).enumerate() {
+            let mut found = vec![0.0; 512];
+            linear.weight_row(row, &mut found);
+            for (group, values) in found.chunks(32).zip(values.chunks(32)) {
+                let greatest = values.iter().fold(0.0_f32, |a, b| a.max(b.abs()));
+                let most = if is_kept { 1e-6 } else { 0.51 / 127.0 } * greatest;
+                let difference = group.iter().zip(values).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(difference <= most, "{name}: {difference} of {greatest}");
+            }
+        }
+    }
+    assert!(BlockType::F16.grouped(&[0; 64], 32, |row| row).is_none());
 }
 
 #[test]

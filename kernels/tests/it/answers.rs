@@ -69,6 +69,14 @@ fn in_bf16_as_many_answers_stay_as_in_transformers() {
 }
 
 #[test]
+fn in_4_bits_nine_of_ten_answers_stay() {
+    let model = demo_model(KvDtype::Bf16, WeightFormat::Q4, ComputeDtype::Bf16);
+    let (ours, all) = (same_as_f32(&model), answers().len());
+    println!("{ours} of {all} answers as in f32");
+    assert!(10 * ours >= 9 * all, "{ours} of {all} answers as in f32");
+}
+
+#[test]
 fn in_8_bits_nine_of_ten_answers_stay() {
     let model = demo_model(KvDtype::Bf16, WeightFormat::Q8, ComputeDtype::Bf16);
     let (ours, all) = (same_as_f32(&model), answers().len());

@@ -57,12 +57,12 @@ fn a_truncated_file_is_to_be_fetched_again() {
 /// What a model will take is told from the heads of its files; what it takes once it is loaded is the truth.
 #[test]
 fn memory_is_known_before_the_weights_are() {
-    let formats = [None, Some(WeightFormat::Stored), Some(WeightFormat::Bf16), Some(WeightFormat::Q8)];
+    let formats =
+        [None, Some(WeightFormat::F32), Some(WeightFormat::Bf16), Some(WeightFormat::Q8), Some(WeightFormat::Q4)];
     let gguf = ["llama_bf16", "llama_f16", "llama_gqa_tied", "mixed", "qwen3"];
     let gguf = gguf.map(|name| folder("../gguf").join(format!("{name}.gguf")));
     let folders = names().into_iter().map(|name| (folder(&name), &formats[..]));
-    // Unpacked, whatever their blocks are.
-    for (path, formats) in folders.chain(gguf.map(|path| (path, &formats[2..]))) {
+    for (path, formats) in folders.chain(gguf.map(|path| (path, &formats[..]))) {
         let files = ModelFiles::open(&path).unwrap();
         for weights in formats {
             for compute in [ComputeDtype::F32, ComputeDtype::Bf16] {

@@ -175,6 +175,22 @@ fn eight_bit_weights_stay_close() {
     }
 }
 
+/// 4 bits cost about eight times what 8 bits do: random weights lose the most by them.
+#[test]
+fn four_bit_weights_stay_recognisable() {
+    for name in names() {
+        let (model, expected) = (rounded(&name, WeightFormat::Q4), Expected::of(&name));
+        let count = expected.tokens.len();
+        let logits = Sequence::new(&model, count).append(&expected.tokens, &counted(count));
+        let (error, top) = agreement(logits.as_slice(), &expected.logits, model.config().vocab_size);
+        let spread = agreement(&expected.logits, &vec![0.0; expected.logits.len()], model.config().vocab_size).0;
+        println!("{name}: error {error:.4} of {spread:.2}, same top {top:.3}");
+        // As above: another expert is another function.
+        let most = if model.config().experts.is_some() { 0.6 } else { 0.4 };
+        assert!(error < most * spread && top > 0.4, "{name}: error {error} of {spread}, same top {top}");
+    }
+}
+
 #[test]
 fn a_small_mistake_would_show() {
     let mistakes = [

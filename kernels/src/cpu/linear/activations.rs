@@ -2,6 +2,7 @@
 
 use rayon::prelude::*;
 
+use super::groups::{GROUP, GROUPS};
 use super::panels::QUANT_GROUP;
 use crate::aligned::Aligned;
 use crate::scratch::Scratch;
@@ -71,6 +72,8 @@ pub struct Activations {
     words: Aligned<u32>,
     /// Q8: `[rows][groups]`.
     scales: Aligned<f32>,
+    /// Q8: `[rows][groups][4]`: of 32 values each, without the 128 that is added to them.
+    sums: Aligned<i32>,
 }
 
 /// Rows as a linear layer reads them.
@@ -84,6 +87,7 @@ pub struct Input<'a> {
     pub(super) values: &'a [f32],
     pub(super) words: &'a [u32],
     pub(super) scales: &'a [f32],
+    pub(super) sums: &'a [i32],
 }
 
 impl<'a> Input<'a> {
@@ -94,7 +98,7 @@ impl<'a> Input<'a> {
     pub fn f32(x: &'a [f32], rows: usize) -> Self {
         let width = x.len().checked_div(rows).unwrap_or(0);
         assert_eq!(x.len(), rows * width, "{rows} rows of equal length");
-        Self { format: Format::F32, is_tiled: false, rows, width, values: x, words: &[], scales: &[] }
+        Self { format: Format::F32, is_tiled: false, rows, width, values: x, words: &[], scales: &[], sums: &[] }
     }
 
     /// Elements between two rows.
@@ -107,7 +111,7 @@ impl<'a> From<&'a Activations> for Input<'a> {
     fn from(x: &'a Activations) -> Self {
         let format = x.format.unwrap_or(Format::F32);
         let (is_tiled, rows, width) = (x.is_tiled, x.rows, x.width);
-        Self { format, is_tiled, rows, width, values: &x.values, words: &x.words, scales: &x.scales }
+        Self { format, is_tiled, rows, width, values: &x.values, words: &x.words, scales: &x.scales, sums: &x.sums }
     }
 }
 
@@ -162,13 +166,14 @@ impl Activations {
                 let groups = width.div_ceil(QUANT_GROUP);
                 let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
                 let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
-                words.zip(scales).enumerate().for_each(|(chunk, (words, scales))| {
+                let sums = self.sums[..rows * groups * GROUPS].par_chunks_mut(rows_per_task * groups * GROUPS);
+                words.zip(scales).zip(sums).enumerate().for_each(|(chunk, ((words, scales), sums))| {
                     let mut values = Scratch::take(4 * stride);
                     values[width..].fill(0.0);
                     let rows = words.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(groups));
-                    for (row, (words, scales)) in rows.enumerate() {
+                    for (row, ((words, scales), sums)) in rows.zip(sums.chunks_exact_mut(groups * GROUPS)).enumerate() {
                         make(chunk * rows_per_task + row, &mut values[..width]);
-                        simd::dispatch(path, QuantizeRow { values: &values, words, scales });
+                        simd::dispatch(path, QuantizeRow { values: &values, words, scales, sums });
                     }
                 });
             }
@@ -210,6 +215,7 @@ impl Activations {
             Format::Q8 => {
                 self.words.grow(size(rows, format.stride(width)));
                 self.scales.grow(size(rows, width.div_ceil(QUANT_GROUP)));
+                self.sums.grow(size(rows, width.div_ceil(QUANT_GROUP) * GROUPS));
             }
         }
         // Last: if there is no memory, this still says what there was before.
@@ -277,13 +283,15 @@ struct QuantizeRow<'a> {
     values: &'a [f32],
     words: &'a mut [u32],
     scales: &'a mut [f32],
+    sums: &'a mut [i32],
 }
 
 impl Kernel for QuantizeRow<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
-        let groups = self.values.chunks_exact(QUANT_GROUP).zip(self.words.chunks_exact_mut(QUANT_GROUP / 4));
-        for ((values, words), scale) in groups.zip(self.scales) {
+        let Self { values, words, scales, sums } = self;
+        let groups = values.chunks_exact(QUANT_GROUP).zip(words.chunks_exact_mut(QUANT_GROUP / 4));
+        for ((values, words), scale) in groups.zip(scales) {
             let mut greatest = [0.0_f32; 16];
             let mut differences = [0.0_f32; 16];
             for lanes in values.as_chunks::<16>().0 {
@@ -302,6 +310,11 @@ impl Kernel for QuantizeRow<'_> {
                 let bytes = values.map(|value| ((value * inverse).round_ties_even() as i32 + 128) as u8);
                 *word = u32::from_le_bytes(bytes);
             }
+        }
+        for (words, sum) in words.chunks_exact(GROUP / 4).zip(sums) {
+            // Two sums of sixteen bytes in the halves of a word.
+            let pairs = words.iter().fold(0, |sum, word| sum + (word & 0x00ff_00ff) + (word >> 8 & 0x00ff_00ff));
+            *sum = (pairs & 0xffff) as i32 + (pairs >> 16) as i32 - 128 * GROUP as i32;
         }
     }
 }

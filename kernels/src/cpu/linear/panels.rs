@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use rayon::prelude::*;
 
 use super::Precision;
+use super::groups::{Bits, GROUP, GROUPS, GroupRow, Grouping, OWN, Scales};
 use crate::aligned::Aligned;
 use crate::simd::amx;
 
@@ -22,6 +23,7 @@ pub(crate) const GATE_COLUMNS: usize = 16;
 /// F32   k: w[64p..64p+64][k]                                            f32
 /// Bf16  k, k + 1: pairs, the lower k in the low half                    u32, k padded to whole tiles of 32
 /// Q8    k .. k + 4: quads of signed bytes, the lowest k lowest          u32, k padded to whole groups of 128
+/// Groups  128 inputs after each other, see [`Grouping::block_words`]
 /// ```
 #[derive(Debug)]
 pub(super) struct Panels {
@@ -43,6 +45,105 @@ pub(super) enum Values {
         /// `[panels][64]`: what a weight's unit is worth, by output feature.
         scales: Aligned<f32>,
     },
+    Groups {
+        grouping: Grouping,
+        /// `[panels][blocks]`, each block as [`Grouping::block_words`] draws it.
+        blocks: Aligned<u32>,
+        /// `[panels][64]`: what a whole output is multiplied with, where there is such a factor.
+        units: Option<Aligned<f32>>,
+    },
+}
+
+impl Grouping {
+    /// Words of the quants of 128 inputs to a panel's outputs.
+    pub(super) const fn quant_words(self) -> usize {
+        match self.bits {
+            Bits::Four => QUANT_GROUP / 8 * PANEL,
+            Bits::Eight => QUANT_GROUP / 4 * PANEL,
+        }
+    }
+
+    /// Words of a block: the quants of 128 inputs to a panel's outputs and all that they are scaled with, one after the other, so that a row
+    /// is multiplied with one stream. With g the group of 32 inputs and o the output:
+    ///
+    /// ```text
+    /// 4 bits     [g 4][4][o 64]  u32: k .. k + 4 in the low halves of its bytes, k + 4 .. k + 8 in the high ones
+    /// 8 bits     [g 4][8][o 64]  u32: k .. k + 4
+    /// Symmetric  scale f16 [g 4][o 64]
+    /// Min        scale f16 [g 4][o 64], min f16 [g 4][o 64]
+    /// Nested     scale u8 [g 4][o 64], min u8 [g 4][o 64], outer f16 [o 64], outer min f16 [o 64]
+    /// Steps      scale u8 [g 4][o 64], min + 128 u8 [g 4][o 64], outer f16 [o 64]
+    /// ```
+    pub(super) const fn block_words(self) -> usize {
+        let bytes = PANEL / 4;
+        self.quant_words()
+            + match self.scales {
+                Scales::Symmetric => 2 * GROUPS * bytes,
+                Scales::Min => 4 * GROUPS * bytes,
+                Scales::Nested => 2 * GROUPS * bytes + 4 * bytes,
+                Scales::Steps => 2 * GROUPS * bytes + 2 * bytes,
+            }
+    }
+
+    /// What a weight takes in memory, all scales included.
+    pub fn bits_per_weight(self) -> f64 {
+        (self.block_words() * 32) as f64 / (QUANT_GROUP * PANEL) as f64
+    }
+
+    /// Writes a row's values of a block to its column.
+    fn place(self, row: &GroupRow, index: usize, column: usize, block: &mut [u32]) {
+        let (words, scales) = block.split_at_mut(self.quant_words());
+        for (group, quants) in row.quants[index * QUANT_GROUP..][..QUANT_GROUP].chunks_exact(GROUP).enumerate() {
+            let quads = quants.as_chunks::<4>().0;
+            match self.bits {
+                Bits::Four => {
+                    for (pair, quads) in quads.as_chunks::<2>().0.iter().enumerate() {
+                        let [low, high] = quads.map(u32::from_le_bytes);
+                        words[(group * 4 + pair) * PANEL + column] = low | high << 4;
+                    }
+                }
+                Bits::Eight => {
+                    for (quad, bytes) in quads.iter().enumerate() {
+                        words[(group * 8 + quad) * PANEL + column] = u32::from_le_bytes(*bytes);
+                    }
+                }
+            }
+        }
+        let halves = |scales: &mut [u32], at: usize, half: u16| {
+            let shift = 16 * (at % 2);
+            scales[at / 2] = scales[at / 2] & !(0xffff << shift) | u32::from(half) << shift;
+        };
+        let bytes = |scales: &mut [u32], at: usize, byte: u16| {
+            let shift = 8 * (at % 4);
+            scales[at / 4] = scales[at / 4] & !(0xff << shift) | u32::from(byte & 0xff) << shift;
+        };
+        let all = GROUPS * PANEL;
+        for group in 0..GROUPS {
+            let (scale, min) = (row.scales[index * GROUPS + group], row.mins[index * GROUPS + group]);
+            let at = group * PANEL + column;
+            match self.scales {
+                Scales::Symmetric => halves(scales, at, scale),
+                Scales::Min => {
+                    halves(scales, at, scale);
+                    halves(scales, all + at, min);
+                }
+                Scales::Nested | Scales::Steps => {
+                    bytes(scales, at, scale);
+                    bytes(scales, all + at, min);
+                }
+            }
+        }
+        // In halves: after two bytes for each.
+        let outer = all;
+        match self.scales {
+            Scales::Symmetric | Scales::Min => {}
+            Scales::Nested => {
+                halves(scales, outer + column, row.outer[index][0]);
+                halves(scales, outer + PANEL + column, row.outer[index][1]);
+            }
+            Scales::Steps => halves(scales, outer + column, row.outer[index][0]),
+        }
+    }
 }
 
 /// Where weight rows come from: row `o`, `[in_features]`, or nothing where an output feature only pads.
@@ -109,6 +210,35 @@ impl Panels {
         Self { in_features, out_features, values: Values::Q8 { words: packed, corrections, scales } }
     }
 
+    /// `fill` writes an output's row, or says that there is none.
+    pub(super) fn pack_groups(
+        out_features: usize,
+        in_features: usize,
+        grouping: Grouping,
+        fill: impl Fn(usize, &mut GroupRow) -> bool + Sync,
+    ) -> Self {
+        let (panels, words) = (out_features.div_ceil(PANEL), grouping.block_words());
+        let blocks = in_features.div_ceil(QUANT_GROUP);
+        let mut packed = Aligned::<u32>::zeros(panels * blocks * words);
+        let mut units = Aligned::<f32>::zeros(panels * PANEL);
+        let parts = packed.par_chunks_mut(blocks * words).zip(units.par_chunks_mut(PANEL)).enumerate();
+        parts.for_each_init(
+            || GroupRow::new(in_features),
+            |row, (panel, (packed, units))| {
+                let columns = PANEL.min(out_features - panel * PANEL);
+                for (column, unit) in units.iter_mut().enumerate().take(columns) {
+                    if fill(panel * PANEL + column, row) {
+                        *unit = row.unit;
+                        let blocks = packed.chunks_exact_mut(words).enumerate();
+                        blocks.for_each(|(index, block)| grouping.place(row, index, column, block));
+                    }
+                }
+            },
+        );
+        let units = (grouping.scales == Scales::Steps).then_some(units);
+        Self { in_features, out_features, values: Values::Groups { grouping, blocks: packed, units } }
+    }
+
     pub(super) fn in_features(&self) -> usize {
         self.in_features
     }
@@ -127,6 +257,7 @@ impl Panels {
             Values::F32(values) => values.len(),
             Values::Bf16(pairs) => pairs.len(),
             Values::Q8 { words, corrections, scales } => words.len() + corrections.len() + scales.len(),
+            Values::Groups { blocks, units, .. } => blocks.len() + units.as_ref().map_or(0, |units| units.len()),
         }
     }
 
@@ -160,6 +291,14 @@ impl Panels {
                     out.iter_mut().zip(bytes).for_each(|(out, byte)| *out = f32::from(byte as i8) * scale);
                 }
             }
+            Values::Groups { grouping, blocks, units } => {
+                let words = grouping.block_words();
+                let panel = &blocks[panel * self.in_features.div_ceil(QUANT_GROUP) * words..];
+                let unit = units.as_ref().map_or(1.0, |units| units[row]);
+                for (block, out) in panel.chunks_exact(words).zip(out.chunks_mut(QUANT_GROUP)) {
+                    grouping.weights(block, column, unit, out);
+                }
+            }
         }
     }
 }
@@ -178,14 +317,20 @@ pub(super) fn q8_words(in_features: usize) -> usize {
 /// [`Precision::F32`]: bf16 weights are packed as by [`Precision::Bf16`] whatever is computed with them.
 pub(crate) fn packed_bytes(out_features: usize, in_features: usize, precision: Precision) -> u64 {
     let columns = out_features.div_ceil(PANEL) * PANEL;
-    let words = if precision == Precision::Q8 {
-        q8_words(in_features) + in_features.div_ceil(QUANT_GROUP) + 1
-    } else if precision == Precision::Bf16 {
-        bf16_words(in_features)
-    } else {
-        in_features
+    let words = match precision {
+        Precision::Q4 => return grouped_bytes(out_features, in_features, OWN),
+        Precision::Q8 => q8_words(in_features) + in_features.div_ceil(QUANT_GROUP) + 1,
+        Precision::Bf16 => bf16_words(in_features),
+        Precision::F32 => in_features,
     };
     4 * columns as u64 * words as u64
+}
+
+/// [`packed_bytes`] of weights in groups.
+pub(crate) fn grouped_bytes(out_features: usize, in_features: usize, grouping: Grouping) -> u64 {
+    let panels = out_features.div_ceil(PANEL);
+    let units = if grouping.scales == Scales::Steps { PANEL } else { 0 };
+    4 * panels as u64 * (in_features.div_ceil(QUANT_GROUP) * grouping.block_words() + units) as u64
 }
 
 /// Calls `place` with each column of a panel and the weight row that belongs there.

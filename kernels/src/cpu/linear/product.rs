@@ -2,6 +2,7 @@
 //! that are held in registers; then on to where the outputs go.
 
 mod element;
+mod grouped;
 mod quantized;
 mod sink;
 
@@ -45,23 +46,25 @@ impl Kernel for Task<'_> {
     unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
         let rows = self.rows.len();
         // Tiles read and write whole blocks of rows.
-        let mut sums = Scratch::take(rows.next_multiple_of(amx::ROWS) * PANEL);
+        let sums = rows.next_multiple_of(amx::ROWS) * PANEL;
+        let mut memory = Scratch::take(sums + self.unpacked_len());
+        let (sums, unpacked) = memory.split_at_mut(sums);
         for panel in self.group.clone() {
             // SAFETY: the caller's promise about the machine; the sums hold all rows.
             unsafe {
-                self.start(panel, &mut sums);
-                self.multiply::<V, ROWS, VECS>(panel, &mut sums);
-                self.finish::<V>(panel, &mut sums);
+                self.start(panel, sums);
+                self.multiply::<V, ROWS, VECS>(panel, sums, unpacked);
+                self.finish::<V>(panel, sums);
             }
         }
     }
 }
 
 impl Task<'_> {
-    /// The sums begin with the bias, but for 8-bit products, whose sums are in other units.
+    /// The sums begin with the bias, but for those that are in other units.
     fn start(&self, panel: usize, sums: &mut [f32]) {
         match self.bias {
-            Some(bias) if self.x.format != Format::Q8 => {
+            Some(bias) if self.units().is_none() => {
                 let bias = &bias[panel * PANEL..(panel + 1) * PANEL];
                 sums.chunks_exact_mut(PANEL).for_each(|row| row.copy_from_slice(bias));
             }
@@ -69,12 +72,26 @@ impl Task<'_> {
         }
     }
 
-    /// Adds all products of a panel to the sums.
+    /// What sums are multiplied with at the end, by output.
+    fn units(&self) -> Option<&[f32]> {
+        match &self.panels.values {
+            Values::Q8 { scales, .. } => Some(scales),
+            Values::Groups { units, .. } => units.as_deref(),
+            Values::F32(_) | Values::Bf16(_) => None,
+        }
+    }
+
+    /// Adds all products of a panel to the sums. `unpacked` is memory of [`Task::unpacked_len`].
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`; the sums must hold all rows, in whole blocks of tiles.
     #[inline(always)]
-    unsafe fn multiply<V: Vector, const ROWS: usize, const VECS: usize>(&self, panel: usize, sums: &mut [f32]) {
+    unsafe fn multiply<V: Vector, const ROWS: usize, const VECS: usize>(
+        &self,
+        panel: usize,
+        sums: &mut [f32],
+        unpacked: &mut [f32],
+    ) {
         let inputs = self.panels.in_features();
         // SAFETY: the caller's promise; panels and rows are as long as their formats say.
         unsafe {
@@ -101,6 +118,11 @@ impl Task<'_> {
                     let scales = self.x.scales[self.rows.start * groups..].as_ptr();
                     let bytes = Bytes { words, corrections, scales, groups };
                     self.quantized::<V, ROWS, VECS>(&bytes, sums);
+                }
+                (Values::Groups { grouping, blocks, .. }, _) => {
+                    let words = inputs.div_ceil(QUANT_GROUP) * grouping.block_words();
+                    let blocks = &blocks[panel * words..(panel + 1) * words];
+                    self.grouped::<V, ROWS, VECS>(*grouping, blocks, sums, unpacked);
                 }
             }
         }
@@ -183,10 +205,7 @@ impl Task<'_> {
     #[inline(always)]
     unsafe fn finish<V: Vector>(&self, panel: usize, sums: &mut [f32]) {
         let columns = panel * PANEL..(panel + 1) * PANEL;
-        let scales = match &self.panels.values {
-            Values::Q8 { scales, .. } => Some(&scales[columns.clone()]),
-            _ => None,
-        };
+        let scales = self.units().map(|units| &units[columns.clone()]);
         let width = PANEL.min(self.panels.out_features() - panel * PANEL);
         for (index, sums) in sums.chunks_exact_mut(PANEL).take(self.rows.len()).enumerate() {
             // SAFETY: the caller's promise; vectors divide a panel, and this task alone has these outputs.

@@ -1,6 +1,8 @@
 use super::activations::Halves;
 use super::*;
 
+mod grouped;
+
 fn random(seed: u64, len: usize) -> Vec<f32> {
     let mut rng = fastrand::Rng::with_seed(seed);
     (0..len).map(|_| rng.f32() * 2.0 - 1.0).collect()
@@ -66,7 +68,7 @@ const SHAPES: [(usize, usize, usize); 10] = [
     (40, 260, 70),
 ];
 
-const PRECISIONS: [Precision; 3] = [Precision::F32, Precision::Bf16, Precision::Q8];
+const PRECISIONS: [Precision; 4] = [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4];
 
 #[test]
 fn products_agree_with_f64_for_odd_shapes() {
@@ -380,7 +382,7 @@ fn weight_rows_come_back() {
 fn what_weights_will_take_is_what_they_take() {
     for (outputs, inputs) in [(1, 1), (64, 32), (65, 33), (200, 129), (16, 300)] {
         let weights = random(3, outputs * inputs);
-        for precision in [Precision::F32, Precision::Bf16, Precision::Q8] {
+        for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
             let linear = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
             let told = packed_bytes(outputs, inputs, precision);
             assert_eq!(told, linear.size_in_bytes() as u64, "{outputs} x {inputs} {precision:?}");

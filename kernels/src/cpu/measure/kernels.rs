@@ -7,7 +7,9 @@ use super::{Case, random};
 use crate::attention::{AttentionOptions, RowGroup, SequenceView, attend_on, attention_weights_with};
 use crate::deviation::{Compared, kv_deviation};
 use crate::dtype::{ComputeDtype, KvDtype};
-use crate::linear::{Activations, Input, Linear, Output, Precision, Weights};
+use crate::linear::{
+    Activations, Bits, GroupRow, GroupedRows, Grouping, Input, Linear, Output, Precision, Scales, Weights,
+};
 use crate::matrix::Matrix;
 use crate::model::LayerKv;
 use crate::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
@@ -30,7 +32,8 @@ const MOST_COPIES: usize = 64;
 /// Layers of random weights and rows for them, shared by the cases of several paths. A few rows go through many such
 /// layers in turn, so that the weights come from memory.
 pub struct Layers {
-    precision: Precision,
+    /// What a report calls the weights' form.
+    name: &'static str,
     shape: [usize; 3],
     layers: Vec<Linear>,
     x: Vec<f32>,
@@ -40,25 +43,46 @@ impl Layers {
     /// For `rows` rows of `inputs` values, and `outputs` of each.
     pub fn new(precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Arc<Self> {
         let weights = random(1, inputs * outputs);
+        let name = match precision {
+            Precision::F32 => "f32",
+            Precision::Bf16 => "bf16",
+            Precision::Q8 => "q8",
+            Precision::Q4 => "q4",
+        };
         let layer = || Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+        Self::of(name, layer, [rows, inputs, outputs])
+    }
+
+    /// As [`Layers::new`] of blocks as GGUF files have them.
+    pub fn of_blocks(name: &'static str, grouping: Grouping, rows: usize, inputs: usize, outputs: usize) -> Arc<Self> {
+        let fill = |output: usize, row: &mut GroupRow| {
+            let mut rng = fastrand::Rng::with_seed(output as u64);
+            rng.fill(&mut row.quants);
+            // Of 4 bits the least that are random, and 1/1024 as an f16.
+            row.quants.iter_mut().for_each(|quant| *quant &= if grouping.bits == Bits::Four { 15 } else { 255 });
+            let scale = if grouping.scales == Scales::Nested { 1 } else { 0x1400 };
+            row.scales.fill(scale);
+            row.outer.fill([0x1400, 0x1400]);
+        };
+        let blocks = GroupedRows { grouping, fill: Box::new(fill) };
+        Self::of(name, || Linear::grouped(outputs, inputs, &blocks, None), [rows, inputs, outputs])
+    }
+
+    fn of(name: &'static str, layer: impl Fn() -> Linear, shape: [usize; 3]) -> Arc<Self> {
+        let [rows, inputs, _] = shape;
         let mut layers = vec![layer()];
         if rows <= FEW_ROWS {
             let copies = (COLD_BYTES / layers[0].size_in_bytes().max(1)).min(MOST_COPIES);
             layers.extend((0..copies).map(|_| layer()));
         }
         let x = random(2, rows * inputs);
-        Arc::new(Self { precision, shape: [rows, inputs, outputs], layers, x })
+        Arc::new(Self { name, shape, layers, x })
     }
 }
 
 /// Rows through a layer; their encoding is not counted. Bytes are those of the weights.
 pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
     let layers = layers.clone();
-    let name = match layers.precision {
-        Precision::F32 => "f32",
-        Precision::Bf16 => "bf16",
-        Precision::Q8 => "q8",
-    };
     let [rows, inputs, outputs] = layers.shape;
     let mut out = vec![0.0; rows * outputs];
     let mut x = Activations::default();
@@ -66,7 +90,7 @@ pub fn linear(path: Path, layers: &Arc<Layers>) -> Case {
     let products = 2.0 * (rows * inputs * outputs) as f64;
     let bytes = layers.layers[0].size_in_bytes() as f64;
     let mut turn = 0;
-    Case::new("linear", path, name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
+    Case::new("linear", path, layers.name, format!("{rows}x{inputs}x{outputs}"), (products, bytes), move || {
         let layer = &layers.layers[turn % layers.layers.len()];
         layer.forward_on(path, Input::from(&x), Output::Store(&mut out));
         turn += 1;

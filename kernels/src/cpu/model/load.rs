@@ -12,7 +12,7 @@ use crate::activation::Activation;
 use crate::config::{Experts, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
-use crate::linear::{Linear, Precision, Weights};
+use crate::linear::{GroupedRows, Linear, Precision, Weights};
 use crate::rope::Rope;
 use crate::simd;
 use crate::weights::{Tensor, TensorSource};
@@ -35,15 +35,20 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     let layers = (0..config.layers).map(|layer| loader.layer(layer)).collect::<Result<Vec<_>>>()?;
     // A table has a row for each token, whichever way round a layer's matrices are.
     let table = |name: &str| loader.take(&format!("{name}.weight"), &[vocab, hidden]);
-    let head = |tensor: &Tensor<'_>| Linear::new(vocab, hidden, weights(tensor), None, precision(arithmetic));
+    let head = |name: &str| -> Result<Linear> {
+        Ok(match loader.grouped(&format!("{name}.weight"), vocab, hidden)? {
+            Some(rows) => Linear::grouped(vocab, hidden, &rows, None),
+            None => Linear::new(vocab, hidden, weights(&table(name)?), None, table_precision(arithmetic)),
+        })
+    };
     let (embedding, head) = if config.tie_embeddings {
-        (Embedding::Tied, head(&table(names.embedding)?))
+        (Embedding::Tied, head(names.embedding)?)
     } else {
         let embedding = match table(names.embedding)? {
             Tensor::F32(values) => Embedding::F32(values.into_owned()),
             Tensor::Bf16(bits) => Embedding::Bf16(bits.into_owned()),
         };
-        (embedding, head(&table(names.head)?))
+        (embedding, head(names.head)?)
     };
     let position_table = match config.positions {
         Positions::Learned => {
@@ -79,14 +84,18 @@ pub(super) fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
     (config.positions == Positions::Alibi).then(|| alibi_slopes(config.heads))
 }
 
-/// Weights as they are, but quantized ones in bf16, which loses far less than their blocks did and takes half of f32's memory;
-/// products in bf16 where that loses nothing of the weights and saves time.
+/// Weights as they are; products in bf16 where that loses nothing of the weights (or they are quantized) and saves time.
 pub(super) fn arithmetic(config: &ModelConfig, options: &LoadOptions<'_>) -> Arithmetic {
-    let weights = options.weights.unwrap_or(match config.torch_dtype {
-        WeightDtype::Quantized => WeightFormat::Bf16,
-        _ => WeightFormat::Stored,
-    });
-    let is_bf16 = config.torch_dtype == WeightDtype::Bf16 || weights != WeightFormat::Stored;
+    let is_quantized = config.torch_dtype == WeightDtype::Quantized;
+    let weights = match options.weights.unwrap_or(WeightFormat::Stored) {
+        WeightFormat::Stored if is_quantized => WeightFormat::Native,
+        weights => weights,
+    };
+    let is_bf16 = match weights {
+        WeightFormat::Stored => config.torch_dtype == WeightDtype::Bf16,
+        WeightFormat::F32 => false,
+        WeightFormat::Bf16 | WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native => true,
+    };
     let compute = options.compute.unwrap_or(match is_bf16 && simd::Path::best().has_bf16_products() {
         true => ComputeDtype::Bf16,
         false => ComputeDtype::F32,
@@ -94,12 +103,21 @@ pub(super) fn arithmetic(config: &ModelConfig, options: &LoadOptions<'_>) -> Ari
     Arithmetic { weights, compute }
 }
 
-/// What a layer's products are made in.
+/// What a layer's products are made in, where its weights have no groups of their own.
 pub(super) fn precision(arithmetic: Arithmetic) -> Precision {
     match (arithmetic.weights, arithmetic.compute) {
         (WeightFormat::Q8, _) => Precision::Q8,
+        (WeightFormat::Q4, _) => Precision::Q4,
         (_, ComputeDtype::Bf16) => Precision::Bf16,
         (_, ComputeDtype::F32) => Precision::F32,
+    }
+}
+
+/// Those of the output head, which may be the embedding table, too: an error there is in every token.
+pub(super) fn table_precision(arithmetic: Arithmetic) -> Precision {
+    match precision(arithmetic) {
+        Precision::Q4 => Precision::Q8,
+        precision => precision,
     }
 }
 
@@ -220,6 +238,9 @@ impl Loader<'_> {
 
     fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
         let bias = self.bias(name, outputs, has_bias)?;
+        if let Some(rows) = self.grouped(&format!("{name}.weight"), outputs, inputs)? {
+            return Ok(Linear::grouped(outputs, inputs, &rows, bias.as_deref()));
+        }
         let tensor = self.matrix(name, outputs, inputs)?;
         Ok(Linear::new(outputs, inputs, weights(&tensor), bias.as_deref(), precision(self.arithmetic)))
     }
@@ -246,6 +267,9 @@ impl Loader<'_> {
             Up::Apart(parts) => {
                 let [gate, up] = parts.map(name);
                 let biases = [bias(&gate, outputs)?, bias(&up, outputs)?];
+                if let Some(linear) = self.grouped_gate_up([&gate, &up], outputs, &biases, activation)? {
+                    return Ok(linear);
+                }
                 (biases, self.matrix(&gate, outputs, inputs)?, self.matrix(&up, outputs, inputs)?)
             }
             Up::One(part) => {
@@ -257,12 +281,45 @@ impl Loader<'_> {
                 ([of_gate, of_up], half(0), half(outputs))
             }
         };
-        let bias = match &biases {
-            [Some(gate), Some(up)] => Some([gate.as_slice(), up.as_slice()]),
-            _ => None,
-        };
-        let precision = precision(self.arithmetic);
+        let (bias, precision) = (both(&biases), precision(self.arithmetic));
         Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision, activation))
+    }
+
+    /// Gate and up, if one of them at least is of quantized blocks. Where the two are grouped in two ways (or one is not), both are rounded
+    /// to 8 bits in groups.
+    fn grouped_gate_up(
+        &self,
+        names: [&str; 2],
+        outputs: usize,
+        biases: &[Option<Vec<f32>>; 2],
+        activation: Activation,
+    ) -> Result<Option<Linear>> {
+        let inputs = self.config.hidden_size;
+        let [gate, up] = names.map(|name| self.grouped(&format!("{name}.weight"), outputs, inputs));
+        let pack = |rows| Linear::grouped_gate_up(outputs, inputs, rows, both(biases), activation);
+        Ok(match (gate?, up?) {
+            (None, None) => None,
+            (Some(gate), Some(up)) if gate.grouping == up.grouping => Some(pack([&gate, &up])),
+            _ => {
+                let [gate, up] = names.map(|name| self.values(&format!("{name}.weight"), &[outputs, inputs]));
+                let (gate, up) = (gate?, up?);
+                let rounded = [&gate, &up].map(|values| GroupedRows::rounded(values, inputs));
+                Some(pack([&rounded[0], &rounded[1]]))
+            }
+        })
+    }
+
+    /// A matrix of quantized blocks, where those are to stay.
+    fn grouped(&self, name: &str, outputs: usize, inputs: usize) -> Result<Option<GroupedRows<'_>>> {
+        if self.arithmetic.weights != WeightFormat::Native || self.names.is_inputs_first {
+            return Ok(None);
+        }
+        let rows = self.tensors.grouped(name, [outputs, inputs])?;
+        if rows.is_some() {
+            self.report(self.done.get());
+            self.done.set(self.done.get() + (4 * outputs * inputs) as u64);
+        }
+        Ok(rows)
     }
 
     fn norm(&self, name: &str) -> Result<Norm> {
@@ -295,7 +352,7 @@ impl Loader<'_> {
         self.take(&name, &[outputs, inputs])
     }
 
-    /// What is no matrix of a product, unrounded.
+    /// A tensor's values, unrounded.
     fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>> {
         self.report(self.done.get());
         let tensor = self.tensors.tensor(name, shape)?;
@@ -307,7 +364,8 @@ impl Loader<'_> {
     fn take(&self, name: &str, shape: &[usize]) -> Result<Tensor<'_>> {
         // What was taken before is packed by now, or will be at once.
         self.report(self.done.get());
-        let is_rounded = self.arithmetic.weights == WeightFormat::Bf16;
+        // What is left of a quantized file, an embedding table say, loses far less by bf16 than by its blocks.
+        let is_rounded = matches!(self.arithmetic.weights, WeightFormat::Bf16 | WeightFormat::Native);
         let tensor = match is_rounded {
             true => self.tensors.tensor_bf16(name, shape)?,
             false => self.tensors.tensor(name, shape)?,
@@ -331,6 +389,13 @@ impl Loader<'_> {
             let total = self.tensors.size_in_bytes();
             progress(done.min(total), total);
         }
+    }
+}
+
+fn both(biases: &[Option<Vec<f32>>; 2]) -> Option<[&[f32]; 2]> {
+    match biases {
+        [Some(gate), Some(up)] => Some([gate, up]),
+        _ => None,
     }
 }
 

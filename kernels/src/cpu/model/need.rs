@@ -1,10 +1,11 @@
 //! What a model's weights take in memory, from the shapes of its tensors alone: known before the weights are here.
 
 use super::LoadOptions;
-use super::load::{arithmetic, kv_dtype, precision};
-use crate::config::{ModelConfig, WeightDtype};
+use super::load::{arithmetic, kv_dtype, precision, table_precision};
+use crate::config::ModelConfig;
 use crate::dtype::WeightFormat;
-use crate::linear::{GATE_COLUMNS, Precision, packed_bytes};
+use crate::gguf;
+use crate::linear::{GATE_COLUMNS, Precision, grouped_bytes, packed_bytes};
 use crate::pool::KvLayout;
 use crate::weights::TensorShape;
 
@@ -13,11 +14,11 @@ use crate::weights::TensorShape;
 /// matrices that are packed together share their padding.
 pub fn weights_in_memory(config: &ModelConfig, tensors: &[TensorShape], options: &LoadOptions<'_>) -> u64 {
     let arithmetic = arithmetic(config, options);
-    let precision = precision(arithmetic);
-    let is_quantized = config.torch_dtype == WeightDtype::Quantized;
+    let is_native = arithmetic.weights == WeightFormat::Native;
+    let rounds_to_bf16 = is_native || arithmetic.weights == WeightFormat::Bf16;
     let bytes = |tensor: &TensorShape| {
         let elements = tensor.elements();
-        let is_bf16 = tensor.is_bf16() || arithmetic.weights == WeightFormat::Bf16;
+        let is_bf16 = tensor.is_bf16() || rounds_to_bf16;
         let role = Role::of(&tensor.name);
         if role == Role::Head && config.tie_embeddings {
             return 0;
@@ -28,17 +29,24 @@ pub fn weights_in_memory(config: &ModelConfig, tensors: &[TensorShape], options:
         if role == Role::Tokens && !config.tie_embeddings {
             return elements * if is_bf16 { 2 } else { 4 };
         }
+        let precision = match role {
+            Role::Tokens | Role::Head => table_precision(arithmetic),
+            Role::Positions | Role::Half | Role::Other => precision(arithmetic),
+        };
+        let precision = if precision == Precision::F32 && is_bf16 { Precision::Bf16 } else { precision };
+        let grouping = if is_native { gguf::grouping(&tensor.dtype) } else { None };
+        let packed = |outputs, inputs| match grouping {
+            Some(grouping) => grouped_bytes(outputs, inputs, grouping),
+            None => packed_bytes(outputs, inputs, precision),
+        };
         // Experts may be packed as one tensor: its rows are all of theirs.
         let inputs = tensor.shape[tensor.shape.len() - 1];
         let outputs = elements as usize / inputs.max(1);
-        // Blocks are unpacked to what is wished, and to f32 where nothing is.
-        let stays_bf16 = arithmetic.weights == WeightFormat::Bf16 || (tensor.is_bf16() && !is_quantized);
-        let precision = if precision == Precision::F32 && stays_bf16 { Precision::Bf16 } else { precision };
         // Gate and up are packed together, in columns of either in turn.
         if role == Role::Half {
-            return packed_bytes(2 * outputs.next_multiple_of(GATE_COLUMNS), inputs, precision) / 2;
+            return packed(2 * outputs.next_multiple_of(GATE_COLUMNS), inputs) / 2;
         }
-        packed_bytes(outputs, inputs, precision)
+        packed(outputs, inputs)
     };
     tensors.iter().map(bytes).sum()
 }

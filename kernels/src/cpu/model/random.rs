@@ -4,7 +4,7 @@ use rayon::prelude::*;
 
 use super::elementwise::Norm;
 use super::feed_forward::{Expand, FeedForward, Mixture, Part};
-use super::load::{arithmetic, kv_dtype, precision, slopes};
+use super::load::{arithmetic, kv_dtype, precision, slopes, table_precision};
 use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::activation::Activation;
 use crate::config::{FeedForwardKind, ModelConfig, NormKind, Positions, WeightDtype};
@@ -78,7 +78,8 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
     } else {
         source.table(vocab * hidden, 1.0 / config.embedding_scale)
     };
-    let head = source.linear(vocab, hidden, unit, false);
+    let head = source.matrix(vocab, hidden, unit);
+    let head = Linear::new(vocab, hidden, head.view(), None, table_precision(source.arithmetic));
     let final_norm: Vec<f32> =
         source.f32(hidden, 1.0).into_iter().map(|sign| (2.0 / head_unit).copysign(sign)).collect();
     let final_norm = match config.norm {

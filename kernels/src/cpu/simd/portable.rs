@@ -32,6 +32,9 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn fetch(_: *const u32) {}
+
+    #[inline(always)]
     unsafe fn splat_word(word: u32) -> [u32; 4] {
         [word; 4]
     }
@@ -62,6 +65,17 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn from_integers(words: [u32; 4]) -> Self {
         Self(words.map(|word| word as i32 as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn nibbles(words: [u32; 4]) -> [[u32; 4]; 2] {
+        [words.map(|word| word & 0x0f0f_0f0f), words.map(|word| word >> 4 & 0x0f0f_0f0f)]
+    }
+
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self {
+        // SAFETY: the caller's pointer is good for four bytes.
+        Self(unsafe { from.cast::<[u8; 4]>().read_unaligned() }.map(f32::from))
     }
 
     #[inline(always)]

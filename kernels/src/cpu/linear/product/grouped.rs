@@ -1,0 +1,274 @@
+//! Products of weights in groups of 32: sums within a group are exact integers, which are scaled and summed in f32.
+//!
+//! One row reads the packed block, and takes its quants apart in registers. More share a block that is taken apart once, to
+//! signed bytes and f32 scales in the second cache. Both make the same integers and round in the same order, so a row's bits do not depend
+//! on which of the two it met.
+
+mod direct;
+mod scales;
+mod unpack;
+
+use std::ops::Range;
+
+use super::{FEW_ROWS, MAX_ROWS, STEP_BLOCK, Task};
+use crate::linear::groups::{Bits, GROUPS, Grouping, Scales};
+use crate::linear::panels::{PANEL, QUANT_GROUP, Values};
+use crate::simd::{Vector, row_tiles};
+use direct::Direct;
+use scales::{Min, Nested, ScalesOf, Steps, Symmetric};
+use unpack::Unpacked;
+
+/// Rows up to which the packed block is multiplied as it is.
+const DIRECT_ROWS: usize = 1;
+/// Words of a block's inputs in 8 bits.
+const BLOCK_WORDS: usize = QUANT_GROUP / 4;
+/// Blocks that all rows take before the next ones.
+const BLOCKS: usize = STEP_BLOCK / BLOCK_WORDS;
+
+impl Task<'_> {
+    /// The f32 that [`Task::grouped`] takes blocks apart to.
+    pub(super) fn unpacked_len(&self) -> usize {
+        match self.panels.values {
+            Values::Groups { .. } if self.rows.len() > DIRECT_ROWS => self.blocks_at_once() * Unpacked::LEN,
+            _ => 0,
+        }
+    }
+
+    fn blocks_at_once(&self) -> usize {
+        let all = self.panels.in_features().div_ceil(QUANT_GROUP);
+        if self.rows.len() <= FEW_ROWS { all } else { all.min(BLOCKS) }
+    }
+
+    /// As [`Task::quantized`] for a panel in groups. `unpacked` is of [`Task::unpacked_len`].
+    ///
+    /// # Safety
+    /// As [`Task::blocks`].
+    #[inline(always)]
+    pub(super) unsafe fn grouped<V: Vector, const ROWS: usize, const VECS: usize>(
+        &self,
+        grouping: Grouping,
+        blocks: &[u32],
+        sums: &mut [f32],
+        unpacked: &mut [f32],
+    ) {
+        let words = grouping.block_words();
+        if self.rows.len() <= DIRECT_ROWS {
+            for (index, block) in blocks.chunks_exact(words).enumerate() {
+                // SAFETY: the caller's promise.
+                unsafe { self.direct::<V, VECS>(grouping, index, block, sums) };
+            }
+            return;
+        }
+        let at_once = self.blocks_at_once();
+        for (chunk, blocks) in blocks.chunks(at_once * words).enumerate() {
+            let first = chunk * at_once;
+            let range = first..first + blocks.len() / words;
+            // SAFETY: the caller's promise. What has sums of groups holds two sums of each output in registers.
+            unsafe {
+                for (block, to) in blocks.chunks_exact(words).zip(unpacked.chunks_exact_mut(Unpacked::LEN)) {
+                    unpack::<V>(grouping, block, to);
+                }
+                match grouping.scales {
+                    Scales::Symmetric => self.tiles_of::<V, false, false, ROWS, 2>(range, unpacked, sums),
+                    Scales::Min | Scales::Nested => self.tiles_of::<V, true, false, ROWS, 2>(range, unpacked, sums),
+                    Scales::Steps => self.tiles_of::<V, false, true, ROWS, VECS>(range, unpacked, sums),
+                }
+            }
+        }
+    }
+
+    /// The row by a packed block.
+    ///
+    /// # Safety
+    /// As [`Task::grouped`].
+    #[inline(always)]
+    unsafe fn direct<V: Vector, const VECS: usize>(
+        &self,
+        grouping: Grouping,
+        index: usize,
+        block: &[u32],
+        sums: &mut [f32],
+    ) {
+        for column in (0..PANEL).step_by(VECS * V::LANES) {
+            let direct = Direct { task: self, index, block, quant_words: grouping.quant_words(), column };
+            // SAFETY: the caller's promise.
+            unsafe {
+                match (grouping.bits, grouping.scales) {
+                    (Bits::Four, Scales::Symmetric) => direct.fill::<V, Symmetric<8>, false, VECS>(sums),
+                    (Bits::Eight, Scales::Symmetric) => direct.fill::<V, Symmetric<128>, true, VECS>(sums),
+                    (Bits::Four, Scales::Min) => direct.fill::<V, Min, false, VECS>(sums),
+                    (Bits::Eight, Scales::Min) => direct.fill::<V, Min, true, VECS>(sums),
+                    (Bits::Four, Scales::Nested) => direct.fill::<V, Nested, false, VECS>(sums),
+                    (Bits::Eight, Scales::Nested) => direct.fill::<V, Nested, true, VECS>(sums),
+                    (_, Scales::Steps) => direct.fill::<V, Steps, false, VECS>(sums),
+                }
+            }
+        }
+    }
+
+    /// All rows by some blocks that are taken apart.
+    ///
+    /// # Safety
+    /// As [`Task::grouped`].
+    #[inline(always)]
+    unsafe fn tiles_of<V: Vector, const HAS_MIN: bool, const IS_WHOLE: bool, const ROWS: usize, const VECS: usize>(
+        &self,
+        range: Range<usize>,
+        unpacked: &[f32],
+        sums: &mut [f32],
+    ) {
+        let (stride, blocks) = (self.x.stride(), self.panels.in_features().div_ceil(QUANT_GROUP));
+        for (row, height) in row_tiles(self.rows.len(), ROWS) {
+            let first = self.rows.start + row;
+            for column in (0..PANEL).step_by(VECS * V::LANES) {
+                for (unpacked, index) in unpacked.chunks_exact(Unpacked::LEN).zip(range.clone()) {
+                    let tile = Tile::<HAS_MIN, IS_WHOLE> {
+                        x: self.x.words[first * stride + index * BLOCK_WORDS..].as_ptr(),
+                        stride,
+                        scales: self.x.scales[first * blocks + index..].as_ptr(),
+                        group_sums: self.x.sums[(first * blocks + index) * GROUPS..].as_ptr(),
+                        blocks,
+                        weights: Unpacked::at(unpacked, column),
+                        sums: sums[row * PANEL + column..].as_mut_ptr(),
+                    };
+                    // SAFETY: the caller's promise; the tile lies within rows, panel and block.
+                    unsafe {
+                        match height {
+                            1 => tile.fill::<V, 1, VECS>(),
+                            2 => tile.fill::<V, 2, VECS>(),
+                            3 => tile.fill::<V, 3, VECS>(),
+                            4 => tile.fill::<V, 4, VECS>(),
+                            5 => tile.fill::<V, 5, VECS>(),
+                            _ => tile.fill::<V, MAX_ROWS, VECS>(),
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Takes a packed block apart.
+///
+/// # Safety
+/// As [`Task::grouped`].
+#[inline(always)]
+unsafe fn unpack<V: Vector>(grouping: Grouping, block: &[u32], to: &mut [f32]) {
+    let words = grouping.quant_words();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (grouping.bits, grouping.scales) {
+            (Bits::Four, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<8>, false>(block, words, to),
+            (Bits::Eight, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<128>, true>(block, words, to),
+            (Bits::Four, Scales::Min) => Unpacked::fill::<V, Min, false>(block, words, to),
+            (Bits::Eight, Scales::Min) => Unpacked::fill::<V, Min, true>(block, words, to),
+            (Bits::Four, Scales::Nested) => Unpacked::fill::<V, Nested, false>(block, words, to),
+            (Bits::Eight, Scales::Nested) => Unpacked::fill::<V, Nested, true>(block, words, to),
+            (_, Scales::Steps) => Unpacked::fill::<V, Steps, false>(block, words, to),
+        }
+    }
+}
+
+/// A tile of sums, and the block that flows into it.
+struct Tile<const HAS_MIN: bool, const IS_WHOLE: bool> {
+    x: *const u32,
+    /// Words between two rows of x.
+    stride: usize,
+    /// Rows are `blocks` apart.
+    scales: *const f32,
+    /// Rows are four times `blocks` apart.
+    group_sums: *const i32,
+    blocks: usize,
+    weights: Unpacked,
+    /// Rows are [`PANEL`] apart.
+    sums: *mut f32,
+}
+
+impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
+    /// # Safety
+    /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a block.
+    #[inline(always)]
+    unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
+        // SAFETY: the caller's promise. Arrays are walked by reference throughout: by value they would go through memory.
+        unsafe {
+            if IS_WHOLE {
+                let totals = self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS);
+                for (row, totals) in totals.iter().enumerate() {
+                    let scale = V::splat(*self.scales.add(row * self.blocks));
+                    for (vec, total) in totals.iter().enumerate() {
+                        let inner = V::from_integers(*total).mul(V::load(self.weights.outer.add(vec * V::LANES)));
+                        let sum = self.sums.add(row * PANEL + vec * V::LANES);
+                        inner.mul_add(scale, V::load(sum)).store(sum);
+                    }
+                }
+                return;
+            }
+            let inner = self.groups::<V, ROWS, VECS>();
+            for (row, inner) in inner.iter().enumerate() {
+                let scale = V::splat(*self.scales.add(row * self.blocks));
+                for (vec, inner) in inner.iter().enumerate() {
+                    let sum = self.sums.add(row * PANEL + vec * V::LANES);
+                    inner.mul_add(scale, V::load(sum)).store(sum);
+                }
+            }
+        }
+    }
+
+    /// The scaled sums of the four groups.
+    ///
+    /// # Safety
+    /// As [`Tile::fill`].
+    #[inline(always)]
+    unsafe fn groups<V: Vector, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut inner = [[V::splat(0.0); VECS]; ROWS];
+            for group in 0..GROUPS {
+                let totals = self.dots::<V, ROWS, VECS>(group, BLOCK_WORDS / GROUPS);
+                for (row, (inner, totals)) in inner.iter_mut().zip(&totals).enumerate() {
+                    let x = V::splat(*self.group_sums.add(row * self.blocks * GROUPS + group) as f32);
+                    for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
+                        let at = group * PANEL + vec * V::LANES;
+                        *inner = V::from_integers(*total).mul_add(V::load(self.weights.scales.add(at)), *inner);
+                        if HAS_MIN {
+                            *inner = x.mul_add(V::load(self.weights.mins.add(at)), *inner);
+                        }
+                    }
+                }
+            }
+            inner
+        }
+    }
+
+    /// The integer sums of `words` words, from the part `part` of that length on.
+    ///
+    /// # Safety
+    /// As [`Tile::fill`].
+    #[inline(always)]
+    unsafe fn dots<V: Vector, const ROWS: usize, const VECS: usize>(
+        &self,
+        part: usize,
+        words: usize,
+    ) -> [[V::Words; VECS]; ROWS] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut columns = [V::splat_word(0); VECS];
+            for (vec, column) in columns.iter_mut().enumerate() {
+                *column = V::load_words(self.weights.corrections.add(part * PANEL + vec * V::LANES));
+            }
+            let mut totals = [columns; ROWS];
+            for word in part * words..(part + 1) * words {
+                for (vec, column) in columns.iter_mut().enumerate() {
+                    *column = V::load_words(self.weights.bytes.add(word * PANEL + vec * V::LANES));
+                }
+                for (row, totals) in totals.iter_mut().enumerate() {
+                    let x = V::splat_word(*self.x.add(row * self.stride + word));
+                    for (total, column) in totals.iter_mut().zip(&columns) {
+                        *total = V::dot_bytes(*total, x, *column);
+                    }
+                }
+            }
+            totals
+        }
+    }
+}

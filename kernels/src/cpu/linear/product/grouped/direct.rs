@@ -1,0 +1,116 @@
+//! A row by a packed block.
+
+use super::{BLOCK_WORDS, ScalesOf, Task};
+use crate::linear::groups::{GROUP, GROUPS};
+use crate::linear::panels::{PANEL, QUANT_GROUP};
+use crate::simd::Vector;
+
+/// Words of a group's inputs in 8 bits.
+const GROUP_WORDS: usize = GROUP / 4;
+/// Words that weights are fetched ahead: two blocks, and from a panel's end on the next panel's.
+const FETCH_AHEAD: usize = 2560;
+/// Words of a cache line.
+const LINE_WORDS: usize = 16;
+/// What takes the 128 from four bytes of an activation that was added to them: they are signed then.
+const SIGNS: u32 = 0x8080_8080;
+
+/// The row of a task by some outputs of a block.
+pub(super) struct Direct<'a> {
+    pub(super) task: &'a Task<'a>,
+    /// Of the block in the panel.
+    pub(super) index: usize,
+    pub(super) block: &'a [u32],
+    /// Where its scales begin.
+    pub(super) quant_words: usize,
+    /// The first output.
+    pub(super) column: usize,
+}
+
+impl Direct<'_> {
+    /// Adds the products to the sums `[64]`.
+    ///
+    /// # Safety
+    /// The machine must have the instruction set of `V`, and the block the bits and scales that are said.
+    #[inline(always)]
+    pub(super) unsafe fn fill<V: Vector, S: ScalesOf, const EIGHT: bool, const VECS: usize>(&self, sums: &mut [f32]) {
+        let x = &self.task.x;
+        let at = self.task.rows.start * self.task.panels.in_features().div_ceil(QUANT_GROUP) + self.index;
+        let group_sums = &x.sums[at * GROUPS..][..GROUPS];
+        let words = &x.words[self.task.rows.start * x.stride() + self.index * BLOCK_WORDS..][..BLOCK_WORDS];
+        let (groups, _) = words.as_chunks::<GROUP_WORDS>();
+        // SAFETY: the caller's promise.
+        unsafe {
+            let scales = self.block.as_ptr().add(self.quant_words);
+            let mut inner = [V::splat(0.0); VECS];
+            for (group, (words, group_sum)) in groups.iter().zip(group_sums).enumerate() {
+                if self.column == 0 {
+                    self.fetch::<V>(group);
+                }
+                let first = if S::MIDDLE == 0 { 0 } else { (-S::MIDDLE * group_sum) as u32 };
+                let totals = self.dots::<V, EIGHT, VECS>(group, words, [V::splat_word(first); VECS]);
+                for (vec, (inner, total)) in inner.iter_mut().zip(&totals).enumerate() {
+                    let column = self.column + vec * V::LANES;
+                    *inner = V::from_integers(*total).mul_add(S::scale(scales, group, column), *inner);
+                    if S::HAS_MIN {
+                        *inner = V::splat(*group_sum as f32).mul_add(S::min(scales, group, column), *inner);
+                    }
+                }
+            }
+            let scale = V::splat(x.scales[at]);
+            for (vec, inner) in inner.iter().enumerate() {
+                let column = self.column + vec * V::LANES;
+                let inner = if S::IS_WHOLE { inner.mul(S::outer(scales, column)) } else { *inner };
+                let sum = sums[column..].as_mut_ptr();
+                inner.mul_add(scale, V::load(sum)).store(sum);
+            }
+        }
+    }
+
+    /// Asks for what comes two blocks later than a quarter of this one.
+    ///
+    /// # Safety
+    /// As [`Direct::fill`].
+    #[inline(always)]
+    unsafe fn fetch<V: Vector>(&self, group: usize) {
+        let quarter = self.block.len() / GROUPS;
+        let ahead = self.block.as_ptr().wrapping_add(FETCH_AHEAD + group * quarter);
+        // SAFETY: the caller's promise; the address itself may be any.
+        (0..quarter).step_by(LINE_WORDS).for_each(|word| unsafe { V::fetch(ahead.wrapping_add(word)) });
+    }
+
+    /// The integer products of a group, added to what there is.
+    ///
+    /// # Safety
+    /// As [`Direct::fill`].
+    #[inline(always)]
+    unsafe fn dots<V: Vector, const EIGHT: bool, const VECS: usize>(
+        &self,
+        group: usize,
+        x: &[u32; GROUP_WORDS],
+        mut totals: [V::Words; VECS],
+    ) -> [V::Words; VECS] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let quants = self.block.as_ptr().add(self.column);
+            if EIGHT {
+                for (word, x) in x.iter().enumerate() {
+                    let line = quants.add((group * GROUP_WORDS + word) * PANEL);
+                    for (vec, total) in totals.iter_mut().enumerate() {
+                        *total =
+                            V::dot_bytes(*total, V::load_words(line.add(vec * V::LANES)), V::splat_word(x ^ SIGNS));
+                    }
+                }
+                return totals;
+            }
+            for (pair, [x_low, x_high]) in x.as_chunks::<2>().0.iter().enumerate() {
+                let line = quants.add((group * GROUP_WORDS / 2 + pair) * PANEL);
+                for (vec, total) in totals.iter_mut().enumerate() {
+                    let [low, high] = V::nibbles(V::load_words(line.add(vec * V::LANES)));
+                    *total = V::dot_bytes(*total, low, V::splat_word(x_low ^ SIGNS));
+                    *total = V::dot_bytes(*total, high, V::splat_word(x_high ^ SIGNS));
+                }
+            }
+            totals
+        }
+    }
+}

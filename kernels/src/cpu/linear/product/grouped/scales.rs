@@ -1,0 +1,140 @@
+//! The scales of a packed block, as vectors. Where they stand is drawn at [`Grouping::block_words`](crate::linear::groups::Grouping).
+
+use crate::linear::groups::GROUPS;
+use crate::linear::panels::PANEL;
+use crate::simd::Vector;
+
+/// Scales of a group and a panel's outputs.
+const ALL: usize = GROUPS * PANEL;
+
+/// How quants become weights. Scales of a block begin at `from`; `group` is one of four, `column` one of a panel.
+///
+/// # Safety
+/// Of all methods: the machine must have the instruction set of `V`, `from` must be good for a block's scales, and a vector from `column` on must be
+/// within the panel.
+pub(super) trait ScalesOf {
+    /// What is taken from each quant in integers.
+    const MIDDLE: i32 = 0;
+    /// Whether a group has a least value beside its scale.
+    const HAS_MIN: bool;
+    /// Whether scales and least values are small integers, so that sums over the block are exact, and an outer scale comes last.
+    const IS_WHOLE: bool = false;
+
+    /// What a quant is multiplied with.
+    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V;
+
+    /// What is added for each input.
+    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V;
+
+    /// What the block is multiplied with.
+    unsafe fn outer<V: Vector>(from: *const u32, column: usize) -> V;
+}
+
+/// See [`Scales::Symmetric`](crate::linear::groups::Scales::Symmetric).
+pub(super) struct Symmetric<const MIDDLE: i32>;
+
+impl<const MIDDLE: i32> ScalesOf for Symmetric<MIDDLE> {
+    const MIDDLE: i32 = MIDDLE;
+    const HAS_MIN: bool = false;
+
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(from.cast::<u16>().add(group * PANEL + column)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min<V: Vector>(_: *const u32, _: usize, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(0.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(1.0) }
+    }
+}
+
+/// See [`Scales::Min`](crate::linear::groups::Scales::Min).
+pub(super) struct Min;
+
+impl ScalesOf for Min {
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(from.cast::<u16>().add(group * PANEL + column)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(from.cast::<u16>().add(ALL + group * PANEL + column)) }
+    }
+
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(1.0) }
+    }
+}
+
+/// See [`Scales::Nested`](crate::linear::groups::Scales::Nested). Products of an f16 and six bits are exact in f32.
+pub(super) struct Nested;
+
+impl ScalesOf for Nested {
+    const HAS_MIN: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let outer: V = V::load_f16(from.cast::<u16>().add(ALL + column));
+            outer.mul(V::load_bytes(from.cast::<u8>().add(group * PANEL + column)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let outer = V::load_f16(from.cast::<u16>().add(ALL + PANEL + column));
+            let min = outer.mul(V::load_bytes(from.cast::<u8>().add(ALL + group * PANEL + column)));
+            V::splat(0.0).sub(min)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(1.0) }
+    }
+}
+
+/// See [`Scales::Steps`](crate::linear::groups::Scales::Steps).
+pub(super) struct Steps;
+
+impl ScalesOf for Steps {
+    const HAS_MIN: bool = true;
+    const IS_WHOLE: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bytes(from.cast::<u8>().add(group * PANEL + column)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bytes(from.cast::<u8>().add(ALL + group * PANEL + column)).sub(V::splat(128.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(from: *const u32, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(from.cast::<u16>().add(ALL + column)) }
+    }
+}
