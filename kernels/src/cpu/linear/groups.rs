@@ -284,23 +284,26 @@ impl std::fmt::Debug for GroupedRows<'_> {
 impl Grouping {
     /// The weights of a packed block's column, times `unit`: at most 128.
     pub(super) fn weights(self, block: &[u32], column: usize, unit: f32, out: &mut [f32]) {
-        let (words, scales) = block.split_at(self.quant_words());
-        let half = |at: usize| f16::from_bits((scales[at / 2] >> (16 * (at % 2))) as u16).to_f32();
-        let byte = |at: usize| f32::from((scales[at / 4] >> (8 * (at % 4))) as u8);
-        let (all, outer) = (GROUPS * PANEL, GROUPS * PANEL + column);
+        let half = |from: &[u32], at: usize| f16::from_bits((from[at / 2] >> (16 * (at % 2))) as u16).to_f32();
+        let byte = |from: &[u32], at: usize| f32::from((from[at / 4] >> (8 * (at % 4))) as u8);
         for (group, out) in out.chunks_mut(GROUP).enumerate() {
-            let at = group * PANEL + column;
+            let (words, scales) = block[self.group_at(group)..].split_at(self.quant_words());
             for (k, out) in out.iter_mut().enumerate() {
                 let quant = match self.bits {
-                    Bits::Four => words[(group * 4 + k / 8) * PANEL + column] >> (8 * (k % 4) + k % 8 / 4 * 4) & 15,
-                    Bits::Eight => words[(group * 8 + k / 4) * PANEL + column] >> (8 * (k % 4)) & 255,
+                    Bits::Four => words[k / 8 * PANEL + column] >> (8 * (k % 4) + k % 8 / 4 * 4) & 15,
+                    Bits::Eight => words[k / 4 * PANEL + column] >> (8 * (k % 4)) & 255,
                 };
                 let quant = quant as f32;
+                let min = PANEL + column;
                 *out = match self.scales {
-                    Scales::Symmetric => half(at) * (quant - self.bits.middle() as f32),
-                    Scales::Min => half(at) * quant + half(all + at),
-                    Scales::Nested => half(outer) * byte(at) * quant - half(outer + PANEL) * byte(all + at),
-                    Scales::Steps => unit * half(outer) * (byte(at) * quant + (byte(all + at) - 128.0)),
+                    Scales::Symmetric => half(scales, column) * (quant - self.bits.middle() as f32),
+                    Scales::Min => half(scales, column) * quant + half(scales, min),
+                    Scales::Nested => {
+                        half(block, column) * byte(scales, column) * quant - half(block, min) * byte(scales, min)
+                    }
+                    Scales::Steps => {
+                        unit * half(block, column) * (byte(scales, column) * quant + (byte(scales, min) - 128.0))
+                    }
                 };
             }
         }

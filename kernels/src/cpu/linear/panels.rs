@@ -55,34 +55,50 @@ pub(super) enum Values {
 }
 
 impl Grouping {
-    /// Words of the quants of 128 inputs to a panel's outputs.
+    /// Words of the quants of a group of 32 inputs to a panel's outputs.
     pub(super) const fn quant_words(self) -> usize {
         match self.bits {
-            Bits::Four => QUANT_GROUP / 8 * PANEL,
-            Bits::Eight => QUANT_GROUP / 4 * PANEL,
+            Bits::Four => GROUP / 8 * PANEL,
+            Bits::Eight => GROUP / 4 * PANEL,
         }
     }
 
-    /// Words of a block: the quants of 128 inputs to a panel's outputs and all that they are scaled with, one after the other, so that a row
-    /// is multiplied with one stream. With g the group of 32 inputs and o the output:
-    ///
-    /// ```text
-    /// 4 bits     [g 4][4][o 64]  u32: k .. k + 4 in the low halves of its bytes, k + 4 .. k + 8 in the high ones
-    /// 8 bits     [g 4][8][o 64]  u32: k .. k + 4
-    /// Symmetric  scale f16 [g 4][o 64]
-    /// Min        scale f16 [g 4][o 64], min f16 [g 4][o 64]
-    /// Nested     scale u8 [g 4][o 64], min u8 [g 4][o 64], outer f16 [o 64], outer min f16 [o 64]
-    /// Steps      scale u8 [g 4][o 64], min + 128 u8 [g 4][o 64], outer f16 [o 64]
-    /// ```
-    pub(super) const fn block_words(self) -> usize {
-        let bytes = PANEL / 4;
+    /// Words of a group: its quants, and what they are scaled with.
+    const fn group_words(self) -> usize {
         self.quant_words()
             + match self.scales {
-                Scales::Symmetric => 2 * GROUPS * bytes,
-                Scales::Min => 4 * GROUPS * bytes,
-                Scales::Nested => 2 * GROUPS * bytes + 4 * bytes,
-                Scales::Steps => 2 * GROUPS * bytes + 2 * bytes,
+                Scales::Symmetric | Scales::Nested | Scales::Steps => PANEL / 2,
+                Scales::Min => PANEL,
             }
+    }
+
+    /// Words of what all groups of a block are scaled with.
+    pub(super) const fn outer_words(self) -> usize {
+        match self.scales {
+            Scales::Symmetric | Scales::Min => 0,
+            Scales::Nested => PANEL,
+            Scales::Steps => PANEL / 2,
+        }
+    }
+
+    /// Words of a block: the quants of 128 inputs to a panel's outputs and all that they are scaled with, in the order in which a row meets
+    /// them: it is multiplied with one stream. With o the output, the outer scales, then for each of four groups of 32 inputs:
+    ///
+    /// ```text
+    /// 4 bits     [4][o 64]  u32: k .. k + 4 in the low halves of its bytes, k + 4 .. k + 8 in the high ones
+    /// 8 bits     [8][o 64]  u32: k .. k + 4
+    /// Symmetric  scale f16 [o 64]
+    /// Min        scale f16 [o 64], min f16 [o 64]
+    /// Nested     scale u8 [o 64], min u8 [o 64]; outer: scale f16 [o 64], min f16 [o 64]
+    /// Steps      scale u8 [o 64], min + 128 u8 [o 64]; outer: scale f16 [o 64]
+    /// ```
+    pub(super) const fn block_words(self) -> usize {
+        self.outer_words() + GROUPS * self.group_words()
+    }
+
+    /// Where a group begins in its block.
+    pub(super) const fn group_at(self, group: usize) -> usize {
+        self.outer_words() + group * self.group_words()
     }
 
     /// What a weight takes in memory, all scales included.
@@ -92,23 +108,6 @@ impl Grouping {
 
     /// Writes a row's values of a block to its column.
     fn place(self, row: &GroupRow, index: usize, column: usize, block: &mut [u32]) {
-        let (words, scales) = block.split_at_mut(self.quant_words());
-        for (group, quants) in row.quants[index * QUANT_GROUP..][..QUANT_GROUP].chunks_exact(GROUP).enumerate() {
-            let quads = quants.as_chunks::<4>().0;
-            match self.bits {
-                Bits::Four => {
-                    for (pair, quads) in quads.as_chunks::<2>().0.iter().enumerate() {
-                        let [low, high] = quads.map(u32::from_le_bytes);
-                        words[(group * 4 + pair) * PANEL + column] = low | high << 4;
-                    }
-                }
-                Bits::Eight => {
-                    for (quad, bytes) in quads.iter().enumerate() {
-                        words[(group * 8 + quad) * PANEL + column] = u32::from_le_bytes(*bytes);
-                    }
-                }
-            }
-        }
         let halves = |scales: &mut [u32], at: usize, half: u16| {
             let shift = 16 * (at % 2);
             scales[at / 2] = scales[at / 2] & !(0xffff << shift) | u32::from(half) << shift;
@@ -117,31 +116,37 @@ impl Grouping {
             let shift = 8 * (at % 4);
             scales[at / 4] = scales[at / 4] & !(0xff << shift) | u32::from(byte & 0xff) << shift;
         };
-        let all = GROUPS * PANEL;
-        for group in 0..GROUPS {
+        for (group, quants) in row.quants[index * QUANT_GROUP..][..QUANT_GROUP].chunks_exact(GROUP).enumerate() {
+            let (words, scales) = block[self.group_at(group)..][..self.group_words()].split_at_mut(self.quant_words());
+            let quads = quants.as_chunks::<4>().0;
+            match self.bits {
+                Bits::Four => {
+                    for (pair, quads) in quads.as_chunks::<2>().0.iter().enumerate() {
+                        let [low, high] = quads.map(u32::from_le_bytes);
+                        words[pair * PANEL + column] = low | high << 4;
+                    }
+                }
+                Bits::Eight => {
+                    for (quad, bytes) in quads.iter().enumerate() {
+                        words[quad * PANEL + column] = u32::from_le_bytes(*bytes);
+                    }
+                }
+            }
             let (scale, min) = (row.scales[index * GROUPS + group], row.mins[index * GROUPS + group]);
-            let at = group * PANEL + column;
             match self.scales {
-                Scales::Symmetric => halves(scales, at, scale),
+                Scales::Symmetric => halves(scales, column, scale),
                 Scales::Min => {
-                    halves(scales, at, scale);
-                    halves(scales, all + at, min);
+                    halves(scales, column, scale);
+                    halves(scales, PANEL + column, min);
                 }
                 Scales::Nested | Scales::Steps => {
-                    bytes(scales, at, scale);
-                    bytes(scales, all + at, min);
+                    bytes(scales, column, scale);
+                    bytes(scales, PANEL + column, min);
                 }
             }
         }
-        // In halves: after two bytes for each.
-        let outer = all;
-        match self.scales {
-            Scales::Symmetric | Scales::Min => {}
-            Scales::Nested => {
-                halves(scales, outer + column, row.outer[index][0]);
-                halves(scales, outer + PANEL + column, row.outer[index][1]);
-            }
-            Scales::Steps => halves(scales, outer + column, row.outer[index][0]),
+        for (at, outer) in row.outer[index].iter().enumerate().take(self.outer_words() / (PANEL / 2)) {
+            halves(block, at * PANEL + column, *outer);
         }
     }
 }

@@ -15,21 +15,25 @@ use crate::linear::groups::{Bits, GROUPS, Grouping, Scales};
 use crate::linear::panels::{PANEL, QUANT_GROUP, Values};
 use crate::simd::{Vector, row_tiles};
 use direct::Direct;
-use scales::{Min, Nested, ScalesOf, Steps, Symmetric};
+use scales::{Min, Nested, Steps, Symmetric};
 use unpack::Unpacked;
 
 /// Rows up to which the packed block is multiplied as it is.
 const DIRECT_ROWS: usize = 1;
 /// Words of a block's inputs in 8 bits.
 const BLOCK_WORDS: usize = QUANT_GROUP / 4;
+/// What takes the 128 from four bytes of an activation that was added to them: they are signed then.
+const SIGNS: u32 = 0x8080_8080;
 /// Blocks that all rows take before the next ones.
 const BLOCKS: usize = STEP_BLOCK / BLOCK_WORDS;
 
 impl Task<'_> {
-    /// The f32 that [`Task::grouped`] takes blocks apart to.
+    /// The f32 that [`Task::grouped`] needs for blocks that are taken apart, or for the row.
     pub(super) fn unpacked_len(&self) -> usize {
         match self.panels.values {
             Values::Groups { .. } if self.rows.len() > DIRECT_ROWS => self.blocks_at_once() * Unpacked::LEN,
+            // The row's words, of signed bytes.
+            Values::Groups { .. } => self.x.stride(),
             _ => 0,
         }
     }
@@ -53,9 +57,14 @@ impl Task<'_> {
     ) {
         let words = grouping.block_words();
         if self.rows.len() <= DIRECT_ROWS {
-            for (index, block) in blocks.chunks_exact(words).enumerate() {
+            let stride = self.x.stride();
+            let row = &self.x.words[self.rows.start * stride..][..stride];
+            // SAFETY: words and f32 have the same size and alignment, and all bits are values of both.
+            let x = unsafe { std::slice::from_raw_parts_mut(unpacked.as_mut_ptr().cast::<u32>(), unpacked.len()) };
+            x.iter_mut().zip(row).for_each(|(x, word)| *x = word ^ SIGNS);
+            for (index, (block, x)) in blocks.chunks_exact(words).zip(x.as_chunks().0).enumerate() {
                 // SAFETY: the caller's promise.
-                unsafe { self.direct::<V, VECS>(grouping, index, block, sums) };
+                unsafe { self.direct::<V, VECS>(grouping, index, (block, x), sums) };
             }
             return;
         }
@@ -77,7 +86,7 @@ impl Task<'_> {
         }
     }
 
-    /// The row by a packed block.
+    /// The row, of which `x` are signed bytes, by a packed block.
     ///
     /// # Safety
     /// As [`Task::grouped`].
@@ -86,11 +95,11 @@ impl Task<'_> {
         &self,
         grouping: Grouping,
         index: usize,
-        block: &[u32],
+        (block, x): (&[u32], &[u32; BLOCK_WORDS]),
         sums: &mut [f32],
     ) {
         for column in (0..PANEL).step_by(VECS * V::LANES) {
-            let direct = Direct { task: self, index, block, quant_words: grouping.quant_words(), column };
+            let direct = Direct { task: self, index, grouping, block, x, column };
             // SAFETY: the caller's promise.
             unsafe {
                 match (grouping.bits, grouping.scales) {
@@ -154,17 +163,16 @@ impl Task<'_> {
 /// As [`Task::grouped`].
 #[inline(always)]
 unsafe fn unpack<V: Vector>(grouping: Grouping, block: &[u32], to: &mut [f32]) {
-    let words = grouping.quant_words();
     // SAFETY: the caller's promise.
     unsafe {
         match (grouping.bits, grouping.scales) {
-            (Bits::Four, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<8>, false>(block, words, to),
-            (Bits::Eight, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<128>, true>(block, words, to),
-            (Bits::Four, Scales::Min) => Unpacked::fill::<V, Min, false>(block, words, to),
-            (Bits::Eight, Scales::Min) => Unpacked::fill::<V, Min, true>(block, words, to),
-            (Bits::Four, Scales::Nested) => Unpacked::fill::<V, Nested, false>(block, words, to),
-            (Bits::Eight, Scales::Nested) => Unpacked::fill::<V, Nested, true>(block, words, to),
-            (_, Scales::Steps) => Unpacked::fill::<V, Steps, false>(block, words, to),
+            (Bits::Four, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<8>, false>(grouping, block, to),
+            (Bits::Eight, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<128>, true>(grouping, block, to),
+            (Bits::Four, Scales::Min) => Unpacked::fill::<V, Min, false>(grouping, block, to),
+            (Bits::Eight, Scales::Min) => Unpacked::fill::<V, Min, true>(grouping, block, to),
+            (Bits::Four, Scales::Nested) => Unpacked::fill::<V, Nested, false>(grouping, block, to),
+            (Bits::Eight, Scales::Nested) => Unpacked::fill::<V, Nested, true>(grouping, block, to),
+            (_, Scales::Steps) => Unpacked::fill::<V, Steps, false>(grouping, block, to),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! A row by a packed block.
 
-use super::{BLOCK_WORDS, ScalesOf, Task};
-use crate::linear::groups::{GROUP, GROUPS};
+use super::scales::{From, ScalesOf};
+use super::{BLOCK_WORDS, Task};
+use crate::linear::groups::{GROUP, GROUPS, Grouping};
 use crate::linear::panels::{PANEL, QUANT_GROUP};
 use crate::simd::Vector;
 
@@ -11,17 +12,16 @@ const GROUP_WORDS: usize = GROUP / 4;
 const FETCH_AHEAD: usize = 2560;
 /// Words of a cache line.
 const LINE_WORDS: usize = 16;
-/// What takes the 128 from four bytes of an activation that was added to them: they are signed then.
-const SIGNS: u32 = 0x8080_8080;
 
 /// The row of a task by some outputs of a block.
 pub(super) struct Direct<'a> {
     pub(super) task: &'a Task<'a>,
     /// Of the block in the panel.
     pub(super) index: usize,
+    pub(super) grouping: Grouping,
     pub(super) block: &'a [u32],
-    /// Where its scales begin.
-    pub(super) quant_words: usize,
+    /// The row's values that the block takes, as signed bytes.
+    pub(super) x: &'a [u32; BLOCK_WORDS],
     /// The first output.
     pub(super) column: usize,
 }
@@ -36,30 +36,32 @@ impl Direct<'_> {
         let x = &self.task.x;
         let at = self.task.rows.start * self.task.panels.in_features().div_ceil(QUANT_GROUP) + self.index;
         let group_sums = &x.sums[at * GROUPS..][..GROUPS];
-        let words = &x.words[self.task.rows.start * x.stride() + self.index * BLOCK_WORDS..][..BLOCK_WORDS];
-        let (groups, _) = words.as_chunks::<GROUP_WORDS>();
+        let (groups, _) = self.x.as_chunks::<GROUP_WORDS>();
         // SAFETY: the caller's promise.
         unsafe {
-            let scales = self.block.as_ptr().add(self.quant_words);
+            let outer = self.block.as_ptr();
+            let mut from = From { outer, group: outer };
             let mut inner = [V::splat(0.0); VECS];
             for (group, (words, group_sum)) in groups.iter().zip(group_sums).enumerate() {
                 if self.column == 0 {
                     self.fetch::<V>(group);
                 }
+                let quants = outer.add(self.grouping.group_at(group));
+                from.group = quants.add(self.grouping.quant_words());
                 let first = if S::MIDDLE == 0 { 0 } else { (-S::MIDDLE * group_sum) as u32 };
-                let totals = self.dots::<V, EIGHT, VECS>(group, words, [V::splat_word(first); VECS]);
+                let totals = self.dots::<V, EIGHT, VECS>(quants, words, [V::splat_word(first); VECS]);
                 for (vec, (inner, total)) in inner.iter_mut().zip(&totals).enumerate() {
                     let column = self.column + vec * V::LANES;
-                    *inner = V::from_integers(*total).mul_add(S::scale(scales, group, column), *inner);
+                    *inner = V::from_integers(*total).mul_add(S::scale(from, column), *inner);
                     if S::HAS_MIN {
-                        *inner = V::splat(*group_sum as f32).mul_add(S::min(scales, group, column), *inner);
+                        *inner = V::splat(*group_sum as f32).mul_add(S::min(from, column), *inner);
                     }
                 }
             }
             let scale = V::splat(x.scales[at]);
             for (vec, inner) in inner.iter().enumerate() {
                 let column = self.column + vec * V::LANES;
-                let inner = if S::IS_WHOLE { inner.mul(S::outer(scales, column)) } else { *inner };
+                let inner = if S::IS_WHOLE { inner.mul(S::outer(from, column)) } else { *inner };
                 let sum = sums[column..].as_mut_ptr();
                 inner.mul_add(scale, V::load(sum)).store(sum);
             }
@@ -78,36 +80,35 @@ impl Direct<'_> {
         (0..quarter).step_by(LINE_WORDS).for_each(|word| unsafe { V::fetch(ahead.wrapping_add(word)) });
     }
 
-    /// The integer products of a group, added to what there is.
+    /// The integer products of a group whose quants begin there, added to what there is.
     ///
     /// # Safety
     /// As [`Direct::fill`].
     #[inline(always)]
     unsafe fn dots<V: Vector, const EIGHT: bool, const VECS: usize>(
         &self,
-        group: usize,
+        quants: *const u32,
         x: &[u32; GROUP_WORDS],
         mut totals: [V::Words; VECS],
     ) -> [V::Words; VECS] {
         // SAFETY: the caller's promise.
         unsafe {
-            let quants = self.block.as_ptr().add(self.column);
+            let quants = quants.add(self.column);
             if EIGHT {
                 for (word, x) in x.iter().enumerate() {
-                    let line = quants.add((group * GROUP_WORDS + word) * PANEL);
+                    let line = quants.add(word * PANEL);
                     for (vec, total) in totals.iter_mut().enumerate() {
-                        *total =
-                            V::dot_bytes(*total, V::load_words(line.add(vec * V::LANES)), V::splat_word(x ^ SIGNS));
+                        *total = V::dot_bytes(*total, V::load_words(line.add(vec * V::LANES)), V::splat_word(*x));
                     }
                 }
                 return totals;
             }
             for (pair, [x_low, x_high]) in x.as_chunks::<2>().0.iter().enumerate() {
-                let line = quants.add((group * GROUP_WORDS / 2 + pair) * PANEL);
+                let line = quants.add(pair * PANEL);
                 for (vec, total) in totals.iter_mut().enumerate() {
                     let [low, high] = V::nibbles(V::load_words(line.add(vec * V::LANES)));
-                    *total = V::dot_bytes(*total, low, V::splat_word(x_low ^ SIGNS));
-                    *total = V::dot_bytes(*total, high, V::splat_word(x_high ^ SIGNS));
+                    *total = V::dot_bytes(*total, low, V::splat_word(*x_low));
+                    *total = V::dot_bytes(*total, high, V::splat_word(*x_high));
                 }
             }
             totals

@@ -1,17 +1,22 @@
-//! The scales of a packed block, as vectors. Where they stand is drawn at [`Grouping::block_words`](crate::linear::groups::Grouping).
+//! The scales of a packed block, as vectors. Where they stand is drawn at [`Grouping::block_words`](crate::linear::Grouping).
 
-use crate::linear::groups::GROUPS;
 use crate::linear::panels::PANEL;
 use crate::simd::Vector;
 
-/// Scales of a group and a panel's outputs.
-const ALL: usize = GROUPS * PANEL;
+/// Where scales stand.
+#[derive(Clone, Copy)]
+pub(super) struct From {
+    /// Those of a block.
+    pub(super) outer: *const u32,
+    /// Those of a group.
+    pub(super) group: *const u32,
+}
 
-/// How quants become weights. Scales of a block begin at `from`; `group` is one of four, `column` one of a panel.
+/// How quants become weights. `column` is one of a panel.
 ///
 /// # Safety
-/// Of all methods: the machine must have the instruction set of `V`, `from` must be good for a block's scales, and a vector from `column` on must be
-/// within the panel.
+/// Of all methods: the machine must have the instruction set of `V`, `from` must be good for a block's and a group's scales, and a vector from
+/// `column` on must be within the panel.
 pub(super) trait ScalesOf {
     /// What is taken from each quant in integers.
     const MIDDLE: i32 = 0;
@@ -21,13 +26,13 @@ pub(super) trait ScalesOf {
     const IS_WHOLE: bool = false;
 
     /// What a quant is multiplied with.
-    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V;
+    unsafe fn scale<V: Vector>(from: From, column: usize) -> V;
 
     /// What is added for each input.
-    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V;
+    unsafe fn min<V: Vector>(from: From, column: usize) -> V;
 
     /// What the block is multiplied with.
-    unsafe fn outer<V: Vector>(from: *const u32, column: usize) -> V;
+    unsafe fn outer<V: Vector>(from: From, column: usize) -> V;
 }
 
 /// See [`Scales::Symmetric`](crate::linear::groups::Scales::Symmetric).
@@ -38,19 +43,19 @@ impl<const MIDDLE: i32> ScalesOf for Symmetric<MIDDLE> {
     const HAS_MIN: bool = false;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_f16(from.cast::<u16>().add(group * PANEL + column)) }
+        unsafe { V::load_f16(from.group.cast::<u16>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(_: *const u32, _: usize, _: usize) -> V {
+    unsafe fn min<V: Vector>(_: From, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(0.0) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -63,19 +68,19 @@ impl ScalesOf for Min {
     const HAS_MIN: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_f16(from.cast::<u16>().add(group * PANEL + column)) }
+        unsafe { V::load_f16(from.group.cast::<u16>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_f16(from.cast::<u16>().add(ALL + group * PANEL + column)) }
+        unsafe { V::load_f16(from.group.cast::<u16>().add(PANEL + column)) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -88,26 +93,26 @@ impl ScalesOf for Nested {
     const HAS_MIN: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
-            let outer: V = V::load_f16(from.cast::<u16>().add(ALL + column));
-            outer.mul(V::load_bytes(from.cast::<u8>().add(group * PANEL + column)))
+            let outer: V = V::load_f16(from.outer.cast::<u16>().add(column));
+            outer.mul(V::load_bytes(from.group.cast::<u8>().add(column)))
         }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
-            let outer = V::load_f16(from.cast::<u16>().add(ALL + PANEL + column));
-            let min = outer.mul(V::load_bytes(from.cast::<u8>().add(ALL + group * PANEL + column)));
+            let outer = V::load_f16(from.outer.cast::<u16>().add(PANEL + column));
+            let min = outer.mul(V::load_bytes(from.group.cast::<u8>().add(PANEL + column)));
             V::splat(0.0).sub(min)
         }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: *const u32, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -121,20 +126,20 @@ impl ScalesOf for Steps {
     const IS_WHOLE: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_bytes(from.cast::<u8>().add(group * PANEL + column)) }
+        unsafe { V::load_bytes(from.group.cast::<u8>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: *const u32, group: usize, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_bytes(from.cast::<u8>().add(ALL + group * PANEL + column)).sub(V::splat(128.0)) }
+        unsafe { V::load_bytes(from.group.cast::<u8>().add(PANEL + column)).sub(V::splat(128.0)) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(from: *const u32, column: usize) -> V {
+    unsafe fn outer<V: Vector>(from: From, column: usize) -> V {
         // SAFETY: the caller's promise.
-        unsafe { V::load_f16(from.cast::<u16>().add(ALL + column)) }
+        unsafe { V::load_f16(from.outer.cast::<u16>().add(column)) }
     }
 }

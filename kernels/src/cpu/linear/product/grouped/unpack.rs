@@ -1,7 +1,8 @@
 //! A block taken apart: signed bytes and f32 scales.
 
-use super::{BLOCK_WORDS, ScalesOf};
-use crate::linear::groups::GROUPS;
+use super::BLOCK_WORDS;
+use super::scales::{From, ScalesOf};
+use crate::linear::groups::{GROUPS, Grouping};
 use crate::linear::panels::PANEL;
 use crate::simd::Vector;
 
@@ -39,28 +40,27 @@ impl Unpacked {
         }
     }
 
-    /// Takes a packed block apart, whose scales are behind `quant_words`.
+    /// Takes a packed block apart.
     ///
     /// # Safety
     /// The machine must have the instruction set of `V`; the block must be of the bits and scales that are said.
     #[inline(always)]
     pub(super) unsafe fn fill<V: Vector, S: ScalesOf, const EIGHT: bool>(
+        grouping: Grouping,
         block: &[u32],
-        quant_words: usize,
         to: &mut [f32],
     ) {
-        let (quants, scales) = block.split_at(quant_words);
         // SAFETY: words and f32 have the same size and alignment, and all bits are values of both.
         let words = unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u32>(), to.len()) };
         let (words, _) = words.as_chunks_mut::<PANEL>();
-        let (quants, _) = quants.as_chunks::<PANEL>();
         let (bytes, rest) = words.split_at_mut(BLOCK_WORDS);
         for group in 0..GROUPS {
             let bytes = &mut bytes[group * BLOCK_WORDS / GROUPS..][..BLOCK_WORDS / GROUPS];
+            let (quants, scales) = block[grouping.group_at(group)..].split_at(grouping.quant_words());
+            let (quants, _) = quants.as_chunks::<PANEL>();
             match EIGHT {
-                true => bytes.copy_from_slice(&quants[group * BLOCK_WORDS / GROUPS..][..BLOCK_WORDS / GROUPS]),
+                true => bytes.copy_from_slice(quants),
                 false => {
-                    let quants = &quants[group * BLOCK_WORDS / GROUPS / 2..][..BLOCK_WORDS / GROUPS / 2];
                     for (quants, bytes) in quants.iter().zip(bytes.as_chunks_mut::<2>().0) {
                         for column in 0..PANEL {
                             bytes[0][column] = quants[column] & 0x0f0f_0f0f;
@@ -70,7 +70,7 @@ impl Unpacked {
                 }
             }
             if S::IS_WHOLE {
-                whole(bytes, scales, group);
+                whole(bytes, scales);
             } else if S::MIDDLE != 0 {
                 let middle = SIGNS - S::MIDDLE as u32 * 0x0101_0101;
                 // What is added carries from no byte to the next: quants below it are at most twice the middle.
@@ -81,12 +81,16 @@ impl Unpacked {
         // SAFETY: the caller's promise.
         unsafe {
             let to = to.as_mut_ptr().add((BLOCK_WORDS + GROUPS) * PANEL);
+            let from = |group| From {
+                outer: block.as_ptr(),
+                group: block.as_ptr().add(grouping.group_at(group) + grouping.quant_words()),
+            };
             for column in (0..PANEL).step_by(V::LANES) {
                 for group in 0..GROUPS {
-                    S::scale::<V>(scales.as_ptr(), group, column).store(to.add(group * PANEL + column));
-                    S::min::<V>(scales.as_ptr(), group, column).store(to.add((GROUPS + group) * PANEL + column));
+                    S::scale::<V>(from(group), column).store(to.add(group * PANEL + column));
+                    S::min::<V>(from(group), column).store(to.add((GROUPS + group) * PANEL + column));
                 }
-                S::outer::<V>(scales.as_ptr(), column).store(to.add(2 * GROUPS * PANEL + column));
+                S::outer::<V>(from(0), column).store(to.add(2 * GROUPS * PANEL + column));
             }
         }
     }
@@ -94,12 +98,12 @@ impl Unpacked {
 
 /// `step * quant + least` of a group, with bytes of both: at most a byte.
 #[inline(always)]
-fn whole(bytes: &mut [[u32; PANEL]], scales: &[u32], group: usize) {
+fn whole(bytes: &mut [[u32; PANEL]], scales: &[u32]) {
     let byte = |at: usize| scales[at / 4] >> (8 * (at % 4)) & 0xff;
     let (mut steps, mut least) = ([0; PANEL], [0; PANEL]);
     for column in 0..PANEL {
-        steps[column] = byte(group * PANEL + column);
-        least[column] = byte((GROUPS + group) * PANEL + column) * 0x0101_0101;
+        steps[column] = byte(column);
+        least[column] = byte(PANEL + column) * 0x0101_0101;
     }
     for bytes in bytes {
         for column in 0..PANEL {
