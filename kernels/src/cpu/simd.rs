@@ -130,8 +130,6 @@ pub(crate) trait Vector: Copy {
     /// `LANES` words of 32 bits: pairs of bf16, quads of bytes, or integers.
     type Words: Copy;
     unsafe fn load_words(from: *const u32) -> Self::Words;
-    /// Asks for the cache line of an address, which need not be good for anything.
-    unsafe fn fetch(from: *const u32);
     unsafe fn splat_word(word: u32) -> Self::Words;
     /// The low half of each word, the high half zero.
     unsafe fn low_halves(words: Self::Words) -> Self::Words;

@@ -32,9 +32,6 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    unsafe fn fetch(_: *const u32) {}
-
-    #[inline(always)]
     unsafe fn splat_word(word: u32) -> [u32; 4] {
         [word; 4]
     }

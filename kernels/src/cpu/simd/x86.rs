@@ -32,12 +32,6 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
-    unsafe fn fetch(from: *const u32) {
-        // SAFETY: the contract of `Vector`, see above.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-
-    #[inline(always)]
     unsafe fn splat_word(word: u32) -> __m512i {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_set1_epi32(word as i32) }

@@ -16,12 +16,6 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn fetch(from: *const u32) {
-        // SAFETY: the contract of `Vector`, see the module above.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
-    }
-
-    #[inline(always)]
     unsafe fn splat_word(word: u32) -> __m256i {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { _mm256_set1_epi32(word as i32) }

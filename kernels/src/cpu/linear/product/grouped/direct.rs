@@ -8,10 +8,6 @@ use crate::simd::Vector;
 
 /// Words of a group's inputs in 8 bits.
 const GROUP_WORDS: usize = GROUP / 4;
-/// Words that weights are fetched ahead: two blocks, and from a panel's end on the next panel's.
-const FETCH_AHEAD: usize = 2560;
-/// Words of a cache line.
-const LINE_WORDS: usize = 16;
 
 /// The row of a task by some outputs of a block.
 pub(super) struct Direct<'a> {
@@ -43,9 +39,6 @@ impl Direct<'_> {
             let mut from = From { outer, group: outer };
             let mut inner = [V::splat(0.0); VECS];
             for (group, (words, group_sum)) in groups.iter().zip(group_sums).enumerate() {
-                if self.column == 0 {
-                    self.fetch::<V>(group);
-                }
                 let quants = outer.add(self.grouping.group_at(group));
                 from.group = quants.add(self.grouping.quant_words());
                 let first = if S::MIDDLE == 0 { 0 } else { (-S::MIDDLE * group_sum) as u32 };
@@ -66,18 +59,6 @@ impl Direct<'_> {
                 inner.mul_add(scale, V::load(sum)).store(sum);
             }
         }
-    }
-
-    /// Asks for what comes two blocks later than a quarter of this one.
-    ///
-    /// # Safety
-    /// As [`Direct::fill`].
-    #[inline(always)]
-    unsafe fn fetch<V: Vector>(&self, group: usize) {
-        let quarter = self.block.len() / GROUPS;
-        let ahead = self.block.as_ptr().wrapping_add(FETCH_AHEAD + group * quarter);
-        // SAFETY: the caller's promise; the address itself may be any.
-        (0..quarter).step_by(LINE_WORDS).for_each(|word| unsafe { V::fetch(ahead.wrapping_add(word)) });
     }
 
     /// The integer products of a group whose quants begin there, added to what there is.
