@@ -43,6 +43,7 @@ class Kind:
     cases: tuple[str, ...]
     default: bool = True
     ragstone: tuple[str, ...] = ()  # Flags of `ragstone bench model`.
+    files: str = "hf"  # What ragstone loads.
 
     @property
     def is_ragstone(self) -> bool:
@@ -58,10 +59,11 @@ KINDS = {
         Kind("transformers-f32", "f32", WHOLE_MODEL, default=False),
         Kind("llama.cpp-bf16", "bf16", WHOLE_MODEL),
         Kind("llama.cpp-q8", "q8_0", WHOLE_MODEL),
-        Kind("llama.cpp-q4", "q4_0", WHOLE_MODEL, default=False),
+        Kind("llama.cpp-q4", "q4_k_m", WHOLE_MODEL),
         Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
         Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
-        Kind("ragstone-q4", "q4", WHOLE_MODEL, False, ragstone=("--weights", "q4")),
+        Kind("ragstone-q4", "q4", WHOLE_MODEL, ragstone=("--weights", "q4")),
+        Kind("ragstone-gguf", "q4_k_m", WHOLE_MODEL, files="q4_k_m.gguf"),
         Kind("ragstone-f32", "bf16", WHOLE_MODEL, False, ragstone=("--weights", "bf16", "--compute", "f32")),
     )
 }
@@ -210,7 +212,7 @@ class Ragstone:
         """`ragstone bench model` for one prompt length and one context: it has no way to leave one out, and a small one
         costs little. A short prompt before the long one warms the process up."""
         sizes = ("--prefill", f"{WARM_TOKENS},{prefill}", "--context", str(context))
-        report = self.bench("model", "--model", str(self.model / "hf"), *self.kind.ragstone, *sizes)
+        report = self.bench("model", "--model", str(self.model / self.kind.files), *self.kind.ragstone, *sizes)
         self.load_seconds.append(report["load_seconds"])
         self.stated = {name: report.get(name) for name in ("weights", "compute", "kv_dtype")}
         return report

@@ -281,7 +281,7 @@ class Run:
         if not kind.is_ragstone:
             found = engine.ask("check")
             self.agreement.append({"model": model, "engine": kind.name, **found})
-            least = LEAST_COSINE_OF_FOUR_BITS if kind.weights == "q4_0" else LEAST_COSINE
+            least = LEAST_COSINE_OF_FOUR_BITS if kind.weights == "q4_k_m" else LEAST_COSINE
             if found["cosine_least"] < least:
                 cosine = f"a cosine of {found['cosine_least']:.3f}"
                 raise EngineFailed(f"its logits are not transformers' in f32 ({cosine}): its times would mean nothing")

@@ -3,7 +3,7 @@
     python peers_models.py NAME FOLDER
 
     FOLDER/hf/                    config.json, model.safetensors (bf16) and a tokenizer: transformers, vLLM and ragstone
-    FOLDER/bf16.gguf, q8_0.gguf, q4_0.gguf   the same weights: llama.cpp
+    FOLDER/bf16.gguf, q8_0.gguf, q4_k_m.gguf   the same weights: llama.cpp, and ragstone's native blocks
     FOLDER/reference.safetensors  tokens, and transformers' logits in f32 at a few positions, to check engines by
 
 The time does not depend on what the weights are, but the check does: they are large enough that every part of the
@@ -101,10 +101,9 @@ def gguf_tensors(shape: ModelShape, weights: dict[str, torch.Tensor]):
 
 
 def write_gguf(path: Path, shape: ModelShape, weights: dict[str, torch.Tensor], kind: str) -> None:
-    """Writes the model with its matrices as `kind` ("bf16", "q8_0" or "q4_0", whose tables are q8_0); norms and biases stay f32,
-    as llama.cpp's own converter leaves them."""
+    """Writes the model with its matrices as `kind` ("bf16" or "q8_0"); norms and biases stay f32, as llama.cpp's own converter
+    leaves them."""
     matrix = gguf.GGMLQuantizationType[kind.upper()]
-    table = gguf.GGMLQuantizationType.Q8_0 if kind == "q4_0" else matrix
     file_type = gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"]
     writer = gguf.GGUFWriter(path, shape.model_type)
     writer.add_name(f"random weights, {shape.title}")
@@ -129,8 +128,7 @@ def write_gguf(path: Path, shape: ModelShape, weights: dict[str, torch.Tensor], 
     writer.add_eos_token_id(EOS)
     writer.add_add_bos_token(False)
     for name, weight in gguf_tensors(shape, weights):
-        of_matrix = table if name in ("token_embd.weight", "output.weight") else matrix
-        dtype = of_matrix if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
+        dtype = matrix if weight.ndim == 2 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(weight.numpy(), dtype), raw_dtype=dtype)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -160,6 +158,16 @@ def write_reference(path: Path, shape: ModelShape, model: torch.nn.Module, gener
     save_file({"tokens": tokens, "positions": positions, "logits": logits}, path)
 
 
+def quantize(source: Path, target: Path) -> None:
+    """llama.cpp's Q4_K_M of a file: the mixture of Q4_K and Q6_K that people fetch."""
+    import llama_cpp
+
+    settings = llama_cpp.llama_model_quantize_default_params()
+    settings.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_M
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), settings) != 0:
+        raise SystemExit(f"llama.cpp did not quantize {source}")
+
+
 def make(shape: ModelShape, folder: Path) -> None:
     """Makes all files of one model."""
     say = lambda text: print(text, file=sys.stderr, flush=True)
@@ -177,9 +185,11 @@ def make(shape: ModelShape, folder: Path) -> None:
     write_tokenizer(folder / "hf", shape)
     weights = dict(model.named_parameters())  # A tied head is in it once.
     weights = {name: weight.detach() for name, weight in weights.items()}
-    for kind in ("bf16", "q8_0", "q4_0"):
+    for kind in ("bf16", "q8_0"):
         say(f"writing {kind}.gguf")
         write_gguf(folder / f"{kind}.gguf", shape, weights, kind)
+    say("writing q4_k_m.gguf")
+    quantize(folder / "bf16.gguf", folder / "q4_k_m.gguf")
 
 
 if __name__ == "__main__":

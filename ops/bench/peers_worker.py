@@ -69,7 +69,7 @@ def make(name: str, arguments: argparse.Namespace) -> Engine:
     if name in ("llama.cpp-bf16", "llama.cpp-q8", "llama.cpp-q4"):
         from peers_engine_llama import LlamaCpp
 
-        file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf", "llama.cpp-q4": "q4_0.gguf"}[name]
+        file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf", "llama.cpp-q4": "q4_k_m.gguf"}[name]
         return LlamaCpp(arguments.model, file, arguments.threads, arguments.positions, repack=not arguments.plain)
     raise SystemExit(f"no engine {name}")
 

@@ -170,9 +170,13 @@ pub const TABLE: &[Definition] = &[
     ),
     setting("load_timeout_ms", "how long a layer of stored KV may take to come; then its passage is computed").at_least(1),
     setting("threads", "compute threads; more than there are cores only cost time").by_default("all cores").within(1, 1024).flag(),
-    setting("weights", "how the language model's weights are kept: `stored`, as the files have them; `f32`; `bf16`; `q8`: 8 bits, half of bf16's memory, faster; `q4`: 4 bits, a third of it")
-        .by_default("`stored`")
-        .flag(),
+    setting(
+        "weights",
+        "how the language model's weights are kept: `stored`, as the files have them; `f32`; `bf16`; `q8`: 8 bits, half of bf16's memory, \
+         faster; `q4`: 4 bits, a third of it",
+    )
+    .by_default("`stored`")
+    .flag(),
     setting("compute", "what products are computed in; `f32` is the reference").by_default("bf16 where the processor is faster at it").flag(),
     setting("kernels", "the instruction set: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `portable`")
         .by_default("the fastest")
