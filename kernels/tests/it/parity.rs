@@ -185,9 +185,7 @@ fn four_bit_weights_stay_recognisable() {
         let (error, top) = agreement(logits.as_slice(), &expected.logits, model.config().vocab_size);
         let spread = agreement(&expected.logits, &vec![0.0; expected.logits.len()], model.config().vocab_size).0;
         println!("{name}: error {error:.4} of {spread:.2}, same top {top:.3}");
-        // As above: another expert is another function.
-        let most = if model.config().experts.is_some() { 0.6 } else { 0.4 };
-        assert!(error < most * spread && top > 0.4, "{name}: error {error} of {spread}, same top {top}");
+        assert!(error < 0.55 * spread && top > 0.4, "{name}: error {error} of {spread}, same top {top}");
     }
 }
 
