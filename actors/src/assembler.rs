@@ -198,7 +198,7 @@ impl Assembler {
         let message = ChatMessage::new("user", "?");
         let input = Input::Chat { messages: vec![message], tools: Vec::new(), context };
         let segments = self.inner.assemble(&input, Task::Answer, &[], today)?;
-        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::Root))
+        Ok(segments.into_iter().find(|segment| segment.kind == SegmentKind::SystemPrompt))
     }
 
     /// Runs work on one of the threads, when it is the caller's turn. What nobody waits for any more is not begun; what waits has a

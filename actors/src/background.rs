@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::caller::Caller;
 use crate::engine::Urgency;
 use crate::error::Result;
-use crate::eviction::{Evictor, Keep};
+use crate::eviction::{Evictor, FreshKv};
 use crate::prefill::Selection;
 use crate::ragstone::blocking;
 use crate::runner::{Dropping, Run, Runner};
@@ -68,7 +68,7 @@ impl Drop for ChainPlace {
     }
 }
 
-/// An entry to compute before anybody asks: of a passage behind the root alone, so that it can stand anywhere in a later prompt, or of a module.
+/// An entry to compute before anybody asks: of a passage after the system prompt alone, so that it can stand anywhere in a later prompt, or of a module.
 #[derive(Clone)]
 pub(crate) struct Precompute {
     pub key: KvKey,
@@ -102,7 +102,7 @@ pub(crate) enum Precomputed {
 
 impl Precompute {
     /// A passage behind `root`; `None` where prompts have no root.
-    pub(crate) fn behind_root(
+    pub(crate) fn standalone(
         fingerprint: &Fingerprint,
         tenant: &str,
         root: Option<Segment>,
@@ -235,7 +235,7 @@ impl Background {
     }
 
     /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.
-    pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: Keep, dropping: Option<Dropping>) {
+    pub(crate) fn keep(&self, evictor: &Supervised<Evictor>, keep: FreshKv, dropping: Option<Dropping>) {
         self.keep_or(evictor, keep, dropping, || ());
     }
 
@@ -243,7 +243,7 @@ impl Background {
     pub(crate) fn keep_or(
         &self,
         evictor: &Supervised<Evictor>,
-        keep: Keep,
+        keep: FreshKv,
         dropping: Option<Dropping>,
         lost: impl FnOnce() + Send + 'static,
     ) {
@@ -344,6 +344,6 @@ async fn compute(workers: &Workers, whose: &Whose, segments: Arc<[Segment]>, fou
     Dropping::end(ran.dropping).await;
     let planned_in = ran.prefill.plan.epoch.min(found_in);
     let keys = ran.prefill.fresh.iter().map(|segment| segment.key).collect();
-    let keep = Keep { tenant: tenant.clone(), segments: ran.prefill.fresh, planned_in };
+    let keep = FreshKv { tenant: tenant.clone(), segments: ran.prefill.fresh, planned_in };
     workers.evictor.ask(keep, DEADLINE).await.map(|()| keys)
 }

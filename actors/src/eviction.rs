@@ -22,7 +22,7 @@ pub struct Evictor {
 }
 
 /// Fresh KV of one prompt.
-pub struct Keep {
+pub struct FreshKv {
     /// The tenant it belongs to.
     pub tenant: Arc<str>,
     /// Segments that were computed exactly, in prompt order.
@@ -34,10 +34,10 @@ pub struct Keep {
 impl Service for Evictor {
     const NAME: &'static str = "eviction";
     const ENDS_WITH_CALLER: bool = false;
-    type Request = Keep;
+    type Request = FreshKv;
     type Reply = ();
 
-    async fn handle(self: Arc<Self>, keep: Keep) -> Result<()> {
+    async fn handle(self: Arc<Self>, keep: FreshKv) -> Result<()> {
         let runtime = self.runtime.clone();
         match runtime.spawn_blocking(move || self.keep(keep)).await {
             Ok(kept) => kept,
@@ -49,7 +49,7 @@ impl Service for Evictor {
 
 impl Evictor {
     /// Into host memory, so that the next question finds it, and from there behind to the slower tiers.
-    fn keep(&self, keep: Keep) -> Result<()> {
+    fn keep(&self, keep: FreshKv) -> Result<()> {
         for segment in keep.segments {
             let mut builder = EntryBuilder::new(NewEntry {
                 fingerprint: *self.store.fingerprint(),

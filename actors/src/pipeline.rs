@@ -406,7 +406,7 @@ fn inline(context: &Context, tokens: Vec<Arc<[u32]>>) -> Vec<Passage> {
 /// Makes a passage of all but the first token of the root.
 fn cut_root(segments: &mut Vec<Segment>) {
     if let Some(root) =
-        segments.first_mut().filter(|segment| segment.kind == SegmentKind::Root && segment.tokens.len() > 1)
+        segments.first_mut().filter(|segment| segment.kind == SegmentKind::SystemPrompt && segment.tokens.len() > 1)
     {
         let rest = root.tokens[1..].into();
         root.tokens = root.tokens[..1].into();

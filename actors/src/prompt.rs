@@ -162,7 +162,7 @@ pub(crate) fn assemble_chat(
     }
     let mut segments = Vec::new();
     if !root.is_empty() {
-        segments.push(Segment { kind: SegmentKind::Root, tokens: root.into(), place: None });
+        segments.push(Segment { kind: SegmentKind::SystemPrompt, tokens: root.into(), place: None });
     }
     for tokens in passages.unwrap_or_default() {
         segments.push(Segment { kind: SegmentKind::Passage, tokens: tokens.clone(), place: None });

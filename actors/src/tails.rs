@@ -13,7 +13,7 @@ use ragstone_storage::tier::device::LostPath;
 
 use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Interruption, Resume};
 use crate::error::{Error, ErrorKind};
-use crate::eviction::Keep;
+use crate::eviction::FreshKv;
 use crate::pipeline::Pipeline;
 use crate::prefill::FreshSegment;
 use crate::runner::Run;
@@ -36,7 +36,7 @@ impl Pipeline {
             // An answer that was given before has its entries already.
             if pipeline.store.contains(&key).is_none() {
                 let segments = vec![FreshSegment { key, parent, tokens, layers, compute_us }];
-                let (keep, is_broken) = (Keep { tenant: tenant.clone(), segments, planned_in }, is_broken.clone());
+                let (keep, is_broken) = (FreshKv { tenant: tenant.clone(), segments, planned_in }, is_broken.clone());
                 let broke = move || is_broken.store(true, Ordering::Relaxed);
                 pipeline.background.keep_or(&pipeline.evictor, keep, None, broke);
             }
@@ -59,7 +59,7 @@ impl Pipeline {
     pub(crate) fn resume(&self, run: &Run, plan: &LoadPlan) -> Resume {
         let mut run = run.clone();
         if plan.blended_tokens == 0 && run.options.reuse == ReuseMode::Auto {
-            // What was exact stays exact, though a passage's entry behind the root may have come since.
+            // What was exact stays exact, though a passage's entry after the system prompt may have come since.
             run.options.reuse = ReuseMode::ExactOnly;
         }
         self.resume_again(run, Arc::new(AtomicUsize::new(0)))
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn text_goes_on_behind_text() {
-        let root = Segment { kind: SegmentKind::Root, tokens: [1, 2].into(), place: None };
+        let root = Segment { kind: SegmentKind::SystemPrompt, tokens: [1, 2].into(), place: None };
         let text: Vec<u32> = (0..100).collect();
         let prompt: Vec<Segment> = std::iter::once(root.clone()).chain(Segment::of_text(&text)).collect();
         let more: Vec<u32> = (100..200).collect();

@@ -1,4 +1,4 @@
-//! Warm-up: a collection's entries behind the root, or a schema's modules, are computed before anybody asks.
+//! Warm-up: a collection's entries after the system prompt, or a schema's modules, are computed before anybody asks.
 //!
 //! A warm-up is a job in the catalog's journal. It takes the passages in the order of their ids, skips the entries that
 //! are there, and notes how far it is only when what it computed is on disk; so a kill at any instant costs the passages

@@ -182,7 +182,7 @@ fn normalize(vector: &mut [f32]) {
     vector.iter_mut().for_each(|value| *value /= norm);
 }
 
-/// What would be computed behind the pooling beside the length of 1, which every vector gets.
+/// What would be computed after the pooling beside the length of 1, which every vector gets.
 fn refuse_other_modules(folder: &Path) -> Result<()> {
     let path = folder.join("modules.json");
     let Some(modules) = read_json(&path)? else { return Ok(()) };

@@ -240,7 +240,7 @@ fn compute_all(tokens: u32) -> LoadPlan {
         tiers: Vec::new(),
         bytes: 0,
         predicted: None,
-        file_under: None,
+        store_as: None,
         exact_key: None,
         device_key: None,
         parent: None,
@@ -258,7 +258,7 @@ fn compute_all(tokens: u32) -> LoadPlan {
         computed_tokens: tokens,
         root_key: None,
         files_answer: false,
-        missing_behind_root: Vec::new(),
+        missing_standalone: Vec::new(),
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_actors::costs;
-use ragstone_actors::eviction::{Evictor, Keep};
+use ragstone_actors::eviction::{Evictor, FreshKv};
 use ragstone_actors::fusion::{Fuse, Fusor, ReadAhead};
 use ragstone_actors::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
@@ -213,7 +213,7 @@ impl Bench {
             let tokens: Vec<u32> = (0..length).map(|_| (env.random_u64() % u64::from(vocabulary)) as u32).collect();
             Segment { kind, tokens: tokens.into(), place: None }
         };
-        let root = segment(SegmentKind::Root, ROOT_TOKENS);
+        let root = segment(SegmentKind::SystemPrompt, ROOT_TOKENS);
         let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();
         let question = segment(SegmentKind::Question, question_tokens);
         let buckets = Vec::new();
@@ -266,7 +266,7 @@ impl Bench {
         Ok(results.collect())
     }
 
-    /// Computes every entry once: the chain in its first order, and each passage behind the root.
+    /// Computes every entry once: the chain in its first order, and each passage after the system prompt.
     pub fn fill(&mut self) -> Result<()> {
         let progress = Progress::new("computing the passages' KV", Unit::Items);
         let total = self.passages.len() as u64 + 1;
@@ -294,7 +294,7 @@ impl Bench {
     fn file(&self, store: &KvStore, segments: Vec<FreshSegment>) -> Result<()> {
         let (layout, runtime) = (self.model.kv_layout(), self.runtime.clone());
         let evictor = Arc::new(Evictor { store: store.clone(), layout, runtime });
-        let keep = Keep { tenant: TENANT.into(), segments, planned_in: store.epoch() };
+        let keep = FreshKv { tenant: TENANT.into(), segments, planned_in: store.epoch() };
         self.runtime.block_on(evictor.handle(keep))?;
         if store.drain(Duration::from_secs(60)) {
             Ok(())

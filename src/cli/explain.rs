@@ -57,7 +57,7 @@ fn table(AnswerExtension { citations, report }: &AnswerExtension) -> String {
                 let title = citations.next().map(|citation| citation.title.as_str()).unwrap_or_default();
                 output::one_line(&format!("passage {title}"), 23)
             }
-            SegmentKind::Root => "root".to_owned(),
+            SegmentKind::SystemPrompt => "system prompt".to_owned(),
             SegmentKind::Text => "text".to_owned(),
             SegmentKind::Module => "module".to_owned(),
             SegmentKind::Question => "question".to_owned(),
@@ -98,8 +98,8 @@ fn tiers(segment: &SegmentReport) -> String {
 fn why(why: Why) -> &'static str {
     match why {
         Why::InPlace => "its blocks are on the device",
-        Why::StoredExactly => "computed behind these very tokens",
-        Why::StoredClosely => "computed behind others: blended",
+        Why::StoredExactly => "computed after these very tokens",
+        Why::StoredClosely => "computed after others: blended",
         Why::NotStored => "not stored",
         Why::EndsThePrompt => "computed every time",
         Why::OtherPositions => "stored for other positions",
@@ -215,7 +215,7 @@ mod tests {
         }));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[2].starts_with("passage Roofs[2J ") && lines[2].contains("host (disk)"), "{text}");
-        assert!(lines[2].contains("1.00      1.2        0.0       40.0  computed behind others"), "{text}");
+        assert!(lines[2].contains("1.00      1.2        0.0       40.0  computed after others"), "{text}");
         assert!(text.contains("layers 0 to 1 compute all of it, the others 15.0 %"), "{text}");
         assert!(text.contains("together                      50.0          49.5"), "{text}");
         assert!(text.contains("without host                  61.0"), "{text}");

@@ -20,17 +20,17 @@ use super::journal::{Asked, Journal};
 use super::map::{map_question, reduced, surest};
 use super::report::{Answered, AnswersReport, Measured, Tokens};
 use super::score::score;
-use super::variant::{Behind, Mode, Variant};
+use super::variant::{After, Mode, Variant};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Passages behind each other, as the data set has them.
+/// Passages after each other, as the data set has them.
 const IN_ORDER: &str = "eval-in-order";
-/// Each passage behind the system prompt alone.
+/// Each passage after the system prompt alone.
 const ALONE: &str = "eval-alone";
 /// A passage that no data set has.
 const BETWEEN: &str = "-- ragstone eval --";
-/// Each passage behind the prompt's first token alone.
-const BEHIND_BOS: &str = "eval-behind-bos";
+/// Each passage after the prompt's first token alone.
+const AFTER_BOS: &str = "eval-after-bos";
 /// Passages that are asked about at a time.
 const MAPPED_TOGETHER: usize = 8;
 
@@ -141,7 +141,7 @@ impl Way {
         Self { reuse, selection: Selection::default(), root: RootCut::Whole, tenant: tenant.into() }
     }
 
-    /// Computes what is missing and keeps it; with a cut root also what the passage is behind that alone, in the background.
+    /// Computes what is missing and keeps it; with a cut root also what the passage is after that alone, in the background.
     fn storing(root: RootCut, tenant: impl Into<String>) -> Self {
         let reuse = if root == RootCut::Whole { Reuse::Exact } else { Reuse::Auto };
         Self { root, ..Self::new(reuse, tenant) }
@@ -163,7 +163,7 @@ impl From<Answer> for Given {
 }
 
 impl Asker<'_> {
-    /// One question in every variant. Each question begins with the next one, so that none always comes behind the same other.
+    /// One question in every variant. Each question begins with the next one, so that none always comes after the same other.
     async fn item(
         &self,
         place: usize,
@@ -250,7 +250,7 @@ impl Asker<'_> {
         Ok(Given { answer: said[surest].text.clone(), ttft_ms, tokens })
     }
 
-    /// Asks about each passage alone, a few at a time. KV of a passage directly behind the system prompt is exact.
+    /// Asks about each passage alone, a few at a time. KV of a passage directly after the system prompt is exact.
     async fn map(&self, question: &str, documents: &[InlineDocument], way: &Way) -> Result<Vec<Answer>> {
         let mut answers = Vec::with_capacity(documents.len());
         for together in documents.chunks(MAPPED_TOGETHER) {
@@ -283,9 +283,9 @@ impl Asker<'_> {
 
     /// Where passages that were computed without each other are kept.
     fn alone(variant: Variant) -> (RootCut, &'static str) {
-        match variant.behind {
-            Some(Behind::Bos) => (RootCut::FirstToken, BEHIND_BOS),
-            Some(Behind::Root) | None => (RootCut::Whole, ALONE),
+        match variant.after {
+            Some(After::Bos) => (RootCut::FirstToken, AFTER_BOS),
+            Some(After::SystemPrompt) | None => (RootCut::Whole, ALONE),
         }
     }
 
@@ -298,7 +298,7 @@ impl Asker<'_> {
             Mode::Prefix => self.store(question, &documents[..1], &storing).await?,
             Mode::Reuse | Mode::Blend | Mode::MapReduce | Mode::MapRerank => {
                 for document in documents {
-                    // With a cut root what is left of the system prompt comes first, and no document may be stored behind it
+                    // With a cut root what is left of the system prompt comes first, and no document may be stored after it
                     // as it will stand: another passage comes between them.
                     let between = InlineDocument { title: String::new(), text: BETWEEN.into() };
                     let prompt = [between, document.clone()];
@@ -347,7 +347,7 @@ impl Asker<'_> {
 fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
     let mode = variant.mode;
     let passages = || segments.iter().filter(|it| it.kind == SegmentKind::Passage && it.tokens > 0);
-    let as_wanted = match (mode, variant.behind) {
+    let as_wanted = match (mode, variant.after) {
         (Mode::NoPassages, _) => passages().next().is_none(),
         (Mode::Full, _) => passages().all(|it| it.source == KvSource::Compute),
         (Mode::Exact | Mode::MapReduce | Mode::MapRerank, _) => passages().all(|it| it.source == KvSource::Exact),
@@ -358,7 +358,7 @@ fn check_source(variant: Variant, segments: &[SegmentReport]) -> Result<()> {
             passages().enumerate().all(is_right)
         }
         // The first one is the rest of the system prompt.
-        (_, Some(Behind::Bos)) => passages().skip(1).all(|it| it.source == KvSource::Blend),
+        (_, Some(After::Bos)) => passages().skip(1).all(|it| it.source == KvSource::Blend),
         (Mode::Reuse | Mode::Blend, _) => passages().all(|it| it.source != KvSource::Compute),
     };
     if as_wanted {
@@ -390,14 +390,14 @@ mod tests {
             predicted: None,
         };
         let prompt = |sources: &[KvSource]| {
-            let mut segments = vec![segment(SegmentKind::Root, 3, Compute)];
+            let mut segments = vec![segment(SegmentKind::SystemPrompt, 3, Compute)];
             segments.extend(sources.iter().map(|source| segment(SegmentKind::Passage, 5, *source)));
             segments.push(segment(SegmentKind::Passage, 0, Compute));
             segments.push(segment(SegmentKind::Question, 4, Compute));
             segments
         };
-        let bos = Some(Behind::Bos);
-        for (mode, behind, sources, right) in [
+        let bos = Some(After::Bos);
+        for (mode, after, sources, right) in [
             (Mode::Full, None, &[Compute, Compute][..], true),
             (Mode::Full, None, &[Exact, Compute], false),
             (Mode::NoPassages, None, &[], true),
@@ -412,7 +412,7 @@ mod tests {
             (Mode::Blend, bos, &[Exact, Blend, Blend], true),
             (Mode::Blend, bos, &[Exact, Exact, Blend], false),
         ] {
-            let variant = Variant { behind, ..Variant::plain(mode) };
+            let variant = Variant { after, ..Variant::plain(mode) };
             assert_eq!(check_source(variant, &prompt(sources)).is_ok(), right, "{mode:?} {sources:?}");
         }
     }

@@ -96,7 +96,7 @@ pub struct Difference {
 pub struct Recovered {
     /// Above mode `none`.
     pub of_none: Option<f64>,
-    /// Above mode `reuse`, its passages computed behind the same.
+    /// Above mode `reuse`, its passages computed after the same.
     pub of_reuse: Option<f64>,
 }
 
@@ -113,7 +113,7 @@ pub struct Spread {
 pub struct Tokens {
     /// Reused as computing them again would give them.
     pub exact: u64,
-    /// Reused from behind the system prompt.
+    /// Reused from after the system prompt.
     pub blended: u64,
     /// Of blended passages, computed again.
     pub recomputed: u64,
@@ -234,8 +234,8 @@ impl Measured<'_> {
             let gap = self.difference(full, floor).filter(|gap| gap.interval[0] > 0.0)?;
             Some(self.difference(index, floor)?.f1 / gap.f1)
         };
-        let behind = self.variants[index].behind;
-        let reuses = |it: &Variant| it.mode == Mode::Reuse && (behind.is_none() || it.behind == behind);
+        let after = self.variants[index].after;
+        let reuses = |it: &Variant| it.mode == Mode::Reuse && (after.is_none() || it.after == after);
         Recovered { of_none: of(self.find(|it| it.mode == Mode::NoPassages)), of_reuse: of(self.find(reuses)) }
     }
 }

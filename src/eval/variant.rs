@@ -17,7 +17,7 @@ pub enum Mode {
     Exact,
     /// A prefix cache: the system prompt and the first passage are loaded, the others computed
     Prefix,
-    /// Loaded, each passage computed without the others (see --behind), nothing recomputed
+    /// Loaded, each passage computed without the others (see --after), nothing recomputed
     Reuse,
     /// As reuse, and of their tokens those that --selector chooses recomputed
     Blend,
@@ -58,12 +58,12 @@ pub enum Choice {
     Gradual,
 }
 
-/// What a passage stood behind as its KV was computed.
+/// What stood before a passage as its KV was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
-pub enum Behind {
+pub enum After {
     /// The system prompt
-    Root,
+    SystemPrompt,
     /// The prompt's first token alone (the beginning-of-sequence token, where the model has one)
     Bos,
 }
@@ -81,7 +81,7 @@ pub struct Variant {
     /// Of rules that have one: the first layer that chooses, or the one that is looked at.
     pub layer: Option<usize>,
     /// Of modes whose passages were computed by themselves.
-    pub behind: Option<Behind>,
+    pub after: Option<After>,
 }
 
 /// The values to measure of each thing that makes a difference.
@@ -92,13 +92,13 @@ pub struct Axes {
     pub choices: Vec<Choice>,
     /// None given: each rule's own.
     pub layers: Vec<usize>,
-    pub behind: Vec<Behind>,
+    pub after: Vec<After>,
 }
 
 impl Variant {
     /// A mode by itself.
     pub fn plain(mode: Mode) -> Self {
-        Self { mode, ratio: None, selector: None, choice: None, layer: None, behind: None }
+        Self { mode, ratio: None, selector: None, choice: None, layer: None, after: None }
     }
 
     /// Every mode at each combination of what makes a difference to it, once, in the order given.
@@ -107,7 +107,7 @@ impl Variant {
         for &mode in modes {
             let blends = mode == Mode::Blend;
             let mut of_mode = vec![Self::plain(mode)];
-            spread(&mut of_mode, |_| some_if(mode.is_alone(), &axes.behind), |it, behind| it.behind = behind);
+            spread(&mut of_mode, |_| some_if(mode.is_alone(), &axes.after), |it, after| it.after = after);
             spread(&mut of_mode, |_| some_if(blends, &axes.selectors), |it, selector| it.selector = selector);
             let layers = |it: &Self| match it.selector {
                 Some(rule) if axes.layers.is_empty() => some_if(rule.has_layer(), &[rule.default_layer()]),
@@ -138,7 +138,7 @@ impl Variant {
         if self.layer.is_some_and(|layer| layer != selection.rule.default_layer()) {
             name += &format!(" @{}", selection.layer);
         }
-        name += if self.behind == Some(Behind::Bos) { " bos" } else { "" };
+        name += if self.after == Some(After::Bos) { " bos" } else { "" };
         name
     }
 
@@ -178,7 +178,7 @@ mod tests {
             selectors: vec![Rule::Cacheblend, Rule::FirstK],
             choices: vec![Choice::OneShot, Choice::Gradual],
             layers: vec![],
-            behind: vec![Behind::Root, Behind::Bos],
+            after: vec![After::SystemPrompt, After::Bos],
         };
         let of = |modes: &[Mode], axes| Variant::of(modes, axes).iter().map(Variant::name).collect::<Vec<_>>();
         assert_eq!(
@@ -192,7 +192,7 @@ mod tests {
         let all = of(&[Mode::Blend], &by_values);
         assert!(all.contains(&"blend cacheblend-v gradual bos".to_owned()), "{all:?}");
         let others = vec![Rule::Random, Rule::TwoStage, Rule::None];
-        let early = Axes { layers: vec![1], selectors: others, behind: vec![Behind::Root], ..production.clone() };
+        let early = Axes { layers: vec![1], selectors: others, after: vec![After::SystemPrompt], ..production.clone() };
         assert_eq!(
             of(&[Mode::Blend, Mode::Reuse], &early),
             ["blend random @1", "blend random @1", "blend two-stage", "blend two-stage", "blend none @1", "reuse"]
@@ -209,7 +209,7 @@ mod tests {
             selectors: Rule::ALL.to_vec(),
             choices: vec![Choice::OneShot, Choice::Gradual],
             layers: vec![],
-            behind: vec![Behind::Root, Behind::Bos],
+            after: vec![After::SystemPrompt, After::Bos],
         };
         let modes = <Mode as clap::ValueEnum>::value_variants();
         for variant in Variant::of(modes, &axes) {

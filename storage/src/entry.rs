@@ -1,4 +1,4 @@
-//! An entry: the KV states of one segment of tokens, computed behind one parent, as one frame a layer.
+//! An entry: the KV states of one segment of tokens, computed after one parent, as one frame a layer.
 //!
 //! The entry row describes an entry and makes it visible on disk; it is written after the frames:
 //!

@@ -136,7 +136,7 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
     if !stands_as_wanted {
         return Err(corrupt("the header names another key, layer, shape or version"));
     }
-    // A sum says nothing of who wrote it: one number that is none spreads to every answer that is computed behind it.
+    // A sum says nothing of who wrote it: one number that is none spreads to every answer that is computed after it.
     if !shape.dtype.all_finite(&bytes[HEADER_BYTES..end]) {
         return Err(corrupt("it holds a value that is not finite"));
     }

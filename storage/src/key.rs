@@ -46,7 +46,7 @@ impl SegmentDigest {
 }
 
 impl KvKey {
-    /// The key of `tokens` computed behind `parent` (`None`: at the start of the prompt) for the tenant `salt`.
+    /// The key of `tokens` computed after `parent` (`None`: at the start of the prompt) for the tenant `salt`.
     pub fn derive(fingerprint: &Fingerprint, salt: &str, parent: Option<&KvKey>, tokens: &[u32]) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key(KEY_CONTEXT);
         hasher.update(&fingerprint.0);

@@ -141,16 +141,16 @@ fn what_chooses_and_what_stood_before_can_be_measured() {
     let folder = Folder::new();
     let set = folder.write("set.json", dataset().to_string());
     let ways = ["--mode", "reuse,blend", "--ratio", "0.3", "--selector", "cacheblend,cacheblend-v", "--layer", "1,2"];
-    let ways = [&ways[..], &["--behind", "root,bos"]].concat();
+    let ways = [&ways[..], &["--after", "system-prompt,bos"]].concat();
     let report = folder.json(&[&["eval", set.to_str().unwrap(), "--choice", "gradual", "--json"][..], &ways].concat());
     let modes = report["modes"].as_array().unwrap();
     assert_eq!(modes.len(), 2 + 8);
     for mode in modes {
         let (exact, blended) = (mode["tokens"]["exact"].as_u64().unwrap(), mode["tokens"]["blended"].as_u64().unwrap());
         assert!(blended > 0, "{mode}");
-        // Behind the first token alone only the system prompt is exact, behind the whole one the first passage, too.
+        // After the first token alone only the system prompt is exact, after the whole one the first passage, too.
         let system = 5 * 8;
-        assert_eq!(exact == system, mode["behind"] == "bos", "{exact} of {mode}");
+        assert_eq!(exact == system, mode["after"] == "bos", "{exact} of {mode}");
     }
     let refused = folder.run(&["eval", set.to_str().unwrap(), "--mode", "blend", "--layer", "0"]);
     refused.failed_with(&["from 1 on"]);
@@ -207,7 +207,7 @@ fn baselines_are_measured_beside_it_and_drawn() {
         assert_eq!((&of("prefix", item)["answer"], prefix[1] + prefix[2]), (&of("full", item)["answer"], 0));
         assert_eq!(prefix[0] + prefix[3], full[3], "the same prompt");
         assert!(8 < prefix[0] && prefix[0] < exact[0], "the system prompt and one passage of several: {prefix:?}");
-        // Each passage behind a system prompt (8 tokens) of its own, and nothing blended; the reduced prompt comes on top.
+        // Each passage after a system prompt (8 tokens) of its own, and nothing blended; the reduced prompt comes on top.
         let (passages, rerank, reduce) =
             (if item < 2 || item == 3 { 3 } else { 2 }, tokens("map-rerank", item), tokens("map-reduce", item));
         assert_eq!(rerank[0], exact[0] + 8 * (passages - 1), "{item}");

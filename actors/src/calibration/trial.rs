@@ -134,17 +134,17 @@ impl<B: Backend> Trials<B> {
         if self.stored_bytes > MOST_KEPT_BYTES {
             (self.stored, self.stored_bytes) = (HashMap::new(), 0);
         }
-        let root = segments.first().filter(|first| first.kind == SegmentKind::Root).cloned();
+        let root = segments.first().filter(|first| first.kind == SegmentKind::SystemPrompt).cloned();
         let mut found = keys(segments)?;
         for (at, segment) in found.iter_mut().zip(segments) {
             let key = match segment.kind {
-                SegmentKind::Passage => at.behind_root_key,
-                SegmentKind::Root => at.chain_key,
+                SegmentKind::Passage => at.standalone_key,
+                SegmentKind::SystemPrompt => at.chain_key,
                 _ => None,
             };
             let Some(key) = key.filter(|_| !segment.tokens.is_empty()) else { continue };
             self.store(root.as_ref(), segment, key)?;
-            let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::BehindRoot };
+            let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::Standalone };
             at.candidates = vec![Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }];
         }
         let choosing = selection.choosing(self.model.config().layers);
@@ -237,15 +237,15 @@ pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio
         place: None,
     };
     let (passages, tokens) = COST_PASSAGES;
-    let mut segments = vec![segment(SegmentKind::Root, COST_ROOT, 0)];
+    let mut segments = vec![segment(SegmentKind::SystemPrompt, COST_ROOT, 0)];
     segments.extend((1..).take(passages).map(|content| segment(SegmentKind::Passage, tokens, content)));
     segments.push(segment(SegmentKind::Question, COST_QUESTION, 99));
     let mut found = keys(&segments)?;
     for at in &mut found {
         let bytes = u64::from(at.tokens) * costs.prefill.grid.kv_bytes_per_token();
         let candidate =
-            |key| Candidate { kind: CandidateKind::BehindRoot, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes };
-        at.candidates = at.behind_root_key.map(candidate).into_iter().collect();
+            |key| Candidate { kind: CandidateKind::Standalone, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes };
+        at.candidates = at.standalone_key.map(candidate).into_iter().collect();
     }
     let residency = Residency { segments: found, ..Residency::default() };
     let total_ms = |ratio, reuse| {

@@ -22,7 +22,7 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::background::{Background, Workers};
-use crate::eviction::{Evictor, Keep};
+use crate::eviction::{Evictor, FreshKv};
 use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
 use crate::runner::{Dropping, Run, Runner};
 use crate::stream::deadline_after;
@@ -76,7 +76,7 @@ fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
 }
 
 pub(super) fn root(length: u32) -> Segment {
-    segment(SegmentKind::Root, 1, length)
+    segment(SegmentKind::SystemPrompt, 1, length)
 }
 
 pub(super) fn passage(seed: u32, length: u32) -> Segment {
@@ -214,7 +214,7 @@ impl Bench {
         let fresh = std::mem::take(&mut prefill.fresh);
         let (store, layout) = (self.store.clone(), self.model.kv_layout());
         let evictor = Arc::new(Evictor { store, layout, runtime: self.runtime.handle().clone() });
-        let keep = Keep { tenant: TENANT.into(), segments: fresh, planned_in: plan.epoch };
+        let keep = FreshKv { tenant: TENANT.into(), segments: fresh, planned_in: plan.epoch };
         self.runtime.block_on(evictor.handle(keep)).expect("kept");
         Asked { plan, prefill, decoded }
     }

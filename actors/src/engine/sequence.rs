@@ -64,11 +64,11 @@ pub(super) struct Prefilling<B: Backend> {
     pub queue_ms: f64,
     pub begun: Stopwatch,
     /// It is done, and is not released.
-    pub held: Option<Held>,
+    pub held: Option<FinishedPrefill>,
 }
 
 /// A prefill that is done.
-pub(super) struct Held {
+pub(super) struct FinishedPrefill {
     /// Behind its last token.
     pub logits: Vec<f32>,
     /// From its beginning on.

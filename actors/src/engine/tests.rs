@@ -59,7 +59,7 @@ fn compute(tokens: u32) -> LoadPlan {
         tiers: Vec::new(),
         bytes: 0,
         predicted: None,
-        file_under: None,
+        store_as: None,
         exact_key: None,
         device_key: None,
         parent: None,
@@ -77,7 +77,7 @@ fn compute(tokens: u32) -> LoadPlan {
         computed_tokens: tokens,
         root_key: None,
         files_answer: false,
-        missing_behind_root: Vec::new(),
+        missing_standalone: Vec::new(),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ragstone::blocking;
 
 /// What is held of one entry.
-struct Held {
+struct StoredEntry {
     key: KvKey,
     copies: u64,
     bytes: u64,
@@ -37,11 +37,11 @@ impl Library {
         }
         let (segments, store): (HashSet<_>, _) = (self.segments(scope).await?, self.0.store.clone());
         let kv = blocking(move || {
-            let (mut after, mut leaving) = (HashMap::<KvKey, Vec<Held>>::new(), Vec::new());
+            let (mut after, mut leaving) = (HashMap::<KvKey, Vec<StoredEntry>>::new(), Vec::new());
             store.entries(&Tier::ALL, &mut |entry| {
                 let stored = entry.tiers.iter().filter(|tier| **tier != Tier::Device).count() as u64;
                 let bytes = stored * entry.summary.bytes;
-                let held = Held { key: entry.summary.key, copies: entry.tiers.len() as u64, bytes };
+                let held = StoredEntry { key: entry.summary.key, copies: entry.tiers.len() as u64, bytes };
                 match entry.summary.parent {
                     _ if segments.contains(&entry.summary.segment) => leaving.push(held),
                     Some(parent) => after.entry(parent).or_default().push(held),
@@ -49,7 +49,7 @@ impl Library {
                 }
             })?;
             let mut kv = Withdrawn::default();
-            while let Some(Held { key, copies, bytes }) = leaving.pop() {
+            while let Some(StoredEntry { key, copies, bytes }) = leaving.pop() {
                 kv.add(Withdrawn { entries_removed: 1, copies_removed: copies, bytes_removed: bytes });
                 leaving.extend(after.remove(&key).unwrap_or_default());
             }

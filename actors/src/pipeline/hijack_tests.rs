@@ -1,4 +1,4 @@
-//! HijackKV (arXiv 2607.19957): the KV of a passage that was computed behind an attacker's text carries what he says into the prompts
+//! HijackKV (arXiv 2607.19957): the KV of a passage that was computed after an attacker's text carries what he says into the prompts
 //! of others, where a cache hands it on. Here a passage's entry for blending is computed alone behind the system prompt, and an exact one
 //! is found behind equal tokens only: nothing of him is in either. The last test breaks that rule, and the attack works.
 
@@ -119,7 +119,7 @@ fn behind_the_attacker(ragstone: &Ragstone, segments: &[Segment]) -> (FreshSegme
     (done.fresh.remove(2), model.kv_layout())
 }
 
-/// The counter-test: an entry that says to stand behind the system prompt, and was computed behind the attacker.
+/// The counter-test: an entry that says to stand behind the system prompt, and was computed after the attacker.
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_rule_is_broken_the_attack_works() {
     let env = Env::seeded(7, 1_795_391_940_000);

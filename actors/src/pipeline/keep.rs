@@ -1,4 +1,4 @@
-//! What becomes of KV that a prompt computed, and what is computed behind its answer.
+//! What becomes of KV that a prompt computed, and what is computed after its answer.
 
 use std::sync::{Arc, PoisonError};
 
@@ -8,24 +8,28 @@ use ragstone_storage::prompt::segment::Segment;
 
 use super::{Pipeline, Sequence};
 use crate::background::{Chain, Precompute};
-use crate::eviction::Keep;
+use crate::eviction::FreshKv;
 use crate::question::{Question, Reuse};
 
 impl Pipeline {
-    /// Hands fresh KV to the eviction worker, and passages that have no entry behind the root to the background.
+    /// Hands fresh KV to the eviction worker, and passages that have no entry after the system prompt to the background.
     pub(super) fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);
         let dropping = sequence.dropping.take();
         if !fresh.is_empty() || dropping.is_some() {
             let planned_in = sequence.prefill.plan.epoch.min(found_in);
-            self.background.keep(&self.evictor, Keep { tenant: tenant.clone(), segments: fresh, planned_in }, dropping);
+            self.background.keep(
+                &self.evictor,
+                FreshKv { tenant: tenant.clone(), segments: fresh, planned_in },
+                dropping,
+            );
         }
         let root = segments.first().filter(|_| sequence.prefill.plan.root_key.is_some()).cloned();
-        for index in &sequence.prefill.plan.missing_behind_root {
+        for index in &sequence.prefill.plan.missing_standalone {
             let passage = segments[*index].clone();
             let fingerprint = self.store.fingerprint();
-            let wanted = Precompute::behind_root(fingerprint, &tenant, root.clone(), passage, found_in);
+            let wanted = Precompute::standalone(fingerprint, &tenant, root.clone(), passage, found_in);
             self.background.precompute(tenant.clone(), wanted);
         }
         // Whoever asks for a ratio wants what is blended to stay so.

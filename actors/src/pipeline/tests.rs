@@ -173,7 +173,7 @@ async fn without_passages_a_longer_conversation_finds_the_shorter() {
         assert_eq!(ask(&ragstone, &messages, false).await, ["exact", "exact", "compute", "compute"]);
         env.advance(DAY);
     }
-    // Text is no passage: none is computed behind the system prompt alone.
+    // Text is no passage: none is computed after the system prompt alone.
     assert_eq!(ragstone.store().status().host.entries, ragstone.status().device.cache.entries);
     close(ragstone, &folder).await;
 }

@@ -1,6 +1,6 @@
 //! A prompt's segments: which of its tokens are modules that were computed apart, and behind what; what is computed with the prompt. Pure.
 //!
-//! A module is computed behind nothing but its own earlier text, with scaffolds where arguments go (Prompt Cache, section 3.3); what it
+//! A module is computed after nothing but its own earlier text, with scaffolds where arguments go (Prompt Cache, section 3.3); what it
 //! contains is a gap there, unless a union names a scaffold. Modules that a `<scaffold>` names are computed together, where a prompt imports all of
 //! them. An entry's key follows from these tokens and their distances alone: a schema that changed finds what did not change, and nothing else.
 

@@ -269,7 +269,7 @@ mod tests {
             tokens: (0..*tokens).map(|at| content as u32 * 1000 + at).collect(),
             place: None,
         };
-        let start = [(SegmentKind::Root, 10), (SegmentKind::Passage, 30), (SegmentKind::Passage, 30)];
+        let start = [(SegmentKind::SystemPrompt, 10), (SegmentKind::Passage, 30), (SegmentKind::Passage, 30)];
         let segments: Vec<Segment> = start.iter().chain(end).enumerate().map(segment).collect();
         let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
         let stored = |kind, key: Option<KvKey>| {
@@ -278,7 +278,7 @@ mod tests {
         };
         found[0].candidates = stored(CandidateKind::Exact, found[0].chain_key);
         for at in &mut found[1..3] {
-            at.candidates = stored(CandidateKind::BehindRoot, at.behind_root_key);
+            at.candidates = stored(CandidateKind::Standalone, at.standalone_key);
         }
         let residency = Residency { segments: found, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.3, ReuseMode::Auto), None).unwrap();

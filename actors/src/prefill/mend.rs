@@ -67,8 +67,8 @@ impl Walk {
                 Source::Load { .. } => {
                     self.plan.exact_tokens -= tokens;
                     // What is computed is what was to be loaded, and that is lost.
-                    segment.file_under = segment.exact_key;
-                    if segment.file_under.is_some() && !segment.range.is_empty() {
+                    segment.store_as = segment.exact_key;
+                    if segment.store_as.is_some() && !segment.range.is_empty() {
                         self.kept.add(index, self.layers);
                     }
                 }

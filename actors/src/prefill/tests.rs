@@ -26,7 +26,7 @@ mod lost;
 
 use super::*;
 use crate::error::ErrorKind;
-use crate::eviction::{Evictor, Keep};
+use crate::eviction::{Evictor, FreshKv};
 use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
 use crate::worker::Service;
 
@@ -134,7 +134,7 @@ impl Bench {
             let segments = std::mem::take(&mut done.fresh);
             let evictor =
                 Arc::new(Evictor { store: self.store.clone(), layout: self.model.kv_layout(), runtime: handle });
-            let keep = Keep { tenant: TENANT.into(), segments, planned_in: plan.epoch };
+            let keep = FreshKv { tenant: TENANT.into(), segments, planned_in: plan.epoch };
             self.runtime.block_on(evictor.handle(keep)).expect("kept");
             assert!(self.store.drain(std::time::Duration::from_secs(60)));
         }
@@ -155,8 +155,8 @@ impl Bench {
         done.logits
     }
 
-    /// Stores `passage` behind the root alone.
-    fn store_behind_root(&self, passage: &Segment) {
+    /// Stores `passage` after the system prompt alone.
+    fn store_standalone(&self, passage: &Segment) {
         self.ask(&[root(), passage.clone()], ReuseMode::ExactOnly, 0.0, true);
     }
 
@@ -190,7 +190,7 @@ fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
 }
 
 fn root() -> Segment {
-    segment(SegmentKind::Root, 1, 9)
+    segment(SegmentKind::SystemPrompt, 1, 9)
 }
 
 fn passage(seed: u32, length: u32) -> Segment {
@@ -231,7 +231,7 @@ fn ratio_one_equals_full_prefill_however_much_is_cached() {
         let segments = prompt_of(&passages);
         for cached in 0..=passages.len() {
             let bench = Bench::over(model());
-            passages[..cached].iter().for_each(|passage| bench.store_behind_root(passage));
+            passages[..cached].iter().for_each(|passage| bench.store_standalone(passage));
             let (done, plan) = bench.ask(&segments, ReuseMode::Auto, 1.0, false);
             assert_eq!(done.account.blended, 0);
             assert_eq!(done.account.recomputed, plan.blended_tokens);
@@ -241,14 +241,14 @@ fn ratio_one_equals_full_prefill_however_much_is_cached() {
     }
 }
 
-/// Blocks with every passage's KV as it is behind the root, rotated to its place: all of the prompt but the question.
+/// Blocks with every passage's KV as it is after the system prompt, rotated to its place: all of the prompt but the question.
 fn stored_by_hand(model: &Model, passages: &[Segment]) -> (<Model as Backend>::Pool, Vec<BlockId>) {
     let segments = prompt_of(passages);
     let total = tokens_of(&segments).len();
     let blocks: Vec<BlockId> = (0..total.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
     let mut pool = model.new_pool(blocks.len());
-    // KV of `tokens` behind the root, layer by layer, and the hidden rows that go with it.
-    let behind_root = |extra: &[u32]| -> Vec<KvBytes> {
+    // KV of `tokens` after the system prompt, layer by layer, and the hidden rows that go with it.
+    let standalone = |extra: &[u32]| -> Vec<KvBytes> {
         let tokens: Vec<u32> = root().tokens.iter().chain(extra).copied().collect();
         let positions: Vec<u32> = (0..tokens.len() as u32).collect();
         let own: Vec<BlockId> = (0..tokens.len().div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
@@ -263,8 +263,8 @@ fn stored_by_hand(model: &Model, passages: &[Segment]) -> (<Model as Backend>::P
     let mut at = 0u32;
     for (index, segment) in segments[..segments.len() - 1].iter().enumerate() {
         let (layers, first) = match index {
-            0 => (behind_root(&[]), 0),
-            _ => (behind_root(&segment.tokens), root().tokens.len()),
+            0 => (standalone(&[]), 0),
+            _ => (standalone(&segment.tokens), root().tokens.len()),
         };
         let slots: Vec<u32> = (at..at + segment.tokens.len() as u32).collect();
         let bytes = model.kv_layout().kv_dim() * model.kv_layout().dtype.size_in_bytes();
@@ -307,7 +307,7 @@ fn ratio_zero_equals_plain_reuse() {
     for (model, passages) in MODELS.iter().flat_map(|model| cases().into_iter().map(move |passages| (model, passages)))
     {
         let bench = Bench::over(model());
-        passages.iter().for_each(|passage| bench.store_behind_root(passage));
+        passages.iter().for_each(|passage| bench.store_standalone(passage));
         let (done, _) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.0, false);
         assert_eq!(done.account.recomputed, 0);
         let off = difference(&done.logits, &plain_reuse(&bench.model, &passages));
@@ -320,7 +320,7 @@ fn plain_reuse_of_several_passages_is_not_full_prefill() {
     for model in MODELS {
         let bench = Bench::over(model());
         let passages = &cases()[0];
-        passages.iter().for_each(|passage| bench.store_behind_root(passage));
+        passages.iter().for_each(|passage| bench.store_standalone(passage));
         let full = bench.full(&prompt_of(passages));
         let off = |ratio| difference(&bench.ask(&prompt_of(passages), ReuseMode::Auto, ratio, false).0.logits, &full);
         let (none, half) = (off(0.0), off(0.5));
@@ -333,9 +333,9 @@ fn plain_reuse_of_several_passages_is_not_full_prefill() {
 fn the_share_that_is_recomputed_is_the_ratio_of_the_blended_tokens() {
     let bench = Bench::new();
     let passages = &cases()[0];
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     let (done, plan) = bench.ask(&prompt_of(passages), ReuseMode::Auto, 0.15, false);
-    assert_eq!(plan.blended_tokens, 56, "the first passage stands behind the root: exact");
+    assert_eq!(plan.blended_tokens, 56, "the first passage stands after the system prompt: exact");
     assert_eq!(done.account.recomputed, 9, "15 % of 56, rounded up");
     assert_eq!(done.account.exact, 9 + 33);
     assert_eq!(done.account.computed, 11, "the question does not compete");
@@ -367,7 +367,7 @@ fn check_exact_reuse(mut bench: Bench, reuse: ReuseMode) {
 fn what_was_blended_or_stands_behind_it_is_never_kept() {
     let bench = Bench::new();
     let passages = [passage(2, 33), passage(3, 16), passage(4, 40)];
-    bench.store_behind_root(&passages[1]);
+    bench.store_standalone(&passages[1]);
     let (done, plan) = bench.ask(&prompt_of(&passages), ReuseMode::Auto, 0.15, false);
     assert_eq!(plan.blended_tokens, 16);
     let kept: Vec<usize> = done.fresh.iter().map(|segment| segment.tokens.len()).collect();
@@ -381,7 +381,7 @@ fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
     let (full, _) = bench.ask(&segments, ReuseMode::Off, 0.0, false);
     let (_, plan) = bench.ask(&segments, ReuseMode::Auto, 0.15, true);
     for hole in 0..segments.len() - 1 {
-        let key = plan.segments[hole].file_under.expect("it was kept");
+        let key = plan.segments[hole].store_as.expect("it was kept");
         let found = bench.store.look_up(&key, &segments[hole].tokens).expect("it is there");
         bench.store.late_miss(&found.header.id(), found.tier, ragstone_storage::ErrorKind::NotFound);
         drop(found);
@@ -395,7 +395,7 @@ fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
         let loads = planned.segments.iter().filter(|segment| matches!(segment.source, Source::Load { .. })).count();
         assert_eq!(loads, segments.len() - 2, "{hole}: all but the hole and the question");
         assert_eq!(again.logits, full.logits, "{hole}");
-        assert_eq!(planned.segments[hole].file_under, Some(key), "it is filed again");
+        assert_eq!(planned.segments[hole].store_as, Some(key), "it is filed again");
     }
 }
 
@@ -422,7 +422,7 @@ fn a_prompt_that_nobody_waits_for_is_left_at_the_next_layer() {
 fn every_way_of_choosing_has_its_own_tokens_and_the_same_ends() {
     let bench = Bench::new();
     let segments = prompt_of(&cases()[0]);
-    cases()[0].iter().for_each(|passage| bench.store_behind_root(passage));
+    cases()[0].iter().for_each(|passage| bench.store_standalone(passage));
     let ask = |ratio, selection| {
         bench.ask_selecting(&segments, PlanOptions::fixed(ratio, ReuseMode::Auto), false, selection).0
     };
@@ -472,7 +472,7 @@ fn where_a_prompt_is_cut_does_not_show() {
             [(ReuseMode::Off, 0.0), (ReuseMode::ExactOnly, 0.0), (ReuseMode::Auto, 0.3), (ReuseMode::Auto, 1.0)]
         {
             let mut bench = Bench::new();
-            passages.iter().for_each(|passage| bench.store_behind_root(passage));
+            passages.iter().for_each(|passage| bench.store_standalone(passage));
             let gradual = Selection { schedule: Schedule::Gradual, ..Selection::default() };
             for selection in Rule::ALL.into_iter().map(Selection::by).chain([gradual]) {
                 let mut ask = |chunk_rows| {

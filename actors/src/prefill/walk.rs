@@ -319,7 +319,7 @@ pub(super) struct Kept {
 
 impl Kept {
     fn new(plan: &LoadPlan, layers: usize, files_answer: bool) -> Self {
-        let keep = |segment: &SegmentPlan| segment.file_under.is_some() && !segment.range.is_empty();
+        let keep = |segment: &SegmentPlan| segment.store_as.is_some() && !segment.range.is_empty();
         let nothing = || vec![LayerBytes::default(); layers];
         let kept = plan.segments.iter().enumerate().filter(|(_, segment)| keep(segment));
         let segments = kept.map(|(index, _)| (index, nothing())).collect();
@@ -370,7 +370,7 @@ impl Kept {
             let range = segment.range.start as usize..segment.range.end as usize;
             let share = range.len() as f64 / computed;
             Some(FreshSegment {
-                key: segment.file_under?,
+                key: segment.store_as?,
                 parent: segment.parent,
                 tokens: tokens[range].into(),
                 layers,

@@ -215,7 +215,7 @@ impl Warmer {
                     for tenant in tenants {
                         let (kind, tokens) = (SegmentKind::Passage, passage.token_ids.clone());
                         let passage = Segment { kind, tokens, place: None };
-                        let wanted = Precompute::behind_root(fingerprint, tenant, root.clone(), passage, found_in);
+                        let wanted = Precompute::standalone(fingerprint, tenant, root.clone(), passage, found_in);
                         pieces.push(Piece { of: first + of, tenant: tenant.clone(), wanted });
                     }
                 }

@@ -63,7 +63,7 @@ fn summary(done: &InvalidatedText) -> String {
     let passages = output::count(passages_removed as u64, "passage", "passages");
     let entries = output::entries(kv.entries_removed, kv.copies_removed, kv.bytes_removed);
     if done.dry_run {
-        return format!("would remove {passages} and up to {entries} of that and of what was computed behind it");
+        return format!("would remove {passages} and up to {entries} of that and of what was computed after it");
     }
     format!("removed {passages} from the corpus and {entries} from the tiers")
 }

@@ -17,7 +17,7 @@ use crate::eval::chart::{Quality, quality};
 use crate::eval::dataset::{self, Item};
 use crate::eval::journal::{Bound, Journal};
 use crate::eval::report::Answered;
-use crate::eval::variant::{Axes, Behind, Choice, Variant};
+use crate::eval::variant::{After, Axes, Choice, Variant};
 use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
@@ -55,10 +55,10 @@ pub struct AnswerArgs {
         value_name = "WHAT",
         value_enum,
         value_delimiter = ',',
-        default_value = "root",
+        default_value = "system-prompt",
         conflicts_with_all = ["retrieval", "figures"]
     )]
-    behind: Vec<Behind>,
+    after: Vec<After>,
     /// Seed of the rule random, and of the intervals
     #[arg(long, value_name = "SEED", default_value_t = 1, conflicts_with = "retrieval")]
     seed: u64,
@@ -120,7 +120,7 @@ impl AnswerArgs {
             selectors: or(&self.selector),
             choices: self.choice.clone(),
             layers: self.layer.clone(),
-            behind: self.behind.clone(),
+            after: self.after.clone(),
         })
     }
 }

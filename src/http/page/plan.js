@@ -4,7 +4,7 @@ import { bytes, count, h, ms, s, share, table } from "/page/dom.js";
 
 const WIDTH = 1000;
 const SOURCES = { exact: "loaded", blend: "blended", compute: "computed" };
-const KINDS = { root: "system prompt", passage: "passage", text: "text", question: "question" };
+const KINDS = { system_prompt: "system prompt", passage: "passage", text: "text", question: "question" };
 const WHY = {
   in_place: "on the device already",
   stored_exactly: "stored behind what stands before it here",

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use ragstone_kernels::pool::BlockId;
 
-use super::table::Held;
+use super::table::TableBlock;
 use super::{BlockAllocator, BlockTable, SharedBlock};
 use crate::Result;
 
@@ -60,9 +60,9 @@ impl BlockAllocator {
             let mut held = Vec::with_capacity(blocks.len());
             for block in blocks {
                 held.extend(match own[*block].take() {
-                    Some(alone) if uses[*block] == 1 => Some(Held::Own(alone)),
-                    Some(first) => Some(Held::Shared(shared[*block].insert(first.complete().share()).clone())),
-                    None => shared[*block].clone().map(Held::Shared),
+                    Some(alone) if uses[*block] == 1 => Some(TableBlock::Own(alone)),
+                    Some(first) => Some(TableBlock::Shared(shared[*block].insert(first.complete().share()).clone())),
+                    None => shared[*block].clone().map(TableBlock::Shared),
                 });
             }
             tables.push(BlockTable::from_held(self.clone(), held, *tokens));

@@ -9,14 +9,14 @@ use crate::Result;
 #[derive(Debug)]
 pub struct BlockTable {
     allocator: BlockAllocator,
-    held: Vec<Held>,
+    held: Vec<TableBlock>,
     /// The blocks' numbers, as the kernels want them.
     ids: Vec<BlockId>,
     tokens: usize,
 }
 
 #[derive(Debug)]
-pub(super) enum Held {
+pub(super) enum TableBlock {
     Own(MutableBlock),
     Shared(SharedBlock),
 }
@@ -41,7 +41,7 @@ impl BlockCopy {
     }
 }
 
-impl Held {
+impl TableBlock {
     fn id(&self) -> BlockId {
         match self {
             Self::Own(block) => block.id(),
@@ -89,7 +89,7 @@ impl BlockAllocator {
         let added = tokens.max(prefix_tokens).div_ceil(BLOCK_TOKENS) - prefix.len();
         let is_sole = partial.as_ref().is_some_and(|block| block.holders() == 1);
         let mut taken = self.take_for_new(added - usize::from(is_sole))?;
-        let mut held: Vec<Held> = prefix.into_iter().map(Held::Shared).collect();
+        let mut held: Vec<TableBlock> = prefix.into_iter().map(TableBlock::Shared).collect();
         let mut copy = None;
         if let Some(partial) = partial {
             let spare = if is_sole { None } else { taken.pop() };
@@ -97,15 +97,15 @@ impl BlockAllocator {
             copy = copied?;
             held.push(last);
         }
-        held.extend(taken.into_iter().map(Held::Own));
-        let ids = held.iter().map(Held::id).collect();
+        held.extend(taken.into_iter().map(TableBlock::Own));
+        let ids = held.iter().map(TableBlock::id).collect();
         Ok((BlockTable { allocator: self.clone(), held, ids, tokens }, copy))
     }
 }
 
 impl BlockTable {
-    pub(super) fn from_held(allocator: BlockAllocator, held: Vec<Held>, tokens: usize) -> Self {
-        let ids = held.iter().map(Held::id).collect();
+    pub(super) fn from_held(allocator: BlockAllocator, held: Vec<TableBlock>, tokens: usize) -> Self {
+        let ids = held.iter().map(TableBlock::id).collect();
         Self { allocator, held, ids, tokens }
     }
 
@@ -126,7 +126,7 @@ impl BlockTable {
 
     /// Whether slot `slot` may be written: its block is this table's alone.
     pub fn is_writable(&self, slot: usize) -> bool {
-        matches!(self.held.get(slot / BLOCK_TOKENS), Some(Held::Own(_)))
+        matches!(self.held.get(slot / BLOCK_TOKENS), Some(TableBlock::Own(_)))
     }
 
     /// Room for `tokens` more, all or nothing; the watermark's blocks count. If the last block is partly filled and others
@@ -136,14 +136,14 @@ impl BlockTable {
     /// `Full` if too few blocks are free; then nothing has changed.
     pub fn extend(&mut self, tokens: usize) -> Result<Option<BlockCopy>> {
         let writes_to_last = tokens > 0 && !self.tokens.is_multiple_of(BLOCK_TOKENS);
-        let is_shared = matches!(self.held.last(), Some(Held::Shared(last)) if last.holders() > 1);
+        let is_shared = matches!(self.held.last(), Some(TableBlock::Shared(last)) if last.holders() > 1);
         let copies = usize::from(writes_to_last && is_shared);
         let added = (self.tokens + tokens).div_ceil(BLOCK_TOKENS) - self.held.len();
         let mut taken = self.allocator.take_for_running(added + copies)?;
         let spare = if copies > 0 { taken.pop() } else { None };
         let copy = if writes_to_last { self.own_slot_with(self.tokens, spare)? } else { None };
         self.ids.extend(taken.iter().map(MutableBlock::id));
-        self.held.extend(taken.into_iter().map(Held::Own));
+        self.held.extend(taken.into_iter().map(TableBlock::Own));
         self.tokens += tokens;
         Ok(copy)
     }
@@ -174,8 +174,8 @@ impl BlockTable {
     pub fn share(&mut self, tokens: usize) -> Vec<SharedBlock> {
         let count = tokens.div_ceil(BLOCK_TOKENS).min(self.held.len());
         let rest = self.held.split_off(count);
-        let shared: Vec<SharedBlock> = self.held.drain(..).map(Held::share).collect();
-        self.held.extend(shared.iter().cloned().map(Held::Shared));
+        let shared: Vec<SharedBlock> = self.held.drain(..).map(TableBlock::share).collect();
+        self.held.extend(shared.iter().cloned().map(TableBlock::Shared));
         self.held.extend(rest);
         shared
     }
@@ -190,7 +190,7 @@ impl BlockTable {
     /// A table of the same blocks; allocates nothing. Whichever of the two writes to the last block first gets its own.
     #[must_use]
     pub fn fork(&mut self) -> Self {
-        let held = self.share(self.capacity_tokens()).into_iter().map(Held::Shared).collect();
+        let held = self.share(self.capacity_tokens()).into_iter().map(TableBlock::Shared).collect();
         Self { allocator: self.allocator.clone(), held, ids: self.ids.clone(), tokens: self.tokens }
     }
 }
@@ -207,16 +207,16 @@ fn own(
     allocator: &BlockAllocator,
     shared: SharedBlock,
     spare: Option<MutableBlock>,
-) -> (Held, Result<Option<BlockCopy>>) {
+) -> (TableBlock, Result<Option<BlockCopy>>) {
     let from = match shared.try_own() {
-        Ok(own) => return (Held::Own(own), Ok(None)),
+        Ok(own) => return (TableBlock::Own(own), Ok(None)),
         Err(from) => from,
     };
     match spare.map_or_else(|| allocator.take_one(), Ok) {
         Ok(own) => {
             let to = own.id();
-            (Held::Own(own), Ok(Some(BlockCopy { from, to })))
+            (TableBlock::Own(own), Ok(Some(BlockCopy { from, to })))
         }
-        Err(error) => (Held::Shared(from), Err(error)),
+        Err(error) => (TableBlock::Shared(from), Err(error)),
     }
 }

@@ -39,7 +39,7 @@ pub enum Source {
         /// Where it was found. On the device it is in place already.
         tier: Tier,
     },
-    /// Loaded from behind the root, or lossy, then partly recomputed: an approximation, never filed.
+    /// Loaded from after the system prompt, or lossy, then partly recomputed: an approximation, never filed.
     Blend {
         /// The entry.
         key: KvKey,
@@ -91,7 +91,7 @@ pub struct SegmentPlan {
     pub predicted: Option<SegmentPrediction>,
     /// The key under which the KV computed for it may be filed, because everything before it is exact; its parent is
     /// `parent`. `None`: do not file it.
-    pub file_under: Option<KvKey>,
+    pub store_as: Option<KvKey>,
     /// Its key, because it and everything before it is exact, whether it is to be filed or was; `None`: it has none.
     pub exact_key: Option<KvKey>,
     /// What the device keeps it under, if it and everything before it are what that key says; `None`: it is not kept there.
@@ -136,13 +136,13 @@ pub struct LoadPlan {
     /// The store's epoch in which the plan was made: what it computes is filed as planned in it.
     #[serde(skip)]
     pub epoch: u64,
-    /// Key of the root, the parent of entries behind the root; `None` without a root.
+    /// Key of the root, the parent of entries after the system prompt; `None` without a root.
     pub root_key: Option<KvKey>,
     /// Whether an answer behind this prompt may be filed: everything before it is exact. It begins with the question's tokens.
     pub files_answer: bool,
-    /// Passages (indices of segments) without an entry behind the root that this plan will not file either: worth
+    /// Passages (indices of segments) without an entry after the system prompt that this plan will not file either: worth
     /// computing in the background, so that they can be blended next time. Only in [`ReuseMode::Auto`].
-    pub missing_behind_root: Vec<usize>,
+    pub missing_standalone: Vec<usize>,
 }
 
 impl LoadPlan {
@@ -216,7 +216,7 @@ impl LoadPlan {
 ///   of the next token.
 /// - Of the others, what is stored exactly is loaded, what is stored closely is blended, the rest is computed; unless `costs` say
 ///   that computing is faster (`decide.rs`).
-/// - Only what is computed behind nothing but loaded or computed segments may be filed: exact stays exact.
+/// - Only what is computed after nothing but loaded or computed segments may be filed: exact stays exact.
 ///
 /// # Errors
 /// `InvalidInput` if the ratio is not within 0 to 1.
@@ -255,8 +255,8 @@ pub fn plan(residency: &Residency, options: &PlanOptions, costs: Option<&CostMod
         blended_tokens: tokens_of(|source| matches!(source, Source::Blend { .. })),
         computed_tokens: tokens_of(|source| matches!(source, Source::Compute)),
         files_answer: options.reuse != ReuseMode::Off && is_exact,
-        root_key: found.iter().find(|at| at.kind == SegmentKind::Root).and_then(|at| at.chain_key),
-        missing_behind_root: missing_behind_root(found, &segments, options.reuse),
+        root_key: found.iter().find(|at| at.kind == SegmentKind::SystemPrompt).and_then(|at| at.chain_key),
+        missing_standalone: missing_standalone(found, &segments, options.reuse),
         segments,
     })
 }
@@ -333,7 +333,7 @@ fn segments(
             position,
             source,
             why: match why(source, declined, Some(segment) == last_with_tokens) {
-                Why::NotStored if options.reuse == ReuseMode::SamePositions && at.behind_root.is_some() => {
+                Why::NotStored if options.reuse == ReuseMode::SamePositions && at.standalone_tier.is_some() => {
                     Why::OtherPositions
                 }
                 why => why,
@@ -342,7 +342,7 @@ fn segments(
             bytes: chosen.map_or(0, |candidate| candidate.bytes),
             predicted,
             // What was declined where it is far is kept where it is near.
-            file_under: at
+            store_as: at
                 .chain_key
                 .filter(|_| may_file && (declined.is_some_and(|tier| tier > Tier::Host) || !is_stored(at))),
             exact_key: at.chain_key.filter(|_| options.reuse != ReuseMode::Off && is_exact_so_far),
@@ -381,15 +381,15 @@ fn is_stored(at: &SegmentResidency) -> bool {
 }
 
 /// Each key once, at the first passage that wants it.
-fn missing_behind_root(found: &[SegmentResidency], segments: &[SegmentPlan], reuse: ReuseMode) -> Vec<usize> {
+fn missing_standalone(found: &[SegmentResidency], segments: &[SegmentPlan], reuse: ReuseMode) -> Vec<usize> {
     if reuse != ReuseMode::Auto {
         return Vec::new();
     }
-    let mut provided: HashSet<KvKey> = segments.iter().filter_map(|plan| plan.file_under).collect();
+    let mut provided: HashSet<KvKey> = segments.iter().filter_map(|plan| plan.store_as).collect();
     let wants = found.iter().enumerate().filter_map(|(index, at)| {
         // Modules were computed before the prompt was planned.
-        let is_missing = at.kind == SegmentKind::Passage && at.behind_root.is_none();
-        let key = at.behind_root_key.filter(|_| is_missing)?;
+        let is_missing = at.kind == SegmentKind::Passage && at.standalone_tier.is_none();
+        let key = at.standalone_key.filter(|_| is_missing)?;
         provided.insert(key).then_some(index)
     });
     wants.collect()

@@ -1,7 +1,7 @@
 //! Look-up: which segments of a prompt have KV states somewhere, exact or for blending.
 //!
-//! Each segment's entry that was computed behind exactly what stands before it here comes first, whether those before it were
-//! found or not: it is what a full prefill computes. A passage's entry behind the root alone is a candidate for blending, wherever
+//! Each segment's entry that was computed after exactly what stands before it here comes first, whether those before it were
+//! found or not: it is what a full prefill computes. A passage's entry after the system prompt alone is a candidate for blending, wherever
 //! the passage stands; a module's is the one that was computed apart. Last, where the bucket keeps 8 bits, comes what it has of passages.
 
 use std::collections::HashMap;
@@ -41,10 +41,10 @@ pub struct SegmentResidency {
     pub parent: Option<KvKey>,
     /// Its key behind everything before it. `None` for the question and for an empty segment, which have no entry.
     pub chain_key: Option<KvKey>,
-    /// A passage's key behind the root alone (at the start, if the prompt has no root); a module's behind what it is computed behind.
-    pub behind_root_key: Option<KvKey>,
-    /// Where the entry of `behind_root_key` is, whether it is a candidate or not.
-    pub behind_root: Option<Tier>,
+    /// A passage's key after the system prompt alone (at the start, if the prompt has no root); a module's behind what it is computed after.
+    pub standalone_key: Option<KvKey>,
+    /// Where the entry of `standalone_key` is, whether it is a candidate or not.
+    pub standalone_tier: Option<Tier>,
     /// What the device keeps it under: its key behind everything before it as long as all of that is exact; from the first module on
     /// that is not, a key of which modules stand before it, and where. `None` for what ends the prompt, and for an empty segment.
     pub device_key: Option<KvKey>,
@@ -79,12 +79,12 @@ pub struct Candidate {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CandidateKind {
-    /// KV that was computed behind exactly what stands before it here: what a full prefill computes, whatever becomes of the
+    /// KV that was computed after exactly what stands before it here: what a full prefill computes, whatever becomes of the
     /// segments before it.
     Exact,
-    /// KV that was computed behind the root alone, or apart from the prompt: for blending.
-    BehindRoot,
-    /// KV close to what was computed, behind what stands before it here or behind the root alone: for blending, and never more.
+    /// KV that was computed after the root alone, or apart from the prompt: for blending.
+    Standalone,
+    /// KV close to what was computed, behind what stands before it here or after the system prompt alone: for blending, and never more.
     /// Passages only: behind a system prompt that is not exact, nothing could be kept.
     Lossy,
 }
@@ -115,10 +115,10 @@ pub fn look_up_prompt(
     let mut residency = Residency { segments: keys, found: HashMap::new(), device, epoch };
     for (index, (segment, at)) in segments.iter().zip(&mut residency.segments).enumerate() {
         if let Some(device_key) = at.device_key.filter(|_| index < elsewhere) {
-            at.behind_root = at.behind_root_key.and_then(|key| store.contains(&key));
+            at.standalone_tier = at.standalone_key.and_then(|key| store.contains(&key));
             let (kind, key) = match at.chain_key == Some(device_key) {
                 true => (CandidateKind::Exact, device_key),
-                false => (CandidateKind::BehindRoot, at.behind_root_key.unwrap_or(device_key)),
+                false => (CandidateKind::Standalone, at.standalone_key.unwrap_or(device_key)),
             };
             let tiers = store.tiers_of(&key, Tier::Device);
             at.candidates = vec![Candidate { kind, key, tier: Tier::Device, tiers, bytes: 0 }];
@@ -138,20 +138,20 @@ pub fn look_up_prompt(
         };
         let exact = look_up(CandidateKind::Exact, chain_key);
         let is_near = exact.as_ref().is_some_and(|exact| exact.tier <= Tier::Host);
-        let behind_root = match at.behind_root_key {
-            Some(key) if key != chain_key && !is_near => look_up(CandidateKind::BehindRoot, key),
+        let standalone = match at.standalone_key {
+            Some(key) if key != chain_key && !is_near => look_up(CandidateKind::Standalone, key),
             _ => None,
         };
-        at.behind_root = match (at.behind_root_key, &exact, &behind_root) {
+        at.standalone_tier = match (at.standalone_key, &exact, &standalone) {
             (None, ..) => None,
             (Some(key), exact, _) if key == chain_key => exact.as_ref().map(|exact| exact.tier),
             (_, _, Some(candidate)) => Some(candidate.tier),
             (Some(key), ..) => store.contains(&key).or_else(|| objects.contains(&key).then_some(Tier::Object)),
         };
-        at.candidates = exact.into_iter().chain(behind_root).collect();
+        at.candidates = exact.into_iter().chain(standalone).collect();
         if at.candidates.is_empty() {
-            // What was computed behind the same prefix is closer than what was behind the root.
-            let keys = [at.chain_key, at.behind_root_key].into_iter().flatten();
+            // What was computed after the same prefix is closer than what was after the system prompt.
+            let keys = [at.chain_key, at.standalone_key].into_iter().flatten();
             at.candidates = keys.filter_map(|key| look_up(CandidateKind::Lossy, key)).take(1).collect();
         }
     }
@@ -172,10 +172,10 @@ fn find_objects(
 ) -> ObjectsFound {
     let path = segments.iter().zip(keys).filter(|(_, at)| at.chain_key.is_some());
     let wanted = |(segment, at): &(&'_ Segment, &'_ SegmentResidency)| {
-        let behind_root = at.behind_root_key.filter(|key| at.chain_key != Some(*key));
+        let standalone = at.standalone_key.filter(|key| at.chain_key != Some(*key));
         let precision = if at.kind == SegmentKind::Passage { precision } else { Precision::Exact };
         let tokens = segment.tokens.clone();
-        let keys = [at.chain_key, behind_root].into_iter().flatten();
+        let keys = [at.chain_key, standalone].into_iter().flatten();
         keys.map(move |key| (key, tokens.clone(), precision)).collect::<Vec<_>>()
     };
     let (texts, mut asked): (Vec<_>, Vec<_>) = path.partition(|(_, at)| at.kind == SegmentKind::Text);
@@ -220,22 +220,22 @@ pub fn prompt_keys(fingerprint: &Fingerprint, salt: &str, segments: &[Segment]) 
             _ => device.push(&segment.tokens),
         };
         let chain_key = key.filter(|_| segment.kind != SegmentKind::Question);
-        let behind_root = |root: Option<KvKey>| KvKey::derive(fingerprint, salt, root.as_ref(), &segment.tokens);
+        let standalone = |root: Option<KvKey>| KvKey::derive(fingerprint, salt, root.as_ref(), &segment.tokens);
         let at = SegmentResidency {
             kind: segment.kind,
             tokens: segment.tokens.len() as u32,
             position,
             parent,
             chain_key,
-            behind_root_key: match segment.kind {
-                SegmentKind::Passage => chain_key.map(|_| behind_root(root_key)),
+            standalone_key: match segment.kind {
+                SegmentKind::Passage => chain_key.map(|_| standalone(root_key)),
                 _ => apart,
             },
-            behind_root: None,
+            standalone_tier: None,
             device_key: device_key.filter(|_| segment.kind != SegmentKind::Question || index != last),
             candidates: Vec::new(),
         };
-        if segment.kind == SegmentKind::Root {
+        if segment.kind == SegmentKind::SystemPrompt {
             root_key = chain_key;
         }
         at

@@ -16,11 +16,11 @@ use crate::{Error, Result};
 #[serde(rename_all = "snake_case")]
 pub enum SegmentKind {
     /// What every prompt of the application starts with: the system prompt.
-    Root,
+    SystemPrompt,
     /// A passage of a document.
     Passage,
-    /// [`TEXT_TOKENS`] tokens of anything else: of a conversation, of a prompt to complete, of an answer. Of use only behind what it was
-    /// computed behind: never blended.
+    /// [`TEXT_TOKENS`] tokens of anything else: of a conversation, of a prompt to complete, of an answer. Of use only after the very
+    /// tokens that it was computed after: never blended.
     Text,
     /// Text of a schema's module: computed apart from the prompt, and taken as it is wherever the schema puts it (Prompt Cache).
     Module,
@@ -49,7 +49,7 @@ pub struct Segment {
 pub struct Place {
     /// The position of its first token, not before the end of the segment before it: there may be a gap.
     pub start: u32,
-    /// Of a [`SegmentKind::Module`]: what its entry is computed behind.
+    /// Of a [`SegmentKind::Module`]: what its entry is computed after.
     pub apart: Option<Apart>,
 }
 
@@ -151,7 +151,7 @@ pub(super) fn check_order(segments: &[Segment]) -> Result<()> {
     let last = segments.len().saturating_sub(1);
     for (index, segment) in segments.iter().enumerate() {
         let stands_right = match segment.kind {
-            SegmentKind::Root => index == 0,
+            SegmentKind::SystemPrompt => index == 0,
             SegmentKind::Passage | SegmentKind::Text | SegmentKind::Module => true,
             SegmentKind::Question => index == last || segment.place.is_some(),
         };

@@ -21,7 +21,7 @@ pub(crate) fn uses_of(plan: &LoadPlan, prefill: &PrefillCost) -> Vec<Use> {
     let mut exact = Use { path: Vec::new(), cached: 0, cost_per_token };
     let mut uses = Vec::new();
     for segment in &plan.segments {
-        match (segment.source, segment.file_under) {
+        match (segment.source, segment.store_as) {
             (Source::Load { key, .. }, _) if exact.cached == exact.path.len() && segment.exact_key.is_some() => {
                 exact.path.push(key);
                 exact.cached += 1;

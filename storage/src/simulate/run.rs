@@ -183,12 +183,12 @@ impl<'a> Simulation<'a> {
         for (index, key) in keys.iter().enumerate() {
             let is_root = index == 0 && workload.has_system_prompt;
             segments.push(SegmentResidency {
-                kind: if is_root { SegmentKind::Root } else { SegmentKind::Passage },
+                kind: if is_root { SegmentKind::SystemPrompt } else { SegmentKind::Passage },
                 tokens: workload.tokens(request.path[index]),
                 parent: index.checked_sub(1).map(|before| keys[before]),
                 chain_key: Some(*key),
-                behind_root_key: None,
-                behind_root: None,
+                standalone_key: None,
+                standalone_tier: None,
                 candidates: if index < cached { vec![in_host(*key)] } else { Vec::new() },
                 position: None,
                 device_key: None,
@@ -199,8 +199,8 @@ impl<'a> Simulation<'a> {
             tokens: request.question_tokens,
             parent: keys.last().copied(),
             chain_key: None,
-            behind_root_key: None,
-            behind_root: None,
+            standalone_key: None,
+            standalone_tier: None,
             candidates: Vec::new(),
             position: None,
             device_key: None,

@@ -202,7 +202,7 @@ impl<'a> Service<'a> {
         self.tiers.let_go(held);
         self.tiers.keep_on_device(&plan, &self.costs);
         for segment in &plan.segments {
-            if let Some(key) = segment.file_under {
+            if let Some(key) = segment.store_as {
                 let tokens = segment.range.len() as u32;
                 self.keep(Fresh { key, parent: segment.parent, tokens, before: segment.position });
             }
@@ -229,18 +229,18 @@ impl<'a> Service<'a> {
         let mut segments = Vec::with_capacity(keys.len() + 1);
         for (index, (key, node)) in keys.iter().zip(&request.path).enumerate() {
             let is_root = index == 0 && workload.has_system_prompt;
-            let kind = if is_root { SegmentKind::Root } else { workload.kind };
+            let kind = if is_root { SegmentKind::SystemPrompt } else { workload.kind };
             let tokens = workload.tokens(*node);
             let standalone = (kind == SegmentKind::Passage).then(|| workload.standalone_key(&request.path, *node));
-            let (candidates, behind_root) =
+            let (candidates, standalone_tier) =
                 self.tiers.candidates(*key, standalone, index < on_device, self.bytes(tokens));
             segments.push(SegmentResidency {
                 kind,
                 tokens,
                 parent: index.checked_sub(1).map(|before| keys[before]),
                 chain_key: Some(*key),
-                behind_root_key: standalone,
-                behind_root,
+                standalone_key: standalone,
+                standalone_tier,
                 candidates,
                 position: None,
                 device_key: None,
@@ -251,8 +251,8 @@ impl<'a> Service<'a> {
             tokens: request.question_tokens,
             parent: keys.last().copied(),
             chain_key: None,
-            behind_root_key: None,
-            behind_root: None,
+            standalone_key: None,
+            standalone_tier: None,
             candidates: Vec::new(),
             position: None,
             device_key: None,
@@ -292,8 +292,8 @@ impl<'a> Service<'a> {
     /// Standalone entries of passages that could have been blended with them.
     fn precompute(&mut self, residency: &Residency, plan: &LoadPlan) {
         let root_tokens = root_tokens(residency);
-        for at in plan.missing_behind_root.iter().map(|index| &residency.segments[*index]) {
-            let Some(key) = at.behind_root_key.filter(|key| !self.tiers.has(key)) else { continue };
+        for at in plan.missing_standalone.iter().map(|index| &residency.segments[*index]) {
+            let Some(key) = at.standalone_key.filter(|key| !self.tiers.has(key)) else { continue };
             let (before, tokens) = (f64::from(root_tokens), f64::from(at.tokens));
             self.background_us += self.costs.prefill.prefill_us(before, tokens);
             self.keep(Fresh { key, parent: plan.root_key, tokens: at.tokens, before: root_tokens });
@@ -375,7 +375,7 @@ pub fn reuse_options(blend: Option<(f32, u32)>) -> PlanOptions {
 }
 
 fn root_tokens(residency: &Residency) -> u32 {
-    residency.segments.first().filter(|at| at.kind == SegmentKind::Root).map_or(0, |at| at.tokens)
+    residency.segments.first().filter(|at| at.kind == SegmentKind::SystemPrompt).map_or(0, |at| at.tokens)
 }
 
 #[cfg(test)]

@@ -79,14 +79,14 @@ fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
 /// A root, two passages, a question.
 fn prompt() -> [Segment; 4] {
     [
-        segment(SegmentKind::Root, &[1]),
+        segment(SegmentKind::SystemPrompt, &[1]),
         segment(SegmentKind::Passage, &[2, 3]),
         segment(SegmentKind::Passage, &[4, 5]),
         segment(SegmentKind::Question, &[9]),
     ]
 }
 
-/// What a node that answered the prompt has: its exact path, and the second passage behind the root alone.
+/// What a node that answered the prompt has: its exact path, and the second passage after the system prompt alone.
 fn keep_prompt(store: &KvStore) -> [EntryId; 4] {
     let root = keep(store, None, &[1]);
     let first = keep(store, Some(root.key), &[2, 3]);
@@ -181,7 +181,7 @@ fn a_tenants_invalidation_leaves_others_entries_where_they_are() {
 fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     let bucket = Arc::new(InMemory::new());
     let (a, b) = (TempDir::new().unwrap(), TempDir::new().unwrap());
-    let [root, first, second, behind_root] = keep_prompt(&open(&a, &bucket, MODEL, Codec::Q8));
+    let [root, first, second, standalone] = keep_prompt(&open(&a, &bucket, MODEL, Codec::Q8));
     assert_eq!((objects(&bucket, "v1").len(), objects(&bucket, "v1q8").len()), (0, 4));
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     let residency = look_up(&store, Precision::Lossy);
@@ -199,14 +199,14 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
     let sources: Vec<_> = planned.segments.iter().map(|segment| segment.source).collect();
     assert_eq!(sources, [Source::Compute, blend(&first), blend(&second), Source::Compute]);
     assert_eq!((planned.exact_tokens, planned.blended_tokens), (0, 4));
-    let filed: Vec<_> = planned.segments.iter().map(|segment| segment.file_under).collect();
+    let filed: Vec<_> = planned.segments.iter().map(|segment| segment.store_as).collect();
     assert_eq!(filed, [Some(root.key), None, None, None]);
     assert_eq!(planned.exact_path().count(), 1, "nothing blended is left on the device");
-    assert_eq!(planned.missing_behind_root, [1, 2], "and is computed when nobody waits");
+    assert_eq!(planned.missing_standalone, [1, 2], "and is computed when nobody waits");
     // What wants the exact bits computes them, and files them.
     let exact = plan(&residency, ReuseMode::ExactOnly);
     assert_eq!((exact.computed_tokens, exact.total_tokens), (6, 6));
-    assert_eq!(exact.segments[2].file_under, Some(second.key));
+    assert_eq!(exact.segments[2].store_as, Some(second.key));
     assert!(look_up(&store, Precision::Exact).segments.iter().all(|at| at.best() == missing));
 
     // Read whole, it is nowhere else afterwards.
@@ -214,7 +214,7 @@ fn eight_bits_of_the_bucket_are_blended_and_never_loaded_as_they_are() {
         assert_close(&store.open_found(&residency.found[&id.key]));
     }
     assert!(store.drain(SOON));
-    assert!([root, first, second, behind_root].iter().all(|id| store.contains(&id.key).is_none()));
+    assert!([root, first, second, standalone].iter().all(|id| store.contains(&id.key).is_none()));
     let status = store.status();
     assert_eq!((status.promoted, status.lossy_hits, status.object.unwrap().hits), (0, 2, 2));
     // The root, which is not blended, and the second look-up, for exact entries only; a lossy hit is no miss as well.
@@ -242,7 +242,7 @@ fn assert_close(reader: &EntryReader) {
 fn what_is_exact_anywhere_goes_before_eight_bits() {
     let bucket = Arc::new(InMemory::new());
     let [a, b, c] = [(); 3].map(|()| TempDir::new().unwrap());
-    let [root, first, _, behind_root] = keep_prompt(&open(&a, &bucket, MODEL, Codec::Q8));
+    let [root, first, _, standalone] = keep_prompt(&open(&a, &bucket, MODEL, Codec::Q8));
     let store = open(&b, &bucket, MODEL, Codec::Q8);
     keep(&store, None, &[1]);
     keep(&store, Some(root.key), &[4, 5]);
@@ -252,7 +252,7 @@ fn what_is_exact_anywhere_goes_before_eight_bits() {
         [
             Some((CandidateKind::Exact, root.key, Tier::Host)),
             Some((CandidateKind::Lossy, first.key, Tier::Object)),
-            Some((CandidateKind::BehindRoot, behind_root.key, Tier::Host)),
+            Some((CandidateKind::Standalone, standalone.key, Tier::Host)),
         ]
     );
     // A node that does not keep 8 bits does not use them; what it keeps is exact for those that do.

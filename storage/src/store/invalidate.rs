@@ -1,4 +1,4 @@
-//! Invalidation: passages, and all that was computed behind them, out of every tier.
+//! Invalidation: passages, and all that was computed after them, out of every tier.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -75,7 +75,7 @@ impl Progress {
 }
 
 impl KvStore {
-    /// Removes every entry of these segments, and everything that was computed behind them, from every tier; what was
+    /// Removes every entry of these segments, and everything that was computed after them, from every tier; what was
     /// planned before this call is not filed after it. Entries that only object storage has are found by their segment, those
     /// of this model and of `others`, whose digests may be among the segments; those behind them, which other nodes computed
     /// and this one never held, are left to the bucket's collector: no key leads to them any more. BLOCKS.

@@ -191,7 +191,7 @@ fn entries_of_unknown_descent_stay_in_the_bucket_and_no_segment_removes_nothing(
     assert_eq!(tiers_of(&store, &orphan), [Tier::Object]);
 }
 
-/// A child that was computed behind a passage which no tier of this machine has.
+/// A child that was computed after a passage which no tier of this machine has.
 #[test]
 fn what_was_computed_behind_a_passage_that_only_the_bucket_had_is_not_filed_after_its_invalidation() {
     let bucket = Arc::new(ModelTier::default());
@@ -254,7 +254,7 @@ fn what_was_planned_before_an_invalidation_is_not_filed_after_it() {
     store.invalidate(&[ids[0].segment], &[]).unwrap();
     assert!(reader.layer(2).is_err() && !last.is_empty());
     assert!(!store.keep(passage, planned_in).unwrap());
-    assert!(!store.keep(behind, planned_in).unwrap(), "nor what was computed behind it");
+    assert!(!store.keep(behind, planned_in).unwrap(), "nor what was computed after it");
     assert!(store.drain(SOON));
     ids.iter().for_each(|id| assert_eq!(tiers_of(&store, id), []));
     assert_eq!(store.status().invalidated_in_flight, 2);
@@ -425,7 +425,7 @@ fn a_request_counts_once_for_each_entry_it_used() {
     let b = keep(&store, entry_behind(Some(root.key), &[3]));
     let segment = |kind, tokens: &[u32]| Segment { kind, tokens: tokens.into(), place: None };
     let prompt = [
-        segment(SegmentKind::Root, &[1]),
+        segment(SegmentKind::SystemPrompt, &[1]),
         segment(SegmentKind::Passage, &[2]),
         segment(SegmentKind::Passage, &[3]),
         segment(SegmentKind::Question, &[9]),

@@ -42,7 +42,7 @@ impl Tombstones {
     }
 
     /// Whether an entry that was planned in the epoch `planned_in` may not be filed any more. What is refused is marked, so
-    /// that what was computed behind it is refused too.
+    /// that what was computed after it is refused too.
     pub fn forbids(&self, entry: &EntrySummary, planned_in: u64) -> bool {
         let mut marks = locked(&self.0);
         let is_later = |mark: Option<&u64>| mark.is_some_and(|mark| *mark > planned_in);

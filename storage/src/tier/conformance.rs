@@ -151,7 +151,11 @@ fn keeps_what_is_pinned(make: Make<'_>) {
     tier.put(&root).unwrap();
     tier.put(&child).unwrap();
     let held = tier.open(&child.header().id()).unwrap().expect("there");
-    assert_eq!(tier.put(&shared(None, &[3])).unwrap(), Put::Refused, "the child is open, and stands behind the root");
+    assert_eq!(
+        tier.put(&shared(None, &[3])).unwrap(),
+        Put::Refused,
+        "the child is open, and stands after the system prompt"
+    );
     assert_whole(&*held, &child);
     let again = tier.open(&child.header().id()).unwrap();
     drop(held);

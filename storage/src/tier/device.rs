@@ -207,7 +207,7 @@ impl DeviceTier {
         !state.remove(node).is_empty()
     }
 
-    /// Takes out every node of these segments (some tenants', or `None`: everybody's), and everything computed behind them; gives the keys of the
+    /// Takes out every node of these segments (some tenants', or `None`: everybody's), and everything computed after them; gives the keys of the
     /// nodes that went. What was planned before is not kept afterwards. To be called after the store's, or a prompt that comes between the
     /// two could leave here what it still found there.
     pub fn invalidate(

@@ -75,7 +75,7 @@ struct Reserved<'a> {
 }
 
 /// An entry that stays on disk while this lives.
-struct Held {
+struct PinnedDiskEntry {
     tier: DiskTier,
     header: Arc<EntryHeader>,
     _pin: DiskPin,
@@ -318,7 +318,7 @@ impl EntryTier for DiskTier {
         let pin = self.index().find(&self.0.index, &id.key);
         let Some(pin) = pin else { return Ok(None) };
         let header = Arc::new(self.header(&id.key)?);
-        Ok(Some(Arc::new(Held { tier: self.clone(), header, _pin: pin })))
+        Ok(Some(Arc::new(PinnedDiskEntry { tier: self.clone(), header, _pin: pin })))
     }
 
     fn remove(&self, id: &EntryId) -> Result<bool> {
@@ -350,7 +350,7 @@ impl EntryTier for DiskTier {
     }
 }
 
-impl TierEntry for Held {
+impl TierEntry for PinnedDiskEntry {
     fn header(&self) -> &Arc<EntryHeader> {
         &self.header
     }

@@ -26,7 +26,7 @@ pub(crate) struct HostState {
 }
 
 /// An entry that stays in host memory while this lives.
-struct Held {
+struct PinnedHostEntry {
     entry: Arc<Entry>,
     _pin: Pin<HostState>,
 }
@@ -106,7 +106,7 @@ impl EntryTier for HostTier {
         let mut state = locked(&self.state);
         let Some(entry) = state.entries.get(&id.key).cloned() else { return Ok(None) };
         let pin = Pin::new(&self.state, &mut state, &id.key);
-        Ok(Some(Arc::new(Held { entry, _pin: pin })))
+        Ok(Some(Arc::new(PinnedHostEntry { entry, _pin: pin })))
     }
 
     fn remove(&self, id: &EntryId) -> Result<bool> {
@@ -141,7 +141,7 @@ impl EntryTier for HostTier {
     }
 }
 
-impl TierEntry for Held {
+impl TierEntry for PinnedHostEntry {
     fn header(&self) -> &Arc<EntryHeader> {
         self.entry.header()
     }

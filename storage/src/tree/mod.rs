@@ -1,4 +1,4 @@
-//! The knowledge tree (RAGCache, section 5.1): every entry behind the entries that it was computed behind.
+//! The knowledge tree (RAGCache, section 5.1): every entry behind the entries that it was computed after.
 //!
 //! A node is a segment after its parents; its key names the whole path, as [`crate::key::KvKey`] does. Prompts that begin
 //! alike share nodes; each system prompt is a root. The tree says which tiers hold a node and which node leaves a tier

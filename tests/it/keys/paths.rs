@@ -64,7 +64,7 @@ fn inline() -> Value {
     })
 }
 
-/// The language model reads them behind the root, as it does passages.
+/// The language model reads them after the system prompt, as it does passages.
 fn rerank() -> Value {
     json!({ "query": QUESTION, "documents": [{ "title": TITLE, "text": TEXT }, "Something else."] })
 }

@@ -49,19 +49,19 @@ impl<B: Backend> Trials<B> {
     /// What a full prefill computes: how far stored KV is from it, and its forward attention.
     fn fully(&mut self, segments: &[Segment]) -> Result<(Vec<Vec<f32>>, Vec<Matrix>)> {
         let found = keys(segments)?;
-        let blended = found.iter().filter(|it| it.kind == SegmentKind::Passage && it.behind_root_key != it.chain_key);
-        let pairs: Vec<_> = blended.filter_map(|it| it.chain_key.zip(it.behind_root_key)).collect();
-        // Stores what is behind the root alone.
+        let blended = found.iter().filter(|it| it.kind == SegmentKind::Passage && it.standalone_key != it.chain_key);
+        let pairs: Vec<_> = blended.filter_map(|it| it.chain_key.zip(it.standalone_key)).collect();
+        // Stores what is after the system prompt alone.
         self.fused(segments, Selection::default(), 0.0)?;
         let residency = Residency { segments: found, ..Residency::default() };
         let plan = plan(&residency, &PlanOptions::fixed(0.0, ReuseMode::ExactOnly), None)?;
         let done = self.prefill(segments, plan, LayerLoads::none(), Selection::default())?;
         let attention = self.forward_attention(segments)?;
         let mut kv = vec![Vec::new(); self.model.config().layers];
-        for (chain, behind_root) in pairs {
+        for (chain, standalone) in pairs {
             let not_there = || Error::new(ErrorKind::Internal, "the model's keys and values are not finite");
             let fresh = done.fresh.iter().find(|fresh| fresh.key == chain).ok_or_else(not_there)?;
-            let stored = self.stored.get(&behind_root).ok_or_else(not_there)?;
+            let stored = self.stored.get(&standalone).ok_or_else(not_there)?;
             for ((of_layer, fresh), stored) in kv.iter_mut().zip(&fresh.layers).zip(stored) {
                 of_layer.extend(self.token_deviation(fresh, (&stored.k, &stored.v))?);
             }

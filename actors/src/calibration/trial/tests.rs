@@ -23,7 +23,7 @@ fn segment(kind: SegmentKind, seed: u32, length: u32) -> Segment {
 
 fn prompt() -> Vec<Segment> {
     let passage = |seed, length| segment(SegmentKind::Passage, seed, length);
-    let root = segment(SegmentKind::Root, 1, 9);
+    let root = segment(SegmentKind::SystemPrompt, 1, 9);
     vec![root, passage(2, 33), passage(3, 16), passage(4, 40), segment(SegmentKind::Question, 5, 11)]
 }
 

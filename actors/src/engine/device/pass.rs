@@ -14,7 +14,7 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 
 use super::{Device, Part};
 use crate::engine::beams::BeamGroup;
-use crate::engine::sequence::{Held, Prefilling, State, Tail};
+use crate::engine::sequence::{FinishedPrefill, Prefilling, State, Tail};
 use crate::engine::text::GrowingText;
 use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
 use crate::prefill::{PrefillError, Prefilled};
@@ -236,7 +236,7 @@ impl<B: Backend> Device<B> {
         match prefilling.prefill.passed(&*self.backend, outcome, logits) {
             Ok(None) => {}
             Ok(Some(logits)) => {
-                let done = Held { logits, took_ms: prefilling.begun.elapsed_ms() };
+                let done = FinishedPrefill { logits, took_ms: prefilling.begun.elapsed_ms() };
                 match sequence.urgency {
                     Urgency::Speculative => prefilling.held = Some(done),
                     Urgency::Answer | Urgency::Background => self.answer(index, done),
@@ -250,7 +250,7 @@ impl<B: Backend> Device<B> {
     }
 
     /// The prompt is prefilled: keeps its exact path on the device, draws first tokens, and replies.
-    pub(super) fn answer(&mut self, index: usize, Held { logits, took_ms }: Held) {
+    pub(super) fn answer(&mut self, index: usize, FinishedPrefill { logits, took_ms }: FinishedPrefill) {
         let State::Prefilling(prefilling) = std::mem::replace(&mut self.sequences[index].state, State::Ended) else {
             return;
         };

@@ -57,7 +57,7 @@ fn by_hand(model: &Model, passages: &[Segment], layer: usize, first: &[u32], the
     passed.logits.row(0).to_vec()
 }
 
-/// The first passage stands behind the root, and is exact; two are blended; then comes the question.
+/// The first passage stands after the system prompt, and is exact; two are blended; then comes the question.
 fn prompt() -> (Vec<Segment>, Vec<u32>, Vec<u32>) {
     let passages = cases().swap_remove(0);
     (passages, (9 + 33..9 + 33 + 16 + 40).collect(), (98..109).collect())
@@ -65,7 +65,7 @@ fn prompt() -> (Vec<Segment>, Vec<u32>, Vec<u32>) {
 
 fn bench(passages: &[Segment]) -> Bench {
     let bench = Bench::new();
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     bench
 }
 
@@ -205,7 +205,7 @@ fn what_deviates_most_is_recomputed_and_the_choosing_layer_keeps_what_was_comput
     }
 }
 
-/// K and V of a layer, token by token, of passages each behind the root alone.
+/// K and V of a layer, token by token, of passages each after the system prompt alone.
 fn alone_by_hand(model: &Model, passages: &[Segment], layer: usize) -> Vec<KvBytes> {
     let each = |passage: &Segment| {
         let tokens: Vec<u32> = root().tokens.iter().chain(passage.tokens.iter()).copied().collect();

@@ -128,10 +128,10 @@ fn what_is_lost_twice_and_around_computed_rows_is_computed_to_the_same_bits() {
     let (_, kept) = bench.ask(&segments, ReuseMode::ExactOnly, 0.0, true);
     let (mut mended, mut planned_again) = (0, 0);
     for hole in 1..segments.len() - 1 {
-        let key = kept.segments[hole].file_under.expect("it was kept");
+        let key = kept.segments[hole].store_as.expect("it was kept");
         let mut plan = bench.plan(&segments, PlanOptions::fixed(0.0, ReuseMode::ExactOnly));
         let segment = &mut plan.segments[hole];
-        (segment.source, segment.file_under) = (Source::Compute, Some(key));
+        (segment.source, segment.store_as) = (Source::Compute, Some(key));
         plan.exact_tokens -= segment.range.len() as u32;
         plan.computed_tokens += segment.range.len() as u32;
         let others: Vec<usize> = (0..segments.len() - 1).filter(|index| *index != hole).collect();
@@ -247,7 +247,7 @@ fn what_is_blended_and_lost_before_the_choice_is_as_if_it_had_not_been_stored() 
     let mut bench = Bench::new();
     let passages = &cases()[0];
     let segments = prompt_of(passages);
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     for rule in [Rule::Cacheblend, Rule::QuestionAttention, Rule::Random] {
         let selection = Selection { layer: 2, ..Selection::by(rule) };
         let choosing = selection.choosing(bench.model.config().layers);
@@ -281,7 +281,7 @@ fn behind_the_choice_what_is_lost_catches_up_or_is_a_late_miss() {
     let mut bench = Bench::new();
     let passages = &cases()[0];
     let segments = prompt_of(passages);
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     let full = bench.full(&segments);
     let gradual = Selection { schedule: Schedule::Gradual, ..Selection { layer: 1, ..Selection::default() } };
     // Rule, rows of a chunk, layer, whether it is too late.
@@ -329,7 +329,7 @@ fn layers_that_are_not_read_are_of_no_use() {
     let bench = Bench::new();
     let passages = &cases()[0];
     let segments = prompt_of(passages);
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     let layers = bench.model.config().layers;
     let gradual = Selection { schedule: Schedule::Gradual, ..Selection::default() };
     let mut read = Vec::new();
@@ -363,7 +363,7 @@ fn where_blended_passages_come_from_does_not_show() {
     let mut bench = Bench::new();
     let passages = &cases()[0];
     let segments = prompt_of(passages);
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     let selection = Selection::default();
     let (near, _) = bench.ask_selecting(&segments, PlanOptions::fixed(0.1, ReuseMode::Auto), false, selection);
     bench.reopen();
@@ -476,7 +476,7 @@ fn a_probe_whose_layer_does_not_come_ends() {
     let bench = Bench::new();
     let passages = &cases()[0];
     let segments = prompt_of(passages);
-    passages.iter().for_each(|passage| bench.store_behind_root(passage));
+    passages.iter().for_each(|passage| bench.store_standalone(passage));
     let selection = Selection::by(Rule::TwoStage);
     let choosing = selection.choosing(bench.model.config().layers);
     let plan = bench.plan(&segments, PlanOptions { choosing, ..PlanOptions::fixed(0.3, ReuseMode::Auto) });

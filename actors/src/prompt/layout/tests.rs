@@ -119,7 +119,7 @@ fn over_passages_every_turn_of_every_day_begins_with_the_same_tokens() {
             let passages: Vec<u32> = first[1..3].iter().flat_map(|segment| segment.tokens.to_vec()).collect();
             for (messages, day) in turns(system).iter().flat_map(|messages| DAYS.map(|day| (messages, day))) {
                 let segments = writer.segments(model, messages, true, day);
-                let wanted = [SegmentKind::Root, SegmentKind::Passage, SegmentKind::Passage];
+                let wanted = [SegmentKind::SystemPrompt, SegmentKind::Passage, SegmentKind::Passage];
                 assert_eq!(kinds(&segments)[..3], wanted, "{model}");
                 assert_eq!(segments[0].tokens, first[0].tokens, "{model}, {} messages", messages.len());
                 let found: Vec<u32> = segments[1..3].iter().flat_map(|segment| segment.tokens.to_vec()).collect();
@@ -198,7 +198,7 @@ fn a_longer_conversation_begins_with_the_segments_of_the_shorter() {
         for model in MODELS {
             let mut messages = vec![says("user", &format!("  {long}\n"))];
             let mut before = writer.segments(model, &messages, with_passages, DAYS[0]);
-            assert_eq!(before[0].kind, SegmentKind::Root, "{model}");
+            assert_eq!(before[0].kind, SegmentKind::SystemPrompt, "{model}");
             assert_eq!(before.last().unwrap().kind, SegmentKind::Question, "{model}");
             for turn in 1..4 {
                 messages.extend([says("assistant", "It did."), says("user", &format!("{turn}: {long}"))]);
@@ -226,9 +226,9 @@ fn a_conversation_has_the_tokens_of_its_whole_text() {
     for model in ["qwen_2_5", "qwen_3"] {
         let segments = writer.segments(model, &messages, false, DAYS[0]);
         let whole = template(model).render(&messages, true, DAYS[0].parse().unwrap()).unwrap();
-        let behind_root = whole.split_once("Who?").unwrap().1;
+        let standalone = whole.split_once("Who?").unwrap().1;
         let tokens: Vec<u32> = segments[1..].iter().flat_map(|segment| segment.tokens.to_vec()).collect();
-        assert_eq!(tokens, writer.tokenizer.encode(&format!("Who?{behind_root}"), false).unwrap(), "{model}");
+        assert_eq!(tokens, writer.tokenizer.encode(&format!("Who?{standalone}"), false).unwrap(), "{model}");
         assert_eq!(writer.text(&segments), whole, "{model}");
     }
 }

@@ -65,7 +65,7 @@ mod tests {
         for (index, (label, blends)) in passages.iter().enumerate() {
             chain[index] = label + 1;
             let candidate = Candidate {
-                kind: CandidateKind::BehindRoot,
+                kind: CandidateKind::Standalone,
                 key: KvKey([*label; 32]),
                 tier: Tier::Host,
                 tiers: vec![Tier::Host],
@@ -76,8 +76,8 @@ mod tests {
                 tokens: 4,
                 parent,
                 chain_key: Some(KvKey(chain)),
-                behind_root_key: Some(KvKey([*label; 32])),
-                behind_root: None,
+                standalone_key: Some(KvKey([*label; 32])),
+                standalone_tier: None,
                 candidates: if *blends { vec![candidate] } else { Vec::new() },
                 position: None,
                 device_key: None,
@@ -85,15 +85,15 @@ mod tests {
             parent = Some(KvKey(chain));
         }
         let (kind, tokens, chain_key) = (SegmentKind::Question, 1, None);
-        let behind_root = None;
+        let standalone_tier = None;
         let candidates = Vec::new();
         segments.push(SegmentResidency {
             kind,
             tokens,
             parent,
             chain_key,
-            behind_root_key: None,
-            behind_root,
+            standalone_key: None,
+            standalone_tier,
             candidates,
             position: None,
             device_key: None,

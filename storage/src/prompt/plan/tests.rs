@@ -17,7 +17,7 @@ fn auto() -> PlanOptions {
 }
 
 /// A prompt in which segment `i` has `tokens` ids that follow from `content`, and what is resident of it.
-fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[usize]) -> Residency {
+fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, standalone: &[usize]) -> Residency {
     let segment = |&(kind, tokens, content): &(SegmentKind, u32, u32)| Segment {
         kind,
         tokens: (0..tokens).map(|at| content * 1000 + at).collect(),
@@ -28,10 +28,10 @@ fn residency(prompt: &[(SegmentKind, u32, u32)], exact: usize, behind_root: &[us
     let tier = Tier::Disk;
     for (index, at) in found.iter_mut().enumerate() {
         let Some(chain_key) = at.chain_key else { continue };
-        at.behind_root = at.behind_root_key.filter(|_| behind_root.contains(&index)).map(|_| tier);
-        let found = match (at.behind_root_key, at.behind_root) {
+        at.standalone_tier = at.standalone_key.filter(|_| standalone.contains(&index)).map(|_| tier);
+        let found = match (at.standalone_key, at.standalone_tier) {
             _ if index < exact => Some((CandidateKind::Exact, chain_key, Tier::Host)),
-            (Some(key), Some(tier)) => Some((CandidateKind::BehindRoot, key, tier)),
+            (Some(key), Some(tier)) => Some((CandidateKind::Standalone, key, tier)),
             _ => None,
         };
         let candidate = |(kind, key, tier)| Candidate { kind, key, tier, tiers: vec![tier], bytes: 1 };
@@ -53,8 +53,8 @@ fn modules() -> Residency {
     let prompt = [module(&[1], 0), module(&[2, 2], 1), text(&[3], 5), module(&[4, 4], 9), text(&[5], 11)];
     let mut found = prompt_keys(&Fingerprint([0; 32]), "", &prompt).unwrap();
     for at in &mut found {
-        let Some(key) = at.behind_root_key else { continue };
-        let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::BehindRoot };
+        let Some(key) = at.standalone_key else { continue };
+        let kind = if at.chain_key == Some(key) { CandidateKind::Exact } else { CandidateKind::Standalone };
         at.candidates = vec![Candidate { kind, key, tier: Tier::Host, tiers: vec![Tier::Host], bytes: 1 }];
     }
     Residency { segments: found, ..Residency::default() }
@@ -80,7 +80,7 @@ fn the_device_keeps_modules_as_they_are_and_nothing_behind_others() {
     // On the device all of it is in place, the argument, too.
     let mut there = modules();
     for at in &mut there.segments[..4] {
-        let (kind, tier) = (CandidateKind::BehindRoot, Tier::Device);
+        let (kind, tier) = (CandidateKind::Standalone, Tier::Device);
         at.candidates = vec![Candidate { kind, key: at.device_key.unwrap(), tier, tiers: vec![tier], bytes: 0 }];
     }
     let in_place = plan(&there, &PlanOptions::fixed(0.0, ReuseMode::Auto)).unwrap();
@@ -88,7 +88,7 @@ fn the_device_keeps_modules_as_they_are_and_nothing_behind_others() {
     assert_eq!((in_place.device_tokens(), in_place.segments[2].why), (6, Why::InPlace));
 }
 
-const ROOT: SegmentKind = SegmentKind::Root;
+const ROOT: SegmentKind = SegmentKind::SystemPrompt;
 const PASSAGE: SegmentKind = SegmentKind::Passage;
 const QUESTION: SegmentKind = SegmentKind::Question;
 
@@ -101,17 +101,17 @@ fn letters(plan: &LoadPlan) -> String {
     let letter = |plan: &SegmentPlan| match plan.source {
         Source::Load { .. } => "L".to_owned(),
         Source::Blend { .. } => "B".to_owned(),
-        Source::Compute => format!("C{}", if plan.file_under.is_some() { "+" } else { "" }),
+        Source::Compute => format!("C{}", if plan.store_as.is_some() { "+" } else { "" }),
     };
     plan.segments.iter().map(letter).collect()
 }
 
 #[test]
 fn plans_by_table() {
-    /// Exact segments, entries behind the root, mode, plan, wanted behind the root.
+    /// Exact segments, entries after the system prompt, mode, plan, wanted after the system prompt.
     type Row = (usize, &'static [usize], ReuseMode, &'static str, &'static [usize]);
     let table: [Row; 15] = [
-        (0, &[], ReuseMode::Auto, "C+C+C+C+C", &[2, 3]), // cold; the first passage is filed behind the root anyway
+        (0, &[], ReuseMode::Auto, "C+C+C+C+C", &[2, 3]), // cold; the first passage is filed after the system prompt anyway
         (1, &[], ReuseMode::Auto, "LC+C+C+C", &[2, 3]),
         (2, &[1], ReuseMode::Auto, "LLC+C+C", &[2, 3]),
         (4, &[1, 2, 3], ReuseMode::Auto, "LLLLC", &[]), // warm
@@ -127,11 +127,11 @@ fn plans_by_table() {
         (0, &[1, 2, 3], ReuseMode::ExactOnly, "C+C+C+C+C", &[]),
         (4, &[1, 2, 3], ReuseMode::Off, "CCCCC", &[]),
     ];
-    for (exact, behind_root, reuse, expected, missing) in table {
-        let plan = plan(&residency(&PROMPT, exact, behind_root), &PlanOptions::fixed(0.15, reuse)).unwrap();
-        let case = format!("{exact} exact, {behind_root:?} behind the root, {reuse:?}");
+    for (exact, standalone, reuse, expected, missing) in table {
+        let plan = plan(&residency(&PROMPT, exact, standalone), &PlanOptions::fixed(0.15, reuse)).unwrap();
+        let case = format!("{exact} exact, {standalone:?} after the system prompt, {reuse:?}");
         assert_eq!(letters(&plan), expected, "{case}");
-        assert_eq!(plan.missing_behind_root, missing, "{case}");
+        assert_eq!(plan.missing_standalone, missing, "{case}");
         assert_eq!(plan.total_tokens, 105);
     }
 }
@@ -163,7 +163,7 @@ fn the_last_token_is_never_taken_from_anywhere() {
         let plan = plan(&residency, &auto()).unwrap();
         assert_eq!((plan.device_tokens(), plan.total_tokens), (30, 30 + last.1));
         // No entry tells whether it was filed: computed anew, it is offered again.
-        assert_eq!(plan.segments[2].file_under.is_some(), last.0 == PASSAGE);
+        assert_eq!(plan.segments[2].store_as.is_some(), last.0 == PASSAGE);
         let path: Vec<usize> = plan.exact_path().map(|(segment, _)| segment.segment).collect();
         assert_eq!(path, if last.0 == PASSAGE { vec![0, 1, 2] } else { vec![0, 1] });
     }
@@ -190,10 +190,10 @@ fn the_same_passage_twice_is_wanted_and_filed_once_behind_the_root() {
     let twice = [(ROOT, 4, 0), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
     let cold = plan(&residency(&twice, 0, &[]), &auto()).unwrap();
     assert_eq!(letters(&cold), "C+C+C+C");
-    assert_ne!(cold.segments[1].file_under, cold.segments[2].file_under, "each at its place");
-    assert!(cold.missing_behind_root.is_empty(), "the first is behind the root");
+    assert_ne!(cold.segments[1].store_as, cold.segments[2].store_as, "each at its place");
+    assert!(cold.missing_standalone.is_empty(), "the first is after the system prompt");
     let after_another = [(ROOT, 4, 0), (PASSAGE, 9, 3), (PASSAGE, 8, 1), (PASSAGE, 8, 1), (QUESTION, 2, 2)];
-    assert_eq!(plan(&residency(&after_another, 0, &[]), &auto()).unwrap().missing_behind_root, [2]);
+    assert_eq!(plan(&residency(&after_another, 0, &[]), &auto()).unwrap().missing_standalone, [2]);
     let warm = plan(&residency(&twice, 2, &[1, 2]), &auto()).unwrap();
     assert_eq!(letters(&warm), "LLBC");
 }
@@ -202,8 +202,8 @@ fn the_same_passage_twice_is_wanted_and_filed_once_behind_the_root() {
 fn without_a_root_passages_start_the_prompt() {
     let plan = plan(&residency(&[(PASSAGE, 3, 1), (PASSAGE, 3, 2), (QUESTION, 1, 3)], 0, &[]), &auto()).unwrap();
     assert_eq!((plan.root_key, plan.segments[0].parent), (None, None));
-    assert_eq!(plan.segments[1].parent, plan.segments[0].file_under);
-    assert_eq!(plan.missing_behind_root, [1]);
+    assert_eq!(plan.segments[1].parent, plan.segments[0].store_as);
+    assert_eq!(plan.missing_standalone, [1]);
 }
 
 #[test]
@@ -223,7 +223,7 @@ fn empty_prompts_and_empty_segments() {
     let plan = plan(&residency(&hollow, 0, &[]), &auto()).unwrap();
     assert_eq!(letters(&plan), "CCC+CC");
     assert_eq!(plan.segments[2].parent, None, "an empty root is none");
-    assert!(plan.missing_behind_root.is_empty());
+    assert!(plan.missing_standalone.is_empty());
 }
 
 #[test]
@@ -246,10 +246,10 @@ fn any_prompt() -> impl Strategy<Value = (Vec<(SegmentKind, u32, u32)>, usize, V
 proptest! {
     #[test]
     fn whatever_is_resident(
-        (prompt, exact, behind_root) in any_prompt(), holes in prop::collection::vec(0usize..10, 0..4), reuse in 0u8..3,
+        (prompt, exact, standalone) in any_prompt(), holes in prop::collection::vec(0usize..10, 0..4), reuse in 0u8..3,
     ) {
         let reuse = [ReuseMode::Auto, ReuseMode::ExactOnly, ReuseMode::Off][usize::from(reuse)];
-        let mut residency = residency(&prompt, exact, &behind_root);
+        let mut residency = residency(&prompt, exact, &standalone);
         for hole in holes {
             if let Some(at) = residency.segments.get_mut(hole) {
                 // What is blended there, if anything, has exact entries behind it.
@@ -284,17 +284,17 @@ proptest! {
             let at = &residency.segments[planned.segment];
             blended_before |= matches!(planned.source, Source::Blend { .. });
             if planned.kind == QUESTION || planned.range.is_empty() {
-                prop_assert_eq!((planned.source, planned.file_under), (Source::Compute, None));
+                prop_assert_eq!((planned.source, planned.store_as), (Source::Compute, None));
             }
             // Exact stays exact: what is filed was computed, at its place, behind nothing blended.
-            if let Some(key) = planned.file_under {
+            if let Some(key) = planned.store_as {
                 prop_assert!(planned.source == Source::Compute && !blended_before && reuse != ReuseMode::Off);
                 prop_assert_eq!(Some(key), at.chain_key);
             }
             match planned.source {
                 Source::Load { key, .. } => prop_assert_eq!(Some(key), at.chain_key),
                 Source::Blend { key, .. } => {
-                    prop_assert_eq!(Some(key), at.behind_root_key);
+                    prop_assert_eq!(Some(key), at.standalone_key);
                     prop_assert_eq!(reuse, ReuseMode::Auto);
                 }
                 Source::Compute => {}
@@ -303,10 +303,10 @@ proptest! {
         if reuse == ReuseMode::Off {
             prop_assert_eq!(plan.computed_tokens, position);
         }
-        for index in &plan.missing_behind_root {
+        for index in &plan.missing_standalone {
             let at = &residency.segments[*index];
-            prop_assert!(at.behind_root.is_none() && at.behind_root_key.is_some());
-            prop_assert!(plan.segments.iter().all(|plan| plan.file_under != at.behind_root_key));
+            prop_assert!(at.standalone_tier.is_none() && at.standalone_key.is_some());
+            prop_assert!(plan.segments.iter().all(|plan| plan.store_as != at.standalone_key));
         }
     }
 }

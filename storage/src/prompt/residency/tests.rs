@@ -16,7 +16,7 @@ fn segment(kind: SegmentKind, tokens: &[u32]) -> Segment {
 }
 
 fn root(tokens: &[u32]) -> Segment {
-    segment(SegmentKind::Root, tokens)
+    segment(SegmentKind::SystemPrompt, tokens)
 }
 
 fn passage(tokens: &[u32]) -> Segment {
@@ -35,7 +35,7 @@ fn key(parent: Option<KvKey>, tokens: &[u32]) -> KvKey {
 fn letters(residency: &Residency) -> String {
     let letter = |at: &SegmentResidency| match at.best() {
         Some((CandidateKind::Exact, ..)) => 'E',
-        Some((CandidateKind::BehindRoot, ..)) => 'B',
+        Some((CandidateKind::Standalone, ..)) => 'B',
         Some((CandidateKind::Lossy, ..)) => 'L',
         None => '-',
     };
@@ -59,11 +59,11 @@ fn the_exact_path_comes_first_then_entries_behind_the_root() {
     let found = look_up(&[root(&[1]), passage(&[2, 2]), passage(&[3, 3]), passage(&[4]), question(&[9])]);
     assert_eq!(letters(&found), "EEEB-");
     assert_eq!(found.found.len(), 4);
-    assert_eq!(found.segments[1].behind_root, Some(Tier::Host), "one entry with two uses");
-    assert_eq!(found.segments[2].behind_root, None, "filed behind its passage only");
-    assert_eq!(found.segments[3].best(), Some((CandidateKind::BehindRoot, key(Some(root_key), &[4]), Tier::Host)));
+    assert_eq!(found.segments[1].standalone_tier, Some(Tier::Host), "one entry with two uses");
+    assert_eq!(found.segments[2].standalone_tier, None, "filed behind its passage only");
+    assert_eq!(found.segments[3].best(), Some((CandidateKind::Standalone, key(Some(root_key), &[4]), Tier::Host)));
 
-    // Another order: the passage behind the root alone is blended, the one filed behind it is not found.
+    // Another order: the passage after the system prompt alone is blended, the one filed behind it is not found.
     let found = look_up(&[root(&[1]), passage(&[3, 3]), passage(&[2, 2]), passage(&[4])]);
     assert_eq!(letters(&found), "E-BB");
     // The same passage twice: exact at its own place, a candidate at the second.
@@ -105,7 +105,7 @@ fn the_device_comes_first_and_serves_the_exact_path_only() {
     let tiers = found.segments.iter().map(|at| at.best().map(|(_, _, tier)| tier));
     assert_eq!(tiers.collect::<Vec<_>>(), [Some(Tier::Device), None, Some(Tier::Device), Some(Tier::Host), None]);
     assert_eq!(found.device.as_ref().map(DevicePath::tokens), Some(29));
-    assert_eq!(found.segments[2].behind_root, None, "only an entry can be blended");
+    assert_eq!(found.segments[2].standalone_tier, None, "only an entry can be blended");
     assert_eq!(found.found.len(), 1);
     // Listed, though no entry of them is anywhere.
     store.set_device(device.clone());
@@ -137,7 +137,7 @@ fn a_tenant_has_keys_of_its_own_for_every_segment() {
     for (mine, other) in keys("a").iter().zip(&keys("b")) {
         assert_eq!(mine.chain_key.is_some(), other.chain_key.is_some());
         assert!(mine.chain_key.is_none() || mine.chain_key != other.chain_key);
-        assert!(mine.behind_root_key.is_none() || mine.behind_root_key != other.behind_root_key);
+        assert!(mine.standalone_key.is_none() || mine.standalone_key != other.standalone_key);
     }
 }
 
@@ -169,7 +169,7 @@ fn keys_are_asked_for_once() {
         &[root(&[1]), passage(&[2]), passage(&[3]), passage(&[]), question(&[4])],
     )
     .unwrap();
-    // Root, both passages behind the root, and the second one behind the first: an exact entry behind a hole is found.
+    // Root, both passages after the system prompt, and the second one behind the first: an exact entry behind a hole is found.
     assert_eq!(store.status().host.misses, 4);
     put(&store, Tier::Host, entry_behind(None, &[1]));
     look_up_prompt(&store, None, Precision::Exact, "", &[root(&[1]), passage(&[2]), question(&[4])]).unwrap();
@@ -234,7 +234,7 @@ fn a_module_has_one_entry_wherever_it_stands() {
     assert_eq!(prompt_keys(&MODEL, "", &apart).unwrap()[1].chain_key, Some(own));
     for start in [2, 5, 90] {
         let keys = prompt_keys(&MODEL, "", &[passage(&[1, 2]), module(start)]).unwrap();
-        assert_eq!((keys[1].behind_root_key, keys[1].position), (Some(own), Some(start)));
+        assert_eq!((keys[1].standalone_key, keys[1].position), (Some(own), Some(start)));
         assert_ne!(keys[1].chain_key, Some(own));
     }
     assert_eq!(Segment::end_of(&[passage(&[1, 2]), module(90)]), 92);
@@ -265,7 +265,7 @@ fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
     let before = prompt(7, 10, &[]);
     assert_eq!(before[0].device_key, before[0].chain_key, "exact, as it begins the prompt");
     assert!(before[1].device_key.is_some() && before[1].device_key != before[1].chain_key);
-    assert_ne!(before[1].device_key, before[1].behind_root_key);
+    assert_ne!(before[1].device_key, before[1].standalone_key);
     let is_kept = before.iter().map(|at| at.device_key.is_some());
     assert_eq!(is_kept.collect::<Vec<_>>(), [true, true, true, true, false], "what ends a prompt is never kept");
     let same = |other: &[SegmentResidency]| {
@@ -273,7 +273,7 @@ fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
     };
     assert_eq!(same(&prompt(8, 10, &[])), 2, "another argument");
     assert_eq!(same(&prompt(7, 11, &[])), 1, "another place");
-    assert_eq!(same(&prompt(7, 10, &[placed(question(&[3]), 0)])), 1, "computed behind something else");
+    assert_eq!(same(&prompt(7, 10, &[placed(question(&[3]), 0)])), 1, "computed after something else");
     // Without modules it is the exact path.
     for at in prompt_keys(&MODEL, "", &[root(&[1]), passage(&[2]), passage(&[]), question(&[4])]).unwrap() {
         assert_eq!(at.device_key, at.chain_key);
@@ -282,12 +282,12 @@ fn the_device_keeps_modules_under_what_they_are_and_where_they_stand() {
 
 proptest! {
     /// A key says what stands before: change a token of any earlier segment, and every later chain key changes; a
-    /// passage's key behind the root changes with the root only.
+    /// passage's key after the system prompt changes with the root only.
     #[test]
     fn keys_cover_what_stands_before(
         segments in prop::collection::vec(prop::collection::vec(0u32..3, 0..4), 1..6), which: prop::sample::Index
     ) {
-        let kind = |index| if index == 0 { SegmentKind::Root } else { SegmentKind::Passage };
+        let kind = |index| if index == 0 { SegmentKind::SystemPrompt } else { SegmentKind::Passage };
         let prompt = |segments: &[Vec<u32>]| {
             let segments = segments.iter().enumerate().map(|(index, tokens)| segment(kind(index), tokens));
             prompt_keys(&MODEL, "", &segments.collect::<Vec<_>>()).unwrap()
@@ -305,8 +305,8 @@ proptest! {
             let is_same = before[index].chain_key == after[index].chain_key;
             prop_assert_eq!(is_same, index < changed, "chain key of {}", index);
             if index > 0 {
-                let is_same = before[index].behind_root_key == after[index].behind_root_key;
-                prop_assert_eq!(is_same, changed != 0 && changed != index, "key behind the root of {}", index);
+                let is_same = before[index].standalone_key == after[index].standalone_key;
+                prop_assert_eq!(is_same, changed != 0 && changed != index, "key after the system prompt of {}", index);
             }
         }
     }

@@ -151,7 +151,8 @@ impl Real {
     /// The plan of a prompt, made, loaded and kept.
     fn answer(&self, workload: &Workload, request: &Request, options: &PlanOptions, costs: &CostModel) -> LoadPlan {
         let store = &self.store;
-        let kind = |index| if index == 0 && workload.has_system_prompt { SegmentKind::Root } else { workload.kind };
+        let kind =
+            |index| if index == 0 && workload.has_system_prompt { SegmentKind::SystemPrompt } else { workload.kind };
         let label = |node: &u32| workload.nodes[*node as usize].label as u32;
         let tokens = request.path.iter().map(|node| [label(node), 7]).enumerate();
         let mut segments: Vec<Segment> = tokens
@@ -176,8 +177,8 @@ impl Real {
             let entry = entry_behind(parent, &segments[index].tokens);
             assert!(store.keep(entry, store.epoch()).unwrap() && store.drain(SOON));
         };
-        plan.segments.iter().filter(|at| at.file_under.is_some()).for_each(|at| keep(at.segment, at.parent));
-        plan.missing_behind_root.iter().for_each(|index| keep(*index, plan.root_key));
+        plan.segments.iter().filter(|at| at.store_as.is_some()).for_each(|at| keep(at.segment, at.parent));
+        plan.missing_standalone.iter().for_each(|index| keep(*index, plan.root_key));
         for (index, (key, parent)) in chain.into_iter().enumerate() {
             if key.is_some_and(|key| store.contains(&key).is_none() && !in_bucket(&key, &segments[index].tokens)) {
                 keep(index, parent);
@@ -226,11 +227,11 @@ fn the_simulated_node_plans_as_the_store_does() {
             let really = real.answer(&workload, request, &simulated.options, &simulated.costs);
             let sources = |plan: &LoadPlan| -> Vec<_> {
                 let of =
-                    |at: &SegmentPlan| (std::mem::discriminant(&at.source), at.source.tier(), at.file_under.is_some());
+                    |at: &SegmentPlan| (std::mem::discriminant(&at.source), at.source.tier(), at.store_as.is_some());
                 plan.segments.iter().map(of).collect()
             };
             assert_eq!(sources(&planned), sources(&really), "case {case}, request {number}: {tiers:?} {policy:?}");
-            assert_eq!(planned.missing_behind_root, really.missing_behind_root, "case {case}, request {number}");
+            assert_eq!(planned.missing_standalone, really.missing_standalone, "case {case}, request {number}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Tiers {
 }
 
 /// What a prompt keeps in its tiers while it runs.
-pub(super) struct Held(Vec<(Tier, KvKey)>);
+pub(super) struct PinnedEntries(Vec<(Tier, KvKey)>);
 
 impl BytesIn {
     fn add(&mut self, tier: Tier, bytes: u64) {
@@ -95,19 +95,19 @@ impl Tiers {
             tiers.sort_unstable();
             Candidate { kind, key, tier, tiers, bytes }
         };
-        let behind_root = standalone.and_then(|key| self.find(&key));
+        let standalone_tier = standalone.and_then(|key| self.find(&key));
         if on_device {
-            return (vec![candidate(CandidateKind::Exact, key, Tier::Device, 0)], behind_root);
+            return (vec![candidate(CandidateKind::Exact, key, Tier::Device, 0)], standalone_tier);
         }
         let exact = self.find(&key).map(|tier| candidate(CandidateKind::Exact, key, tier, bytes));
         let is_near = exact.as_ref().is_some_and(|exact| exact.tier <= Tier::Host);
-        let other = standalone.filter(|standalone| *standalone != key && !is_near).zip(behind_root);
-        let other = other.map(|(key, tier)| candidate(CandidateKind::BehindRoot, key, tier, bytes));
-        (exact.into_iter().chain(other).collect(), behind_root)
+        let other = standalone.filter(|standalone| *standalone != key && !is_near).zip(standalone_tier);
+        let other = other.map(|(key, tier)| candidate(CandidateKind::Standalone, key, tier, bytes));
+        (exact.into_iter().chain(other).collect(), standalone_tier)
     }
 
     /// Keeps what was found where it is.
-    pub fn hold(&mut self, residency: &Residency) -> Held {
+    pub fn hold(&mut self, residency: &Residency) -> PinnedEntries {
         let found = residency.segments.iter().flat_map(|at| &at.candidates).map(|found| (found.tier, found.key));
         let held: Vec<(Tier, KvKey)> = found.collect();
         for (tier, key) in &held {
@@ -115,10 +115,10 @@ impl Tiers {
                 residents.hold(key);
             }
         }
-        Held(held)
+        PinnedEntries(held)
     }
 
-    pub fn let_go(&mut self, held: Held) {
+    pub fn let_go(&mut self, held: PinnedEntries) {
         for (tier, key) in &held.0 {
             if let Some(residents) = self.residents(*tier) {
                 residents.let_go(key);

@@ -22,7 +22,7 @@ fn tier(blocks: usize) -> DeviceTier {
 fn prompt(segments: &[(u32, usize)], question: usize) -> Vec<Segment> {
     let segment = |kind, seed: u32, length: usize| Segment { kind, tokens: vec![seed; length].into(), place: None };
     let path = segments.iter().enumerate().map(|(index, (seed, length))| {
-        segment(if index == 0 { SegmentKind::Root } else { SegmentKind::Passage }, *seed, *length)
+        segment(if index == 0 { SegmentKind::SystemPrompt } else { SegmentKind::Passage }, *seed, *length)
     });
     path.chain([segment(SegmentKind::Question, 999, question)]).collect()
 }
@@ -163,7 +163,7 @@ fn what_was_invalidated_is_not_found_and_not_kept_by_who_planned_before() {
     let (seen, begun) = engine.begin(&path, 0, true);
     let mut table = begun.unwrap().0;
     let digest = SegmentDigest::of(&MODEL, &path[1].tokens);
-    assert_eq!(engine.tier.invalidate(&MODEL, None, &[digest]).len(), 2, "it, and what was computed behind it");
+    assert_eq!(engine.tier.invalidate(&MODEL, None, &[digest]).len(), 2, "it, and what was computed after it");
     assert!(engine.tier.contains(&key(&path, 0)) && !engine.tier.contains(&key(&path, 1)));
     let kept = engine.tier.keep(&seen, &engine::kept(&path), &mut table, 1.0);
     drop((table, seen, kept));

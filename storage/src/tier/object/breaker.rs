@@ -28,7 +28,7 @@ impl Default for BreakerOptions {
 
 /// Whether an operation may go out now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum Clearance {
     /// As usual.
     Pass,
     /// It is the probe: its outcome decides, and must be told.
@@ -71,27 +71,27 @@ impl Breaker {
     }
 
     /// Asks for an operation at `now_ms`. Whoever is admitted calls [`Breaker::record`] once.
-    pub fn admit(&mut self, now_ms: u64) -> Admission {
+    pub fn admit(&mut self, now_ms: u64) -> Clearance {
         match self.state {
-            State::Closed { .. } => Admission::Pass,
-            State::HalfOpen { cool_down_ms } => Admission::Refuse { retry_in_ms: cool_down_ms },
+            State::Closed { .. } => Clearance::Pass,
+            State::HalfOpen { cool_down_ms } => Clearance::Refuse { retry_in_ms: cool_down_ms },
             State::Open { since_ms, cool_down_ms } => {
                 // A clock that was set back must not keep it open for longer than the cool-down.
                 let until_ms = since_ms.saturating_add(cool_down_ms);
                 if now_ms >= since_ms && now_ms < until_ms {
-                    return Admission::Refuse { retry_in_ms: until_ms - now_ms };
+                    return Clearance::Refuse { retry_in_ms: until_ms - now_ms };
                 }
                 self.state = State::HalfOpen { cool_down_ms };
-                Admission::Probe
+                Clearance::Probe
             }
         }
     }
 
     /// Tells how an admitted operation ended.
-    pub fn record(&mut self, admission: Admission, outcome: Outcome, now_ms: u64) {
+    pub fn record(&mut self, admission: Clearance, outcome: Outcome, now_ms: u64) {
         match (self.state, admission, outcome) {
-            (State::Closed { .. }, Admission::Pass, Outcome::Answered) => self.state = State::Closed { failures: 0 },
-            (State::Closed { failures }, Admission::Pass, Outcome::Failed) => {
+            (State::Closed { .. }, Clearance::Pass, Outcome::Answered) => self.state = State::Closed { failures: 0 },
+            (State::Closed { failures }, Clearance::Pass, Outcome::Failed) => {
                 let failures = failures.saturating_add(1);
                 self.state = if failures >= self.options.failures.max(1) {
                     State::Open { since_ms: now_ms, cool_down_ms: self.bounded(self.options.cool_down_ms) }
@@ -99,13 +99,13 @@ impl Breaker {
                     State::Closed { failures }
                 };
             }
-            (State::HalfOpen { .. }, Admission::Probe, Outcome::Answered) => self.state = State::Closed { failures: 0 },
-            (State::HalfOpen { cool_down_ms }, Admission::Probe, Outcome::Failed) => {
+            (State::HalfOpen { .. }, Clearance::Probe, Outcome::Answered) => self.state = State::Closed { failures: 0 },
+            (State::HalfOpen { cool_down_ms }, Clearance::Probe, Outcome::Failed) => {
                 let cool_down_ms = self.bounded(cool_down_ms.saturating_mul(2));
                 self.state = State::Open { since_ms: now_ms, cool_down_ms };
             }
             // The cool-down is over already: the next operation is the probe.
-            (State::HalfOpen { cool_down_ms }, Admission::Probe, Outcome::Abandoned) => {
+            (State::HalfOpen { cool_down_ms }, Clearance::Probe, Outcome::Abandoned) => {
                 self.state = State::Open { since_ms: now_ms.saturating_sub(cool_down_ms), cool_down_ms };
             }
             // What went out before it opened ends late: only the probe decides.
@@ -127,7 +127,7 @@ impl Breaker {
 mod tests {
     use proptest::prelude::*;
 
-    use super::Admission::{Pass, Probe, Refuse};
+    use super::Clearance::{Pass, Probe, Refuse};
     use super::Outcome::{Abandoned, Answered, Failed};
     use super::*;
 

@@ -19,7 +19,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::breaker::{Admission, Breaker, Outcome};
+use super::breaker::{Breaker, Clearance, Outcome};
 use super::options::ObjectOptions;
 use crate::cost::Costs;
 use crate::env::Env;
@@ -151,7 +151,7 @@ impl Drop for Client {
 /// An admitted operation, whose end the breaker is told whatever happens.
 struct Admitted<'a> {
     bucket: &'a Bucket,
-    admission: Admission,
+    admission: Clearance,
     outcome: Outcome,
 }
 
@@ -176,7 +176,7 @@ impl Bucket {
             return Err(unavailable(format!("too many requests under way for {deadline:?}")));
         };
         let admission = self.breaker().admit(self.env.now_unix_ms());
-        if let Admission::Refuse { retry_in_ms } = admission {
+        if let Clearance::Refuse { retry_in_ms } = admission {
             self.counts.shed.fetch_add(1, Ordering::Relaxed);
             let why = format!("it failed before; the next attempt is in about {retry_in_ms} ms");
             return Err(unavailable(why));

@@ -33,7 +33,7 @@ fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
         tokens: (0..tokens).map(|at| content * 1000 + at).collect(),
         place: None,
     };
-    let mut segments = vec![segment(SegmentKind::Root, 20, 0)];
+    let mut segments = vec![segment(SegmentKind::SystemPrompt, 20, 0)];
     segments.extend((1..).take(passages.len()).map(|content| segment(SegmentKind::Passage, 100, content)));
     segments.push(segment(SegmentKind::Question, 40, 99));
     let mut found = prompt_keys(&Fingerprint([0; 32]), "", &segments).unwrap();
@@ -47,7 +47,7 @@ fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
     found[0].candidates = vec![candidate(CandidateKind::Exact, found[0].chain_key, &[Tier::Host], 20)];
     for (at, passage) in found[1..].iter_mut().zip(passages) {
         let of = |(kind, tiers): &(CandidateKind, &[Tier])| {
-            let key = if *kind == CandidateKind::Exact { at.chain_key } else { at.behind_root_key };
+            let key = if *kind == CandidateKind::Exact { at.chain_key } else { at.standalone_key };
             candidate(*kind, key, tiers, 100)
         };
         at.candidates = passage.iter().map(of).collect();
@@ -56,7 +56,7 @@ fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
 }
 
 const EXACT: CandidateKind = CandidateKind::Exact;
-const BEHIND: CandidateKind = CandidateKind::BehindRoot;
+const BEHIND: CandidateKind = CandidateKind::Standalone;
 
 fn options(ratio: Ratio) -> PlanOptions {
     PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse: ReuseMode::Auto, declines: true }
@@ -101,7 +101,7 @@ fn a_load_that_is_slower_than_computing_is_declined_and_what_is_exact_behind_it_
     assert_eq!(letters(&slow), "C Ld Lh");
     let declined = &slow.segments[1];
     assert_eq!((declined.why, &declined.tiers[..]), (Why::SlowToLoad, &[Tier::Object][..]));
-    assert_eq!(declined.file_under, declined.exact_key, "kept where it is near");
+    assert_eq!(declined.store_as, declined.exact_key, "kept where it is near");
     assert!(slow.files_answer, "all of it is exact");
     assert!(declined.exact_key.is_some());
     assert!(slow.prediction.unwrap().total_ms < 160.0, "{:?}", slow.prediction);
