@@ -11,10 +11,10 @@ use ragstone_storage::catalog::{ApiKeyRecord, Catalog, Role};
 use ragstone_storage::corpus::{check_name, tenant_of};
 use ragstone_storage::env::Env;
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
-use crate::question::check_tenant;
-use crate::ragstone::blocking;
+use crate::tenant::check_tenant;
 
 /// What every key begins with, so that a person or a scanner of leaked secrets knows one.
 const PREFIX: &str = "rag_";

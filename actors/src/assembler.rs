@@ -16,12 +16,12 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::budget::Budget;
 use crate::caller::Caller;
+use crate::deadline::deadline_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::grammars::Grammars;
 use crate::pml::{Layout, Roles, Schema, compile, modules};
 use crate::prompt::{ChatLayout, PromptFormat, Task, assemble_chat};
 use crate::question::{Context, InlineDocument, Input, Question};
-use crate::stream::deadline_error;
 use crate::turns::Turns;
 use crate::worker::panic_text;
 

@@ -16,14 +16,14 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
+use crate::deadline::deadline_after;
 use crate::engine::Urgency;
 use crate::error::Result;
 use crate::eviction::{Evictor, FreshKv};
 use crate::prefill::Selection;
-use crate::ragstone::blocking;
 use crate::runner::{Dropping, Run, Runner};
-use crate::stream::deadline_after;
 use crate::worker::{Supervised, panic_text};
 
 /// Passages that may wait to be computed. More are dropped: the next question that meets them asks again.

@@ -11,7 +11,6 @@
 //! An answer is another one where a token differs that a full prefill itself tells apart by more than rounding does. A model that was
 //! not calibrated is not blended unless its owner says so, and one that no way keeps is not blended at all.
 
-mod blend;
 mod deviation;
 mod prompts;
 mod search;
@@ -32,17 +31,16 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::blend::Known;
-pub use self::blend::{Blend, Blending, UNCALIBRATED_RATIO};
 pub use self::deviation::{AttentionDeviation, Deviation};
 pub use self::prompts::Asked;
-pub use self::search::{Evidence, Way};
 use self::search::{search, ways};
 use self::trial::{Trials, cost};
+use crate::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
 use crate::prefill::Rule;
+use crate::report::Blending;
 
 /// A file of this name in a model's folder is its calibration, where it is of the same weights.
 pub const FILE_NAME: &str = "calibration.json";
@@ -61,8 +59,6 @@ pub const RULES: [Rule; 7] = [
 const QUICK_RULES: [Rule; 4] = [Rule::Cacheblend, Rule::CacheblendK, Rule::FirstK, Rule::CriticalLayer];
 /// Its prompts.
 const QUICK_PROMPTS: usize = 64;
-/// Fewer prompts say nothing.
-const LEAST_PROMPTS: usize = 8;
 /// Tokens of all answers together: of each, 2 KiB of the full prefill's distribution are kept.
 const MOST_TOKENS: usize = 51_200;
 /// Two tokens whose probabilities a full prefill has so near to each other, in nats, are a tie: rounding decides between them. In bf16 it
@@ -132,37 +128,6 @@ impl Calibrate {
             return bad("give `questions` or a `collection`, not both");
         }
         Ok(())
-    }
-}
-
-/// What a calibration found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Calibration {
-    /// Digest of the model's weights; with `.q8` behind it where they are rounded to 8 bits.
-    pub weights: String,
-    /// When.
-    pub measured_unix_ms: u64,
-    /// Whose passages: `bundled`, `questions`, or a collection.
-    pub passages: String,
-    /// Prompts.
-    pub prompts: usize,
-    /// The longest answer, in tokens.
-    pub tokens: usize,
-    /// The share of the answers that had to be a full prefill's.
-    pub fidelity: f64,
-    /// The cheapest way that keeps them; `None`: none does, and the model is not blended.
-    pub chosen: Option<Way>,
-    /// Ways to be tried in all.
-    pub ways: usize,
-    /// Every way that was tried, cheapest first.
-    pub evidence: Vec<Evidence>,
-}
-
-impl Calibration {
-    /// Whether it can be what a calibration found, and rests on enough.
-    fn is_sane(&self) -> bool {
-        let chosen = self.chosen.is_none_or(|way| (0.0..1.0).contains(&way.ratio));
-        chosen && self.prompts >= LEAST_PROMPTS && (0.5..=1.0).contains(&self.fidelity)
     }
 }
 
@@ -352,7 +317,7 @@ impl Calibrator {
         let (me, tried) = (self.clone(), all.clone());
         // No more than so many of the answers may be others, of either half.
         let most_differing = ((1.0 - wanted.fidelity) * (count / 2) as f64 + 1e-9).floor() as usize;
-        let evidence = crate::ragstone::blocking(move || {
+        let evidence = crate::blocking::blocking(move || {
             let mut made = 0;
             let mut trial = |index: usize, way: &Way, prompt: usize| {
                 // Whoever does not keep up misses a step.
@@ -385,7 +350,7 @@ impl Calibrator {
         };
         let (catalog, found) = (catalog.clone(), calibration.clone());
         let name = pipeline.store.fingerprint().to_string();
-        crate::ragstone::blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
+        crate::blocking::blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
         pipeline.known.learn(&pipeline.settings, calibration.clone());
         Ok(calibration)
     }

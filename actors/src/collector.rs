@@ -8,8 +8,8 @@ use ragstone_storage::env::Env;
 use ragstone_storage::tier::object::{CollectOptions, Collected, ObjectTier};
 use tokio::runtime::Handle;
 
+use crate::blocking::blocking;
 use crate::jobs::{JobKind, Jobs};
-use crate::ragstone::blocking;
 use crate::settings::Settings;
 
 /// How often the clock is looked at, at the least.

@@ -14,7 +14,7 @@ use ragstone_storage::key::Fingerprint;
 use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 
 use crate::error::Result;
-use crate::ragstone::Progress;
+use crate::folders::Progress;
 
 /// Tokens that stand before the measured ones, as far as the context goes.
 const CACHED: [u32; 3] = [0, 1024, 4096];

@@ -8,10 +8,10 @@ use std::time::Duration;
 use ragstone_kernels::embedding::SentenceEncoder;
 use tokio::time::{Instant, timeout_at};
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
+use crate::deadline::{deadline_after, deadline_error};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ragstone::blocking;
-use crate::stream::{deadline_after, deadline_error};
 use crate::turns::{Places, Turns};
 
 /// Texts of one request, as many as OpenAI takes.

@@ -6,11 +6,14 @@
 pub mod api_keys;
 mod assembler;
 mod background;
+pub mod blend;
+mod blocking;
 mod budget;
 pub mod calibration;
 mod caller;
 mod collector;
 pub mod costs;
+mod deadline;
 pub mod embedding;
 mod encoder;
 pub mod engine;
@@ -18,6 +21,7 @@ pub mod entries;
 pub mod error;
 pub mod events;
 pub mod eviction;
+mod folders;
 pub mod fusion;
 #[cfg(test)]
 #[path = "../../tests/fuzz/driver.rs"]
@@ -45,6 +49,7 @@ pub mod speculation;
 pub mod status;
 pub mod stream;
 mod tails;
+pub mod tenant;
 pub mod turns;
 pub mod warm;
 pub mod worker;
@@ -52,18 +57,20 @@ pub mod worker;
 pub use caller::Caller;
 pub use embedding::Embedded;
 pub use error::{Error, ErrorKind, Result};
+pub use folders::{Folders, Progress};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 pub use question::{
-    Context, InlineDocument, Input, MAX_ANSWERS, MAX_ROUND_TOKENS, MAX_ROUNDS, Question, Reuse, RootCut, check_tenant,
+    Context, InlineDocument, Input, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Question, Reuse, RootCut,
 };
-pub use ragstone::{Folders, Progress, Ragstone};
+pub use ragstone::Ragstone;
 pub use report::{
-    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, ReuseReport, RoundReport,
-    TokenEvent, Usage,
+    Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
+    RoundReport, TokenEvent, Usage,
 };
-pub use reranking::{MAX_CANDIDATES, Rerank, Reranked, RerankedBy};
+pub use reranking::{Rerank, Reranked};
 pub use retrieval::MAX_QUERY_BYTES;
 pub use settings::Settings;
 pub use status::Status;
 pub use stream::AnswerStream;
+pub use tenant::check_tenant;

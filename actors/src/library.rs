@@ -28,9 +28,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::naming::PassageName;
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
-use crate::ragstone::blocking;
 
 /// Documents that are listed together.
 const DOCUMENTS_AT_ONCE: usize = 10_000;

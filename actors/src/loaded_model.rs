@@ -12,7 +12,7 @@ use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights
 use ragstone_storage::key::Fingerprint;
 
 use crate::error::Result;
-use crate::ragstone::{Folders, Progress};
+use crate::folders::{Folders, Progress};
 use crate::settings::Settings;
 
 /// What was read from the model's folder or GGUF file.

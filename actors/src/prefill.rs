@@ -39,7 +39,6 @@ use self::mend::CatchUp;
 pub(crate) use self::selector::splitmix64;
 pub use self::selector::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
 use self::walk::Walk;
-use crate::engine::Interruption;
 use crate::error::{Error, ErrorKind};
 use crate::fusion::{FailedLoad, LayerLoads, Waker};
 use crate::report::{TierLoad, TokenAccount};
@@ -116,6 +115,15 @@ pub struct OpenText {
     pub tokens: Vec<u32>,
     /// First layer first.
     pub layers: Vec<LayerBytes>,
+}
+
+/// Why an answer was interrupted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interruption {
+    /// The engine broke, or the device was lost: how often that may be has a bound.
+    Broken,
+    /// Others need its blocks, and computing it again costs less than keeping them.
+    Preempted,
 }
 
 /// Why a prefill did not finish.

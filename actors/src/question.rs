@@ -13,19 +13,15 @@ use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pml::{Layout, Prompt, Schema};
 use crate::prefill::Selection;
-use crate::reranking::MAX_CANDIDATES;
 
-/// Bytes of a tenant's name.
-const MAX_TENANT_BYTES: usize = 64;
 /// Answers to one request.
 pub const MAX_ANSWERS: usize = 16;
+/// Candidates of one question, beyond which a search is better made sharper.
+pub const MAX_CANDIDATES: usize = 200;
 /// Searches of one question.
 pub const MAX_ROUNDS: usize = 8;
 /// Tokens between two of them.
 pub const MAX_ROUND_TOKENS: usize = 256;
-/// Tenants of one warm-up.
-const MAX_TENANTS: usize = 1024;
-
 /// One request for generated text.
 #[derive(Debug, Clone)]
 pub struct Question {
@@ -179,50 +175,4 @@ pub enum Reuse {
     Calibrated,
     /// As `Auto`, at this recompute ratio in `0.0..=1.0`.
     Ratio(f32),
-}
-
-/// Checks a tenant's name, wherever it comes from: it goes into logs, listings and every entry's header. The empty one is
-/// the default tenant's.
-///
-/// # Errors
-/// `InvalidInput`.
-pub fn check_tenant(name: &str) -> Result<()> {
-    let is_printable = name.bytes().all(|byte| matches!(byte, b' '..=b'~'));
-    if name.len() <= MAX_TENANT_BYTES && is_printable && name.trim() == name {
-        return Ok(());
-    }
-    let mut shown = name.escape_default().to_string();
-    shown.truncate(MAX_TENANT_BYTES);
-    let message = format!(
-        "`{shown}` cannot name a tenant: use at most {MAX_TENANT_BYTES} printable ASCII characters, without spaces at the ends"
-    );
-    Err(Error::new(ErrorKind::InvalidInput, message))
-}
-
-/// Checks the tenants of a warm-up.
-///
-/// # Errors
-/// `InvalidInput` for a bad name or too many.
-pub fn check_tenants(names: &[String]) -> Result<()> {
-    if names.len() > MAX_TENANTS {
-        let message = format!("{} tenants are too many at once; use at most {MAX_TENANTS}", names.len());
-        return Err(Error::new(ErrorKind::InvalidInput, message));
-    }
-    names.iter().try_for_each(|name| check_tenant(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tenants_name_is_short_and_printable() {
-        for name in ["", "a", "Team 7 / blue", &"x".repeat(64)] {
-            check_tenant(name).unwrap();
-        }
-        for name in [" a", "a ", " ", "a\nb", "a\u{1b}[2J", "é", "\u{0}", &"x".repeat(65), &"é".repeat(100)] {
-            let error = check_tenant(name).unwrap_err();
-            assert!(error.to_string().is_ascii() && error.to_string().len() < 200, "{error}");
-        }
-    }
 }

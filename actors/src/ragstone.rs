@@ -3,7 +3,6 @@
 mod parts;
 mod tiers;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,14 +22,18 @@ use tokio::runtime::Handle;
 
 use self::parts::Parts;
 use crate::api_keys::ApiKeys;
-use crate::calibration::{self, Calibrator, Known};
+use crate::blend::Known;
+use crate::blocking::blocking;
+use crate::calibration::{self, Calibrator};
 use crate::caller::Caller;
 use crate::costs;
+use crate::deadline::deadline_after;
 use crate::embedding::{Embedded, Embedder};
 use crate::encoder::ModelEncoder;
 use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Feed;
+use crate::folders::{Folders, Progress};
 use crate::jobs::Jobs;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
@@ -42,48 +45,12 @@ use crate::reranking::{Rerank, Reranked};
 use crate::schemas::Schemas;
 use crate::settings::Settings;
 use crate::status::{ModelStatus, Status};
-use crate::stream::{AnswerStream, deadline_after};
+use crate::stream::AnswerStream;
 use crate::turns::Turns;
 use crate::warm::Warmer;
 
 /// How long background work may take to end.
 const SETTLE_LIMIT: Duration = Duration::from_secs(10);
-
-/// Where everything is.
-#[derive(Debug, Clone)]
-pub struct Folders {
-    /// The data folder; created where it is missing.
-    pub data: PathBuf,
-    /// The language model's folder, or its GGUF file.
-    pub model: PathBuf,
-    /// The name that clients know the model by.
-    pub model_id: String,
-    /// The embedding model's folder.
-    pub embedder: PathBuf,
-    /// The cross-encoder's folder; `None`: the language model reranks.
-    pub reranker: Option<PathBuf>,
-}
-
-/// How far the start is.
-#[derive(Debug, Clone, Copy)]
-pub enum Progress {
-    /// `done` of `total` bytes of `what`.
-    Loading {
-        /// In words, for a progress bar.
-        what: &'static str,
-        /// Bytes done.
-        done: u64,
-        /// Bytes in all.
-        total: u64,
-    },
-    /// This machine is measured, once for each model.
-    Measuring {
-        /// Measurements done.
-        done: u64,
-        /// Measurements in all.
-        total: u64,
-    },
-}
 
 /// The running program. Clones share it.
 #[derive(Clone)]
@@ -422,13 +389,5 @@ fn corpus_options(settings: &Settings, env: &Env) -> CorpusOptions {
         chunk_overlap_tokens: settings.chunk_overlap_tokens,
         vector_index_rows: settings.vector_index_rows,
         env: env.clone(),
-    }
-}
-
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),
     }
 }

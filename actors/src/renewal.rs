@@ -15,11 +15,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use crate::blocking::blocking;
 use crate::encoder::ModelEncoder;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::prompt::PromptFormat;
-use crate::ragstone::blocking;
 
 /// Embeds collections again. Clones share it. Await its futures on a multi-thread runtime.
 #[derive(Clone)]

@@ -8,9 +8,6 @@ use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::calibration::Blending;
-use crate::engine::DraftCounts;
-use crate::reranking::RerankedBy;
 use crate::speculation::Speculation;
 
 /// One item of an answer's stream.
@@ -237,9 +234,8 @@ pub struct Drafts {
 }
 
 impl Drafts {
-    /// `None` where nothing was drafted.
-    pub(crate) fn of(counts: &DraftCounts) -> Option<Self> {
-        let (drafted, accepted) = counts.get();
+    /// Of so many tokens that were drafted, and those of them that were right; `None` where nothing was drafted.
+    pub(crate) fn of((drafted, accepted): (u32, u32)) -> Option<Self> {
         (drafted > 0).then(|| Self { drafted, accepted, accepted_share: accepted as f32 / drafted as f32 })
     }
 }
@@ -381,4 +377,50 @@ pub struct Ttft {
     pub compute_ms: f64,
     /// Waiting for a layer that was not loaded in time: what the overlap did not hide.
     pub load_wait_ms: f64,
+}
+
+/// Who puts passages in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RerankedBy {
+    /// The cross-encoder that is configured.
+    CrossEncoder,
+    /// The language model, by how likely it says yes rather than no.
+    Model,
+}
+
+impl RerankedBy {
+    /// As metrics have it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CrossEncoder => "cross_encoder",
+            Self::Model => "model",
+        }
+    }
+}
+
+/// Whether prompts are blended, and by what right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Blending {
+    /// As the calibration found.
+    Calibrated,
+    /// As the settings say, on a model that was calibrated.
+    Configured,
+    /// On a model that was not calibrated, because the settings permit it.
+    Uncalibrated,
+    /// Not: the model was not calibrated.
+    #[default]
+    NotCalibrated,
+    /// Not: no way of blending keeps the model's answers.
+    NotGoodEnough,
+    /// Not: the model's KV has its positions in it, and cannot be moved to others.
+    CannotMove,
+}
+
+impl Blending {
+    /// Whether prompts are blended.
+    pub fn blends(self) -> bool {
+        matches!(self, Self::Calibrated | Self::Configured | Self::Uncalibrated)
+    }
 }

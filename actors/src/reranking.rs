@@ -5,20 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_kernels::cross_encoder::{CrossEncoder, Scores};
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
+use crate::blocking::blocking;
 use crate::caller::Caller;
+use crate::deadline::deadline_error;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{InlineDocument, Reuse};
-use crate::ragstone::blocking;
+use crate::report::RerankedBy;
 use crate::retrieval::MAX_QUERY_BYTES;
-use crate::stream::deadline_error;
 use crate::turns::Turns;
 
-/// Candidates of one question, beyond which a search is better made sharper.
-pub const MAX_CANDIDATES: usize = 200;
 /// Documents of one request, as many as Cohere takes.
 pub const MAX_DOCUMENTS: usize = 1000;
 /// Bytes of one of them with its title.
@@ -27,26 +24,6 @@ const MAX_DOCUMENT_BYTES: usize = 64 << 10;
 const MAX_BYTES: usize = 2 << 20;
 /// Pairs that are computed together: some 1,000 tokens of passages.
 const BATCH: usize = 4;
-
-/// Who puts passages in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum RerankedBy {
-    /// The cross-encoder that is configured.
-    CrossEncoder,
-    /// The language model, by how likely it says yes rather than no.
-    Model,
-}
-
-impl RerankedBy {
-    /// As metrics have it.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::CrossEncoder => "cross_encoder",
-            Self::Model => "model",
-        }
-    }
-}
 
 /// Documents to be put in order.
 #[derive(Debug, Clone)]

@@ -10,13 +10,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::caller::Caller;
-use crate::engine::{DecodeSpec, Interruption, PrefillReport, PrefillRequest, Prefiller, Urgency};
+use crate::deadline::remaining;
+use crate::engine::{DecodeSpec, PrefillReport, PrefillRequest, Prefiller, Urgency};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, Fuse, Fused, Fusor};
+use crate::prefill::Interruption;
 use crate::prefill::{PrefillError, Selection};
 use crate::report::Without;
 use crate::speculation::Hold;
-use crate::stream::remaining;
 use crate::worker::Supervised;
 
 /// How often a prompt is planned again because another one broke a pass that they shared.

@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 use self::bounds::{check_name, check_room};
 use self::stored::stored;
 pub use self::stored::{StoredModule, StoredSchema};
+use crate::blocking::blocking;
 use crate::caller::Caller;
+use crate::deadline::deadline_after;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::pml::{GivenSources, Layout, Schema};
-use crate::question::check_tenant;
-use crate::ragstone::blocking;
-use crate::stream::deadline_after;
+use crate::tenant::check_tenant;
 
 /// Schemas whose layouts are kept in memory.
 const MOST_KNOWN: usize = 64;

@@ -1,13 +1,13 @@
 //! An answer as it is generated: token ids become text, stop strings end it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use ragstone_kernels::sampling::Sampled;
 use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
+use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::report::{
@@ -147,7 +147,7 @@ impl AnswerStream {
         self.tokens.close();
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
-        self.report.drafts = Drafts::of(&self.drafts);
+        self.report.drafts = Drafts::of(self.drafts.get());
         self.ready.push_back(Event::Finished(Box::new(Finish { reason, usage, report: self.report.clone() })));
     }
 
@@ -156,27 +156,6 @@ impl AnswerStream {
         self.tokens.close();
         Err(error)
     }
-}
-
-pub(crate) fn deadline_error() -> Error {
-    Error::new(ErrorKind::DeadlineExceeded, "the request's deadline passed; ask for fewer tokens or raise `deadline_s`")
-}
-
-/// What is left until `deadline`.
-pub(crate) fn remaining(deadline: Instant) -> Result<Duration> {
-    deadline.checked_duration_since(now()).filter(|left| !left.is_zero()).ok_or_else(deadline_error)
-}
-
-/// When a request that has this long from now on must have ended.
-pub(crate) fn deadline_after(limit: Duration) -> Instant {
-    // One so far away that no clock counts to it never comes.
-    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-    now() + limit.min(CENTURY)
-}
-
-#[expect(clippy::disallowed_methods, reason = "a deadline stands on the clock of the timers that end what misses it")]
-fn now() -> Instant {
-    Instant::now()
 }
 
 struct TextBuilder {

@@ -11,11 +11,12 @@ use ragstone_storage::prompt::plan::{LoadPlan, ReuseMode};
 use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 use ragstone_storage::tier::device::LostPath;
 
-use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Interruption, Resume};
+use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};
 use crate::error::{Error, ErrorKind};
 use crate::eviction::FreshKv;
 use crate::pipeline::Pipeline;
 use crate::prefill::FreshSegment;
+use crate::prefill::Interruption;
 use crate::runner::Run;
 
 /// How often an answer goes on after the engine broke.

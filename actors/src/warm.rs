@@ -23,13 +23,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, OwnedMutexGuard, mpsc};
 
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Happened, JobNews, JobState};
 use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
-use crate::question::check_tenants;
-use crate::ragstone::blocking;
 use crate::schemas::Schemas;
+use crate::tenant::check_tenants;
 use crate::warm::work::{Piece, Work};
 
 /// Jobs in the journal, and those of the same tenants; more are refused.

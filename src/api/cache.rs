@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ragstone_actors::calibration::{Blend, Calibration};
+use ragstone_actors::blend::{Blend, Calibration};
 use ragstone_actors::entries::{EntryFilter, EntryPage};
 use ragstone_actors::library::Removed;
 use ragstone_actors::warm::{WarmEstimate, WarmStatus};

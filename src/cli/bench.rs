@@ -4,7 +4,7 @@ mod drafts;
 mod overlap;
 mod serve;
 
-use ragstone_actors::calibration::Blend;
+use ragstone_actors::blend::Blend;
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};

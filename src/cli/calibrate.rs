@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use futures::StreamExt;
-use ragstone_actors::calibration::{Asked, Blending, Calibrate, Calibration, CalibrationEvent, Evidence, RULES};
+use ragstone_actors::blend::{Calibration, Evidence};
+use ragstone_actors::calibration::{Asked, Calibrate, CalibrationEvent, RULES};
+use ragstone_actors::report::Blending;
 use ragstone_actors::{InlineDocument, Rule};
 
 use crate::access;
@@ -144,7 +146,7 @@ fn table(found: &Calibration) -> String {
 #[cfg(test)]
 mod tests {
     use ragstone_actors::Selection;
-    use ragstone_actors::calibration::Way;
+    use ragstone_actors::blend::Way;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use ragstone_actors::ReuseReport;
-use ragstone_actors::calibration::Blending;
+use ragstone_actors::report::Blending;
 use ragstone_actors::report::{SegmentReport, Without};
 use ragstone_storage::prompt::plan::{InTier, SegmentPrediction, Why};
 use ragstone_storage::prompt::segment::SegmentKind;

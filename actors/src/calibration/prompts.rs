@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 
 use super::trial::blends;
 use crate::caller::Caller;
+use crate::deadline::deadline_after;
 use crate::error::{Error, ErrorKind, Result};
 use crate::pipeline::Pipeline;
 use crate::prefill::splitmix64;
 use crate::prompt::Task;
 use crate::question::{Context, InlineDocument, Input, Question, Reuse, RootCut};
-use crate::stream::deadline_after;
 
 /// Questions over passages of small worlds that no model has heard of: the links between their passages tell a model that reads
 /// them together from one that does not (`ops/demo-model/sample.py` makes them).

@@ -1,8 +1,6 @@
 //! Which way of blending is the cheapest that keeps a model's answers. Pure, but for the trial that it is handed.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
+use crate::blend::{Evidence, Way};
 use crate::error::Result;
 use crate::prefill::{Rule, Schedule, Selection};
 
@@ -12,17 +10,6 @@ pub const RATIOS: [f32; 8] = [0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4];
 /// Layers that a rule is tried on: the first ones, where passages are told apart, then ever fewer.
 const LAYERS: [usize; 10] = [0, 1, 2, 3, 4, 6, 8, 12, 16, 24];
 
-/// One way of blending.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Way {
-    /// How what is recomputed is chosen.
-    pub selection: Selection,
-    /// The share that is.
-    pub ratio: f32,
-    /// What a prompt over stored passages takes so, of what its full prefill takes, as predicted on the machine that calibrated.
-    pub cost: f64,
-}
-
 /// What one prompt's answer came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outcome {
@@ -30,22 +17,6 @@ pub struct Outcome {
     pub differs: bool,
     /// Kullback-Leibler divergence of the next token's distribution from a full prefill's, the mean over the answer, in nats.
     pub divergence: f64,
-}
-
-/// What was seen of one way.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Evidence {
-    /// The way.
-    #[serde(flatten)]
-    pub way: Way,
-    /// Prompts that it was tried on; it is given up where too many have differed.
-    pub prompts: usize,
-    /// Prompts whose answers differ from a full prefill's.
-    pub differ: usize,
-    /// The mean over those prompts, in nats.
-    pub divergence: f64,
-    /// Whether it is good enough.
-    pub keeps: bool,
 }
 
 /// The ways that are tried with `rules` in a model of `layers`, cheapest first.

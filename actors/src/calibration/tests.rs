@@ -1,6 +1,7 @@
 //! What follows from a calibration.
 
 use super::*;
+use crate::blend::UNCALIBRATED_RATIO;
 use crate::prefill::Selection;
 use crate::settings::Settings;
 

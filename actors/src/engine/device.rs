@@ -22,9 +22,10 @@ use super::pace::Pace;
 use super::schedule::{Limits, Phase, Step, View, schedule};
 use super::sequence::{Prefilling, Reply, Sequence, State, Tail};
 use super::shares::{Party, Present, Shares};
-use super::{EngineOptions, Interruption, Job, Urgency, engine_panicked};
+use super::{EngineOptions, Job, Urgency, engine_panicked};
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
+use crate::prefill::Interruption;
 use crate::prefill::{Prefill, PrefillError, Prompt};
 
 /// How many passes take one prefill along after one of several broke a pass.

@@ -22,10 +22,10 @@ use tokio::runtime::Runtime;
 
 use super::*;
 use crate::background::{Background, Workers};
+use crate::deadline::deadline_after;
 use crate::eviction::{Evictor, FreshKv};
 use crate::fusion::{Fuse, Fused, Fusor, ReadAhead};
 use crate::runner::{Dropping, Run, Runner};
-use crate::stream::deadline_after;
 use crate::worker::{Service, Supervised};
 
 mod background;

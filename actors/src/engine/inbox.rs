@@ -9,9 +9,9 @@ use ragstone_storage::tier::device::LostPath;
 
 use super::{Job, Urgency, WhenLost};
 use crate::caller::Caller;
+use crate::engine::status::{GroupsStatus, SequencesStatus};
 use crate::error::{Error, ErrorKind, Result};
 use crate::speculation::Load;
-use crate::status::{GroupsStatus, SequencesStatus};
 
 /// Shared by those who submit, the loads under way, and the engine's thread.
 pub(super) struct Inbox {

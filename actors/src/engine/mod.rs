@@ -13,6 +13,7 @@ mod prefiller;
 mod schedule;
 mod sequence;
 mod shares;
+pub mod status;
 mod text;
 
 pub use lookup::{DraftCounts, Lookup};
@@ -36,12 +37,12 @@ use tokio::sync::{mpsc, oneshot};
 use self::device::Device;
 use self::inbox::Inbox;
 use crate::caller::Caller;
+use crate::engine::status::DeviceStatus;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fusion::{FailedLoad, LayerLoads};
-use crate::prefill::{FreshSegment, PrefillError, Selection};
+use crate::prefill::{FreshSegment, Interruption, PrefillError, Selection};
 use crate::report::{FinishReason, TierLoad, TokenAccount};
 use crate::speculation::{Hold, Load};
-use crate::status::DeviceStatus;
 use crate::worker::panic_text;
 
 /// A handle on the engine thread. The thread ends when the last handle is dropped.
@@ -117,15 +118,6 @@ impl Job {
 /// Goes on with an answer that was interrupted, behind the tokens that were generated already. Called on the engine's thread: it
 /// must not wait.
 pub type Resume = Arc<dyn Fn(DecodeSpec, Vec<u32>, Interruption) + Send + Sync>;
-
-/// Why an answer was interrupted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interruption {
-    /// The engine broke, or the device was lost: how often that may be has a bound.
-    Broken,
-    /// Others need its blocks, and computing it again costs less than keeping them.
-    Preempted,
-}
 
 /// Told what was on the device and is worth bringing back first, when its memory was lost. On the engine's thread, too.
 pub type WhenLost = Arc<dyn Fn(Vec<LostPath>) + Send + Sync>;

@@ -15,7 +15,7 @@ use super::device::shed_hopeless;
 use super::inbox::Waiting;
 use super::pace::Pace;
 use super::*;
-use crate::status::SequencesStatus;
+use crate::engine::status::SequencesStatus;
 
 pub(super) fn model() -> Arc<Model> {
     let config = r#"{"architectures": ["LlamaForCausalLM"], "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48,

@@ -9,9 +9,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{EntryFilter, EntryMatcher};
+use crate::blocking::blocking;
 use crate::error::Result;
 use crate::events::Happened;
-use crate::ragstone::{Ragstone, blocking};
+use crate::ragstone::Ragstone;
 
 /// What an eviction did, or in a dry run would do.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -10,9 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::EntryFilter;
+use crate::blocking::blocking;
 use crate::error::Result;
 use crate::library::PassageName;
-use crate::ragstone::{Ragstone, blocking};
+use crate::ragstone::Ragstone;
 use crate::schemas::ModuleName;
 
 /// Entries that are listed at once.

@@ -4,8 +4,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::EntryFilter;
+use crate::blocking::blocking;
 use crate::error::Result;
-use crate::ragstone::{Ragstone, blocking};
+use crate::ragstone::Ragstone;
 
 /// What pinning or unpinning did, or in a dry run would do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

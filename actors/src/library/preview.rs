@@ -7,8 +7,8 @@ use ragstone_storage::key::KvKey;
 use ragstone_storage::tier::Tier;
 
 use super::{Library, Removed, Withdrawn};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ragstone::blocking;
 
 /// What is held of one entry.
 struct StoredEntry {

@@ -7,8 +7,8 @@ use ragstone_storage::corpus::tenant_of;
 use ragstone_storage::key::SegmentDigest;
 
 use super::{Library, Withdrawn};
+use crate::blocking::blocking;
 use crate::error::{Error, Result};
-use crate::ragstone::blocking;
 
 impl Library {
     /// Takes the KV of these passages, tenant by tenant, where no document that the tenant may read has them any more; gives what is told to

@@ -1,7 +1,7 @@
 //! The account of a prompt: what its answer reports, and what is counted.
 
 use super::Sequence;
-use crate::calibration::Blending;
+use crate::report::Blending;
 use crate::report::{ReuseReport, SegmentReport, Ttft};
 use crate::speculation::{Outcome, Speculation};
 

@@ -18,9 +18,10 @@ use tempfile::TempDir;
 
 use super::tests::close;
 use super::*;
+use crate::folders::Folders;
 use crate::fusion::LayerLoads;
 use crate::prefill::{FreshSegment, Prompt, Rule, Selection, prefill};
-use crate::ragstone::{Folders, Ragstone};
+use crate::ragstone::Ragstone;
 use crate::report::Answer;
 
 /// What the attacker says before the victim's passage: that somebody holds the role that the passage speaks of.

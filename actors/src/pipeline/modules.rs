@@ -7,10 +7,10 @@ use ragstone_storage::prompt::segment::{Segment, SegmentKind};
 
 use super::{Asking, Pipeline};
 use crate::background::{Precompute, Whose};
-use crate::calibration::Blending;
 use crate::engine::Urgency;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Input, Question, Reuse};
+use crate::report::Blending;
 
 impl Pipeline {
     /// Computes the modules that no tier has, each apart, and files them. One that cannot be kept is computed with the prompt.

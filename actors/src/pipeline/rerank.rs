@@ -17,13 +17,15 @@ use tokio::time::timeout_at;
 use tracing::Instrument;
 
 use super::{Asking, Passage, Pipeline, Prefilled};
+use crate::deadline::{deadline_after, deadline_error};
 use crate::engine::Decoded;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prompt::Task;
-use crate::question::{Context, Input, Question, Reuse, RootCut, check_tenant};
+use crate::question::{Context, Input, Question, Reuse, RootCut};
+use crate::report::RerankedBy;
 use crate::report::{Citation, RerankReport, Ttft};
-use crate::reranking::{Rerank, Reranked, RerankedBy, titled};
-use crate::stream::{deadline_after, deadline_error};
+use crate::reranking::{Rerank, Reranked, titled};
+use crate::tenant::check_tenant;
 
 /// Prompts of one question that are judged together.
 const JUDGED_AT_ONCE: usize = 8;

@@ -12,11 +12,12 @@ use tracing::Instrument;
 
 use super::search::{add, asked_last};
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use crate::deadline::remaining;
 use crate::error::{Error, ErrorKind, Result};
 use crate::question::{Context, Input, Question};
 use crate::report::{Event, RerankReport, RoundReport, Ttft};
 use crate::retrieval::Retrieved;
-use crate::stream::{AnswerStream, Opened, remaining};
+use crate::stream::{AnswerStream, Opened};
 use crate::turns::Place;
 
 /// What the model says between two searches, where nothing else is asked for.

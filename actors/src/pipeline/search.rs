@@ -11,12 +11,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tracing::Instrument;
 
 use super::{Asking, Found, Passage, Pipeline, Prefilled};
+use crate::deadline::remaining;
 use crate::error::Result;
 use crate::question::{Context, Input};
 use crate::report::Citation;
 use crate::retrieval::{Retrieved, Search};
 use crate::speculation::{Hold, Outcome, Speculation, decide};
-use crate::stream::remaining;
 
 /// The prefill of what a search has found so far.
 struct Running<'a> {

@@ -14,8 +14,9 @@ use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 
 use super::*;
+use crate::folders::Folders;
 use crate::prompt::PromptDate;
-use crate::ragstone::{Folders, Ragstone};
+use crate::ragstone::Ragstone;
 use crate::report::{Answer, Event, TokenAccount};
 
 const DAY: Duration = Duration::from_secs(86_400);

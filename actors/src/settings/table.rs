@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::MOST_DRAFTED;
 use crate::error::{Error, ErrorKind, Result};
-use crate::reranking::MAX_CANDIDATES;
+use crate::question::MAX_CANDIDATES;
 
 /// One setting. Its environment variable follows from its key: `RAGSTONE_PROMPT__SYSTEM` of `prompt.system`.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 
 use super::{WarmEvent, Warmer, cancelled};
 use crate::background::{Precompute, Precomputed, Whose};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ragstone::blocking;
 
 /// Passages between two notes: what a kill can cost.
 const PASSAGES_PER_NOTE: usize = 16;

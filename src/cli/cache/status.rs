@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use ragstone_actors::Status;
-use ragstone_actors::calibration::{Blend, Blending};
+use ragstone_actors::blend::Blend;
+use ragstone_actors::report::Blending;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
 

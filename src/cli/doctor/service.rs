@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ragstone_actors::Status;
-use ragstone_actors::calibration::Blending;
+use ragstone_actors::report::Blending;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;

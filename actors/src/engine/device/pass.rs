@@ -15,10 +15,11 @@ use ragstone_storage::tier::device::{DevicePath, DeviceTier, KeptSegment};
 use super::{Device, Part};
 use crate::engine::beams::BeamGroup;
 use crate::engine::sequence::{FinishedPrefill, Prefilling, State, Tail};
+use crate::engine::status::{GroupBlocks, GroupsStatus};
 use crate::engine::text::GrowingText;
-use crate::engine::{Decoded, Interruption, PrefillReport, Urgency, engine_panicked};
+use crate::engine::{Decoded, PrefillReport, Urgency, engine_panicked};
+use crate::prefill::Interruption;
 use crate::prefill::{PrefillError, Prefilled};
-use crate::status::{GroupBlocks, GroupsStatus};
 
 impl<B: Backend> Device<B> {
     /// One pass over the weights for all parts. A panic is charged to whoever causes it: tails are repeated one at a time, which row

@@ -3,9 +3,10 @@
 use ragstone_kernels::backend::Backend;
 
 use super::Device;
+use crate::engine::Urgency;
 use crate::engine::sequence::{Sequence, State};
-use crate::engine::{Interruption, Urgency};
 use crate::error::{Error, ErrorKind};
+use crate::prefill::Interruption;
 
 impl<B: Backend> Device<B> {
     /// What was released since the last step is a request's own prompt: it goes on, or answers at once where it is done.

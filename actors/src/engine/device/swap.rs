@@ -5,9 +5,9 @@ use ragstone_kernels::backend::Backend;
 use ragstone_storage::block::PackedTables;
 
 use super::Device;
-use crate::engine::Interruption;
 use crate::engine::sequence::{State, Swapped};
 use crate::error::{Error, ErrorKind, Result};
+use crate::prefill::Interruption;
 
 impl<B: Backend> Device<B> {
     /// Takes a sequence off the device, by what the measured costs say is cheaper.

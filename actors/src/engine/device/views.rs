@@ -8,7 +8,7 @@ use crate::engine::inbox::Waiting;
 use crate::engine::schedule::{Phase, Step, View};
 use crate::engine::sequence::{Prefilling, Sequence, State, Tail, more_blocks};
 use crate::engine::shares::Owner;
-use crate::status::SequencesStatus;
+use crate::engine::status::SequencesStatus;
 
 /// A prompt that waits as the scheduler sees it.
 pub(super) fn view_of_waiting(waiting: &Waiting, owner: Owner) -> View {

@@ -1,7 +1,7 @@
 //! What the engine says about the prompts it has.
 
 use super::*;
-use crate::status::SequencesStatus;
+use crate::engine::status::SequencesStatus;
 
 /// The engine counts before each step, and a prompt is answered within one.
 fn until(bench: &Bench, expected: SequencesStatus) {

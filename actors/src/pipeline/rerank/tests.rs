@@ -13,9 +13,10 @@ use tempfile::TempDir;
 use super::super::tests::{close, open_with, question};
 use super::*;
 use crate::caller::Caller;
+use crate::folders::Folders;
 use crate::prompt::PromptFormat;
 use crate::question::InlineDocument;
-use crate::ragstone::{Folders, Ragstone};
+use crate::ragstone::Ragstone;
 use crate::report::{Answer, Event};
 use crate::settings::Settings;
 

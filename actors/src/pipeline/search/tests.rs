@@ -12,12 +12,13 @@ use tempfile::TempDir;
 
 use super::super::tests::{close, question};
 use super::*;
+use crate::deadline::deadline_after;
+use crate::folders::Folders;
 use crate::prompt::Task;
 use crate::question::{Question, Reuse};
-use crate::ragstone::{Folders, Ragstone};
+use crate::ragstone::Ragstone;
 use crate::report::{Answer, KvSource};
 use crate::settings::Settings;
-use crate::stream::deadline_after;
 
 const COMPANIES: [(&str, &str); 4] = [
     ("Bornix Brewery", "Jomi Jorrud"),

@@ -5,36 +5,71 @@ use std::sync::{Arc, PoisonError, RwLock};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Calibration;
 use crate::prefill::Selection;
+use crate::report::Blending;
 use crate::settings::Settings;
 
 /// The share that is recomputed where nobody calibrated and the owner blends all the same: the paper's.
 pub const UNCALIBRATED_RATIO: f32 = 0.15;
 
-/// Whether prompts are blended, and by what right.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Blending {
-    /// As the calibration found.
-    Calibrated,
-    /// As the settings say, on a model that was calibrated.
-    Configured,
-    /// On a model that was not calibrated, because the settings permit it.
-    Uncalibrated,
-    /// Not: the model was not calibrated.
-    #[default]
-    NotCalibrated,
-    /// Not: no way of blending keeps the model's answers.
-    NotGoodEnough,
-    /// Not: the model's KV has its positions in it, and cannot be moved to others.
-    CannotMove,
+/// Fewer prompts say nothing.
+pub(crate) const LEAST_PROMPTS: usize = 8;
+
+/// One way of blending.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Way {
+    /// How what is recomputed is chosen.
+    pub selection: Selection,
+    /// The share that is.
+    pub ratio: f32,
+    /// What a prompt over stored passages takes so, of what its full prefill takes, as predicted on the machine that calibrated.
+    pub cost: f64,
 }
 
-impl Blending {
-    /// Whether prompts are blended.
-    pub fn blends(self) -> bool {
-        matches!(self, Self::Calibrated | Self::Configured | Self::Uncalibrated)
+/// What was seen of one way.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Evidence {
+    /// The way.
+    #[serde(flatten)]
+    pub way: Way,
+    /// Prompts that it was tried on; it is given up where too many have differed.
+    pub prompts: usize,
+    /// Prompts whose answers differ from a full prefill's.
+    pub differ: usize,
+    /// The mean over those prompts, in nats.
+    pub divergence: f64,
+    /// Whether it is good enough.
+    pub keeps: bool,
+}
+
+/// What a calibration found.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Calibration {
+    /// Digest of the model's weights; with `.q8` behind it where they are rounded to 8 bits.
+    pub weights: String,
+    /// When.
+    pub measured_unix_ms: u64,
+    /// Whose passages: `bundled`, `questions`, or a collection.
+    pub passages: String,
+    /// Prompts.
+    pub prompts: usize,
+    /// The longest answer, in tokens.
+    pub tokens: usize,
+    /// The share of the answers that had to be a full prefill's.
+    pub fidelity: f64,
+    /// The cheapest way that keeps them; `None`: none does, and the model is not blended.
+    pub chosen: Option<Way>,
+    /// Ways to be tried in all.
+    pub ways: usize,
+    /// Every way that was tried, cheapest first.
+    pub evidence: Vec<Evidence>,
+}
+
+impl Calibration {
+    /// Whether it can be what a calibration found, and rests on enough.
+    pub(crate) fn is_sane(&self) -> bool {
+        let chosen = self.chosen.is_none_or(|way| (0.0..1.0).contains(&way.ratio));
+        chosen && self.prompts >= LEAST_PROMPTS && (0.5..=1.0).contains(&self.fidelity)
     }
 }
 

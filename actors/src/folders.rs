@@ -1,0 +1,39 @@
+//! What a start is given, and how far it is.
+
+use std::path::PathBuf;
+
+/// Where everything is.
+#[derive(Debug, Clone)]
+pub struct Folders {
+    /// The data folder; created where it is missing.
+    pub data: PathBuf,
+    /// The language model's folder, or its GGUF file.
+    pub model: PathBuf,
+    /// The name that clients know the model by.
+    pub model_id: String,
+    /// The embedding model's folder.
+    pub embedder: PathBuf,
+    /// The cross-encoder's folder; `None`: the language model reranks.
+    pub reranker: Option<PathBuf>,
+}
+
+/// How far the start is.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress {
+    /// `done` of `total` bytes of `what`.
+    Loading {
+        /// In words, for a progress bar.
+        what: &'static str,
+        /// Bytes done.
+        done: u64,
+        /// Bytes in all.
+        total: u64,
+    },
+    /// This machine is measured, once for each model.
+    Measuring {
+        /// Measurements done.
+        done: u64,
+        /// Measurements in all.
+        total: u64,
+    },
+}
