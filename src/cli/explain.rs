@@ -197,7 +197,7 @@ mod tests {
             "citations": [{ "title": "Roofs\u{1b}[2J" }],
             "report": {
                 "segments": [
-                    segment("root", "exact", json!("device"), json!(["device"]), "in_place"),
+                    segment("system_prompt", "exact", json!("device"), json!(["device"]), "in_place"),
                     segment("passage", "blend", json!("host"), json!(["host", "disk"]), "stored_closely"),
                     segment("question", "compute", Value::Null, json!([]), "ends_the_prompt"),
                 ],

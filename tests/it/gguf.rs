@@ -237,7 +237,7 @@ fn every_command_takes_a_file() {
         "1",
         "--json",
     ]);
-    assert_eq!(measured["weights"], "bf16");
+    assert_eq!(measured["weights"], "native");
     assert_eq!(folder.json(&["fetch", "--model", path, "--json"])["model"], path);
     let passage = json!({"title": "Calbet Works", "text": "Calbet Works makes candles."});
     let questions = json!([{"question": "What is made by Calbet Works?", "ctxs": [passage], "answers": ["candles"]}]);
