@@ -1,4 +1,4 @@
-//! Whether a model's prompts are blended, how, and by what right.
+//! What a calibration found of a model, and what follows: whether its prompts are blended, how, and by what right.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -45,7 +45,7 @@ pub struct Evidence {
 /// What a calibration found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibration {
-    /// Digest of the model's weights; with `.q8` behind it where they are rounded to 8 bits.
+    /// Digest of the model's weights, with how they are kept behind it (`.q8`, `.q4`, `.native`) where products round activations to 8 bits.
     pub weights: String,
     /// When.
     pub measured_unix_ms: u64,

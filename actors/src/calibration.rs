@@ -36,6 +36,7 @@ pub use self::prompts::Asked;
 use self::search::{search, ways};
 use self::trial::{Trials, cost};
 use crate::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
 use crate::pipeline::Pipeline;
@@ -317,7 +318,7 @@ impl Calibrator {
         let (me, tried) = (self.clone(), all.clone());
         // No more than so many of the answers may be others, of either half.
         let most_differing = ((1.0 - wanted.fidelity) * (count / 2) as f64 + 1e-9).floor() as usize;
-        let evidence = crate::blocking::blocking(move || {
+        let evidence = blocking(move || {
             let mut made = 0;
             let mut trial = |index: usize, way: &Way, prompt: usize| {
                 // Whoever does not keep up misses a step.
@@ -350,7 +351,7 @@ impl Calibrator {
         };
         let (catalog, found) = (catalog.clone(), calibration.clone());
         let name = pipeline.store.fingerprint().to_string();
-        crate::blocking::blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
+        blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
         pipeline.known.learn(&pipeline.settings, calibration.clone());
         Ok(calibration)
     }

@@ -22,7 +22,7 @@ pub(crate) struct LoadedModel {
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
     pub fingerprint: Fingerprint,
-    /// Of its weights alone, rounded to 8 or 4 bits or not.
+    /// Of its weights alone, and of how they are kept where products round activations to 8 bits.
     pub weights_digest: String,
 }
 
@@ -60,7 +60,7 @@ impl LoadedModel {
         let hashing = |done, total| progress(Progress::Loading { what: "checking the weights", done, total });
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
         let mut weights_digest = weights_digest(&weights, Some(catalog))?;
-        if let format @ (WeightFormat::Q8 | WeightFormat::Q4) = model.arithmetic().weights {
+        if let format @ (WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native) = model.arithmetic().weights {
             weights_digest = format!("{weights_digest}.{}", format.name());
         }
         Ok(Self {

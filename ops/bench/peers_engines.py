@@ -63,7 +63,7 @@ KINDS = {
         Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
         Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
         Kind("ragstone-q4", "q4", WHOLE_MODEL, ragstone=("--weights", "q4")),
-        Kind("ragstone-gguf", "q4_k_m", WHOLE_MODEL, files="q4_k_m.gguf"),
+        Kind("ragstone-gguf", "native", WHOLE_MODEL, files="q4_k_m.gguf"),
         Kind("ragstone-f32", "bf16", WHOLE_MODEL, False, ragstone=("--weights", "bf16", "--compute", "f32")),
     )
 }

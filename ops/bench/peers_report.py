@@ -77,7 +77,8 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             compare("ragstone-q8 / llama.cpp-q8", model, ours_q8, measured.get(case, "llama.cpp-q8"), wanted)
             ours_q4 = measured.get(case, "ragstone-q4")
             compare("ragstone-q4 / llama.cpp-q4", model, ours_q4, measured.get(case, "llama.cpp-q4"), 1.2)
-            compare("ragstone-gguf / llama.cpp-q4", model, measured.get(case, "ragstone-gguf"), measured.get(case, "llama.cpp-q4"), 1.2)
+            ours_gguf = measured.get(case, "ragstone-gguf")
+            compare("ragstone-gguf / llama.cpp-q4", model, ours_gguf, measured.get(case, "llama.cpp-q4"), 1.2)
             compare("ragstone-q4 / ragstone-q8", model, ours_q4, ours_q8, 1.7)
             compare("ragstone / transformers bf16", model, ours, measured.get(case, "transformers"), None)
         for series in measured.find("decode", model) if bandwidth else []:

@@ -58,9 +58,18 @@ def word(token: int) -> str:
 
 MODELS = {shape.name: shape for shape in (QWEN, TINYLLAMA)}
 
-# Bytes a weight takes in memory, by the format an engine keeps it in; Q8_0 has a 2-byte scale for 32 weights,
-# ragstone's q8 one scale for a whole row. Q4_K_M has some of its matrices in 6 bits, and ragstone's q4 the head in 8: they are counted as the others.
-BYTES_PER_WEIGHT = {"f32": 4.0, "bf16": 2.0, "q8_0": 34.0 / 32.0, "q8": 1.0, "q4_k_m": 18.0 / 32.0, "q4": 18.5 / 32.0}
+# Bytes a weight takes in memory, by the format an engine keeps it in; Q8_0 has a 2-byte scale for 32 weights, ragstone's
+# q8 one scale for a whole row. Of Q4_K_M and of what has an 8-bit head the mean over TinyLlama's shape, without the
+# embedding table, of which a token reads one row. "native" is Q4_K_M in ragstone's memory.
+BYTES_PER_WEIGHT = {
+    "f32": 4.0,
+    "bf16": 2.0,
+    "q8_0": 34.0 / 32.0,
+    "q8": 1.0,
+    "q4_k_m": 4.88 / 8.0,
+    "native": 5.43 / 8.0,
+    "q4": 4.84 / 8.0,
+}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ use super::score::score;
 use super::variant::{After, Mode, Variant};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Passages after each other, as the data set has them.
+/// Passages one after the other, as the data set has them.
 const IN_ORDER: &str = "eval-in-order";
 /// Each passage after the system prompt alone.
 const ALONE: &str = "eval-alone";

@@ -113,7 +113,7 @@ pub struct Spread {
 pub struct Tokens {
     /// Reused as computing them again would give them.
     pub exact: u64,
-    /// Reused from after the system prompt.
+    /// Reused as computed after the system prompt.
     pub blended: u64,
     /// Of blended passages, computed again.
     pub recomputed: u64,

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::trial::deviation::PromptDeviation;
 use super::trial::{Trials, blends};
 use super::{Asked, Calibrator, prompts};
+use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::prefill::Selection;
 
@@ -76,7 +77,7 @@ impl Calibrator {
         let (model, env, count) = (self.0.model.clone(), pipeline.env.clone(), prompts.len());
         let stopping = self.0.jobs.stopping().clone();
         let is_wanted = Arc::new(move || !stopping.is_cancelled());
-        crate::blocking::blocking(move || {
+        blocking(move || {
             let kv_dtype = model.kv_layout().dtype;
             let mut trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
             let measured = (0..count).map(|prompt| {

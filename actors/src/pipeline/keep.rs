@@ -12,7 +12,7 @@ use crate::eviction::FreshKv;
 use crate::question::{Question, Reuse};
 
 impl Pipeline {
-    /// Hands fresh KV to the eviction worker, and passages that have no entry after the system prompt to the background.
+    /// Hands fresh KV to the eviction worker, and passages that have no standalone entry to the background.
     pub(super) fn keep(&self, question: &Question, segments: &[Segment], sequence: &mut Sequence, found_in: u64) {
         let tenant: Arc<str> = question.tenant.as_str().into();
         let fresh = std::mem::take(&mut sequence.prefill.fresh);

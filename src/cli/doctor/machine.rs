@@ -49,7 +49,11 @@ fn judged_memory(free: u64, weights: u64, device: u64, host: u64) -> Finding {
         mib(host)
     );
     if weights.saturating_add(device) > free {
-        return Finding::problem("memory", found, "take a smaller model, --weights q8, or a smaller `device_bytes`");
+        return Finding::problem(
+            "memory",
+            found,
+            "take a smaller model, --weights q8 or q4, or a smaller `device_bytes`",
+        );
     }
     if wanted > free {
         return Finding::warning("memory", found, "lower `host_bytes`: stored KV fills it in time");

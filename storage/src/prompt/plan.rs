@@ -39,7 +39,7 @@ pub enum Source {
         /// Where it was found. On the device it is in place already.
         tier: Tier,
     },
-    /// Loaded from after the system prompt, or lossy, then partly recomputed: an approximation, never filed.
+    /// Loaded as computed after the system prompt, or lossy, then partly recomputed: an approximation, never filed.
     Blend {
         /// The entry.
         key: KvKey,
@@ -140,7 +140,7 @@ pub struct LoadPlan {
     pub root_key: Option<KvKey>,
     /// Whether an answer behind this prompt may be filed: everything before it is exact. It begins with the question's tokens.
     pub files_answer: bool,
-    /// Passages (indices of segments) without an entry after the system prompt that this plan will not file either: worth
+    /// Passages (indices of segments) without a standalone entry that this plan will not file either: worth
     /// computing in the background, so that they can be blended next time. Only in [`ReuseMode::Auto`].
     pub missing_standalone: Vec<usize>,
 }

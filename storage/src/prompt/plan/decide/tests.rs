@@ -56,7 +56,7 @@ fn residency(passages: &[&[(CandidateKind, &[Tier])]]) -> Residency {
 }
 
 const EXACT: CandidateKind = CandidateKind::Exact;
-const BEHIND: CandidateKind = CandidateKind::Standalone;
+const STANDALONE: CandidateKind = CandidateKind::Standalone;
 
 fn options(ratio: Ratio) -> PlanOptions {
     PlanOptions { ratio, choosing: Choosing { layer: 1, probed: 0, looked: 0 }, reuse: ReuseMode::Auto, declines: true }
@@ -66,7 +66,7 @@ fn options(ratio: Ratio) -> PlanOptions {
 /// disk that is cheaper.
 #[test]
 fn what_hides_where_it_is_cheap_is_well_kept_there() {
-    let found = residency(&[&[(BEHIND, &[Tier::Disk])]]);
+    let found = residency(&[&[(STANDALONE, &[Tier::Disk])]]);
     let kept = |disk: f64| {
         let planned = plan(&found, &options(Ratio::Fixed(0.15)), Some(&costs(1e6, disk, 1.0))).unwrap();
         [Tier::Host, Tier::Disk, Tier::Object].map(|tier| planned.is_well_kept_in(tier))
@@ -115,7 +115,7 @@ fn a_load_that_is_slower_than_computing_is_declined_and_what_is_exact_behind_it_
 
 #[test]
 fn a_near_entry_is_blended_where_the_exact_one_is_too_far() {
-    let far: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object]), (BEHIND, &[Tier::Host])];
+    let far: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object]), (STANDALONE, &[Tier::Host])];
     let found = residency(&[far, far]);
     assert_eq!(letters(&plan(&found, &options(Ratio::Fixed(0.1)), Some(&costs(1e5, 1e5, 2e2))).unwrap()), "Bh Bh");
     assert_eq!(letters(&plan(&found, &options(Ratio::Fixed(0.1)), Some(&costs(1e5, 1e5, 5e3))).unwrap()), "Lo Lo");
@@ -125,7 +125,7 @@ fn a_near_entry_is_blended_where_the_exact_one_is_too_far() {
 
 #[test]
 fn a_nearer_entry_that_is_slow_too_is_no_reason_to_load_the_far_one() {
-    let far: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object]), (BEHIND, &[Tier::Disk])];
+    let far: &[(CandidateKind, &[Tier])] = &[(EXACT, &[Tier::Object]), (STANDALONE, &[Tier::Disk])];
     let found = residency(&[far]);
     assert_eq!(letters(&plan(&found, &options(Ratio::Fixed(0.1)), Some(&costs(1e5, 2.05e2, 2e2))).unwrap()), "C");
 }
@@ -144,7 +144,8 @@ fn what_many_loads_pay_once_is_saved_by_declining_all_of_them() {
 
 #[test]
 fn the_ratio_rises_until_recomputing_takes_as_long_as_loading() {
-    let found = residency(&[&[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])], &[(BEHIND, &[Tier::Disk])]]);
+    let found =
+        residency(&[&[(STANDALONE, &[Tier::Disk])], &[(STANDALONE, &[Tier::Disk])], &[(STANDALONE, &[Tier::Disk])]]);
     // A layer computes 40 + 300 r rows in 1/24 ms each, and loads 12,500 bytes.
     let ratio = |bytes_per_ms: f64, least: f32| {
         let options = PlanOptions { declines: false, ..options(Ratio::AtLeast(least)) };
@@ -204,7 +205,7 @@ fn best_of_all(found: &[SegmentResidency], share: Share, costs: &CostModel) -> f
 
 fn any_passage() -> impl Strategy<Value = Vec<(CandidateKind, Tier)>> {
     let tier = prop_oneof![Just(Tier::Host), Just(Tier::Disk), Just(Tier::Object)];
-    let kind = prop_oneof![Just(EXACT), Just(BEHIND)];
+    let kind = prop_oneof![Just(EXACT), Just(STANDALONE)];
     prop::collection::vec((kind, tier), 0..3)
 }
 

@@ -1,6 +1,6 @@
 //! A row by a packed block.
 
-use super::scales::{From, ScalesOf};
+use super::scales::{ScalePointers, ScalesOf};
 use super::{BLOCK_WORDS, Task};
 use crate::linear::groups::{GROUP, GROUPS, Grouping};
 use crate::linear::panels::{PANEL, QUANT_GROUP};
@@ -36,7 +36,7 @@ impl Direct<'_> {
         // SAFETY: the caller's promise.
         unsafe {
             let outer = self.block.as_ptr();
-            let mut from = From { outer, group: outer };
+            let mut from = ScalePointers { outer, group: outer };
             let mut inner = [V::splat(0.0); VECS];
             for (group, (words, group_sum)) in groups.iter().zip(group_sums).enumerate() {
                 let quants = outer.add(self.grouping.group_at(group));

@@ -5,7 +5,7 @@ use crate::simd::Vector;
 
 /// Where scales stand.
 #[derive(Clone, Copy)]
-pub(super) struct From {
+pub(super) struct ScalePointers {
     /// Those of a block.
     pub(super) outer: *const u32,
     /// Those of a group.
@@ -26,13 +26,13 @@ pub(super) trait ScalesOf {
     const IS_WHOLE: bool = false;
 
     /// What a quant is multiplied with.
-    unsafe fn scale<V: Vector>(from: From, column: usize) -> V;
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V;
 
     /// What is added for each input.
-    unsafe fn min<V: Vector>(from: From, column: usize) -> V;
+    unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V;
 
     /// What the block is multiplied with.
-    unsafe fn outer<V: Vector>(from: From, column: usize) -> V;
+    unsafe fn outer<V: Vector>(from: ScalePointers, column: usize) -> V;
 }
 
 /// See [`Scales::Symmetric`](crate::linear::groups::Scales::Symmetric).
@@ -43,19 +43,19 @@ impl<const MIDDLE: i32> ScalesOf for Symmetric<MIDDLE> {
     const HAS_MIN: bool = false;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.group.cast::<u16>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(_: From, _: usize) -> V {
+    unsafe fn min<V: Vector>(_: ScalePointers, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(0.0) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -68,19 +68,19 @@ impl ScalesOf for Min {
     const HAS_MIN: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.group.cast::<u16>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.group.cast::<u16>().add(PANEL + column)) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -93,7 +93,7 @@ impl ScalesOf for Nested {
     const HAS_MIN: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
             let outer: V = V::load_f16(from.outer.cast::<u16>().add(column));
@@ -102,7 +102,7 @@ impl ScalesOf for Nested {
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe {
             let outer = V::load_f16(from.outer.cast::<u16>().add(PANEL + column));
@@ -112,7 +112,7 @@ impl ScalesOf for Nested {
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(_: From, _: usize) -> V {
+    unsafe fn outer<V: Vector>(_: ScalePointers, _: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::splat(1.0) }
     }
@@ -126,19 +126,19 @@ impl ScalesOf for Steps {
     const IS_WHOLE: bool = true;
 
     #[inline(always)]
-    unsafe fn scale<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_bytes(from.group.cast::<u8>().add(column)) }
     }
 
     #[inline(always)]
-    unsafe fn min<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn min<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_bytes(from.group.cast::<u8>().add(PANEL + column)).sub(V::splat(128.0)) }
     }
 
     #[inline(always)]
-    unsafe fn outer<V: Vector>(from: From, column: usize) -> V {
+    unsafe fn outer<V: Vector>(from: ScalePointers, column: usize) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::load_f16(from.outer.cast::<u16>().add(column)) }
     }

@@ -1,7 +1,7 @@
 //! A block taken apart: signed bytes and f32 scales.
 
 use super::BLOCK_WORDS;
-use super::scales::{From, ScalesOf};
+use super::scales::{ScalePointers, ScalesOf};
 use crate::linear::groups::{GROUPS, Grouping};
 use crate::linear::panels::PANEL;
 use crate::simd::Vector;
@@ -81,7 +81,7 @@ impl Unpacked {
         // SAFETY: the caller's promise.
         unsafe {
             let to = to.as_mut_ptr().add((BLOCK_WORDS + GROUPS) * PANEL);
-            let from = |group| From {
+            let from = |group| ScalePointers {
                 outer: block.as_ptr(),
                 group: block.as_ptr().add(grouping.group_at(group) + grouping.quant_words()),
             };
