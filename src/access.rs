@@ -13,8 +13,9 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::data_folder::{DataFolder, HeldFolder, ServiceRecord};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::state::Audience;
 use crate::progress::{Progress, Unit};
-use crate::service::{Audience, Service};
+use crate::service::Service;
 
 /// How long a holder that does not answer may keep a command waiting.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -12,11 +12,11 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::TOKEN_HEADER;
 use crate::api::error::ErrorBody;
+use crate::api::error::kind_of;
 use crate::api::models::Health;
 use crate::error::{Error, ErrorKind, Result};
-use crate::http::error::kind_of;
-use crate::service::TOKEN_HEADER;
 
 /// A service's client. Cheap to clone.
 #[derive(Debug, Clone)]

@@ -135,7 +135,9 @@ impl Surface {
         settings::check(table::SURFACE, &values)?;
         if self.bodies_bytes < self.body_bytes {
             let least = self.body_bytes;
-            return Err(Error::invalid(format!("setting `bodies_bytes` must be at least {least}, as `body_bytes` is")));
+            return Err(Error::invalid_input(format!(
+                "setting `bodies_bytes` must be at least {least}, as `body_bytes` is"
+            )));
         }
         Ok(())
     }
@@ -222,7 +224,7 @@ impl Config {
     fn read(file: Option<&Path>, prefix: &str, flags: &Flags) -> Result<Self> {
         if let Some(path) = file {
             // figment takes a missing file for an empty one.
-            std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, &error))?;
+            std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, error))?;
         }
         let (of_surface, of_settings) = (sources(file, prefix, flags, true)?, sources(file, prefix, flags, false)?);
         let (surface, settings): (Surface, Settings) = (extract(&of_surface)?, extract(&of_settings)?);
@@ -236,7 +238,7 @@ impl Config {
 
     fn validate(&self) -> Result<()> {
         self.surface.validate()?;
-        Ok(self.settings.validate()?)
+        self.settings.validate()
     }
 
     /// The data folder's path.
@@ -280,14 +282,18 @@ fn explain(error: &figment::Error) -> Error {
                 known.extend(surface_keys());
             }
             known.sort();
-            Error::invalid(format!("unknown setting `{}`{place}; the settings are {}", at.join("."), known.join(", ")))
+            Error::invalid_input(format!(
+                "unknown setting `{}`{place}; the settings are {}",
+                at.join("."),
+                known.join(", ")
+            ))
         }
         // Not what the type of a size is called inside.
-        Kind::InvalidType(found, wanted) => Error::invalid(format!(
+        Kind::InvalidType(found, wanted) => Error::invalid_input(format!(
             "setting `{}`{place}: {found} was given, and wanted is {wanted}",
             error.path.join(".")
         )),
-        kind => Error::invalid(format!("setting `{}`{place}: {kind}", error.path.join("."))),
+        kind => Error::invalid_input(format!("setting `{}`{place}: {kind}", error.path.join("."))),
     }
 }
 
@@ -331,7 +337,7 @@ impl Assignment {
         let (key, value) = text
             .split_once('=')
             .filter(|(key, _)| !key.trim().is_empty())
-            .ok_or_else(|| Error::invalid(format!("--set {text}: write it as KEY=VALUE, such as top_k=3")))?;
+            .ok_or_else(|| Error::invalid_input(format!("--set {text}: write it as KEY=VALUE, such as top_k=3")))?;
         let value = value.parse::<Value>().map_err(|never| Error::internal(never.to_string()))?;
         Ok(Self { key: key.trim().to_owned(), value })
     }

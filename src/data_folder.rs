@@ -83,8 +83,8 @@ impl DataFolder {
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
         builder.recursive(true);
-        builder.create(path).map_err(|error| Error::io("cannot create the data folder", path, &error))?;
-        let path = path.canonicalize().map_err(|error| Error::io("cannot open the data folder", path, &error))?;
+        builder.create(path).map_err(|error| Error::io("cannot create the data folder", path, error))?;
+        let path = path.canonicalize().map_err(|error| Error::io("cannot open the data folder", path, error))?;
         Ok(Self(path))
     }
 
@@ -104,25 +104,17 @@ impl DataFolder {
     /// Takes the folder for `command`; `None` where another process has it.
     pub fn try_hold(&self, command: &str) -> Result<Option<HeldFolder>> {
         let path = self.lock_file();
-        let failed = |error: &std::io::Error| Error::io("cannot lock", &path, error);
-        let mut lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(|error| failed(&error))?;
+        let failed = |error: std::io::Error| Error::io("cannot lock", &path, error);
+        let mut lock =
+            OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Ok(None),
-            Err(TryLockError::Error(error)) => return Err(failed(&error)),
+            Err(TryLockError::Error(error)) => return Err(failed(error)),
         }
         let holder = Holder { pid: std::process::id(), command: command.to_owned() };
         let text = serde_json::to_string(&holder).map_err(|error| Error::internal(error.to_string()))?;
-        lock.set_len(0)
-            .and_then(|()| lock.rewind())
-            .and_then(|()| lock.write_all(text.as_bytes()))
-            .map_err(|error| failed(&error))?;
+        lock.set_len(0).and_then(|()| lock.rewind()).and_then(|()| lock.write_all(text.as_bytes())).map_err(failed)?;
         // A record found while nobody held the lock is what a killed service left behind.
         let held = HeldFolder { folder: self.clone(), _lock: lock };
         #[cfg(unix)]
@@ -171,11 +163,11 @@ impl HeldFolder {
     /// Tells other commands where this service listens. Atomic, and readable by this user only.
     pub fn write_service_record(&self, record: &ServiceRecord) -> Result<()> {
         let path = self.folder.service_file();
-        let failed = |error: &std::io::Error| Error::io("cannot write", &path, error);
+        let failed = |error: std::io::Error| Error::io("cannot write", &path, error);
         let text = serde_json::to_vec(record).map_err(|error| Error::internal(error.to_string()))?;
-        let mut file = tempfile::NamedTempFile::new_in(self.path()).map_err(|error| failed(&error))?;
-        file.write_all(&text).map_err(|error| failed(&error))?;
-        file.persist(&path).map_err(|error| failed(&error.error))?;
+        let mut file = tempfile::NamedTempFile::new_in(self.path()).map_err(failed)?;
+        file.write_all(&text).map_err(failed)?;
+        file.persist(&path).map_err(|error| failed(error.error))?;
         Ok(())
     }
 
@@ -201,7 +193,9 @@ fn keep_to_oneself(path: &Path) {
 /// The platform's folder for application data, with ragstone's name.
 pub fn default_path() -> Result<PathBuf> {
     dirs::data_dir().map(|path| path.join("ragstone")).ok_or_else(|| {
-        Error::invalid("cannot find this user's data folder (no HOME); say where with --data DIR or RAGSTONE_DATA")
+        Error::invalid_input(
+            "cannot find this user's data folder (no HOME); say where with --data DIR or RAGSTONE_DATA",
+        )
     })
 }
 

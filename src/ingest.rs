@@ -100,7 +100,7 @@ impl Ingestor {
     /// Goes on with every unfinished job except `except`, in the background. Parked ones stay.
     pub async fn resume(&self, except: Option<u64>) -> Result<()> {
         let catalog = self.catalog.clone();
-        let jobs = blocking(move || Ok(catalog.unfinished_jobs()?)).await?;
+        let jobs = blocking(move || catalog.unfinished_jobs()).await?;
         for job in jobs.into_iter().filter(|job| Some(job.id) != except) {
             if attempts::is_parked(&job) {
                 // Whoever asks for another job hears it from that.
@@ -149,8 +149,7 @@ impl Ingestor {
         let hopeless = |error: &Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
         let is_over = done.as_ref().err().is_none_or(hopeless);
         let (catalog, ended) = (self.catalog.clone(), run.end_in_order());
-        let closed =
-            blocking(move || Ok(if is_over { catalog.finish_job(id) } else { catalog.update_job(&ended) }?)).await;
+        let closed = blocking(move || if is_over { catalog.finish_job(id) } else { catalog.update_job(&ended) }).await;
         done.and_then(|report| closed.map(|()| report))
     }
 

@@ -9,7 +9,6 @@ mod config;
 mod data_folder;
 mod document;
 mod embedder_source;
-mod error;
 mod eval;
 #[cfg(unix)]
 mod file_limit;
@@ -32,6 +31,8 @@ mod watch;
 
 use std::time::Duration;
 
+use ragstone_kernels::error;
+
 fn main() {
     #[cfg(unix)]
     if let Some(arguments) = document::child::arguments() {
@@ -43,10 +44,19 @@ fn main() {
         Ok(()) => 0,
         Err(error) => {
             progress::beside_bars(|| eprintln!("ragstone: {error}"));
-            error.exit_code()
+            exit_code(error.kind())
         }
     };
     leave(code)
+}
+
+/// 2 for wrong usage (as the argument parser does), 130 after Ctrl-C, else 1.
+fn exit_code(kind: error::ErrorKind) -> u8 {
+    match kind {
+        error::ErrorKind::InvalidInput => 2,
+        error::ErrorKind::Cancelled => 130,
+        _ => 1,
+    }
 }
 
 /// Ends the process at once. Everything that must last is on disk by now; an ordinary exit would run RocksDB's global

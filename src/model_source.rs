@@ -104,7 +104,7 @@ fn names_gguf(path: &Path) -> bool {
 }
 
 fn local_file(path: &Path) -> Result<ModelFolder> {
-    let path = path.canonicalize().map_err(|error| Error::io("cannot open the model", path, &error))?;
+    let path = path.canonicalize().map_err(|error| Error::io("cannot open the model", path, error))?;
     if !Gguf::is_one(&path) {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -119,7 +119,7 @@ fn local_file(path: &Path) -> Result<ModelFolder> {
 }
 
 fn local(path: &Path) -> Result<ModelFolder> {
-    let path = path.canonicalize().map_err(|error| Error::io("cannot open the model folder", path, &error))?;
+    let path = path.canonicalize().map_err(|error| Error::io("cannot open the model folder", path, error))?;
     if !path.join("config.json").is_file() {
         return Err(Error::new(
             ErrorKind::NotFound,
@@ -143,17 +143,17 @@ fn unpack_demo(models: &Path) -> Result<ModelFolder> {
     if DEMO_FILES.iter().all(whole) {
         return Ok(found);
     }
-    let failed = |path: &Path, error: &std::io::Error| Error::io("cannot write the demo model to", path, error);
-    std::fs::create_dir_all(models).map_err(|error| failed(models, &error))?;
-    let fresh = tempfile::Builder::new().prefix("demo-").tempdir_in(models).map_err(|error| failed(models, &error))?;
+    let failed = |path: &Path, error: std::io::Error| Error::io("cannot write the demo model to", path, error);
+    std::fs::create_dir_all(models).map_err(|error| failed(models, error))?;
+    let fresh = tempfile::Builder::new().prefix("demo-").tempdir_in(models).map_err(|error| failed(models, error))?;
     for (name, bytes) in DEMO_FILES {
         let path = fresh.path().join(name);
-        std::fs::write(&path, bytes).map_err(|error| failed(&path, &error))?;
+        std::fs::write(&path, bytes).map_err(|error| failed(&path, error))?;
     }
     if folder.exists() {
-        std::fs::remove_dir_all(&folder).map_err(|error| failed(&folder, &error))?;
+        std::fs::remove_dir_all(&folder).map_err(|error| failed(&folder, error))?;
     }
-    std::fs::rename(fresh.keep(), &folder).map_err(|error| failed(&folder, &error))?;
+    std::fs::rename(fresh.keep(), &folder).map_err(|error| failed(&folder, error))?;
     Ok(found)
 }
 
@@ -170,12 +170,7 @@ fn demo_hash() -> String {
         hash.update((bytes.len() as u64).to_le_bytes());
         hash.update(bytes);
     }
-    hex(&hash.finalize()[..6])
-}
-
-/// Lower-case hex digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(&hash.finalize()[..6])
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use actix_web::{HttpServer, web};
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
 use crate::http;
-use crate::service::{Audience, State};
+use crate::http::state::{Audience, State};
 
 /// Threads that speak HTTP. They only pass on what others compute.
 const HTTP_THREADS: usize = 2;

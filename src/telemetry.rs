@@ -23,7 +23,9 @@ pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
         _ => format!("{default_level},{LIBRARIES}"),
     };
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
-        Error::invalid(format!("log filter `{directives}`: {error}; write it like info or ragstone_actors=debug,warn"))
+        Error::invalid_input(format!(
+            "log filter `{directives}`: {error}; write it like info or ragstone_actors=debug,warn"
+        ))
     })?;
     let steps = if surface.log_steps { FmtSpan::CLOSE } else { FmtSpan::NONE };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).with_span_events(steps);

@@ -139,7 +139,7 @@ impl ApiKeys {
         let added_unix_ms = self.0.env.now_unix_ms();
         let record = ApiKeyRecord { name, hash: hash.to_hex().to_string(), role, tenant, collections, added_unix_ms };
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
-        blocking(move || Ok(catalog.put_api_key(&kept)?)).await?;
+        blocking(move || catalog.put_api_key(&kept)).await?;
         let known = Arc::new(ApiKey::new(record.clone()));
         self.0.known.write().unwrap_or_else(PoisonError::into_inner).insert(*hash.as_bytes(), known);
         Ok((key, record))
@@ -163,7 +163,7 @@ impl ApiKeys {
             !is_meant
         });
         let (catalog, wanted) = (self.0.catalog.clone(), name.to_owned());
-        if blocking(move || Ok(catalog.remove_api_key(&wanted)?)).await? {
+        if blocking(move || catalog.remove_api_key(&wanted)).await? {
             return Ok(());
         }
         Err(Error::new(ErrorKind::NotFound, format!("there is no key `{}`; see `ragstone keys list`", shown(name))))
@@ -206,7 +206,7 @@ fn check(name: &str, tenant: &str, collections: &[String]) -> Result<()> {
     if collections.len() > MOST_COLLECTIONS {
         return invalid(format!("a key may be given {MOST_COLLECTIONS} collections of others at most"));
     }
-    collections.iter().try_for_each(|collection| check_name(collection)).map_err(Error::from)
+    collections.iter().try_for_each(|collection| check_name(collection))
 }
 
 /// As much of somebody's text as a message needs.

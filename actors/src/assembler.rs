@@ -10,7 +10,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::grammar::{Constraint, GrammarSpec};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::env::Env;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;

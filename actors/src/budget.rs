@@ -1,8 +1,6 @@
 //! The tokens that fit into a context. A tokenizer takes some hundred bytes of memory for each byte that it reads, so what is
 //! too long is not read to its end.
 
-use ragstone_kernels::Error as KernelError;
-
 use crate::error::{Error, ErrorKind, Result};
 
 /// A longer text is counted in pieces before it is tokenized as a whole.
@@ -27,11 +25,7 @@ impl Budget {
     ///
     /// # Errors
     /// `ContextLength` where there are more than are left; `encode`'s.
-    pub(crate) fn tokens(
-        &mut self,
-        text: &str,
-        encode: impl Fn(&str) -> Result<Vec<u32>, KernelError>,
-    ) -> Result<Vec<u32>> {
+    pub(crate) fn tokens(&mut self, text: &str, encode: impl Fn(&str) -> Result<Vec<u32>>) -> Result<Vec<u32>> {
         if text.len() > LONG_BYTES {
             self.count(text, &encode)?;
         }
@@ -41,7 +35,7 @@ impl Budget {
     }
 
     /// Counts in pieces, which give a few tokens more than the whole: an eighth too many says nothing yet.
-    fn count(&self, text: &str, encode: impl Fn(&str) -> Result<Vec<u32>, KernelError>) -> Result<()> {
+    fn count(&self, text: &str, encode: impl Fn(&str) -> Result<Vec<u32>>) -> Result<()> {
         let most = self.context.saturating_add(self.context / 8).saturating_add(1024);
         let (mut count, mut rest) = (self.spent, text);
         while !rest.is_empty() {

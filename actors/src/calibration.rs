@@ -351,7 +351,7 @@ impl Calibrator {
         };
         let (catalog, found) = (catalog.clone(), calibration.clone());
         let name = pipeline.store.fingerprint().to_string();
-        blocking(move || Ok(catalog.note_calibration(&name, &found)?)).await?;
+        blocking(move || catalog.note_calibration(&name, &found)).await?;
         pipeline.known.learn(&pipeline.settings, calibration.clone());
         Ok(calibration)
     }

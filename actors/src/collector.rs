@@ -73,6 +73,7 @@ impl Collector {
 #[cfg(test)]
 mod tests {
     use ragstone_kernels::dtype::KvDtype;
+    use ragstone_storage::ErrorKind;
     use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
     use ragstone_storage::env::FailMode;
     use ragstone_storage::key::Fingerprint;
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!((collected.objects, collected.left_expired), (1, 0));
         assert_eq!(collector.collect_if_due(&|| true), None, "it was just done");
         env.advance(2 * HOUR);
-        env.set_fail_point("object.list", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 1);
+        env.set_fail_point("object.list", FailMode::Error(ErrorKind::Unavailable), 1);
         assert_eq!(collector.collect_if_due(&|| true), None, "a failure is a warning");
         env.set_fail_point("object.list", FailMode::Off, 1);
         assert_eq!(collector.collect_if_due(&|| true), None, "and is not repeated at once");

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ragstone_kernels::embedding::SentenceEncoder;
 use ragstone_kernels::tokenizer::Tokenizer;
+use ragstone_storage::Result;
 use ragstone_storage::corpus::PassageEncoder;
-use ragstone_storage::{Error, ErrorKind, Result};
 
 use crate::prompt::PromptFormat;
 
@@ -33,11 +33,11 @@ impl ModelEncoder {
 impl PassageEncoder for ModelEncoder {
     fn embed_passages(&self, texts: &[String]) -> Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.sentence.encode_passages(&texts).map_err(from_kernels)
+        self.sentence.encode_passages(&texts)
     }
 
     fn embed_query(&self, text: &str) -> Result<Vec<f32>> {
-        self.sentence.encode_query(text).map_err(from_kernels)
+        self.sentence.encode_query(text)
     }
 
     fn dimension(&self) -> usize {
@@ -49,7 +49,7 @@ impl PassageEncoder for ModelEncoder {
     }
 
     fn tokenize_passage(&self, title: &str, text: &str) -> Result<Vec<u32>> {
-        self.tokenizer.encode_text(&self.format.render_passage(title, text)).map_err(from_kernels)
+        self.tokenizer.encode_text(&self.format.render_passage(title, text))
     }
 
     fn tokenizer_identity(&self) -> String {
@@ -61,12 +61,4 @@ impl PassageEncoder for ModelEncoder {
         // is cut by its bytes, of which it has at least as many as tokens.
         self.sentence.token_count(text).map_or(text.len(), |count| count.saturating_sub(2))
     }
-}
-
-fn from_kernels(error: ragstone_kernels::Error) -> Error {
-    let kind = match error.kind() {
-        ragstone_kernels::ErrorKind::InvalidInput => ErrorKind::InvalidInput,
-        _ => ErrorKind::Internal,
-    };
-    Error::new(kind, error.to_string()).with_source(error)
 }

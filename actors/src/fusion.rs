@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ragstone_storage::cost::CostModel;
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source, plan, predict_without};
 use ragstone_storage::prompt::residency::{Residency, SegmentResidency, look_up_prompt};
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::segment::Segment;
 use ragstone_storage::store::KvStore;
 use ragstone_storage::tier::device::{DevicePath, DeviceTier};
 use ragstone_storage::tier::{Precision, Tier};
@@ -109,7 +109,7 @@ impl Fusor {
         }
         let device = Some(&self.device).filter(|_| fuse.on_device);
         let precision = if fuse.options.reuse == ReuseMode::Auto { Precision::Lossy } else { Precision::Exact };
-        Ok(look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.segments)?)
+        look_up_prompt(&self.store, device, precision, &fuse.tenant, &fuse.segments)
     }
 
     /// Reads what the plan reuses on blocking threads; the readers pin it until then. What is on the device is not read, nor layers that a

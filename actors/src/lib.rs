@@ -18,7 +18,6 @@ pub mod embedding;
 mod encoder;
 pub mod engine;
 pub mod entries;
-pub mod error;
 pub mod events;
 pub mod eviction;
 mod folders;
@@ -56,7 +55,6 @@ pub mod worker;
 
 pub use caller::Caller;
 pub use embedding::Embedded;
-pub use error::{Error, ErrorKind, Result};
 pub use folders::{Folders, Progress};
 pub use plans::PlanRecord;
 pub use prefill::{DEFAULT_SELECTION_LAYER, FIRST_SELECTION_LAYER, Rule, Schedule, Selection};
@@ -64,6 +62,8 @@ pub use question::{
     Context, InlineDocument, Input, MAX_ANSWERS, MAX_CANDIDATES, MAX_ROUND_TOKENS, MAX_ROUNDS, Question, Reuse, RootCut,
 };
 pub use ragstone::Ragstone;
+pub use ragstone_kernels::error;
+pub use ragstone_kernels::error::{Error, ErrorKind, Result};
 pub use report::{
     Alternative, Answer, Citation, Drafts, Event, Finish, FinishReason, RerankReport, RerankedBy, ReuseReport,
     RoundReport, TokenEvent, Usage,

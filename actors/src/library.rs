@@ -125,7 +125,7 @@ impl Library {
     /// Finishes what the journal holds. Call it before anybody asks.
     pub(crate) async fn recover(&self) -> Result<()> {
         let catalog = self.0.catalog.clone();
-        let rows = blocking(move || Ok(catalog.removals()?)).await?;
+        let rows = blocking(move || catalog.removals()).await?;
         let is_passages =
             |row: &RemovalRow| matches!(row.removal, Removal::Passages(_) | Removal::PassagesOfEach { .. });
         let (passages, wanted): (Vec<RemovalRow>, Vec<RemovalRow>) = rows.into_iter().partition(is_passages);
@@ -168,7 +168,7 @@ impl Library {
                         "the caller went away; {} of {} documents were stored",
                         progress.documents_done, progress.documents_total
                     );
-                    Err(ragstone_storage::Error::new(ragstone_storage::ErrorKind::Cancelled, message))
+                    Err(Error::new(ErrorKind::Cancelled, message))
                 }
             };
             let report = library.0.corpus.upsert(&collection, documents, &change, &go_on).await?;
@@ -211,7 +211,7 @@ impl Library {
         // One that is cut off in the middle would leave its KV behind until the next one.
         let change = self.0.jobs.run(JobKind::Change, async move {
             let catalog = library.0.catalog.clone();
-            let row = blocking(move || Ok(catalog.add_removal(removal)?)).await?;
+            let row = blocking(move || catalog.add_removal(removal)).await?;
             library.remove(row, &collection, document.as_deref(), &reach).await
         });
         change.await
@@ -231,10 +231,10 @@ impl Library {
                 self.0.store.env().fail_point("removal.left_corpus")?;
                 change.finish().await.map(|kv| Removed { passages_removed, kv })
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         };
         let catalog = self.0.catalog.clone();
-        blocking(move || Ok(catalog.finish_removals(&[row])?)).await?;
+        blocking(move || catalog.finish_removals(&[row])).await?;
         removed
     }
 
@@ -248,7 +248,7 @@ impl Library {
         let is_meant = Arc::new(is_meant);
         loop {
             let page = match self.0.corpus.documents(collection, offset, DOCUMENTS_AT_ONCE).await {
-                Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => return Ok(meant),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(meant),
                 page => page?,
             };
             offset += page.len();
@@ -322,7 +322,7 @@ impl Library {
 
     async fn settle_some(&self, rows: &[u64], own: &Reach) -> Result<Withdrawn> {
         let (catalog, wanted) = (self.0.catalog.clone(), rows.to_vec());
-        let leaving = blocking(move || Ok(catalog.leaving_passages(&wanted)?)).await?;
+        let leaving = blocking(move || catalog.leaving_passages(&wanted)).await?;
         let mut sum = Withdrawn::default();
         for Leaving { reach, passages } in leaving {
             let withdrawn = match &reach {
@@ -340,7 +340,7 @@ impl Library {
         blocking(move || {
             store.flush()?;
             store.env().fail_point("removal.left_store")?;
-            Ok(catalog.finish_removals(&rows)?)
+            catalog.finish_removals(&rows)
         })
         .await?;
         Ok(sum)

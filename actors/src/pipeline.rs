@@ -15,7 +15,7 @@ use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, Why};
 use ragstone_storage::prompt::record_use;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::KvStore;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;

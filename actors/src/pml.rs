@@ -57,11 +57,11 @@ pub trait Encode {
 
 impl Encode for Tokenizer {
     fn words(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.encode_text(text)?)
+        self.encode_text(text)
     }
 
     fn control(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.encode(text, false)?)
+        self.encode(text, false)
     }
 
     fn placeholder(&self) -> u32 {

@@ -141,9 +141,9 @@ pub enum PrefillError {
     Failed(Error),
 }
 
-impl From<ragstone_kernels::Error> for PrefillError {
-    fn from(error: ragstone_kernels::Error) -> Self {
-        Self::Failed(error.into())
+impl From<Error> for PrefillError {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
     }
 }
 

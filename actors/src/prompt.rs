@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::chat::{ChatMessage, Date};
 use ragstone_kernels::tokenizer::Tokenizer;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use serde::{Deserialize, Serialize};
 
 use crate::budget::Budget;

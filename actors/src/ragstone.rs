@@ -316,7 +316,7 @@ impl Ragstone {
 
     /// Tokens of `text` in the embedding model's vocabulary.
     pub fn count_embedding_tokens(&self, text: &str) -> Result<usize> {
-        Ok(self.inner.embedder.encoder().token_count(text)?)
+        self.inner.embedder.encoder().token_count(text)
     }
 
     /// The language model.
@@ -377,7 +377,7 @@ impl Ragstone {
         blocking(move || {
             store.flush()?;
             costs::keep(store.costs(), store.fingerprint(), &catalog)?;
-            Ok(catalog.flush()?)
+            catalog.flush()
         })
         .await
     }

@@ -101,7 +101,7 @@ impl Renewer {
     pub async fn resume(&self) -> Result<()> {
         for BuiltWith { collection, embedder: built_with, words_only } in self.0.corpus.stale().await {
             let (catalog, identity, name) = (self.0.catalog.clone(), self.0.corpus.embedding(), collection.clone());
-            if blocking(move || Ok(catalog.is_renewal_cancelled(&name, &identity)?)).await? {
+            if blocking(move || catalog.is_renewal_cancelled(&name, &identity)).await? {
                 continue;
             }
             tracing::info!(
@@ -125,7 +125,7 @@ impl Renewer {
             return Ok(status);
         }
         let (catalog, name) = (self.0.catalog.clone(), collection.to_owned());
-        blocking(move || Ok(catalog.cancel_renewal(&name, None)?)).await?;
+        blocking(move || catalog.cancel_renewal(&name, None)).await?;
         self.start(collection);
         self.status(collection).await
     }
@@ -140,14 +140,14 @@ impl Renewer {
             return Ok(status);
         }
         let (catalog, name, identity) = (self.0.catalog.clone(), collection.to_owned(), self.0.corpus.embedding());
-        blocking(move || Ok(catalog.cancel_renewal(&name, Some(&identity))?)).await?;
+        blocking(move || catalog.cancel_renewal(&name, Some(&identity))).await?;
         let running = self.runs().get(collection).filter(|run| run.ended.is_none()).cloned();
         match running {
             // It removes what it did when it hears of it.
             Some(run) => run.cancel.cancel(),
             None => match self.0.corpus.abandon_renewal(collection).await {
                 // A run that was cancelled before is at it; the cancellation holds.
-                Err(error) if error.kind() == ragstone_storage::ErrorKind::Unavailable => {
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
                     tracing::info!(collection, %error, "what was begun is not removed here");
                 }
                 abandoned => abandoned?,
@@ -237,14 +237,14 @@ impl Renewer {
                 (_, true) => "the service stops; it goes on when it starts again",
                 _ => return Ok(()),
             };
-            Err(ragstone_storage::Error::new(ragstone_storage::ErrorKind::Cancelled, why))
+            Err(Error::new(ErrorKind::Cancelled, why))
         };
         let renewed = self.0.corpus.renew(collection, &progress).await;
-        let gone = renewed.as_ref().err().is_some_and(|error| error.kind() == ragstone_storage::ErrorKind::NotFound);
+        let gone = renewed.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::NotFound);
         if cancel.is_cancelled() || gone {
             self.0.corpus.abandon_renewal(collection).await?;
         }
-        Ok(renewed?)
+        renewed
     }
 
     /// Changes what is told of a run, unless another has taken its place.
@@ -265,7 +265,7 @@ pub(crate) fn note(catalog: &Catalog, encoder: &SentenceEncoder, folder: &std::p
     let Prompts { query, passage } = encoder.prompts().clone();
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let record = EmbedderRecord { folder, query_prompt: query, passage_prompt: passage };
-    Ok(catalog.note_embedder(encoder.identity(), &record)?)
+    catalog.note_embedder(encoder.identity(), &record)
 }
 
 /// The embedding model of an identity that was in use here, where its folder still has it.

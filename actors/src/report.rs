@@ -3,7 +3,7 @@
 use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::cost::Prediction;
 use ragstone_storage::prompt::plan::{InTier, LoadPlan, SegmentPlan, SegmentPrediction, Source, Why};
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 use ragstone_storage::tier::Tier;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

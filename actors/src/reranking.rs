@@ -143,7 +143,7 @@ impl CrossReranker {
                 // Held by the work and not by who waits for it, as embeddings are.
                 let _turn = turn;
                 let texts: Vec<&str> = texts[begin..].iter().take(BATCH).map(String::as_str).collect();
-                Ok(encoder.scores(&query, &texts)?)
+                encoder.scores(&query, &texts)
             });
             let batch = timeout_at(deadline, work).await.unwrap_or_else(|_| Err(deadline_error()))?;
             // Weights may hold anything; what is no number answers nothing.

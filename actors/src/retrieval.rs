@@ -73,7 +73,7 @@ impl Service for Retriever {
             let found = corpus.search_in_stages(&search.collection, query, &options, is_staged, &mut stage).await;
             found.map(|(hits, search_ms)| Retrieved { hits, search_ms, words_only })
         });
-        Ok(found.await??)
+        found.await?
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode};
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::segment::Segment;
 use ragstone_storage::store::KvStore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

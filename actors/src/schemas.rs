@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ragstone_storage::catalog::{Catalog, ModuleEntry, SchemaEntries, SchemaRecord};
 use ragstone_storage::key::{Fingerprint, KvKey, SegmentDigest};
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::segment::Segment;
 use ragstone_storage::store::Withdrawn;
 use ragstone_storage::tier::EntryId;
 use schemars::JsonSchema;
@@ -148,7 +148,7 @@ impl Schemas {
         // First, so that whoever is interrupted has the old one still, and adds the new one again.
         let withdrawn = self.withdraw(&leaving).await?;
         let (catalog, kept) = (self.0.catalog.clone(), record.clone());
-        blocking(move || Ok(catalog.put_schema(&kept)?)).await?;
+        blocking(move || catalog.put_schema(&kept)).await?;
         self.note(&record, &known).await?;
         self.withdraw_again(&leaving, before.as_ref()).await;
         Ok(Added { schema: stored(&record, &known.layout), is_new: true, withdrawn })
@@ -160,7 +160,7 @@ impl Schemas {
     /// As the catalog says.
     pub async fn list(&self, tenant: &str) -> Result<Vec<SchemaRecord>> {
         let (catalog, tenant) = (self.0.catalog.clone(), tenant.to_owned());
-        blocking(move || Ok(catalog.schemas_of(&tenant)?)).await
+        blocking(move || catalog.schemas_of(&tenant)).await
     }
 
     /// A schema, with its modules.
@@ -262,14 +262,14 @@ impl Schemas {
         // First, so that whoever is interrupted asks again.
         let withdrawn = self.withdraw(&leaving).await?;
         let (catalog, gone) = (self.0.catalog.clone(), record.clone());
-        blocking(move || Ok(catalog.remove_schema(&gone.tenant, &gone.name)?)).await?;
+        blocking(move || catalog.remove_schema(&gone.tenant, &gone.name)).await?;
         self.withdraw_again(&leaving, Some(&record)).await;
         Ok(withdrawn)
     }
 
     async fn record(&self, tenant: &str, name: &str) -> Result<Option<SchemaRecord>> {
         let (catalog, tenant, name) = (self.0.catalog.clone(), tenant.to_owned(), name.to_owned());
-        blocking(move || Ok(catalog.schema(&tenant, &name)?)).await
+        blocking(move || catalog.schema(&tenant, &name)).await
     }
 
     async fn needed(&self, tenant: &str, name: &str) -> Result<SchemaRecord> {
@@ -314,7 +314,7 @@ impl Schemas {
             (self.0.catalog.clone(), *self.0.pipeline.store.fingerprint(), known.clone());
         blocking(move || {
             let modules = known.entries(&fingerprint, &tenant);
-            Ok(catalog.put_schema_entries(&SchemaEntries { tenant, name, version, fingerprint, modules })?)
+            catalog.put_schema_entries(&SchemaEntries { tenant, name, version, fingerprint, modules })
         })
         .await?;
         self.lock().noted.insert(of);
@@ -324,7 +324,7 @@ impl Schemas {
     /// What is noted of a tenant's schemas.
     async fn noted_of(&self, tenant: &str) -> Result<Vec<SchemaEntries>> {
         let (catalog, tenant) = (self.0.catalog.clone(), tenant.to_owned());
-        blocking(move || Ok(catalog.schema_entries_of(&tenant)?)).await
+        blocking(move || catalog.schema_entries_of(&tenant)).await
     }
 
     /// What was computed of a schema, but for what the tenant's other schemas have, too, and the one that takes its place. Keys are the tenant's
@@ -366,7 +366,7 @@ impl Schemas {
             return Ok(Withdrawn::default());
         }
         let (store, leaving) = (self.0.pipeline.store.clone(), leaving.to_vec());
-        blocking(move || Ok(store.withdraw(&leaving)?)).await
+        blocking(move || store.withdraw(&leaving)).await
     }
 
     /// Once nobody finds the old text any more: who found it before may have filed some of it since it was withdrawn.

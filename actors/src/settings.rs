@@ -251,7 +251,7 @@ impl Settings {
             query: self.embed_query_prompt.clone().unwrap_or(own.query),
             passage: self.embed_passage_prompt.clone().unwrap_or(own.passage),
         };
-        Ok(encoder.with_prompts(prompts)?)
+        encoder.with_prompts(prompts)
     }
 
     /// How drafts of an answer are made, of `most` tokens at most where the question says.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use ragstone_storage::key::KvKey;
 use ragstone_storage::prompt::plan::{LoadPlan, ReuseMode};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::tier::device::LostPath;
 
 use crate::engine::{DecodeSpec, Decoded, FileText, FullText, Resume};

@@ -172,7 +172,7 @@ impl Warmer {
                 );
                 return Err(Error::new(ErrorKind::Overloaded, message));
             }
-            Ok(catalog.add_warm_job(job)?)
+            catalog.add_warm_job(job)
         })
         .await
     }
@@ -269,7 +269,7 @@ impl Warmer {
     /// Unfinished jobs, the oldest first.
     pub async fn unfinished(&self) -> Result<Vec<WarmStatus>> {
         let (catalog, own) = (self.0.catalog.clone(), *self.0.pipeline.store.fingerprint());
-        let jobs = blocking(move || Ok(catalog.warm_jobs()?)).await?;
+        let jobs = blocking(move || catalog.warm_jobs()).await?;
         let running = self.state().running.clone();
         let status = |mut job: WarmJob| match &running {
             Some((id, progress)) if *id == job.id => {
@@ -291,7 +291,7 @@ impl Warmer {
         }
         self.0.wake.notify_one();
         let catalog = self.0.catalog.clone();
-        blocking(move || Ok(catalog.finish_warm_job(id)?)).await
+        blocking(move || catalog.finish_warm_job(id)).await
     }
 
     /// Waits for the turn, works, and takes the job out of the journal where there is nothing left to do for it.
@@ -346,7 +346,7 @@ impl Warmer {
 
     async fn journaled(&self, id: u64) -> Result<Option<WarmJob>> {
         let catalog = self.0.catalog.clone();
-        let jobs = blocking(move || Ok(catalog.warm_jobs()?)).await?;
+        let jobs = blocking(move || catalog.warm_jobs()).await?;
         Ok(jobs.into_iter().find(|job| job.id == id))
     }
 

@@ -12,7 +12,7 @@ use std::path::Path;
 use minijinja::{Environment, ErrorKind as TemplateErrorKind, Value, context};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::folder;
 use crate::tokenizer::{SpecialTokens, read_json};
 use calls::CallForm;
@@ -87,9 +87,8 @@ impl ChatTemplate {
         let tokens = SpecialTokens::from_folder(model)?;
         let path = model.join("chat_template.jinja");
         if path.is_file() {
-            let source = folder::read_text(&path, SOURCE_BYTES).map_err(|error| {
-                Error::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())).with_source(error)
-            })?;
+            let source =
+                folder::read_text(&path, SOURCE_BYTES).map_err(|error| Error::io("cannot read", &path, error))?;
             return Self::named(source, tokens, path.display().to_string()).map(Some);
         }
         let path = model.join("tokenizer_config.json");

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::linear::GroupedRows;
 use crate::weights::{Tensor, TensorSource, cast};
 use blocks::BlockType;
@@ -63,11 +63,9 @@ impl Gguf {
     ///
     /// # Errors
     /// `InvalidModel` for a damaged file, `UnsupportedModel` for an architecture, a tensor or a type of tensors that this version
-    /// does not know, `Io` when the file system refuses.
+    /// does not know, [`Error::io`]'s when the file system refuses.
     pub fn open(path: &Path) -> Result<Self> {
-        let unreadable = |error: std::io::Error| {
-            Error::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())).with_source(error)
-        };
+        let unreadable = |error: std::io::Error| Error::io("cannot read", path, error);
         let file = File::open(path).map_err(unreadable)?;
         // SAFETY: the mapping is read-only and private to this value. Another process that shortens the file while it is mapped
         // would fault this one; model files are written once, and the mapping lives only while weights are packed.

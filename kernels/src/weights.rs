@@ -15,7 +15,7 @@ use memmap2::Mmap;
 use safetensors::{Dtype, SafeTensorError, SafeTensors};
 use serde::Deserialize;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::folder;
 use crate::linear::GroupedRows;
 
@@ -317,7 +317,7 @@ pub(crate) fn cast<T: Plain, const SIZE: usize>(bytes: &[u8], decode: fn([u8; SI
 }
 
 fn unreadable(path: &Path, error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Io, format!("cannot read {}: {error}", path.display())).with_source(error)
+    Error::io("cannot read", path, error)
 }
 
 fn damaged(path: &Path, error: SafeTensorError) -> Error {

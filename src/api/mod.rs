@@ -15,6 +15,7 @@ pub mod keys;
 pub mod models;
 pub mod openapi;
 mod operations;
+pub mod permissions;
 pub mod pml;
 pub mod rerank;
 pub mod responses;
@@ -24,6 +25,9 @@ mod tests;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+/// The header that carries the owner's token.
+pub const TOKEN_HEADER: &str = "x-ragstone-token";
 
 /// `"list"`, as OpenAI's lists have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -7,10 +7,10 @@ use schemars::generate::{Contract, SchemaSettings};
 use schemars::{Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
+use super::TOKEN_HEADER;
 use super::error::ErrorBody;
 use super::operations::{Answer, Body, Make, Operation, all};
-use crate::http::permissions::{RULES, Rank, Rule};
-use crate::service::TOKEN_HEADER;
+use super::permissions::{RULES, Rank, Rule};
 
 const COMPONENTS: &str = "#/components/schemas/";
 /// Stands behind the name of a type that requests may write otherwise than answers do: with fewer fields, mostly.

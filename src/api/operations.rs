@@ -1,5 +1,5 @@
 //! Every path with every method: what it is for, what it takes, what it answers. `/openapi.json` is made from this table; a test
-//! compares it with the table of who may use what (`crate::http::permissions`), which another one compares with the router.
+//! compares it with the table of who may use what (`crate::api::permissions`), which another one compares with the router.
 
 use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
 use ragstone_actors::entries::{Evicted, Pinned};

@@ -22,8 +22,8 @@ use super::keys::{AddedKey, Key, RevokedKey};
 use super::pml::{ListedSchema, RemovedSchema};
 use super::rerank::Reranking;
 use super::{List, openapi, operations};
+use crate::api::permissions::RULES;
 use crate::config::Setting;
-use crate::http::permissions::RULES;
 
 const DOCUMENTATION: &str = include_str!("../../docs/http.md");
 /// Stands for "and more" in a documented object.

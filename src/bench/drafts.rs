@@ -21,7 +21,7 @@ use ragstone_kernels::sampling::{Sampler, SamplingParams};
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{Choosing, LoadPlan, SegmentPlan, Source, Why};
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
@@ -182,7 +182,7 @@ fn start(backend: &Arc<Prescribed>, options: &Options, streams: usize) -> Result
         reorder_window: 32,
         load_deadline: Duration::from_secs(60),
     };
-    Ok(Engine::start(backend.clone(), DeviceTier::new(device)?, engine, Env::system())?)
+    Engine::start(backend.clone(), DeviceTier::new(device)?, engine, Env::system())
 }
 
 /// Tokens a second of so many equal answers, each from the moment when all have their first token to its last one.
@@ -221,7 +221,7 @@ fn rate(engine: &Engine, prompt: &[u32], answer: &[u32], streams: usize, lookup:
         for expected in answer {
             match output.blocking_recv() {
                 Some(Decoded::Token(sampled)) if sampled.id == *expected => {}
-                Some(Decoded::Failed(error)) => return Err(error.into()),
+                Some(Decoded::Failed(error)) => return Err(error),
                 _ => return Err(Error::internal("an answer is not what was prescribed")),
             }
         }

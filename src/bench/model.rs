@@ -80,7 +80,7 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
     let longest = options.prefill.iter().copied().chain(options.contexts.iter().map(|context| context + NEW_TOKENS));
     let longest = longest.max().unwrap_or(0);
     if longest > model.config().max_positions {
-        return Err(Error::invalid(format!(
+        return Err(Error::invalid_input(format!(
             "{longest} tokens are beyond the model's context of {}; take shorter prompts",
             model.config().max_positions
         )));
@@ -211,6 +211,6 @@ impl<'a> Sequence<'a> {
         let end = first + tokens.len();
         let places = Places::of(first as u32..end as u32, &self.positions);
         let mut forward = Forward::new(self.model, &mut self.pool);
-        Ok(forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])?)
+        forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])
     }
 }

@@ -250,13 +250,13 @@ fn raw_file(folder: &Path, entries: &[Arc<Entry>]) -> Result<File> {
         file.sync_all()?;
         Ok(file)
     };
-    write().map_err(|error: std::io::Error| Error::io("cannot write", &path, &error))
+    write().map_err(|error: std::io::Error| Error::io("cannot write", &path, error))
 }
 
 /// Reads and verifies every frame through the disk tier, from a cold page cache. Seconds.
 fn read_disk(tier: &DiskTier, folder: &Path, entries: &[Arc<Entry>]) -> Result<f64> {
     let dir = folder.join("kv");
-    let failed = |error: std::io::Error| Error::io("cannot read", &dir, &error);
+    let failed = |error: std::io::Error| Error::io("cannot read", &dir, error);
     for file in std::fs::read_dir(&dir).map_err(failed)? {
         let path = file.map_err(failed)?.path();
         if path.is_file() {

@@ -22,7 +22,7 @@ use ragstone_storage::cost::PrefillCost;
 use ragstone_storage::env::{Env, Stopwatch};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, ReuseMode};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore};
 use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
@@ -186,7 +186,7 @@ impl Bench {
         let passage_tokens =
             options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
         if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
-            return Err(Error::invalid(format!(
+            return Err(Error::invalid_input(format!(
                 "a prompt of {} tokens has no room for {} passages beside {ROOT_TOKENS} tokens of system prompt and \
                  {QUESTION_TOKENS} of question; raise --tokens, or take fewer --passages",
                 options.prompt_tokens, options.passages
@@ -203,7 +203,7 @@ impl Bench {
         let block_bytes = model.kv_layout().block_bytes();
         let device = DeviceOptions { blocks, block_bytes, policy: PolicyKind::HitDensity, cache: true };
         let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
-        let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), &error))?;
+        let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), error))?;
         let env = Env::system_with_seed(options.seed);
         let open = |name: &str, tiers| stores::open(&folder.path().join(name), tiers, &model, options.seed, &env);
         let host = Tiers { host_bytes: 4 << 30, disk_bytes: 4 << 30, object: None, admission: AdmissionRule::Always };
@@ -235,7 +235,7 @@ impl Bench {
     /// What this machine takes for prefills.
     pub fn measure_costs(&self) -> Result<PrefillCost> {
         let progress = Progress::new("measuring this machine", Unit::Items);
-        Ok(costs::measure(&self.model, self.host.env(), &|done, total| progress.set(done, total))?)
+        costs::measure(&self.model, self.host.env(), &|done, total| progress.set(done, total))
     }
 
     fn run(mut self) -> Result<Vec<ModeResult>> {
@@ -383,7 +383,7 @@ impl Bench {
         };
         let done =
             prefill(&self.model, &mut self.pool, prompt, table.blocks(), CHUNK_ROWS).map_err(|error| match error {
-                PrefillError::Failed(error) => error.into(),
+                PrefillError::Failed(error) => error,
                 PrefillError::LateMiss(failed) | PrefillError::Overdue(Some(failed)) => {
                     Error::internal(format!("an entry could not be loaded: {}", failed.error))
                 }

@@ -120,10 +120,10 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
     match command {
         Command::Ttft { tokens, passages, runs, seed, json } => {
             if tokens > 32_768 {
-                return Err(Error::invalid(format!("--tokens {tokens} is beyond the model's context of 32768")));
+                return Err(Error::invalid_input(format!("--tokens {tokens} is beyond the model's context of 32768")));
             }
             if passages == 0 {
-                return Err(Error::invalid("--passages 0: there must be at least one"));
+                return Err(Error::invalid_input("--passages 0: there must be at least one"));
             }
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
@@ -132,7 +132,9 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         }
         Command::Controller { speeds, tokens, passages, runs, json } => {
             if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
-                return Err(Error::invalid(format!("--speeds {speed}: a speed lies between 0.001 and 1000 GB/s")));
+                return Err(Error::invalid_input(format!(
+                    "--speeds {speed}: a speed lies between 0.001 and 1000 GB/s"
+                )));
             }
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
@@ -147,7 +149,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         }
         Command::Tiers { tokens, entries, runs, json } => {
             if tokens == 0 || entries == 0 {
-                return Err(Error::invalid("--tokens and --entries must be at least 1"));
+                return Err(Error::invalid_input("--tokens and --entries must be at least 1"));
             }
             let object = config.settings.object();
             let options = tiers::Options { tokens, entries, runs: at_least_one(runs)?, object };
@@ -155,7 +157,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
         }
         Command::Model { prefill, context, runs, json } => {
             if prefill.contains(&0) {
-                return Err(Error::invalid("--prefill 0: a prompt has at least one token"));
+                return Err(Error::invalid_input("--prefill 0: a prompt has at least one token"));
             }
             let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)? };
             let surface = &config.surface;
@@ -182,7 +184,7 @@ fn load_options(config: &Config) -> LoadOptions<'static> {
 }
 
 fn at_least_one(runs: usize) -> Result<usize> {
-    if runs == 0 { Err(Error::invalid("--runs 0: there must be at least one")) } else { Ok(runs) }
+    if runs == 0 { Err(Error::invalid_input("--runs 0: there must be at least one")) } else { Ok(runs) }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -73,7 +73,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     let found = access::creating(config, "calibrate", work).await?;
     if let Some(path) = &args.export {
         let text = serde_json::to_string_pretty(&found).map_err(|error| Error::internal(error.to_string()))?;
-        std::fs::write(path, text + "\n").map_err(|error| Error::io("cannot write", path, &error))?;
+        std::fs::write(path, text + "\n").map_err(|error| Error::io("cannot write", path, error))?;
     }
     if args.json { output::json(&found) } else { output::text(&table(&found)) }
 }

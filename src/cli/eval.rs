@@ -21,7 +21,6 @@ use crate::error::{Error, Result};
 use crate::eval::plot::{Chart, page};
 use crate::eval::retrieval::{EvalProgress, Reranker, RetrievalEncoder, RetrievalReport, retrieval};
 use crate::eval::variant::Mode;
-use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 use crate::{access, embedder_source, model_source, service};
 
@@ -90,8 +89,8 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
         ..CorpusOptions::default()
     };
     let corpus = Corpus::open(&path, Arc::new(RetrievalEncoder(encoder)), options).await?;
-    let bytes = std::fs::read(&args.dataset).map_err(|error| Error::io("cannot read", &args.dataset, &error))?;
-    let collection = format!("set-{}", &hex(&Sha256::digest(&bytes))[..16]);
+    let bytes = std::fs::read(&args.dataset).map_err(|error| Error::io("cannot read", &args.dataset, error))?;
+    let collection = format!("set-{}", &hex::encode(Sha256::digest(&bytes))[..16]);
     let (ingesting, asking) = (Progress::new("ingesting passages", Unit::Items), Progress::new("asking", Unit::Items));
     let show = move |progress| match progress {
         EvalProgress::Ingesting { done, total } => ingesting.set(done as u64, total as u64),
@@ -139,7 +138,7 @@ fn retrieval_table(report: &RetrievalReport) -> Result<()> {
 /// with the second value.
 async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
     let kept = tempfile::Builder::new().prefix("ragstone-eval-").tempdir();
-    let kept = kept.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), &error))?;
+    let kept = kept.map_err(|error| Error::io("cannot create a folder in", &std::env::temp_dir(), error))?;
     let (folder, surface) = (kept.path(), &config.surface);
     let model = model_source::find(surface.model.as_deref(), surface.offline, &folder.join("models")).await?;
     let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
@@ -167,5 +166,5 @@ async fn open(config: &Config) -> Result<(Ragstone, TempDir)> {
 
 /// Writes charts to a file.
 fn plot(path: &Path, charts: &[Chart]) -> Result<()> {
-    std::fs::write(path, page(charts)).map_err(|error| Error::io("cannot write", path, &error))
+    std::fs::write(path, page(charts)).map_err(|error| Error::io("cannot write", path, error))
 }

@@ -6,7 +6,7 @@ use ragstone_actors::ReuseReport;
 use ragstone_actors::report::Blending;
 use ragstone_actors::report::{SegmentReport, Without};
 use ragstone_storage::prompt::plan::{InTier, SegmentPrediction, Why};
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 
 use crate::access;
 use crate::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};

@@ -169,11 +169,11 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Vec<(St
 
 /// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
 fn absolute(path: &Path) -> Result<PathBuf> {
-    let path = path.canonicalize().map_err(|error| Error::io("cannot ingest", path, &error))?;
+    let path = path.canonicalize().map_err(|error| Error::io("cannot ingest", path, error))?;
     if path.to_str().is_none() {
         let message =
             format!("cannot ingest {}: its name is not valid UTF-8; rename it, or name its folder", shown(&path));
-        return Err(Error::invalid(message));
+        return Err(Error::invalid_input(message));
     }
     Ok(path)
 }

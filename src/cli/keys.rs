@@ -119,7 +119,9 @@ async fn list(config: &Config, json: bool) -> Result<()> {
 
 async fn revoke(config: &Config, name: &str, yes: bool, json: bool) -> Result<()> {
     if !yes {
-        return Err(Error::invalid(format!("this refuses whoever uses key {name} from now on; add --yes to do it")));
+        return Err(Error::invalid_input(format!(
+            "this refuses whoever uses key {name} from now on; add --yes to do it"
+        )));
     }
     let work = async |client: &Client| client.delete(&["v1", "keys", name]).await;
     let revoked: RevokedKey = access::with(config, "keys revoke", work).await?;

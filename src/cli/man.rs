@@ -14,7 +14,7 @@ pub fn write(command: clap::Command, folder: Option<&Path>) -> Result<()> {
             .map_err(|error| Error::internal(format!("the manual page cannot be written: {error}")))?;
         return output::text(&String::from_utf8_lossy(&page));
     };
-    let failed = |error: &std::io::Error| Error::io("cannot write manual pages to", folder, error);
-    std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
-    clap_mangen::generate_to(command, folder).map_err(|error| failed(&error))
+    let failed = |error: std::io::Error| Error::io("cannot write manual pages to", folder, error);
+    std::fs::create_dir_all(folder).map_err(failed)?;
+    clap_mangen::generate_to(command, folder).map_err(failed)
 }

@@ -62,7 +62,7 @@ async fn speak(server: Server, most: usize, ended: CancellationToken) -> Result<
         },
         // It left before it had begun.
         Err(ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::Cancelled) => Ok(()),
-        Err(error) => Err(Error::invalid(format!("the client does not begin as the protocol says: {error}"))),
+        Err(error) => Err(Error::invalid_input(format!("the client does not begin as the protocol says: {error}"))),
     }
 }
 

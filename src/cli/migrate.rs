@@ -68,7 +68,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             if json { output::json(&json!({ "taken": taken })) } else { output::text(&told(&taken)) }
         }
         Command::Verify { json } => {
-            let work = |held: &HeldFolder| Ok(ragstone_migrations::verify(held.path())?);
+            let work = |held: &HeldFolder| ragstone_migrations::verify(held.path());
             let checks = on_folder(config, "migrate verify", work).await?;
             if json {
                 output::json(&json!({ "ok": checks.iter().all(|check| check.ok), "checks": checks }))?;
@@ -87,7 +87,7 @@ fn up(held: &HeldFolder, env: &Env) -> Result<Vec<Taken>> {
         bar.tick();
         running = Some(bar);
     };
-    Ok(ragstone_migrations::up(held.path(), env, &mut begin)?)
+    ragstone_migrations::up(held.path(), env, &mut begin)
 }
 
 /// Works under the folder's lock, on a thread that may wait for the disk.

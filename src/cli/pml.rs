@@ -172,12 +172,12 @@ fn report(args: &Args, model: &Path) -> Result<Report> {
 }
 
 fn named(path: &Path, error: &dyn std::fmt::Display) -> Error {
-    Error::invalid(format!("{}: {error}", path.display()))
+    Error::invalid_input(format!("{}: {error}", path.display()))
 }
 
 fn document(path: &Path) -> Result<String> {
     let most = ragstone_actors::pml::MAX_DOCUMENT_BYTES as u64;
-    read_bounded(path, most).map_err(|why| Error::invalid(format!("{} cannot be read: {why}", path.display())))
+    read_bounded(path, most).map_err(|why| Error::invalid_input(format!("{} cannot be read: {why}", path.display())))
 }
 
 fn rows_of(block: &Block, depth: usize, rows: &mut Vec<Row>) {

@@ -10,8 +10,9 @@ use crate::cli::output;
 use crate::config::{Config, KeyMode, Surface};
 use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::state::Audience;
 use crate::progress::{Progress, Unit};
-use crate::service::{Audience, Service};
+use crate::service::Service;
 
 /// Files that RocksDB, LanceDB and sled may have open at once.
 #[cfg(unix)]
@@ -63,7 +64,7 @@ pub fn bucket(config: &Config) -> Result<Option<ObjectTier>> {
     let open = |options| {
         // It is asked whether it is there, and that is the same for every model.
         let tier = ObjectTier::open(&options, Fingerprint([0; 32]), Env::from_environment()?);
-        tier.map_err(|error| Error::invalid(format!("setting `object_url`: {error}")))
+        tier.map_err(|error| Error::invalid_input(format!("setting `object_url`: {error}")))
     };
     config.settings.object().map(open).transpose()
 }
@@ -138,7 +139,7 @@ pub fn exposure(address: SocketAddr, surface: &Surface) -> Result<Option<&'stati
     if surface.allow_anyone {
         return Ok(Some("reachable from other machines, and without a login"));
     }
-    Err(Error::invalid(format!(
+    Err(Error::invalid_input(format!(
         "{address} can be reached from other machines, and nobody has to log in here: say --keys required (and make keys by \
          `ragstone keys add`), listen on 127.0.0.1 behind a proxy that asks who it is, or say --allow-anyone (setting \
          `allow_anyone`) if everybody there may read and change the corpus"

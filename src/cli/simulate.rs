@@ -124,7 +124,7 @@ fn workloads(args: &Args) -> Result<Vec<(Option<&'static str>, Workload)>> {
     let families: Vec<Family> = if args.family.iter().any(|name| name == "all") {
         Family::ALL.to_vec()
     } else {
-        args.family.iter().map(|name| name.parse()).collect::<Result<_, ragstone_storage::Error>>()?
+        args.family.iter().map(|name| name.parse()).collect::<Result<_, Error>>()?
     };
     let make = |family: Family| -> Result<_> { Ok((Some(family.name()), family.generate(args.seed, args.requests)?)) };
     families.into_iter().map(make).collect()
@@ -175,11 +175,11 @@ fn read_workload(path: &Path) -> Result<Workload> {
 }
 
 fn read(path: &Path) -> Result<String> {
-    std::fs::read_to_string(path).map_err(|error| Error::io("cannot read", path, &error))
+    std::fs::read_to_string(path).map_err(|error| Error::io("cannot read", path, error))
 }
 
 fn in_file(path: &Path, why: &str) -> Error {
-    Error::invalid(format!("{}: {why}", path.display()))
+    Error::invalid_input(format!("{}: {why}", path.display()))
 }
 
 fn table(report: &Report) -> Result<()> {

@@ -113,7 +113,9 @@ impl Walk {
 
     fn too_many(&self, root: &Path) -> Error {
         let (root, most) = (super::shown(root), self.most);
-        Error::invalid(format!("{root}: more than {most} files, which one ingest takes; ingest its folders one by one"))
+        Error::invalid_input(format!(
+            "{root}: more than {most} files, which one ingest takes; ingest its folders one by one"
+        ))
     }
 
     fn add(&mut self, path: PathBuf, metadata: &Metadata, within: Option<Arc<Path>>) {

@@ -13,7 +13,7 @@ use ragstone_actors::{Answer, Caller, Context, InlineDocument, Input, Question, 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 
 use super::dataset::Item;
 use super::journal::{Asked, Journal};
@@ -339,7 +339,7 @@ impl Asker<'_> {
             let message = format!("prompt and answer want {wanted} tokens, the model's context is {}", self.context);
             return Err(Error::new(ErrorKind::ContextLength, message));
         }
-        Ok(answer.collect().await?)
+        answer.collect().await
     }
 }
 

@@ -49,11 +49,14 @@ pub fn read_answered(path: &Path) -> Result<Vec<Item>> {
 }
 
 fn read_for(path: &Path, answers: bool) -> Result<Vec<Item>> {
-    let bytes = std::fs::read(path).map_err(|error| Error::io("cannot read the data set", path, &error))?;
+    let bytes = std::fs::read(path).map_err(|error| Error::io("cannot read the data set", path, error))?;
     parse(&bytes, answers).map_err(|why| {
         let more = if answers { ", \"answers\": [\"…\"], \"type\"?" } else { "" };
         let shape = format!("an array of {{\"question\", \"ctxs\": [{{\"title\"?, \"text\"}}]{more}}}");
-        Error::invalid(format!("{} is not a data set of questions with passages ({shape}): {why}", path.display()))
+        Error::invalid_input(format!(
+            "{} is not a data set of questions with passages ({shape}): {why}",
+            path.display()
+        ))
     })
 }
 

@@ -93,7 +93,7 @@ impl Journal {
     /// `Incompatible` if it is of another run, `Unavailable` while another process writes it, `InvalidInput` for a file that is no
     /// journal, those of reading and writing.
     pub fn open(path: &Path, bound: &Bound) -> Result<Self> {
-        let cannot = |doing: &'static str| move |error: std::io::Error| Error::io(doing, path, &error);
+        let cannot = |doing: &'static str| move |error: std::io::Error| Error::io(doing, path, error);
         let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
         let mut file = opened.map_err(cannot("cannot open"))?;
         // Where a file system has no locks, nobody is kept out.
@@ -121,11 +121,11 @@ impl Journal {
         let begins = &bytes[..bytes.len().min(BEGINNING.len())];
         if whole == 0 && !BEGINNING.starts_with(begins) {
             let why = "not the journal of an evaluation; name another file, or remove it";
-            return Err(Error::invalid(format!("{}: {why}", path.display())));
+            return Err(Error::invalid_input(format!("{}: {why}", path.display())));
         }
         let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n').enumerate();
         for (at, line) in lines {
-            let wrong = |why: &str| Error::invalid(format!("{} line {}: {why}", path.display(), at + 1));
+            let wrong = |why: &str| Error::invalid_input(format!("{} line {}: {why}", path.display(), at + 1));
             if at == 0 {
                 let found: Bound = serde_json::from_slice(line)
                     .map_err(|_| wrong("not the journal of an evaluation; name another file, or remove it"))?;
@@ -176,7 +176,7 @@ impl Journal {
         let mut line =
             serde_json::to_vec(line).map_err(|error| Error::internal(format!("an answer as JSON: {error}")))?;
         line.push(b'\n');
-        file.write_all(&line).map_err(|error| Error::io("cannot write", path, &error))
+        file.write_all(&line).map_err(|error| Error::io("cannot write", path, error))
     }
 }
 

@@ -118,11 +118,11 @@ pub struct RetrievalEncoder(pub SentenceEncoder);
 impl PassageEncoder for RetrievalEncoder {
     fn embed_passages(&self, texts: &[String]) -> ragstone_storage::Result<Vec<Vec<f32>>> {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-        self.0.encode_passages(&texts).map_err(failed)
+        self.0.encode_passages(&texts)
     }
 
     fn embed_query(&self, text: &str) -> ragstone_storage::Result<Vec<f32>> {
-        self.0.encode_query(text).map_err(failed)
+        self.0.encode_query(text)
     }
 
     fn dimension(&self) -> usize {
@@ -145,10 +145,6 @@ impl PassageEncoder for RetrievalEncoder {
         // The two special tokens stand once in a passage, not once in each of its sentences.
         self.0.token_count(text).map_or(text.len(), |count| count.saturating_sub(2))
     }
-}
-
-fn failed(error: ragstone_kernels::Error) -> ragstone_storage::Error {
-    ragstone_storage::Error::new(ragstone_storage::ErrorKind::Internal, error.to_string()).with_source(error)
 }
 
 /// Ingests the data set's passages into `collection` (what is there already is left alone) and asks all its questions; fused once more

@@ -21,8 +21,9 @@ use super::error::body;
 use super::responses::stream::ResponseStream;
 use super::shape::{Shape, usage};
 use super::tools::{CallReader, Said, Tools};
-use crate::error::Result;
-use crate::service::{InFlight, State};
+use crate::error::{Error, Result};
+use crate::http::error::Answered;
+use crate::http::state::{InFlight, State};
 
 /// A question and how its answer is wanted.
 pub struct Asked {
@@ -39,7 +40,7 @@ pub struct Asked {
 }
 
 /// Asks, and answers when the first token is there: what fails before it has its own status.
-pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Result<HttpResponse> {
+pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
     let (question, shape) = (asked.question, asked.shape);
     let is_search = question.sampling.beams.is_some();
@@ -143,7 +144,7 @@ fn named_event(data: &Value) -> Bytes {
 
 /// The events of all answers to a question, as they come. Dropping it drops the answers, which cancels the request.
 struct Events {
-    answers: SelectAll<BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)>>,
+    answers: SelectAll<BoxStream<'static, (usize, Result<Event, Error>)>>,
     citations: Vec<Citation>,
     shape: Shape,
     /// Where the answer is a response and not a chat's.
@@ -215,7 +216,6 @@ impl Events {
             Ok(Event::Tail(text)) => self.say(index, Some(&text), None),
             Ok(Event::Finished(finish)) => self.end(index, *finish),
             Err(error) => {
-                let error = crate::error::Error::from(error);
                 tracing::warn!(id = self.shape.id(), %error, "an answer broke off");
                 self.answers.clear();
                 let last = match &mut self.response {
@@ -283,7 +283,7 @@ impl Events {
 }
 
 /// The events of one choice.
-fn events(index: usize, answer: AnswerStream) -> BoxStream<'static, (usize, Result<Event, ragstone_actors::Error>)> {
+fn events(index: usize, answer: AnswerStream) -> BoxStream<'static, (usize, Result<Event, Error>)> {
     let next = move |mut answer: AnswerStream| async move { answer.next().await.map(|event| ((index, event), answer)) };
     futures::stream::unfold(answer, next).boxed()
 }

@@ -15,7 +15,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::identity::Visitor;
 use crate::config::Surface;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{InFlight, State};
+use crate::http::error::{Answered, Refusal};
+use crate::http::state::{InFlight, State};
 
 /// Bodies up to this size are not charged: so that small requests get through while great ones fill the budget.
 pub const FREE_BYTES: usize = 64 << 10;
@@ -94,22 +95,24 @@ pub struct Incoming {
 }
 
 impl FromRequest for Incoming {
-    type Error = Error;
-    type Future = Ready<Result<Self>>;
+    type Error = Refusal;
+    type Future = Ready<Answered<Self>>;
 
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let Some(state) = request.app_data::<web::Data<State>>() else {
-            return ready(Err(Error::internal("the service has no state")));
+            return ready(Err(Error::internal("the service has no state").into()));
         };
         let announced = request.headers().get(CONTENT_LENGTH);
         let announced = announced.and_then(|length| length.to_str().ok()?.parse().ok());
         let payload = match web::Payload::from_request(request, payload).into_inner() {
             Ok(payload) => payload,
-            Err(error) => return ready(Err(Error::internal(format!("the request has no body to read: {error}")))),
+            Err(error) => {
+                return ready(Err(Error::internal(format!("the request has no body to read: {error}")).into()));
+            }
         };
         let sender = match Visitor::of(request) {
             Ok(sender) => sender,
-            Err(error) => return ready(Err(error)),
+            Err(error) => return ready(Err(error.into())),
         };
         ready(Ok(Self { payload, announced, bodies: state.bodies.clone(), sender, in_flight: InFlight::of(request) }))
     }
@@ -141,7 +144,9 @@ impl Incoming {
             let left = bodies.allowed(body.len()).saturating_sub(watch.elapsed());
             let chunk = match tokio::time::timeout(left, self.payload.next()).await {
                 Ok(Some(Ok(chunk))) => chunk,
-                Ok(Some(Err(error))) => return Err(Error::invalid(format!("the request's body broke off: {error}"))),
+                Ok(Some(Err(error))) => {
+                    return Err(Error::invalid_input(format!("the request's body broke off: {error}")));
+                }
                 // A body takes its time, in which its key may be revoked.
                 Ok(None) => return self.sender.check_still().map(|()| body.freeze()),
                 Err(_) => return Err(bodies.too_slow(body.len())),

@@ -1,6 +1,6 @@
 //! `POST /v1/chat/completions`
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, web};
 use ragstone_actors::{Input, Question, RootCut};
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::MAX_LOGPROBS;
@@ -18,13 +18,14 @@ use super::shape::Shape;
 use super::tools::{Tools, name_tools, sent_calls};
 use crate::api::chat::RequestMessage;
 use crate::error::{Error, Result};
-use crate::service::{Opened, State, caller};
+use crate::http::error::Answered;
+use crate::http::state::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
 const FIELDS: &[&str] = &["messages", "logprobs", "top_logprobs"];
 
 /// Answers a conversation, from passages where the extension names some.
-pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
@@ -39,7 +40,7 @@ pub async fn answer(
     opened: &Opened,
     mut fields: Fields,
     requested: Option<Requested>,
-) -> Result<HttpResponse> {
+) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
     let tenant = generation.extension.settle(&Visitor::of(request)?)?;
@@ -76,7 +77,11 @@ pub async fn answer(
         deadline: generation.deadline,
     };
     if generation.choices < generation.answers {
-        return Err(Error::param("best_of", "`best_of` is a field of /v1/completions; here all answers are returned"));
+        return Err(Error::invalid_field(
+            "best_of",
+            "`best_of` is a field of /v1/completions; here all answers are returned",
+        )
+        .into());
     }
     let asked = Asked {
         choices: generation.choices,
@@ -94,17 +99,17 @@ pub async fn answer(
 fn markup(mut messages: Vec<ChatMessage>, tools: &[Value], extension: &Extension) -> Result<String> {
     if extension.collection.is_some() || !extension.documents.is_empty() {
         let message = "a prompt of modules takes no passages: put them into its schema, or leave `ragstone.pml` out";
-        return Err(Error::param("ragstone.pml", message));
+        return Err(Error::invalid_field("ragstone.pml", message));
     }
     if !tools.is_empty() {
-        return Err(Error::param("tools", "a prompt of modules takes no tools: describe them in its schema"));
+        return Err(Error::invalid_field("tools", "a prompt of modules takes no tools: describe them in its schema"));
     }
     match messages.pop() {
         Some(prompt) if messages.is_empty() && prompt.role == "user" => Ok(prompt.content),
         _ => {
             let message = "with `ragstone.pml`, `messages` is one user message, whose content is the prompt of the schema: \
                            earlier turns stand in it as <user> and <assistant>";
-            Err(Error::param("messages", message))
+            Err(Error::invalid_field("messages", message))
         }
     }
 }
@@ -114,7 +119,7 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u8>> {
     let wanted = fields.take::<bool>("logprobs")?.unwrap_or(false);
     match fields.take::<u64>("top_logprobs")? {
         Some(count) if !wanted && count > 0 => {
-            Err(Error::param("top_logprobs", "`top_logprobs` needs `logprobs` to be true"))
+            Err(Error::invalid_field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"))
         }
         count => {
             let count = alternatives("top_logprobs", count.unwrap_or(0), MAX_LOGPROBS)?;
@@ -132,19 +137,19 @@ fn plain(index: usize, message: RequestMessage) -> Result<ChatMessage> {
         "tool" => "tool",
         other => {
             let message = format!("role `{other}` is not supported; use system, user, assistant or tool");
-            return Err(Error::param(format!("messages[{index}].role"), message));
+            return Err(Error::invalid_field(format!("messages[{index}].role"), message));
         }
     };
     let calls = message.tool_calls.unwrap_or_default();
     let at = |field: &str| format!("messages[{index}].{field}");
     if role != "assistant" && !calls.is_empty() {
-        return Err(Error::param(at("tool_calls"), "only an assistant calls tools"));
+        return Err(Error::invalid_field(at("tool_calls"), "only an assistant calls tools"));
     }
     if role == "tool" && message.tool_call_id.is_none() {
-        return Err(Error::param(at("tool_call_id"), format!("`{}` is missing", at("tool_call_id"))));
+        return Err(Error::invalid_field(at("tool_call_id"), format!("`{}` is missing", at("tool_call_id"))));
     }
     if message.content.is_null() && role != "assistant" {
-        return Err(Error::param(&*param, format!("`{param}` is missing")));
+        return Err(Error::invalid_field(&*param, format!("`{param}` is missing")));
     }
     Ok(ChatMessage {
         tool_calls: sent_calls(&at("tool_calls"), calls)?,

@@ -18,14 +18,15 @@ use crate::api::collections::{
 };
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, Result};
+use crate::http::error::Answered;
+use crate::http::state::{Audience, State, caller};
 use crate::lanes::Work;
-use crate::service::{Audience, State, caller};
 
 /// Documents of one upsert. Their text is bounded by the body.
 const MAX_DOCUMENTS: usize = 1000;
 
 /// All collections that whoever asks may use.
-pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+pub async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let mut data = state.run(&request, Work::Look, async move { corpus.collections().await }).await??;
     let visitor = Visitor::of(&request)?;
@@ -40,7 +41,7 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
 }
 
 /// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
-pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn delete(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let name = path.into_inner();
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let removed = state
@@ -77,9 +78,9 @@ impl Changed {
 }
 
 /// A page of a collection's documents.
-pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let page = web::Query::<DocumentsQuery>::from_query(request.query_string())
-        .map_err(|error| Error::invalid(format!("query: {error}; use ?offset=0&limit=100")))?
+        .map_err(|error| Error::invalid_input(format!("query: {error}; use ?offset=0&limit=100")))?
         .into_inner();
     let limit = page.limit.min(1000);
     let corpus = state.opened()?.ragstone.corpus().clone();
@@ -98,12 +99,12 @@ pub async fn upsert(
     request: HttpRequest,
     path: web::Path<String>,
     incoming: Incoming,
-) -> Result<HttpResponse> {
+) -> Answered {
     let Changed { collection, asks, library } = Changed::of(&state, &request, &path.into_inner())?;
     let Upsert { documents } = Fields::whole(incoming).await?;
     if documents.len() > MAX_DOCUMENTS {
         let message = format!("`documents` holds {}; send at most {MAX_DOCUMENTS} at once", documents.len());
-        return Err(Error::param("documents", message));
+        return Err(Error::invalid_field("documents", message).into());
     }
     // Dropped with this request: the client left, and what is not committed yet is not wanted any more.
     let (_client, gone) = tokio::sync::watch::channel(());
@@ -115,11 +116,7 @@ pub async fn upsert(
 }
 
 /// One document with its passages.
-pub async fn document(
-    state: web::Data<State>,
-    request: HttpRequest,
-    path: web::Path<(String, String)>,
-) -> Result<HttpResponse> {
+pub async fn document(state: web::Data<State>, request: HttpRequest, path: web::Path<(String, String)>) -> Answered {
     let corpus = state.opened()?.ragstone.corpus().clone();
     let (given, id) = path.into_inner();
     let name = Visitor::of(&request)?.collection(&given)?;
@@ -133,7 +130,7 @@ pub async fn delete_document(
     state: web::Data<State>,
     request: HttpRequest,
     path: web::Path<(String, String)>,
-) -> Result<HttpResponse> {
+) -> Answered {
     let (name, id) = path.into_inner();
     let Changed { collection, asks, library } = Changed::of(&state, &request, &name)?;
     let document = id.clone();
@@ -148,7 +145,7 @@ pub async fn search(
     request: HttpRequest,
     path: web::Path<String>,
     incoming: Incoming,
-) -> Result<HttpResponse> {
+) -> Answered {
     let opened = state.opened()?;
     let given = path.into_inner();
     let name = Visitor::of(&request)?.collection(&given)?;
@@ -157,20 +154,24 @@ pub async fn search(
     let mode = mode.unwrap_or_default();
     if query.len() > MAX_QUERY_BYTES {
         let bytes = query.len();
-        return Err(Error::param("query", format!("`query` has {bytes} bytes; use at most {MAX_QUERY_BYTES}")));
+        return Err(
+            Error::invalid_field("query", format!("`query` has {bytes} bytes; use at most {MAX_QUERY_BYTES}")).into()
+        );
     }
     if !(1..=1000).contains(&top_k) {
-        return Err(Error::param("top_k", format!("`top_k` is {top_k}; use 1 to 1000")));
+        return Err(Error::invalid_field("top_k", format!("`top_k` is {top_k}; use 1 to 1000")).into());
     }
     if rerank > MAX_CANDIDATES {
-        return Err(Error::param("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")));
+        return Err(
+            Error::invalid_field("rerank", format!("`rerank` is {rerank}; use at most {MAX_CANDIDATES}")).into()
+        );
     }
     let corpus = opened.ragstone.corpus().clone();
     let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
     let asked = query.clone();
     let searching = async move {
         let words_only = corpus.built_with(&name).await?.words_only;
-        Ok::<_, ragstone_storage::Error>((corpus.search(&name, &asked, &options).await?, words_only))
+        Ok::<_, Error>((corpus.search(&name, &asked, &options).await?, words_only))
     };
     let (mut data, words_only) = state.run(&request, Work::Search, searching).await??;
     if rerank > 0 && !data.is_empty() {
@@ -207,11 +208,11 @@ pub async fn ingest(
     request: HttpRequest,
     path: web::Path<String>,
     incoming: Incoming,
-) -> Result<HttpResponse> {
+) -> Answered {
     let opened = state.opened()?;
     let Ingest { paths, prune, only } = Fields::whole(incoming).await?;
     if paths.iter().any(|path| !path.is_absolute()) {
-        return Err(Error::param("paths", "`paths` must be absolute"));
+        return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
     let (job, is_new) = opened.ingestor.begin(&name, paths, prune).await?;

@@ -1,6 +1,6 @@
 //! `POST /v1/completions`
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, web};
 use ragstone_actors::{Input, Question, RootCut};
 
 use super::answer::{self, Asked};
@@ -12,7 +12,8 @@ use super::identity::Visitor;
 use super::shape::Shape;
 use crate::api::chat::Prompt;
 use crate::error::{Error, Result};
-use crate::service::{Opened, State, caller};
+use crate::http::error::Answered;
+use crate::http::state::{Opened, State, caller};
 
 /// What this endpoint knows beside what both know.
 const FIELDS: &[&str] = &["prompt", "logprobs", "echo", "suffix"];
@@ -24,8 +25,9 @@ const MAX_ALTERNATIVES: u8 = 5;
 
 impl Prompt {
     fn input(self) -> Result<Input> {
-        let many =
-            |count| Err(Error::param("prompt", format!("`prompt` holds {count} prompts; send one prompt a request")));
+        let many = |count| {
+            Err(Error::invalid_field("prompt", format!("`prompt` holds {count} prompts; send one prompt a request")))
+        };
         match self {
             Self::Text(text) => Ok(Input::Text(text)),
             Self::Tokens(ids) => Ok(Input::Tokens(ids)),
@@ -42,7 +44,7 @@ impl Prompt {
 }
 
 /// Continues a text or token ids.
-pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
@@ -50,7 +52,7 @@ pub async fn complete(state: web::Data<State>, request: HttpRequest, incoming: I
     Ok(ignored.note(answer(&state, &request, opened, fields).await))
 }
 
-async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     fields.refuse_unless("tools", is_nothing)?;
     fields.refuse_unless("tool_choice", |value| matches!(value.as_str(), Some("none" | "auto")))?;
@@ -67,22 +69,32 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     }
     let prompt = fields.need::<Prompt>("prompt").map_err(|error| match error.to_string().contains("missing") {
         true => error,
-        false => Error::param("prompt", "`prompt` must be a string or a list of token ids"),
+        false => Error::invalid_field("prompt", "`prompt` must be a string or a list of token ids"),
     })?;
     fields.finish()?;
     let extension = generation.extension;
     if extension.collection.is_some() || !extension.documents.is_empty() {
-        return Err(Error::param("ragstone.collection", "passages need a conversation; use /v1/chat/completions"));
+        return Err(Error::invalid_field(
+            "ragstone.collection",
+            "passages need a conversation; use /v1/chat/completions",
+        )
+        .into());
     }
     if generation.stream && generation.choices < generation.answers {
-        return Err(Error::param("best_of", "`best_of` cannot be streamed: which are the best is known at their ends"));
+        return Err(Error::invalid_field(
+            "best_of",
+            "`best_of` cannot be streamed: which are the best is known at their ends",
+        )
+        .into());
     }
     let input = match (&extension.pml, prompt) {
         (None, prompt) => prompt.input()?,
         (Some(pml), Prompt::Text(prompt)) => {
             pml.input("prompt", &prompt, &opened.ragstone, &tenant, caller(request)).await?
         }
-        (Some(_), _) => return Err(Error::param("prompt", "`prompt` must be one text, a prompt of the schema")),
+        (Some(_), _) => {
+            return Err(Error::invalid_field("prompt", "`prompt` must be one text, a prompt of the schema").into());
+        }
     };
     let asked = Asked {
         choices: generation.choices,

@@ -13,26 +13,27 @@ use super::generation::check_model;
 use crate::api::ListObject;
 use crate::api::embeddings::{Embedding, EmbeddingUsage, Embeddings, EncodingFormat, OneOrMany, Vector};
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Opened, State, caller};
+use crate::http::error::Answered;
+use crate::http::state::{Opened, State, caller};
 
 /// What this endpoint knows; what else comes is ignored, and named in a header.
 const FIELDS: &[&str] = &["model", "input", "encoding_format", "dimensions", "user"];
 
 /// One unit vector a text.
-pub async fn embed(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn embed(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| FIELDS.contains(&name));
     Ok(ignored.note(answer(&state, &request, opened, fields).await))
 }
 
-async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Answered {
     check_model(&mut fields, &opened.embedder_id)?;
     let texts = match fields.need("input") {
         Ok(OneOrMany::One(text)) => vec![text],
         Ok(OneOrMany::Many(texts)) => texts,
-        Err(error) if error.to_string().contains("missing") => return Err(error),
-        Err(_) => return Err(Error::param("input", "`input` must be a string or a list of strings")),
+        Err(error) if error.to_string().contains("missing") => return Err(error.into()),
+        Err(_) => return Err(Error::invalid_field("input", "`input` must be a string or a list of strings").into()),
     };
     let encoding: EncodingFormat = fields.take("encoding_format")?.unwrap_or_default();
     let dimensions = fields.take::<usize>("dimensions")?;
@@ -40,19 +41,23 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     fields.finish()?;
     let own = opened.ragstone.embedding_dimension();
     if dimensions.is_some_and(|wanted| wanted != own) {
-        return Err(Error::param("dimensions", format!("this model's vectors have {own} dimensions; leave it out")));
+        return Err(Error::invalid_field(
+            "dimensions",
+            format!("this model's vectors have {own} dimensions; leave it out"),
+        )
+        .into());
     }
     let (ragstone, model) = (opened.ragstone.clone(), opened.embedder_id.clone());
     let deadline = Duration::from_secs(state.settings.deadline_s);
     let caller = caller(request);
     let body = state.on_runtime(async move {
-        let embedded = ragstone.embed(texts, caller, deadline).await.map_err(Error::from)?;
+        let embedded = ragstone.embed(texts, caller, deadline).await?;
         // Half a million numbers are written at most: not on a thread that others wait for.
         let written = tokio::task::spawn_blocking(move || json(&model, embedded, encoding)).await;
         written.map_err(|_| Error::internal("writing the vectors broke off"))?
     });
     let body = body.await?.map_err(|error| match error.kind() {
-        ErrorKind::InvalidInput => Error::param("input", error.to_string()),
+        ErrorKind::InvalidInput => Error::invalid_field("input", error.to_string()),
         _ => error,
     })?;
     Ok(HttpResponse::Ok().content_type(ContentType::json()).body(body))

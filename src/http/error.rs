@@ -7,6 +7,25 @@ use actix_web::{HttpResponse, ResponseError};
 use crate::api::error::{ErrorBody, ErrorObject};
 use crate::error::{Error, ErrorKind};
 
+/// An error on its way out: the response that it is.
+#[derive(Debug)]
+pub struct Refusal(pub Error);
+
+/// What a path answers.
+pub type Answered<T = HttpResponse> = Result<T, Refusal>;
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        Self(error)
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// Status, `type` and `code` of each kind.
 fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
     const INVALID: &str = "invalid_request_error";
@@ -18,15 +37,17 @@ fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
         ErrorKind::TooSlow => (408, INVALID, Some("request_timeout")),
         ErrorKind::Unauthenticated => (401, INVALID, Some("invalid_api_key")),
         ErrorKind::Forbidden => (403, "permission_error", Some("forbidden")),
-        ErrorKind::NotFound if error.at_param() == Some("model") => (404, INVALID, Some("model_not_found")),
+        ErrorKind::NotFound if error.at_field() == Some("model") => (404, INVALID, Some("model_not_found")),
         ErrorKind::NotFound => (404, INVALID, Some("not_found")),
         ErrorKind::MethodNotAllowed => (405, INVALID, Some("method_not_allowed")),
-        ErrorKind::Incompatible => (409, INVALID, Some("incompatible")),
+        ErrorKind::Incompatible | ErrorKind::InvalidModel | ErrorKind::UnsupportedModel => {
+            (409, INVALID, Some("incompatible"))
+        }
         ErrorKind::Overloaded => (429, "rate_limit_error", Some("rate_limit_exceeded")),
         ErrorKind::Unavailable | ErrorKind::Cancelled => (503, SERVER, Some("unavailable")),
         ErrorKind::DeadlineExceeded => (504, SERVER, Some("deadline_exceeded")),
         ErrorKind::Full => (507, SERVER, Some("storage_full")),
-        ErrorKind::Internal => (500, SERVER, Some("internal_error")),
+        ErrorKind::Corrupt | ErrorKind::DeviceLost | ErrorKind::Internal => (500, SERVER, Some("internal_error")),
     }
 }
 
@@ -34,61 +55,39 @@ fn shape(error: &Error) -> (u16, &'static str, Option<&'static str>) {
 pub fn body(error: &Error) -> ErrorBody {
     let (_, kind, code) = shape(error);
     // The methods that there are stand in a header; no field is at fault.
-    let param = error.at_param().filter(|_| error.kind() != ErrorKind::MethodNotAllowed);
+    let param = error.at_field().filter(|_| error.kind() != ErrorKind::MethodNotAllowed);
     let (param, code) = (param.map(str::to_owned), code.map(str::to_owned));
     ErrorBody { error: ErrorObject { message: error.to_string(), kind: kind.to_owned(), param, code } }
 }
 
-/// The kind that a response of ours with this status and code came from. An error that ends a stream has a code alone.
-pub fn kind_of(status: u16, code: Option<&str>) -> ErrorKind {
-    match (status, code) {
-        (_, Some("rate_limit_exceeded")) => ErrorKind::Overloaded,
-        (_, Some("unavailable")) => ErrorKind::Unavailable,
-        (_, Some("deadline_exceeded")) => ErrorKind::DeadlineExceeded,
-        (_, Some("storage_full")) => ErrorKind::Full,
-        (400, Some("context_length_exceeded")) => ErrorKind::ContextLength,
-        (400, _) => ErrorKind::InvalidInput,
-        (401, _) => ErrorKind::Unauthenticated,
-        (403, _) => ErrorKind::Forbidden,
-        (404, _) => ErrorKind::NotFound,
-        (405, _) => ErrorKind::MethodNotAllowed,
-        (408, _) => ErrorKind::TooSlow,
-        (409, _) => ErrorKind::Incompatible,
-        (413, _) => ErrorKind::TooLarge,
-        (429, _) => ErrorKind::Overloaded,
-        (503, _) => ErrorKind::Unavailable,
-        (504, _) => ErrorKind::DeadlineExceeded,
-        (507, _) => ErrorKind::Full,
-        _ => ErrorKind::Internal,
-    }
-}
-
-impl ResponseError for Error {
+impl ResponseError for Refusal {
     fn status_code(&self) -> StatusCode {
-        StatusCode::from_u16(shape(self).0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+        StatusCode::from_u16(shape(&self.0).0).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
     fn error_response(&self) -> HttpResponse {
-        let mut response = HttpResponse::build(self.status_code());
-        if matches!(self.kind(), ErrorKind::Overloaded | ErrorKind::Unavailable) {
-            response.insert_header((RETRY_AFTER, "1"));
+        let (status, error) = (self.status_code(), &self.0);
+        let mut response = HttpResponse::build(status);
+        if let Some(wait) = error.retry_after() {
+            response.insert_header((RETRY_AFTER, wait.as_secs().to_string()));
         }
-        if self.kind() == ErrorKind::Unauthenticated {
+        if error.kind() == ErrorKind::Unauthenticated {
             response.insert_header((WWW_AUTHENTICATE, "Bearer realm=\"ragstone\""));
         }
-        if let (ErrorKind::MethodNotAllowed, Some(methods)) = (self.kind(), self.at_param()) {
+        if let (ErrorKind::MethodNotAllowed, Some(methods)) = (error.kind(), error.at_field()) {
             response.insert_header((ALLOW, methods));
         }
-        if self.kind() == ErrorKind::Internal {
-            tracing::error!(error = %self, "a request failed");
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
+            tracing::error!(%error, "a request failed");
         }
-        response.json(body(self))
+        response.json(body(error))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::error::kind_of;
 
     #[test]
     fn every_kind_has_its_status_and_comes_back_from_it() {
@@ -109,8 +108,8 @@ mod tests {
             (ErrorKind::Internal, 500),
         ] {
             let error = Error::new(kind, "why");
-            assert_eq!(error.status_code().as_u16(), status);
             let body = body(&error);
+            assert_eq!(Refusal(error).status_code().as_u16(), status);
             assert_eq!(body.error.message, "why");
             assert_eq!(kind_of(status, body.error.code.as_deref()), kind);
         }
@@ -125,13 +124,13 @@ mod tests {
 
     #[test]
     fn who_is_not_known_hears_how_to_say_it() {
-        let response = Error::new(ErrorKind::Unauthenticated, "no key").error_response();
+        let response = Refusal(Error::new(ErrorKind::Unauthenticated, "no key")).error_response();
         assert_eq!(response.headers().get("www-authenticate").unwrap(), "Bearer realm=\"ragstone\"");
     }
 
     #[test]
     fn overload_says_when_to_come_back() {
-        let response = Error::new(ErrorKind::Overloaded, "full").error_response();
+        let response = Refusal(Error::new(ErrorKind::Overloaded, "full")).error_response();
         assert_eq!(response.headers().get("retry-after").unwrap(), "1");
     }
 }

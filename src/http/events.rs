@@ -16,8 +16,8 @@ use super::answer::event;
 use super::identity::Visitor;
 use crate::api::cache::Plan;
 use crate::api::events::{Evictions, JobEvent, JobEventState, Missed, ServiceEvent, Tiers};
-use crate::error::{Error, Result};
-use crate::service::{State, caller};
+use crate::http::error::Answered;
+use crate::http::state::{State, caller};
 
 /// Events that wait for a client that reads slowly; what comes beyond waits where it happened, and is missed at last.
 const SENT_AHEAD: usize = 16;
@@ -27,10 +27,10 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 
 /// Sends events until the client leaves or does not read, its key is revoked, or the service stops.
-pub async fn watch(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+pub async fn watch(state: web::Data<State>, request: HttpRequest) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
     let visitor = Visitor::of(&request)?;
-    let place = state.watchers.take(caller(&request)).map_err(Error::from)?;
+    let place = state.watchers.take(caller(&request))?;
     // Before the first look, so that nothing falls between the two.
     let watcher = ragstone.feed().watch();
     let first = if visitor.bound().is_none() { first_look(ragstone.clone()).await } else { None };

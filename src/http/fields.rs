@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::body::Incoming;
 use crate::error::{Error, Result};
+use crate::http::error::Answered;
 
 /// Names what was ignored of a request.
 const IGNORED_HEADER: HeaderName = HeaderName::from_static("x-ragstone-ignored");
@@ -29,15 +30,15 @@ impl Fields {
     /// Reads an object from text.
     pub fn parse(body: &[u8]) -> Result<Self> {
         let text = std::str::from_utf8(body).map_err(|error| {
-            Error::invalid(format!("the request's body is not valid UTF-8 (byte {})", error.valid_up_to()))
+            Error::invalid_input(format!("the request's body is not valid UTF-8 (byte {})", error.valid_up_to()))
         })?;
         if text.trim().is_empty() {
-            return Err(Error::invalid("the request's body is empty; send a JSON object"));
+            return Err(Error::invalid_input("the request's body is empty; send a JSON object"));
         }
         match serde_json::from_str(text) {
             Ok(Value::Object(map)) => Ok(Self(map)),
-            Ok(_) => Err(Error::invalid("the request's body must be a JSON object")),
-            Err(error) => Err(Error::invalid(format!("the request's body is not valid JSON: {error}"))),
+            Ok(_) => Err(Error::invalid_input("the request's body must be a JSON object")),
+            Err(error) => Err(Error::invalid_input(format!("the request's body is not valid JSON: {error}"))),
         }
     }
 
@@ -52,7 +53,7 @@ impl Fields {
             None | Some(Value::Null) => Ok(None),
             Some(value) => serde_json::from_value(value)
                 .map(Some)
-                .map_err(|error| Error::param(name, format!("`{name}` cannot be read: {error}"))),
+                .map_err(|error| Error::invalid_field(name, format!("`{name}` cannot be read: {error}"))),
         }
     }
 
@@ -82,7 +83,7 @@ impl Fields {
 
     /// Takes a field that must be there.
     pub fn need<T: DeserializeOwned>(&mut self, name: &str) -> Result<T> {
-        self.take(name)?.ok_or_else(|| Error::param(name, format!("`{name}` is missing")))
+        self.take(name)?.ok_or_else(|| Error::invalid_field(name, format!("`{name}` is missing")))
     }
 
     /// Takes out what is not known: clients of OpenAI's endpoints send what other servers understand.
@@ -111,7 +112,7 @@ impl Fields {
         match self.0.remove(name) {
             None | Some(Value::Null) => Ok(()),
             Some(value) if harmless(&value) => Ok(()),
-            Some(_) => Err(Error::param(name, format!("`{name}` is not supported; leave it out"))),
+            Some(_) => Err(Error::invalid_field(name, format!("`{name}` is not supported; leave it out"))),
         }
     }
 
@@ -119,7 +120,7 @@ impl Fields {
     pub fn finish(self) -> Result<()> {
         match self.0.keys().next() {
             None => Ok(()),
-            Some(name) => Err(Error::param(name, format!("unrecognized request argument: `{name}`"))),
+            Some(name) => Err(Error::invalid_field(name.as_str(), format!("unrecognized request argument: `{name}`"))),
         }
     }
 }
@@ -139,7 +140,7 @@ impl Ignored {
     }
 
     /// The response, with a header that names them, also where it is an error's.
-    pub fn note(&self, answered: Result<HttpResponse>) -> HttpResponse {
+    pub fn note(&self, answered: Answered) -> HttpResponse {
         let mut response = answered.unwrap_or_else(|error| error.error_response());
         if let Ok(value) = HeaderValue::from_str(&self.0.join(", "))
             && !value.is_empty()
@@ -182,13 +183,13 @@ mod tests {
     #[test]
     fn errors_name_their_field_and_nothing_is_lost() {
         let mut fields = Fields::parse(br#"{"n":"x","t":[],"u":1,"z":null}"#).unwrap();
-        assert_eq!(fields.take::<u32>("n").unwrap_err().at_param(), Some("n"));
+        assert_eq!(fields.take::<u32>("n").unwrap_err().at_field(), Some("n"));
         assert_eq!(fields.take::<u32>("z").unwrap(), None);
-        assert_eq!(fields.need::<u32>("gone").unwrap_err().at_param(), Some("gone"));
+        assert_eq!(fields.need::<u32>("gone").unwrap_err().at_field(), Some("gone"));
         fields.refuse_unless("t", is_nothing).unwrap();
-        assert_eq!(fields.finish().unwrap_err().at_param(), Some("u"));
+        assert_eq!(fields.finish().unwrap_err().at_field(), Some("u"));
         let mut fields = Fields::parse(br#"{"tools":[{}]}"#).unwrap();
-        assert_eq!(fields.refuse_unless("tools", is_nothing).unwrap_err().at_param(), Some("tools"));
+        assert_eq!(fields.refuse_unless("tools", is_nothing).unwrap_err().at_field(), Some("tools"));
     }
 
     #[test]
@@ -217,7 +218,7 @@ mod tests {
             (r#"{"n": 7, "list": [300]}"#, "list", "`list` cannot be read"),
         ] {
             let error = taken(body).unwrap_err();
-            assert_eq!(error.at_param(), Some(param), "{body}");
+            assert_eq!(error.at_field(), Some(param), "{body}");
             assert!(error.to_string().starts_with(words), "{error}");
         }
     }
@@ -230,7 +231,7 @@ mod tests {
         let header = |response: HttpResponse| {
             response.headers().get(IGNORED_HEADER).map(|value| value.to_str().unwrap().to_owned())
         };
-        for answered in [Ok(HttpResponse::Ok().finish()), Err(Error::invalid("no"))] {
+        for answered in [Ok(HttpResponse::Ok().finish()), Err(Error::invalid_input("no").into())] {
             assert_eq!(header(ignored.note(answered)).as_deref(), Some("c.d-e, no_stop_trim"));
         }
         assert_eq!((fields.take::<u8>("a").unwrap(), fields.take::<u8>("b").unwrap()), (Some(1), Some(2)));

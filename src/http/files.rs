@@ -9,9 +9,10 @@ use super::body::Incoming;
 use super::collections::Changed;
 use crate::api::collections::Upserted;
 use crate::document::{self, Unread};
-use crate::error::{Error, Result};
+use crate::error::Error;
+use crate::http::error::Answered;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Of a file's name.
 const MAX_NAME_BYTES: usize = 255;
@@ -22,11 +23,14 @@ pub async fn put(
     request: HttpRequest,
     path: web::Path<(String, String)>,
     incoming: Incoming,
-) -> Result<HttpResponse> {
+) -> Answered {
     let (collection, name) = path.into_inner();
     let Changed { collection, asks, library } = Changed::of(&state, &request, &collection)?;
     if name.len() > MAX_NAME_BYTES || name.contains(['/', '\\']) || name.chars().any(char::is_control) {
-        return Err(Error::invalid(format!("a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it")));
+        return Err(Error::invalid_input(format!(
+            "a file's name has at most {MAX_NAME_BYTES} bytes and no folder in it"
+        ))
+        .into());
     }
     let bytes = incoming.bytes().await?;
     let seconds = state.file_seconds;
@@ -54,8 +58,8 @@ pub async fn put(
             Ok(()) => None,
             // As `ingest` does it: bad records do not lose the others.
             Err(Unread::Skipped(why)) if !documents.is_empty() => Some(why),
-            Err(Unread::Skipped(why)) => return Err(Error::param("file", why)),
-            Err(Unread::Stopped) => return Err(Error::param("file", "the client left")),
+            Err(Unread::Skipped(why)) => return Err(Error::invalid_field("file", why)),
+            Err(Unread::Stopped) => return Err(Error::invalid_field("file", "the client left")),
             Err(Unread::Failed(error)) => return Err(error),
         };
         let (report, kv) =

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::fields::Fields;
 use super::generation::Generation;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::State;
+use crate::http::state::State;
 
 /// All fields that ask for a form of the answer.
 const FIELDS: &[&str] =
@@ -30,7 +30,10 @@ impl Format {
             let Some(value) = fields.take::<Value>(field)? else { continue };
             let Some(spec) = read(field, value)? else { continue };
             if let Some(other) = &taken {
-                return Err(Error::param(*field, format!("`{field}` and `{}` contradict each other", other.field)));
+                return Err(Error::invalid_field(
+                    *field,
+                    format!("`{field}` and `{}` contradict each other", other.field),
+                ));
             }
             taken = Some(Self { field, spec: Arc::new(spec) });
         }
@@ -57,7 +60,7 @@ fn response_format(mut value: Value) -> Result<Option<GrammarSpec>> {
             let schema = value.pointer_mut("/json_schema/schema").map(Value::take).unwrap_or_default();
             self::schema("response_format.json_schema.schema", schema).map(Some)
         }
-        _ => Err(Error::param(
+        _ => Err(Error::invalid_field(
             "response_format",
             "`response_format.type` must be text, json_object or json_schema".to_owned(),
         )),
@@ -68,7 +71,7 @@ fn response_format(mut value: Value) -> Result<Option<GrammarSpec>> {
 fn structured(value: Value) -> Result<Option<GrammarSpec>> {
     const FIELD: &str = "structured_outputs";
     let Value::Object(map) = value else {
-        return Err(Error::param(FIELD, format!("`{FIELD}` must be an object")));
+        return Err(Error::invalid_field(FIELD, format!("`{FIELD}` must be an object")));
     };
     let mut given = map.into_iter().filter(|(_, value)| !value.is_null());
     let read = match given.next() {
@@ -79,12 +82,14 @@ fn structured(value: Value) -> Result<Option<GrammarSpec>> {
             "choice" => choice("structured_outputs.choice", value)?,
             "grammar" => GrammarSpec::Lark(text("structured_outputs.grammar", value)?),
             "json_object" if value == true => GrammarSpec::json_object(),
-            name => return Err(Error::param(FIELD, format!("`{FIELD}.{name}` is not supported"))),
+            name => return Err(Error::invalid_field(FIELD, format!("`{FIELD}.{name}` is not supported"))),
         },
     };
     match given.next() {
         None => Ok(Some(read)),
-        Some((name, _)) => Err(Error::param(FIELD, format!("`{FIELD}` asks for more than one thing (`{name}`)"))),
+        Some((name, _)) => {
+            Err(Error::invalid_field(FIELD, format!("`{FIELD}` asks for more than one thing (`{name}`)")))
+        }
     }
 }
 
@@ -94,16 +99,16 @@ fn schema(field: &str, value: Value) -> Result<GrammarSpec> {
         Value::Object(_) => Ok(GrammarSpec::JsonSchema(value)),
         Value::String(text) if text.trim_start().starts_with('{') => match serde_json::from_str(&text) {
             Ok(schema) => Ok(GrammarSpec::JsonSchema(schema)),
-            Err(error) => Err(Error::param(field, format!("`{field}` is not valid JSON: {error}"))),
+            Err(error) => Err(Error::invalid_field(field, format!("`{field}` is not valid JSON: {error}"))),
         },
-        _ => Err(Error::param(field, format!("`{field}` must be a JSON schema, an object"))),
+        _ => Err(Error::invalid_field(field, format!("`{field}` must be a JSON schema, an object"))),
     }
 }
 
 fn text(field: &str, value: Value) -> Result<String> {
     match value {
         Value::String(text) if !text.is_empty() => Ok(text),
-        _ => Err(Error::param(field, format!("`{field}` must be a text that is not empty"))),
+        _ => Err(Error::invalid_field(field, format!("`{field}` must be a text that is not empty"))),
     }
 }
 
@@ -114,7 +119,7 @@ fn choice(field: &str, value: Value) -> Result<GrammarSpec> {
     });
     match texts {
         Some(texts) if !texts.is_empty() => Ok(GrammarSpec::Lark(format!("start: {}", texts.join(" | ")))),
-        _ => Err(Error::param(field, format!("`{field}` must be a list of texts"))),
+        _ => Err(Error::invalid_field(field, format!("`{field}` must be a list of texts"))),
     }
 }
 
@@ -123,12 +128,9 @@ pub async fn check(state: &State, ragstone: &Ragstone, generation: &Generation, 
     let Some(Format { field, spec }) = generation.format.clone() else { return Ok(()) };
     let (ragstone, deadline) = (ragstone.clone(), generation.deadline);
     let checked = state.on_runtime(async move { ragstone.check_grammar(&spec, caller, deadline).await }).await?;
-    checked.map_err(|error| {
-        let error = Error::from(error);
-        match error.kind() {
-            ErrorKind::InvalidInput => Error::param(field, format!("`{field}` cannot be followed: {error}")),
-            _ => error,
-        }
+    checked.map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => Error::invalid_field(field, format!("`{field}` cannot be followed: {error}")),
+        _ => error,
     })
 }
 
@@ -183,7 +185,7 @@ mod tests {
             (r#"{"structured_outputs": {"regex": "a", "choice": ["b"]}}"#, "structured_outputs"),
             (r#"{"structured_outputs": {"structural_tag": "a"}}"#, "structured_outputs"),
         ] {
-            assert_eq!(take(body).unwrap_err().at_param(), Some(param), "{body}");
+            assert_eq!(take(body).unwrap_err().at_field(), Some(param), "{body}");
         }
     }
 }

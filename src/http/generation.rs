@@ -14,7 +14,7 @@ pub use crate::api::chat::Extension;
 use crate::api::chat::{LogitBias, StreamOptions};
 use crate::api::embeddings::OneOrMany;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::State;
+use crate::http::state::State;
 
 /// What both endpoints take.
 const TAKEN: &[&str] = &[
@@ -134,39 +134,48 @@ impl Extension {
 
     fn check(&self) -> Result<()> {
         check_tenant(self.tenant.as_deref().unwrap_or_default())
-            .map_err(|error| Error::param("ragstone.tenant", error.to_string()))?;
+            .map_err(|error| Error::invalid_field("ragstone.tenant", error.to_string()))?;
         if let Reuse::Ratio(ratio) = self.reuse
             && !(0.0..=1.0).contains(&ratio)
         {
-            return Err(Error::param("ragstone.reuse.ratio", format!("`ratio` is {ratio}; use 0.0 to 1.0")));
+            return Err(Error::invalid_field("ragstone.reuse.ratio", format!("`ratio` is {ratio}; use 0.0 to 1.0")));
         }
         if self.top_k == Some(0) {
-            return Err(Error::param("ragstone.top_k", "`top_k` must be at least 1"));
+            return Err(Error::invalid_field("ragstone.top_k", "`top_k` must be at least 1"));
         }
         for (name, value, most) in
             [("rounds", self.rounds, MAX_ROUNDS), ("round_tokens", self.round_tokens, MAX_ROUND_TOKENS)]
         {
             if let Some(value) = value.filter(|value| !(1..=most).contains(value)) {
-                return Err(Error::param(format!("ragstone.{name}"), format!("`{name}` is {value}; use 1 to {most}")));
+                return Err(Error::invalid_field(
+                    format!("ragstone.{name}"),
+                    format!("`{name}` is {value}; use 1 to {most}"),
+                ));
             }
         }
         if let Some(count) = self.rerank.filter(|count| *count > MAX_CANDIDATES) {
-            return Err(Error::param("ragstone.rerank", format!("`rerank` is {count}; use at most {MAX_CANDIDATES}")));
+            return Err(Error::invalid_field(
+                "ragstone.rerank",
+                format!("`rerank` is {count}; use at most {MAX_CANDIDATES}"),
+            ));
         }
         if self.rerank.is_some_and(|count| count > 0) && self.collection.is_none() {
-            return Err(Error::param("ragstone.rerank", "`rerank` orders what a search finds; name a collection"));
+            return Err(Error::invalid_field(
+                "ragstone.rerank",
+                "`rerank` orders what a search finds; name a collection",
+            ));
         }
         if self.filter.is_some() && self.collection.is_none() {
-            return Err(Error::param(
+            return Err(Error::invalid_field(
                 "ragstone.filter",
                 "`filter` chooses among what a search finds; name a collection",
             ));
         }
         if self.rounds.is_some_and(|rounds| rounds > 1) && self.collection.is_none() {
-            return Err(Error::param("ragstone.rounds", "`rounds` searches a collection again; name one"));
+            return Err(Error::invalid_field("ragstone.rounds", "`rounds` searches a collection again; name one"));
         }
         if self.deadline_s == Some(0) {
-            return Err(Error::param("ragstone.deadline_s", "`deadline_s` must be at least 1"));
+            return Err(Error::invalid_field("ragstone.deadline_s", "`deadline_s` must be at least 1"));
         }
         Ok(())
     }
@@ -195,7 +204,7 @@ impl Generation {
             None => fields.take("max_tokens")?,
         };
         if max_tokens == Some(0) {
-            return Err(Error::param("max_tokens", "`max_tokens` must be at least 1"));
+            return Err(Error::invalid_field("max_tokens", "`max_tokens` must be at least 1"));
         }
         let (choices, answers) = choices(fields)?;
         // As llama.cpp names it; what the answer is does not depend on it.
@@ -213,7 +222,10 @@ impl Generation {
         extension.check()?;
         let stream = fields.take("stream")?.unwrap_or(false);
         if stream && sampling.beams.is_some() {
-            return Err(Error::param("stream", "a beam search knows its answers at its end; leave `stream` out"));
+            return Err(Error::invalid_field(
+                "stream",
+                "a beam search knows its answers at its end; leave `stream` out",
+            ));
         }
         let options: StreamOptions = fields.take("stream_options")?.unwrap_or_default();
         let deadline = extension.deadline_s.map_or(limit, |seconds| Duration::from_secs(seconds).min(limit));
@@ -254,12 +266,12 @@ impl Generation {
 fn choices(fields: &mut Fields) -> Result<(usize, usize)> {
     let count = fields.take::<usize>("n")?.unwrap_or(1);
     if !(1..=MAX_ANSWERS).contains(&count) {
-        return Err(Error::param("n", format!("`n` is {count}; use 1 to {MAX_ANSWERS}")));
+        return Err(Error::invalid_field("n", format!("`n` is {count}; use 1 to {MAX_ANSWERS}")));
     }
     let best_of = fields.take::<usize>("best_of")?.unwrap_or(count);
     if !(count..=MAX_ANSWERS).contains(&best_of) {
         let message = format!("`best_of` is {best_of}; use at least `n` ({count}), {MAX_ANSWERS} at most");
-        return Err(Error::param("best_of", message));
+        return Err(Error::invalid_field("best_of", message));
     }
     Ok((count, best_of))
 }
@@ -274,7 +286,7 @@ fn beams(fields: &mut Fields) -> Result<Option<BeamSearch>> {
         Some(Value::String(text)) if text == "never" => EarlyStopping::Never,
         Some(other) => {
             let message = format!("`early_stopping` is {other}; use true, false or \"never\"");
-            return Err(Error::param("early_stopping", message));
+            return Err(Error::invalid_field("early_stopping", message));
         }
     };
     Ok(wanted.then_some(BeamSearch { length_penalty: length_penalty.unwrap_or(1.0), early_stopping }))
@@ -288,13 +300,13 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         Some(OneOrMany::Many(texts)) => texts,
     };
     if stop.iter().any(String::is_empty) {
-        return Err(Error::param("stop", "`stop` must not hold an empty string"));
+        return Err(Error::invalid_field("stop", "`stop` must not hold an empty string"));
     }
     let seed = match fields.take::<serde_json::Number>("seed")? {
         Some(seed) => seed
             .as_u64()
             .or_else(|| seed.as_i64().map(i64::cast_unsigned))
-            .ok_or_else(|| Error::param("seed", format!("`seed` is {seed}; use a whole number of 64 bits")))?,
+            .ok_or_else(|| Error::invalid_field("seed", format!("`seed` is {seed}; use a whole number of 64 bits")))?,
         None => random(),
     };
     // Other servers write -1 for "all".
@@ -320,15 +332,16 @@ fn sampling(fields: &mut Fields, max_tokens: usize, random: impl FnOnce() -> u64
         grammar: None,
         beams: None,
     };
-    sampling.validate_stop().map_err(|error| Error::param("stop", error.to_string()))?;
+    sampling.validate_stop().map_err(|error| Error::invalid_field("stop", error.to_string()))?;
     sampling.validate()?;
     Ok(sampling)
 }
 
 fn biases(given: LogitBias) -> Result<Vec<(u32, f32)>> {
     let id = |(name, bias): (String, f32)| {
-        let wrong =
-            || Error::param("logit_bias", format!("`logit_bias` names `{}`; use token ids", name.escape_default()));
+        let wrong = || {
+            Error::invalid_field("logit_bias", format!("`logit_bias` names `{}`; use token ids", name.escape_default()))
+        };
         Ok((name.parse().map_err(|_| wrong())?, bias))
     };
     match given {
@@ -342,7 +355,7 @@ pub fn check_model(fields: &mut Fields, own: &str) -> Result<()> {
     match fields.take::<String>("model")? {
         None => Ok(()),
         Some(name) if name == own || name == "default" => Ok(()),
-        Some(name) => Err(Error::param_of(
+        Some(name) => Err(Error::of_field(
             ErrorKind::NotFound,
             "model",
             format!("model `{name}` is not served here; use `{own}`"),
@@ -355,7 +368,7 @@ pub fn alternatives(name: &str, count: u64, most: u8) -> Result<u8> {
     u8::try_from(count)
         .ok()
         .filter(|count| *count <= most)
-        .ok_or_else(|| Error::param(name, format!("`{name}` is {count}; use at most {most}")))
+        .ok_or_else(|| Error::invalid_field(name, format!("`{name}` is {count}; use at most {most}")))
 }
 
 /// Text of a message, which clients send as a string or as parts.
@@ -369,11 +382,11 @@ pub fn text_of(content: Value, param: &str) -> Result<String> {
                 (Some("text"), Some(text)) => Ok(text.to_owned()),
                 (kind, _) => {
                     let kind = kind.unwrap_or("?");
-                    Err(Error::param(param, format!("content of type `{kind}` is not supported; send text")))
+                    Err(Error::invalid_field(param, format!("content of type `{kind}` is not supported; send text")))
                 }
             })
             .collect(),
-        _ => Err(Error::param(param, format!("`{param}` must be a string or a list of text parts"))),
+        _ => Err(Error::invalid_field(param, format!("`{param}` must be a string or a list of text parts"))),
     }
 }
 

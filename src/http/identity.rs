@@ -1,5 +1,5 @@
 //! Who sent a request: the data folder's owner, somebody with a key, or anybody. What they may do with a path is in
-//! [`permissions`](super::permissions); which tenant and which collections they may name is here.
+//! [`permissions`](crate::api::permissions); which tenant and which collections they may name is here.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use ragstone_actors::api_keys::{ApiKey, ApiKeys};
 use ragstone_storage::catalog::Role;
 use ragstone_storage::corpus::{full_name, shown_name};
 
-use super::permissions::{Rank, wanted};
+use crate::api::permissions::{Rank, wanted};
 use crate::config::KeyMode;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Audience, State};
+use crate::http::state::{Audience, State};
 
 /// Who sent a request.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub fn admit(state: &State, request: &HttpRequest, path: &str) -> Result<Visitor
         state.check_owner(request)?;
         return Ok(Visitor::Owner);
     }
-    let least = wanted(request.method(), path, state.keys, state.metrics_open);
+    let least = wanted(request.method().as_str(), path, state.keys, state.metrics_open);
     let owner = state.check_owner(request);
     let visitor = match (state.keys, &owner) {
         (_, Ok(())) => Visitor::Owner,
@@ -155,7 +155,7 @@ impl Visitor {
             Some(asked) if asked != own && self.bound().is_some() => {
                 let message =
                     format!("the tenant follows from the key, which is of tenant `{own}`; leave `{param}` out");
-                Err(Error::param_of(ErrorKind::Forbidden, param, message))
+                Err(Error::of_field(ErrorKind::Forbidden, param, message))
             }
             Some(asked) => Ok(asked),
             None => Ok(own.to_owned()),

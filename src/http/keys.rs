@@ -11,8 +11,9 @@ use super::fields::Fields;
 use super::resource;
 use crate::api::List;
 use crate::api::keys::{AddKey, AddedKey, Key, RevokedKey};
-use crate::error::{Error, Result};
-use crate::service::State;
+use crate::error::Error;
+use crate::http::error::Answered;
+use crate::http::state::State;
 
 /// The paths.
 pub fn paths(config: &mut ServiceConfig) {
@@ -22,13 +23,13 @@ pub fn paths(config: &mut ServiceConfig) {
 }
 
 /// All keys, without the keys themselves: nobody has those.
-async fn list(state: web::Data<State>) -> Result<HttpResponse> {
+async fn list(state: web::Data<State>) -> Answered {
     let data: Vec<Key> = state.opened()?.ragstone.api_keys().list().iter().map(Key::from).collect();
     Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// Makes a key, and shows it this once: `{"name", "role"?, "tenant"?, "collections"?}`.
-async fn add(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse> {
+async fn add(state: web::Data<State>, incoming: Incoming) -> Answered {
     let keys = state.opened()?.ragstone.api_keys().clone();
     let AddKey { name, role, tenant, collections } = Fields::whole(incoming).await?;
     let wanted = NewApiKey {
@@ -46,7 +47,7 @@ async fn add(state: web::Data<State>, incoming: Incoming) -> Result<HttpResponse
 }
 
 /// Revokes a key at once.
-async fn revoke(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+async fn revoke(state: web::Data<State>, path: web::Path<String>) -> Answered {
     let name = path.into_inner();
     state.opened()?.ragstone.api_keys().clone().revoke(&name).await?;
     Ok(HttpResponse::Ok().json(RevokedKey { name, revoked: true }))

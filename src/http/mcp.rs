@@ -26,8 +26,9 @@ use tokio_util::sync::CancellationToken;
 use super::body::Incoming;
 use super::within::{Caller, Paths, Within};
 use crate::error::{Error, Result};
+use crate::http::error::Answered;
+use crate::http::state::{InFlight, State, caller};
 use crate::mcp::Server;
-use crate::service::{InFlight, State, caller};
 
 const VERSION: &str = "mcp-protocol-version";
 const SESSION: &str = "mcp-session-id";
@@ -82,7 +83,7 @@ impl Drop for Entered {
 }
 
 /// Takes one message of a client.
-pub async fn post(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn post(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let message = match incoming.parse(|body| Ok(read(body))).await? {
         Ok(message) => message,
         Err(error) => return Ok(refusal(None, error)),
@@ -179,7 +180,7 @@ async fn serve(
     request: &HttpRequest,
     message: JsonRpcRequest<ClientRequest>,
     session: Option<Session>,
-) -> Result<HttpResponse> {
+) -> Answered {
     let paths = request.app_data::<Paths>().cloned().unwrap_or_default();
     let is_modern = message.request.get_meta().protocol_version().is_some();
     let (mut begun, mut peer) = (None, version(request.headers()).unwrap_or(OLDEST_OVER_HTTP));

@@ -18,13 +18,13 @@ mod keys;
 pub mod mcp;
 mod operations;
 mod page;
-pub mod permissions;
 mod pml;
 mod renewal;
 mod rerank;
 mod responses;
 mod schemas;
 mod shape;
+pub mod state;
 mod tools;
 pub mod visitor;
 mod within;
@@ -34,13 +34,14 @@ use actix_web::dev::{HttpServiceFactory, ServiceFactory, ServiceRequest, Service
 use actix_web::http::Method;
 use actix_web::middleware::{Next, from_fn};
 use actix_web::web::ServiceConfig;
-use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, ResponseError, Route, web};
+use actix_web::{App, HttpMessage, HttpRequest, ResponseError, Route, web};
 use ragstone_storage::env::Stopwatch;
 use tracing::Instrument;
 
+use self::error::{Answered, Refusal};
 use self::identity::Visitor;
+use self::state::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::State;
 
 /// All paths of the service.
 pub fn app(
@@ -134,14 +135,14 @@ fn resource(path: &'static str, methods: &'static str, routes: Vec<Route>) -> im
                 request.extensions_mut().insert(visitor);
                 next.call(request).await
             }
-            Err(error) => Ok(request.into_response(error.error_response())),
+            Err(error) => Ok(request.into_response(Refusal(error).error_response())),
         }
     }))
 }
 
 fn no_such_method(request: &ServiceRequest, methods: &'static str) -> Error {
     let message = format!("{} {} is not allowed; use {methods}", request.method(), request.path());
-    Error::param_of(ErrorKind::MethodNotAllowed, methods, message)
+    Error::of_field(ErrorKind::MethodNotAllowed, methods, message)
 }
 
 fn admitted(request: &ServiceRequest, path: &str) -> Result<Visitor> {
@@ -149,8 +150,8 @@ fn admitted(request: &ServiceRequest, path: &str) -> Result<Visitor> {
     identity::admit(state, request.request(), path)
 }
 
-async fn not_found(request: HttpRequest) -> Result<HttpResponse> {
-    Err(Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path())))
+async fn not_found(request: HttpRequest) -> Answered {
+    Err(Error::new(ErrorKind::NotFound, format!("no such path: {} {}", request.method(), request.path())).into())
 }
 
 /// Checks where requests come from, counts, measures, and gives every one its span.
@@ -160,7 +161,7 @@ async fn account(
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
     let begun = Stopwatch::start();
     let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
-        return Err(Error::internal("the service has no state").into());
+        return Err(Refusal(Error::internal("the service has no state")).into());
     };
     let in_flight = state.clone().into_inner().enter();
     request.extensions_mut().insert(in_flight);
@@ -169,7 +170,7 @@ async fn account(
     let span = tracing::info_span!("request", method, path = request.path());
     let response = match state.allowed.check(request.method(), request.headers()) {
         Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
-        Err(error) => request.into_response(error.error_response()).map_into_right_body(),
+        Err(error) => request.into_response(Refusal(error).error_response()).map_into_right_body(),
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
     span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));
@@ -185,11 +186,11 @@ async fn guard(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
     let Some(state) = request.app_data::<web::Data<State>>().cloned() else {
-        return Err(Error::internal("the service has no state").into());
+        return Err(Refusal(Error::internal("the service has no state")).into());
     };
     match state.allowed.check(request.method(), request.headers()) {
         Ok(()) => Ok(next.call(request).await?.map_into_left_body()),
-        Err(error) => Ok(request.into_response(error.error_response()).map_into_right_body()),
+        Err(error) => Ok(request.into_response(Refusal(error).error_response()).map_into_right_body()),
     }
 }
 

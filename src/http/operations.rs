@@ -9,24 +9,25 @@ use ragstone_actors::Status;
 use crate::api::List;
 use crate::api::models::{Health, ModelFacts, Ready, ServedModel};
 use crate::api::openapi;
-use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Opened, State};
+use crate::error::{Error, ErrorKind};
+use crate::http::error::Answered;
+use crate::http::state::{Opened, State};
 
 /// How long the tiers may take to tell what they hold.
 const STATUS_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The language model, the embedding model and the cross-encoder.
-pub async fn models(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn models(state: web::Data<State>) -> Answered {
     let opened = state.opened()?;
     Ok(HttpResponse::Ok().json(List::from(known(opened))))
 }
 
 /// One of them.
-pub async fn model(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn model(state: web::Data<State>, path: web::Path<String>) -> Answered {
     let name = path.into_inner();
     let found = known(state.opened()?).into_iter().find(|model| model.id == name);
     let model = found.ok_or_else(|| {
-        Error::param_of(ErrorKind::NotFound, "model", format!("model `{name}` is not served here; see /v1/models"))
+        Error::of_field(ErrorKind::NotFound, "model", format!("model `{name}` is not served here; see /v1/models"))
     })?;
     Ok(HttpResponse::Ok().json(model))
 }
@@ -40,7 +41,7 @@ fn known(opened: &Opened) -> Vec<ServedModel> {
 }
 
 /// Every setting, and where it comes from. For the data folder's owner.
-pub async fn settings(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn settings(state: web::Data<State>) -> Answered {
     Ok(HttpResponse::Ok().json(List::from(state.given.clone())))
 }
 
@@ -55,9 +56,9 @@ pub async fn healthz() -> HttpResponse {
 }
 
 /// The models are loaded, the engine runs, and the service takes questions.
-pub async fn readyz(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn readyz(state: web::Data<State>) -> Answered {
     if !state.opened()?.ragstone.is_alive() {
-        return Err(Error::internal("the engine has stopped; start the service again"));
+        return Err(Error::internal("the engine has stopped; start the service again").into());
     }
     Ok(HttpResponse::Ok().json(Ready { status: "ready".to_owned() }))
 }

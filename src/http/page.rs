@@ -9,7 +9,8 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use sha2::{Digest, Sha256};
 
 use super::resource;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
+use crate::http::error::Answered;
 
 /// Nothing of another host, nothing in line, in nobody's frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -62,7 +63,7 @@ pub fn paths(config: &mut web::ServiceConfig) {
     ));
 }
 
-fn send(request: &HttpRequest, name: &str) -> Result<HttpResponse> {
+fn send(request: &HttpRequest, name: &str) -> Answered {
     let asset = ASSETS.iter().find(|asset| asset.name == name);
     let asset = asset.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("the page has no file `{name}`")))?;
     let sent = request.headers().get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());

@@ -19,7 +19,7 @@ impl Pml {
         tenant: &str,
         caller: Caller,
     ) -> Result<Input> {
-        let prompt = Prompt::parse(text).map_err(|error| Error::param(field, error.to_string()))?;
+        let prompt = Prompt::parse(text).map_err(|error| Error::invalid_field(field, error.to_string()))?;
         let prompt = Arc::new(prompt);
         match (&self.schema, &self.name) {
             (Some(_), None) => Ok(Input::Pml { schema: Arc::new(self.given()?), layout: None, found_in: None, prompt }),
@@ -27,13 +27,13 @@ impl Pml {
                 let Found { schema, layout, found_in } = ragstone.schemas().find(tenant, name, caller).await?;
                 Ok(Input::Pml { schema, layout: Some(layout), found_in: Some(found_in), prompt })
             }
-            _ => Err(Error::param("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
+            _ => Err(Error::invalid_field("ragstone.pml", "give either a `schema`, or the `name` of one that is kept")),
         }
     }
 
     fn given(&self) -> Result<Schema> {
         let schema = Schema::parse(self.schema.as_deref().unwrap_or_default(), &GivenSources::new(&self.sources));
-        schema.map_err(|error| Error::param("ragstone.pml.schema", error.to_string()))
+        schema.map_err(|error| Error::invalid_field("ragstone.pml.schema", error.to_string()))
     }
 }
 

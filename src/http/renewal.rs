@@ -6,24 +6,24 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use ragstone_actors::renewal::{RenewalStatus, Renewer};
 
 use super::identity::Visitor;
-use crate::error::Result;
+use crate::http::error::Answered;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Where a collection stands.
-pub async fn status(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn status(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let name = Visitor::of(&request)?.collection(&path)?;
     answer(&state, &request, &path, |renewer| async move { renewer.status(&name).await }).await
 }
 
 /// Begins, also where it was cancelled. It goes on if the caller leaves, and with the next start.
-pub async fn begin(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn begin(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let name = Visitor::of(&request)?.own_collection(&path)?;
     answer(&state, &request, &path, |renewer| async move { renewer.begin(&name).await }).await
 }
 
 /// Ends it; the collection stays as it was built.
-pub async fn cancel(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn cancel(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let name = Visitor::of(&request)?.own_collection(&path)?;
     answer(&state, &request, &path, |renewer| async move { renewer.cancel(&name).await }).await
 }
@@ -33,7 +33,7 @@ async fn answer<F>(
     request: &HttpRequest,
     given: &str,
     work: impl FnOnce(Renewer) -> F,
-) -> Result<HttpResponse>
+) -> Answered
 where
     F: Future<Output = ragstone_actors::Result<RenewalStatus>> + Send + 'static,
 {

@@ -11,13 +11,14 @@ use super::identity::Visitor;
 use crate::api::ListObject;
 use crate::api::rerank::{RerankDocument, RerankExtension, RerankResult, RerankTokens, RerankUsage, Reranking};
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{Opened, State, caller};
+use crate::http::error::Answered;
+use crate::http::state::{Opened, State, caller};
 
 /// What this endpoint knows; what else comes is ignored, and named in a header.
 const FIELDS: &[&str] = &["model", "query", "documents", "top_n", "return_documents", "ragstone", "user"];
 
 /// Documents in the order of how well they answer a query.
-pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
@@ -25,15 +26,15 @@ pub async fn rerank(state: web::Data<State>, request: HttpRequest, incoming: Inc
     Ok(ignored.note(answer(&state, &request, opened, fields).await))
 }
 
-async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Result<HttpResponse> {
+async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut fields: Fields) -> Answered {
     let by = reranker(&mut fields, opened)?;
     let query: String = fields.need("query")?;
     let documents = match fields.need::<Vec<RerankDocument>>("documents") {
         Ok(documents) => documents.into_iter().map(plain).collect::<Vec<_>>(),
-        Err(error) if error.to_string().contains("missing") => return Err(error),
+        Err(error) if error.to_string().contains("missing") => return Err(error.into()),
         Err(_) => {
             let message = "`documents` must be a list of texts, or of objects with `text` and perhaps `title`";
-            return Err(Error::param("documents", message));
+            return Err(Error::invalid_field("documents", message).into());
         }
     };
     let top_n = fields.take::<usize>("top_n")?.unwrap_or(usize::MAX);
@@ -42,10 +43,10 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     fields.ignore(&["user"]);
     fields.finish()?;
     if top_n == 0 {
-        return Err(Error::param("top_n", "`top_n` must be at least 1"));
+        return Err(Error::invalid_field("top_n", "`top_n` must be at least 1").into());
     }
     if extension.deadline_s == Some(0) {
-        return Err(Error::param("ragstone.deadline_s", "`deadline_s` must be at least 1"));
+        return Err(Error::invalid_field("ragstone.deadline_s", "`deadline_s` must be at least 1").into());
     }
     let limit = Duration::from_secs(state.settings.deadline_s);
     let asked = Rerank {
@@ -59,10 +60,11 @@ async fn answer(state: &State, request: &HttpRequest, opened: &Opened, mut field
     };
     let ragstone = opened.ragstone.clone();
     let reranked = state.on_runtime(async move { ragstone.rerank(asked).await }).await?.map_err(|error| {
-        let error = Error::from(error);
         match (error.kind(), error.to_string()) {
-            (ErrorKind::InvalidInput, message) if message.starts_with("`query`") => Error::param("query", message),
-            (ErrorKind::InvalidInput, message) => Error::param("documents", message),
+            (ErrorKind::InvalidInput, message) if message.starts_with("`query`") => {
+                Error::invalid_field("query", message)
+            }
+            (ErrorKind::InvalidInput, message) => Error::invalid_field("documents", message),
             _ => error,
         }
     })?;
@@ -107,7 +109,7 @@ fn reranker(fields: &mut Fields, opened: &Opened) -> Result<Option<RerankedBy>> 
     let known: Vec<String> =
         opened.reranker_id.iter().chain([&opened.model_id]).map(|name| format!("`{name}`")).collect();
     let message = format!("model `{name}` does not rerank here; use {}", known.join(" or "));
-    Err(Error::param_of(ErrorKind::NotFound, "model", message))
+    Err(Error::of_field(ErrorKind::NotFound, "model", message))
 }
 
 fn name_of(by: RerankedBy, opened: &Opened) -> &str {

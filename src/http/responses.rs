@@ -3,14 +3,15 @@
 
 pub mod stream;
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, web};
 use serde_json::{Map, Value, json};
 
 use super::body::Incoming;
 use super::chat;
 use super::fields::Fields;
 use crate::error::{Error, Result};
-use crate::service::{State, caller};
+use crate::http::error::{Answered, Refusal};
+use crate::http::state::{State, caller};
 
 /// What this endpoint takes.
 const TAKEN: &[&str] = &[
@@ -50,15 +51,17 @@ const HINTS: &[&str] = &[
 ];
 
 /// Answers a text or a list of items.
-pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn create(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     opened.ragstone.check_room(caller(&request))?;
     let mut fields = Fields::read(incoming).await?;
     let ignored = fields.ignore_unknown(|name| TAKEN.contains(&name) || HINTS.contains(&name));
     fields.ignore(HINTS);
     let answered = match translate(fields) {
-        Ok((fields, asked)) => chat::answer(&state, &request, opened, fields, Some(asked)).await.map_err(renamed),
-        Err(error) => Err(error),
+        Ok((fields, asked)) => chat::answer(&state, &request, opened, fields, Some(asked))
+            .await
+            .map_err(|Refusal(error)| Refusal(renamed(error))),
+        Err(error) => Err(error.into()),
     };
     Ok(ignored.note(answered))
 }
@@ -82,7 +85,7 @@ fn translate(mut fields: Fields) -> Result<(Fields, Requested)> {
                 take_item(index, item, &mut messages)?;
             }
         }
-        _ => return Err(Error::param("input", "`input` must be a text or a list of items")),
+        _ => return Err(Error::invalid_field("input", "`input` must be a text or a list of items")),
     }
     let mut chat = Map::from_iter([("messages".to_owned(), Value::Array(messages))]);
     let mut echo = Map::from_iter([("instructions".to_owned(), instructions.into())]);
@@ -128,7 +131,7 @@ fn refuse_state(fields: &mut Fields) -> Result<()> {
 /// A message, a call, or what a tool said, as a message of a chat.
 fn take_item(index: usize, mut item: Value, messages: &mut Vec<Value>) -> Result<()> {
     if !item.is_object() {
-        return Err(Error::param(format!("input[{index}]"), format!("`input[{index}]` must be an object")));
+        return Err(Error::invalid_field(format!("input[{index}]"), format!("`input[{index}]` must be an object")));
     }
     match item["type"].as_str() {
         None | Some("message") => {
@@ -161,7 +164,7 @@ fn take_item(index: usize, mut item: Value, messages: &mut Vec<Value>) -> Result
         Some("reasoning") => {}
         Some(kind) => {
             let param = format!("input[{index}].type");
-            return Err(Error::param(param, format!("items of type `{kind}` are not supported")));
+            return Err(Error::invalid_field(param, format!("items of type `{kind}` are not supported")));
         }
     }
     Ok(())
@@ -194,7 +197,7 @@ fn response_format(format: &Value) -> Value {
 
 /// An error of the chat names this endpoint's fields.
 fn renamed(error: Error) -> Error {
-    let Some(param) = error.at_param() else { return error };
+    let Some(param) = error.at_field() else { return error };
     let own = [
         ("response_format.json_schema", "text.format"),
         ("response_format", "text.format"),
@@ -205,7 +208,7 @@ fn renamed(error: Error) -> Error {
     match own.into_iter().find(|(name, _)| param.starts_with(name)) {
         Some((name, own)) => {
             let param = param.replacen(name, own, 1);
-            Error::param_of(error.kind(), param, error.to_string().replace(name, own))
+            Error::of_field(error.kind(), param, error.to_string().replace(name, own))
         }
         None => error,
     }
@@ -264,7 +267,7 @@ mod tests {
             (r#"{}"#, "input"),
             (r#"{"input": [{"type": "item_reference", "id": "x"}]}"#, "input[0].type"),
         ] {
-            assert_eq!(chat(body).unwrap_err().at_param(), Some(param), "{body}");
+            assert_eq!(chat(body).unwrap_err().at_field(), Some(param), "{body}");
         }
         chat(r#"{"input": "a", "store": false, "previous_response_id": null}"#).unwrap();
     }
@@ -278,8 +281,8 @@ mod tests {
             ("messages[2].content", "input[2].content"),
             ("temperature", "temperature"),
         ] {
-            let error = renamed(Error::param(theirs, format!("`{theirs}` is wrong")));
-            assert_eq!((error.at_param(), error.to_string()), (Some(own), format!("`{own}` is wrong")));
+            let error = renamed(Error::invalid_field(theirs, format!("`{theirs}` is wrong")));
+            assert_eq!((error.at_field(), error.to_string()), (Some(own), format!("`{own}` is wrong")));
         }
     }
 }

@@ -13,8 +13,9 @@ use super::resource;
 use crate::api::List;
 use crate::api::pml::{AddSchema, EncodeSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use crate::error::{Error, Result};
+use crate::http::error::Answered;
+use crate::http::state::{State, caller};
 use crate::lanes::Work;
-use crate::service::{State, caller};
 
 /// The paths.
 pub fn paths(config: &mut ServiceConfig) {
@@ -28,12 +29,12 @@ pub fn paths(config: &mut ServiceConfig) {
 fn whose(request: &HttpRequest) -> Result<String> {
     let query = web::Query::<SchemaQuery>::from_query(request.query_string());
     let SchemaQuery { tenant } =
-        query.map_err(|error| Error::invalid(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
+        query.map_err(|error| Error::invalid_input(format!("query: {error}; use ?tenant=NAME")))?.into_inner();
     Visitor::of(request)?.tenant(tenant, "tenant")
 }
 
 /// Keeps a schema: `{"schema", "sources"?, "tenant"?}`. What it does not say any more leaves the tiers.
-async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let schemas = state.opened()?.ragstone.schemas().clone();
     let AddSchema { schema, sources, tenant } = Fields::whole(incoming).await?;
     let tenant = Visitor::of(&request)?.tenant(tenant, "tenant")?;
@@ -44,7 +45,7 @@ async fn add(state: web::Data<State>, request: HttpRequest, incoming: Incoming) 
 }
 
 /// A tenant's schemas.
-async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
     let schemas = state.opened()?.ragstone.schemas().clone();
     let tenant = whose(&request)?;
     let all = state.run(&request, Work::Look, async move { schemas.list(&tenant).await }).await??;
@@ -58,7 +59,7 @@ async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpRespo
 }
 
 /// A schema, its text and where its modules stand.
-async fn show(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+async fn show(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let schemas = state.opened()?.ragstone.schemas().clone();
     let (tenant, name, caller) = (whose(&request)?, path.into_inner(), caller(&request));
     let work = async move { schemas.get(&tenant, &name, caller).await };
@@ -67,7 +68,7 @@ async fn show(state: web::Data<State>, request: HttpRequest, path: web::Path<Str
 }
 
 /// Forgets a schema, and takes its KV out of every tier. For the data folder's owner, and keys that write.
-async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Result<HttpResponse> {
+async fn remove(state: web::Data<State>, request: HttpRequest, path: web::Path<String>) -> Answered {
     let schemas = state.opened()?.ragstone.schemas().clone();
     let (tenant, name, caller) = (whose(&request)?, path.into_inner(), caller(&request));
     let wanted = name.clone();
@@ -83,7 +84,7 @@ async fn encode(
     request: HttpRequest,
     path: web::Path<String>,
     incoming: Incoming,
-) -> Result<HttpResponse> {
+) -> Answered {
     let EncodeSchema { modules, tenant } = Fields::whole(incoming).await?;
     let tenant = Visitor::of(&request)?.tenant(tenant, "tenant")?;
     let modules = modules.unwrap_or_default();

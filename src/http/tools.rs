@@ -45,7 +45,7 @@ impl Tools {
         if tools.is_empty() {
             return match choice {
                 Choice::None | Choice::Auto => Ok(None),
-                _ => Err(Error::param("tool_choice", "`tool_choice` wants a call, but there are no `tools`")),
+                _ => Err(Error::invalid_field("tool_choice", "`tool_choice` wants a call, but there are no `tools`")),
             };
         }
         if matches!(choice, Choice::None) {
@@ -54,22 +54,24 @@ impl Tools {
         let Some(form) = ragstone.call_form() else {
             let message = "the model's chat template knows no tools, or calls of another form than Hermes', Llama 3's or \
                            Mistral's; leave out `tools`";
-            return Err(Error::param("tools", message));
+            return Err(Error::invalid_field("tools", message));
         };
         if tools.len() > MAX_TOOLS {
-            return Err(Error::param("tools", format!("{} tools; use at most {MAX_TOOLS}", tools.len())));
+            return Err(Error::invalid_field("tools", format!("{} tools; use at most {MAX_TOOLS}", tools.len())));
         }
         let names = tools.iter().enumerate().map(|(index, tool)| name(index, tool)).collect::<Result<Vec<_>>>()?;
         if let Some(format) = &generation.format {
             let message = format!("`{}` and tools contradict each other; set `tool_choice` to none", format.field);
-            return Err(Error::param(format.field, message));
+            return Err(Error::invalid_field(format.field, message));
         }
         let taken = Self { list: tools, names, form };
         let wanted: Option<Vec<usize>> = match &choice {
             Choice::Required => Some((0..taken.names.len()).collect()),
             Choice::Named(name) => match taken.names.iter().position(|other| other == name) {
                 Some(index) => Some(vec![index]),
-                None => return Err(Error::param("tool_choice", format!("`tool_choice` names no tool: `{name}`"))),
+                None => {
+                    return Err(Error::invalid_field("tool_choice", format!("`tool_choice` names no tool: `{name}`")));
+                }
             },
             Choice::None | Choice::Auto => None,
         };
@@ -116,7 +118,7 @@ fn choice(given: Option<Value>) -> Result<Choice> {
         _ => {
             let message =
                 "`tool_choice` must be none, auto, required or {\"type\": \"function\", \"function\": {\"name\": …}}";
-            Err(Error::param("tool_choice", message))
+            Err(Error::invalid_field("tool_choice", message))
         }
     }
 }
@@ -125,7 +127,7 @@ fn choice(given: Option<Value>) -> Result<Choice> {
 fn name(index: usize, tool: &Value) -> Result<String> {
     let at = |field: &str| format!("tools[{index}].{field}");
     if tool["type"] != "function" {
-        return Err(Error::param(at("type"), format!("`{}` must be function", at("type"))));
+        return Err(Error::invalid_field(at("type"), format!("`{}` must be function", at("type"))));
     }
     let is_fit = |name: &&str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
@@ -134,14 +136,14 @@ fn name(index: usize, tool: &Value) -> Result<String> {
     let function = &tool["function"];
     if !matches!(function["parameters"], Value::Null | Value::Object(_)) {
         let param = at("function.parameters");
-        return Err(Error::param(&*param, format!("`{param}` must be a JSON schema, an object")));
+        return Err(Error::invalid_field(&*param, format!("`{param}` must be a JSON schema, an object")));
     }
     match function["name"].as_str().filter(is_fit) {
         Some(name) => Ok(name.to_owned()),
         None => {
             let param = at("function.name");
             let message = format!("`{param}` must be a name of at most {MAX_NAME} letters, digits, _ and -");
-            Err(Error::param(param, message))
+            Err(Error::invalid_field(param, message))
         }
     }
 }
@@ -214,7 +216,7 @@ pub fn sent_calls(param: &str, calls: Vec<SentCall>) -> Result<Vec<Value>> {
         if !arguments.is_object() {
             let param = format!("{param}[{index}].function.arguments");
             let message = format!("`{param}` must be the text of a JSON object");
-            return Err(Error::param(param, message));
+            return Err(Error::invalid_field(param, message));
         }
         let function = json!({ "name": call.function.name, "arguments": arguments });
         Ok(json!({ "id": call.id, "type": "function", "function": function }))

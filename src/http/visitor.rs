@@ -81,9 +81,11 @@ fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>>
     let mut values = headers.get_all(name);
     let value = values.next();
     if values.next().is_some() {
-        return Err(Error::invalid(format!("the header {name} came twice")));
+        return Err(Error::invalid_input(format!("the header {name} came twice")));
     }
-    value.map(|value| value.to_str().map_err(|_| Error::invalid(format!("the header {name} is no text")))).transpose()
+    value
+        .map(|value| value.to_str().map_err(|_| Error::invalid_input(format!("the header {name} is no text"))))
+        .transpose()
 }
 
 fn forbidden(message: impl Into<String>) -> Error {

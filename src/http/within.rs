@@ -18,9 +18,10 @@ use futures::future::{BoxFuture, LocalBoxFuture};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::api::TOKEN_HEADER;
 use crate::client::routes::{Reply, Request, Routes};
 use crate::error::{Error, ErrorKind, Result};
-use crate::service::{State, TOKEN_HEADER};
+use crate::http::state::State;
 
 /// Parts of an answer that wait for whoever reads it.
 const PARTS: usize = 16;
@@ -71,7 +72,9 @@ impl Caller {
     fn request(&self, request: &Request) -> Result<TestRequest> {
         let target = request.target();
         if target.len() > MAX_TARGET_BYTES {
-            return Err(Error::invalid(format!("a name has more than {MAX_TARGET_BYTES} bytes; use a shorter one")));
+            return Err(Error::invalid_input(format!(
+                "a name has more than {MAX_TARGET_BYTES} bytes; use a shorter one"
+            )));
         }
         let method = if request.body.is_some() { Method::POST } else { Method::GET };
         let mut sent = TestRequest::with_uri(&target).method(method);

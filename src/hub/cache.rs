@@ -106,7 +106,7 @@ impl Repository {
             file.persist(&path)?;
             Ok(())
         };
-        write().map_err(|error| Error::io("cannot write", &path, &error))
+        write().map_err(|error| Error::io("cannot write", &path, error))
     }
 
     /// A file of a commit, if it is there.
@@ -141,7 +141,7 @@ impl Repository {
             let up = "../".repeat(name.split('/').count() + 1);
             std::os::unix::fs::symlink(Path::new(&up).join("blobs").join(etag), &path)
         };
-        link().map_err(|error| Error::io("cannot write", &path, &error))
+        link().map_err(|error| Error::io("cannot write", &path, error))
     }
 
     fn reference(&self, revision: &str) -> PathBuf {

@@ -23,7 +23,6 @@ use super::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::machine;
-use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
 /// Redirects that are followed.
@@ -399,7 +398,7 @@ impl Part {
 
     /// Everything is there: compares its hash, where the ETag is one, and gives it its name.
     fn finish(self, etag: &str, blob: &Path) -> Result<(), String> {
-        let found = hex(&self.hash.clone().finalize());
+        let found = hex::encode(self.hash.clone().finalize());
         if etag.len() == found.len()
             && etag.bytes().all(|byte| byte.is_ascii_hexdigit())
             && !etag.eq_ignore_ascii_case(&found)
@@ -448,7 +447,7 @@ mod tests {
         assert_eq!(part.has, 3);
         assert!(Part::open(&path, 6).is_err(), "one at a time");
         part.append(b"def").unwrap();
-        let right = hex(&Sha256::digest(b"abcdef"));
+        let right = hex::encode(Sha256::digest(b"abcdef"));
         assert!(part.finish(&"0".repeat(64), &blob).unwrap_err().contains(&right));
         assert!(!path.exists() && !blob.exists());
         let mut part = Part::open(&path, 6).unwrap();

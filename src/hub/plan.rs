@@ -83,7 +83,9 @@ impl Plan {
     /// `NotFound` for a repository that is not there, or lacks what is wanted: the message lists what there is.
     pub async fn of(id: &HubId, choice: &Choice) -> Result<Self> {
         let repository = Repository::of(id).ok_or_else(|| {
-            Error::invalid("cannot find this user's cache folder (no HOME); set HF_HOME, or give a model's folder")
+            Error::invalid_input(
+                "cannot find this user's cache folder (no HOME); set HF_HOME, or give a model's folder",
+            )
         })?;
         let hub = Hub::from_environment(cache::token())?;
         let Info { sha: commit, siblings } = hub.info(id).await?;
@@ -146,7 +148,7 @@ impl Plan {
     /// A small file of the plan, read without being kept; that of the cache where it is there.
     pub async fn read(&self, name: &str) -> Result<Vec<u8>> {
         if let Some(path) = self.repository.file(&self.commit, name) {
-            return cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, &error));
+            return cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, error));
         }
         self.hub.read(&self.id, &self.commit, name, None).await
     }
@@ -170,7 +172,7 @@ impl Plan {
         }
         if self.has(INDEX) {
             let path = self.repository.snapshot(&self.commit).join(INDEX);
-            let index = cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, &error))?;
+            let index = cache::read(&path, FILE_BYTES).map_err(|error| Error::io("cannot read", &path, error))?;
             let useless = |why| untrusted(&self.id, &format!("has an {INDEX} that is of no use: {why}"));
             for name in shards(&index).map_err(useless)? {
                 let unknown = || RemoteFile { name: name.clone(), size: None, lfs: None };
@@ -236,7 +238,9 @@ fn no_folder(id: &HubId, files: &[&RemoteFile]) -> Error {
             names(files)
         )
     };
-    Error::invalid(format!("{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; {advice}"))
+    Error::invalid_input(format!(
+        "{id} on the hub lacks config.json, tokenizer.json or *.safetensors weights; {advice}"
+    ))
 }
 
 fn choose_gguf<'a>(id: &HubId, files: &[&'a RemoteFile], choice: &Choice) -> Result<&'a RemoteFile> {
@@ -262,10 +266,10 @@ fn choose_gguf<'a>(id: &HubId, files: &[&'a RemoteFile], choice: &Choice) -> Res
                  `llama-gguf-split --merge`",
                 found[0].name
             );
-            Err(Error::invalid(message))
+            Err(Error::invalid_input(message))
         }
         ([file], _) => Ok(file),
-        _ => Err(Error::invalid(format!(
+        _ => Err(Error::invalid_input(format!(
             "{id} has several GGUF files: choose one with --quant NAME or --file FILE; there are {}",
             names(files)
         ))),

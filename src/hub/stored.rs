@@ -194,7 +194,7 @@ impl Removal {
             }
         }
         let gone = |path: &Path, removed: io::Result<()>| match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("cannot remove", path, &error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("cannot remove", path, error)),
             _ => Ok(()),
         };
         let folder = &self.repository.folder;

@@ -41,7 +41,7 @@ impl Reading {
             let parser = document::Here;
             let mut reader = document::Reader::new(parser);
             while let Some(file) = files.blocking_recv() {
-                let read = env.fail_point(&fail_point(&file)).map_err(|error| Unread::Failed(error.into()));
+                let read = env.fail_point(&fail_point(&file)).map_err(Unread::Failed);
                 let read = read.and_then(|()| {
                     reader.read(&file, &mut |document| steps.blocking_send(Ok(Step::Document(document))).is_ok())
                 });

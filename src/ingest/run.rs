@@ -177,7 +177,7 @@ impl<'a> Run<'a> {
     /// Writes what is begun and done to the journal; durable on return.
     async fn note(&self) -> Result<()> {
         let (catalog, job) = (self.ingestor.catalog.clone(), self.record.job().clone());
-        blocking(move || Ok(catalog.update_job(&job)?)).await
+        blocking(move || catalog.update_job(&job)).await
     }
 
     async fn commit(&mut self) -> Result<()> {

@@ -61,7 +61,9 @@ struct Nothing {}
 
 fn read<T: DeserializeOwned>(tool: &str, arguments: JsonObject) -> Result<T> {
     serde_json::from_value(Value::Object(arguments)).map_err(|error| {
-        Error::invalid(format!("the arguments of `{tool}` cannot be read: {error}; call it as its input schema says"))
+        Error::invalid_input(format!(
+            "the arguments of `{tool}` cannot be read: {error}; call it as its input schema says"
+        ))
     })
 }
 
@@ -90,10 +92,10 @@ fn result(text: String, structured: impl Serialize) -> CallToolResult {
 fn check_text(name: &str, text: &str, most: usize) -> Result<()> {
     let count = text.chars().count();
     if text.trim().is_empty() {
-        return Err(Error::param(name, format!("`{name}` is empty; write some text")));
+        return Err(Error::invalid_field(name, format!("`{name}` is empty; write some text")));
     }
     if count > most {
-        return Err(Error::param(name, format!("`{name}` has {count} characters; use at most {most}")));
+        return Err(Error::invalid_field(name, format!("`{name}` has {count} characters; use at most {most}")));
     }
     Ok(())
 }
@@ -102,7 +104,7 @@ fn check_text(name: &str, text: &str, most: usize) -> Result<()> {
 fn check_number(name: &str, number: Option<u64>, most: u64) -> Result<()> {
     match number {
         Some(number) if !(1..=most).contains(&number) => {
-            Err(Error::param(name, format!("`{name}` is {number}; use 1 to {most}")))
+            Err(Error::invalid_field(name, format!("`{name}` is {number}; use 1 to {most}")))
         }
         _ => Ok(()),
     }
@@ -113,7 +115,7 @@ fn collection(given: Option<String>) -> Result<String> {
     match given {
         None => Ok(DEFAULT_COLLECTION.to_owned()),
         Some(name) if matches!(name.as_str(), "" | "." | "..") || name.len() > MAX_ID_BYTES => {
-            Err(Error::param("collection", "`collection` names none; `status` lists those that are there"))
+            Err(Error::invalid_field("collection", "`collection` names none; `status` lists those that are there"))
         }
         Some(name) => Ok(name),
     }

@@ -96,7 +96,7 @@ impl Facts {
         }
         let tensors = ModelFiles::open(path)?.shapes()?;
         let file = path.join("config.json");
-        let text = std::fs::read(&file).map_err(|error| Error::io("cannot read", &file, &error))?;
+        let text = std::fs::read(&file).map_err(|error| Error::io("cannot read", &file, error))?;
         Self::of_folder(&text, tensors, |name| path.join(name).is_file())
     }
 
@@ -111,9 +111,7 @@ impl Facts {
         let config = plan.read("config.json").await?;
         let mut tensors = Vec::new();
         for file in plan.weights() {
-            let named = |error: ragstone_kernels::Error| {
-                Error::new(ErrorKind::Incompatible, format!("{} of {}: {error}", file.name, plan.id))
-            };
+            let named = |error: Error| Error::new(error.kind(), format!("{} of {}: {error}", file.name, plan.id));
             let first = plan.read_part(&file.name, 0, HEAD_BYTES).await?;
             let length = head_length(&first).map_err(named)?;
             let head = plan.read_part(&file.name, HEAD_BYTES, length).await?;
@@ -229,7 +227,7 @@ impl Facts {
 
 /// A file of `whole` bytes that begins with `head`; the rest are zeros that take no room.
 fn sparse(head: &[u8], whole: u64) -> Result<tempfile::NamedTempFile> {
-    let failed = |error: std::io::Error| Error::io("cannot write to", &std::env::temp_dir(), &error);
+    let failed = |error: std::io::Error| Error::io("cannot write to", &std::env::temp_dir(), error);
     let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().map_err(failed)?;
     file.write_all(head).map_err(failed)?;
     file.as_file().set_len(whole).map_err(failed)?;

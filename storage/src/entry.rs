@@ -27,15 +27,63 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes, BytesMut};
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::pool::KvLayout;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::frame::{self, CHECKSUM_BYTES, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::{EntryId, EntrySummary};
 use crate::{Error, Result};
 
 const MAGIC: [u8; 4] = *b"RSKE";
 const FIXED_BYTES: usize = 136;
+
+/// The address of an entry in a tier. The segment follows from the tokens that the key was derived from; the object tier
+/// has it in its names, so that all entries of a passage can be found without reading them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EntryId {
+    /// The key.
+    pub key: KvKey,
+    /// The segment that it is an entry of.
+    pub segment: SegmentDigest,
+}
+
+/// What is known of an entry without reading it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EntrySummary {
+    /// Its key.
+    pub key: KvKey,
+    /// What stood before when it was computed.
+    pub parent: Option<KvKey>,
+    /// The passage that it is an entry of, whatever stood before.
+    pub segment: SegmentDigest,
+    /// The model that computed it.
+    pub fingerprint: Fingerprint,
+    /// The tenant it belongs to.
+    pub tenant: Arc<str>,
+    /// Its tokens.
+    pub tokens: u32,
+    /// Its frames.
+    pub layers: u32,
+    /// Frames and row.
+    pub bytes: u64,
+    /// What computing it took, in microseconds.
+    pub compute_us: u64,
+    /// When it was computed, in milliseconds since 1970.
+    pub created_unix_ms: u64,
+}
+
+impl EntrySummary {
+    /// Its address.
+    pub fn id(&self) -> EntryId {
+        EntryId { key: self.key, segment: self.segment }
+    }
+
+    /// What computing it took, in microseconds a token.
+    pub fn cost_per_token(&self) -> f64 {
+        self.compute_us as f64 / f64::from(self.tokens.max(1))
+    }
+}
 
 /// Everything about an entry but its K and V. Immutable; [`EntryHeader::key`] is derived from the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]

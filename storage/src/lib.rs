@@ -7,18 +7,21 @@ pub mod corpus;
 pub mod cost;
 pub mod entry;
 pub mod env;
-pub mod error;
 pub mod fingerprint;
 pub mod frame;
 #[cfg(test)]
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 pub mod key;
+mod lock;
 pub mod policy;
 pub mod prompt;
+pub mod segment;
 pub mod simulate;
 pub mod store;
 pub mod tier;
+mod tier_name;
 pub mod tree;
 
-pub use error::{Error, ErrorKind, Result};
+pub use ragstone_kernels::error;
+pub use ragstone_kernels::error::{Error, ErrorKind, Result};

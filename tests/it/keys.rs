@@ -212,7 +212,7 @@ fn written_otherwise(path: &str) -> [String; 2] {
 fn every_path_is_probed() {
     let probed: BTreeSet<(String, String)> =
         PROBES.iter().map(|probe| (probe.method.to_owned(), probe.route.to_owned())).collect();
-    assert_eq!(routes(), probed, "a new path needs a probe in paths.rs, and a row in src/http/permissions.rs");
+    assert_eq!(routes(), probed, "a new path needs a probe in paths.rs, and a row in src/api/permissions.rs");
 }
 
 #[tokio::test]

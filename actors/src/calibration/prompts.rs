@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::segment::Segment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

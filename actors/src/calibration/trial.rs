@@ -14,7 +14,7 @@ use ragstone_storage::env::Env;
 use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::prompt::plan::{LoadPlan, PlanOptions, Ratio, ReuseMode, plan};
 use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, prompt_keys};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::LayerFrame;
 use ragstone_storage::tier::Tier;
 
@@ -259,7 +259,7 @@ pub(super) fn cost(costs: &CostModel, layers: usize, selection: Selection, ratio
 
 /// Keys of what nobody else sees.
 fn keys(segments: &[Segment]) -> Result<Vec<ragstone_storage::prompt::residency::SegmentResidency>> {
-    Ok(prompt_keys(&Fingerprint([0; 32]), "", segments)?)
+    prompt_keys(&Fingerprint([0; 32]), "", segments)
 }
 
 fn tokens_of(segments: &[Segment]) -> Vec<u32> {

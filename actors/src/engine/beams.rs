@@ -82,7 +82,7 @@ impl BeamGroup {
             let tail = &mut tails[*parent];
             let mut spec = DecodeSpec { output: output.clone(), ..tail.spec.clone() };
             if let Err(error) = spec.sampler.choose(*token) {
-                self.fail(&error.into());
+                self.fail(&error);
                 return Vec::new();
             }
             let table = if left[*parent] > 0 { tail.table.fork() } else { tail.table.take() };

@@ -292,14 +292,14 @@ impl<B: Backend> Device<B> {
         let is_alone = self.sequences.is_empty() && !is_speculative;
         let (job, prefix) = (&waiting.job, waiting.job.plan.device_tokens() as usize);
         let begun = catch_unwind(AssertUnwindSafe(|| {
-            self.env.fail_point("engine.prefill").map_err(|error| PrefillError::Failed(error.into()))?;
+            self.env.fail_point("engine.prefill").map_err(PrefillError::Failed)?;
             match self.tier.begin(job.device.as_ref(), prefix, prefix, is_alone) {
                 Ok((table, copy)) => {
                     copy_block(&*self.backend, &mut self.pool, copy)?;
                     Ok(Some(table))
                 }
                 Err(Refused::Gone) => Err(PrefillError::DeviceMiss),
-                Err(Refused::Full(error)) if is_alone => Err(PrefillError::Failed(error.into())),
+                Err(Refused::Full(error)) if is_alone => Err(PrefillError::Failed(error)),
                 Err(Refused::Full(_)) => Ok(None),
             }
         }));
@@ -359,7 +359,7 @@ impl<B: Backend> Device<B> {
                     self.tier.clear();
                     grown = self.tier.grow(None, table, tokens);
                 }
-                Ok(copy_block(&*self.backend, &mut self.pool, grown?)?)
+                copy_block(&*self.backend, &mut self.pool, grown?)
             };
             let grown: Result<Vec<(Part, usize)>> = match state {
                 State::Prefilling(prefilling) => {
@@ -434,10 +434,6 @@ pub(super) fn shed_hopeless(waiting: &mut Vec<Waiting>, pace: &Pace, is_busy: bo
 }
 
 /// Gives a sequence its own block in the place of a shared one.
-fn copy_block<B: Backend>(
-    backend: &B,
-    pool: &mut B::Pool,
-    copy: Option<BlockCopy>,
-) -> Result<(), ragstone_kernels::Error> {
+fn copy_block<B: Backend>(backend: &B, pool: &mut B::Pool, copy: Option<BlockCopy>) -> Result<(), Error> {
     copy.map_or(Ok(()), |copy| backend.copy_block(pool, copy.from(), copy.to()))
 }

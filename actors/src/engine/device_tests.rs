@@ -13,7 +13,7 @@ use ragstone_storage::key::{Fingerprint, KvKey};
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, Source};
 use ragstone_storage::prompt::residency::prompt_keys;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::device::DeviceOptions;
 use ragstone_storage::tier::disk::{DiskTier, Remembered};
@@ -446,7 +446,7 @@ fn a_device_that_was_lost_gets_its_hottest_paths_back_from_the_host() {
         tell.send(paths).expect("the test waits");
     }));
     // It is lost in a pass of a prompt, which is to be planned again.
-    let unavailable = FailMode::Error(ragstone_storage::ErrorKind::Unavailable);
+    let unavailable = FailMode::Error(ErrorKind::Unavailable);
     bench.store.env().set_fail_point("engine.device", unavailable, 1);
     let other = [root(9), question(1)];
     let (reply, _decoded) = bench.submit(&other, bench.fuse(&other, ReuseMode::Off), 1);
@@ -476,7 +476,7 @@ fn an_answer_does_not_wait_for_entries_that_are_dropped() {
         bench.store.evict(&id, Tier::Host).expect("evicted");
     }
     let env = bench.store.env().clone();
-    let unavailable = FailMode::Error(ragstone_storage::ErrorKind::Unavailable);
+    let unavailable = FailMode::Error(ErrorKind::Unavailable);
     env.set_fail_point("disk.read_frame", unavailable, 1);
     env.set_fail_point("disk.delete", FailMode::Hang, 1);
     let run = Run {

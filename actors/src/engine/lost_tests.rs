@@ -46,7 +46,7 @@ impl Losing {
             Some((what, 0)) if *what == asked => {
                 *lost_at = None;
                 let message = "the device is gone";
-                Err(ragstone_kernels::Error::new(ragstone_kernels::ErrorKind::DeviceLost, message))
+                Err(Error::new(ErrorKind::DeviceLost, message))
             }
             Some((what, times)) if *what == asked => {
                 *times -= 1;

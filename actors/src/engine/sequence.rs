@@ -378,7 +378,7 @@ impl Tail {
         let sampled = match self.spec.sampler.sample(logits) {
             Ok(sampled) => sampled,
             Err(error) => {
-                self.send(Decoded::Failed(error.into()));
+                self.send(Decoded::Failed(error));
                 return false;
             }
         };

@@ -8,7 +8,7 @@ use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{Choosing, SegmentPlan, Source, Why};
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 use ragstone_storage::tier::device::DeviceOptions;
 
 use super::device::shed_hopeless;

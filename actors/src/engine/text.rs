@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ragstone_kernels::backend::{Backend, KvBytes};
 use ragstone_kernels::forward::{Next, Seen, Selector};
 use ragstone_storage::key::KvKey;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind, TEXT_TOKENS};
+use ragstone_storage::segment::{Segment, SegmentKind, TEXT_TOKENS};
 use ragstone_storage::tier::device::KeptSegment;
 
 use crate::prefill::{LayerBytes, OpenText};

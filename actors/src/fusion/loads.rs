@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use ragstone_storage::ErrorKind;
+use crate::error::{Error, ErrorKind};
 use ragstone_storage::env::Stopwatch;
 use ragstone_storage::prompt::plan::{BEGUN_TOGETHER, lanes};
 use ragstone_storage::store::{EntryReader, LayerFrame};
@@ -127,7 +127,7 @@ pub struct FailedLoad {
     /// How close it was to what was computed.
     pub precision: Precision,
     /// Why.
-    pub error: ragstone_storage::Error,
+    pub error: Error,
 }
 
 /// What there is of the next layer.
@@ -244,7 +244,7 @@ impl Incoming {
             let failed = reading.as_ref().filter(|reading| reading.segment == segment).map(|reading| {
                 let Reading { id, tier, precision, .. } = reading.clone();
                 let message = format!("a layer did not come from the {tier} tier within {:.1} s", after.as_secs_f64());
-                let error = ragstone_storage::Error::new(ErrorKind::Unavailable, message);
+                let error = Error::new(ErrorKind::Unavailable, message);
                 FailedLoad { id, tier, precision, error }
             });
             Lost { segment, failed }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Library, segments_of};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 
 /// The passage that a segment is, as this folder's corpus knows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -56,7 +56,7 @@ impl Library {
                 Ok(())
             };
             let within = Scope { collection: Some(&collection), ..scope };
-            match self.0.corpus.scan(within, &mut each).await.map_err(Error::from) {
+            match self.0.corpus.scan(within, &mut each).await {
                 // It was dropped while we looked.
                 Err(error) if error.kind() == ErrorKind::NotFound && scope.collection.is_none() => {}
                 scanned => scanned?,

@@ -8,7 +8,7 @@ use ragstone_storage::key::SegmentDigest;
 
 use super::{Library, Withdrawn};
 use crate::blocking::blocking;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 impl Library {
     /// Takes the KV of these passages, tenant by tenant, where no document that the tenant may read has them any more; gives what is told to
@@ -33,7 +33,7 @@ impl Library {
             let is_told = asks.is_none_or(|asks| asks == tenant);
             alike.entry((is_told, absent.into_iter().collect())).or_default().insert(tenant);
         }
-        let (mut told, mut failed) = (Withdrawn::default(), found.failed.map(Error::from));
+        let (mut told, mut failed) = (Withdrawn::default(), found.failed);
         if alike.is_empty() {
             // What an earlier call could not remove may leave now.
             alike.insert((false, BTreeSet::new()), BTreeSet::new());

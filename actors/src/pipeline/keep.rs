@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use ragstone_storage::prompt::plan::LoadPlan;
 use ragstone_storage::prompt::residency::prompt_keys;
-use ragstone_storage::prompt::segment::Segment;
+use ragstone_storage::segment::Segment;
 
 use super::{Pipeline, Sequence};
 use crate::background::{Chain, Precompute};

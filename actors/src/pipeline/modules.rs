@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_storage::prompt::plan::{PlanOptions, Ratio, ReuseMode};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 
 use super::{Asking, Pipeline};
 use crate::background::{Precompute, Whose};

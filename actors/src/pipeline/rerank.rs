@@ -12,7 +12,7 @@ use ragstone_kernels::sampling::{Sampled, SamplingParams};
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::corpus::Hit;
 use ragstone_storage::env::Stopwatch;
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 use tokio::time::timeout_at;
 use tracing::Instrument;
 

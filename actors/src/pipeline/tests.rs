@@ -9,7 +9,7 @@ use ragstone_kernels::chat::ChatMessage;
 use ragstone_kernels::sampling::SamplingParams;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::key::KvKey;
-use ragstone_storage::prompt::segment::TEXT_TOKENS;
+use ragstone_storage::segment::TEXT_TOKENS;
 use ragstone_storage::store::AdmissionRule;
 use tempfile::TempDir;
 
@@ -281,7 +281,7 @@ async fn an_answer_goes_on_where_the_device_was_lost() {
     }));
     // In the first pass of its prompt, in the third of its answer, and behind an entry of its own.
     for pass in [1, 4, 120] {
-        env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), pass);
+        env.set_fail_point("engine.device", FailMode::Error(ErrorKind::Unavailable), pass);
         assert_eq!(complete(&ragstone, &prompt, Reuse::Auto, 150).await.1, expected, "pass {pass}");
     }
     assert_eq!(lost.load(Ordering::Relaxed), 3);
@@ -290,17 +290,17 @@ async fn an_answer_goes_on_where_the_device_was_lost() {
     let counted = broken.clone();
     ragstone.engine().when_lost(Arc::new(move |_| {
         let mode = match counted.fetch_add(1, Ordering::Relaxed) {
-            0 | 1 => FailMode::Error(ragstone_storage::ErrorKind::Unavailable),
+            0 | 1 => FailMode::Error(ErrorKind::Unavailable),
             _ => FailMode::Off,
         };
         to_break.set_fail_point("engine.device", mode, 30);
     }));
-    env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 20);
+    env.set_fail_point("engine.device", FailMode::Error(ErrorKind::Unavailable), 20);
     assert_eq!(complete(&ragstone, &prompt, Reuse::Auto, 150).await.1, expected, "three times");
     assert_eq!(broken.load(Ordering::Relaxed), 3);
     // One that is lost again and again is an error, not a hang.
     ragstone.engine().when_lost(Arc::new(|_| {}));
-    env.set_fail_point("engine.device", FailMode::Error(ragstone_storage::ErrorKind::Unavailable), 4);
+    env.set_fail_point("engine.device", FailMode::Error(ErrorKind::Unavailable), 4);
     let mut stream = ragstone.answer(question(Input::Tokens(prompt), Reuse::Auto, 150)).await.unwrap();
     let mut last = None;
     while let Some(event) = stream.next().await {
@@ -328,7 +328,7 @@ async fn whoever_is_preempted_may_be_computed_again() {
         let env = Env::seeded(7, EVENING_UNIX_MS);
         let settings = Settings { device_bytes: 40 * block_bytes, host_bytes: 64 << 20, ..Settings::default() };
         let crowded = open_with(folder, "qwen_2_5", settings, &env).await;
-        env.set_fail_point(point, FailMode::Error(ragstone_storage::ErrorKind::Full), 1);
+        env.set_fail_point(point, FailMode::Error(ErrorKind::Full), 1);
         let asked = prompts.iter().map(|prompt| {
             let crowded = crowded.clone();
             async move { complete(&crowded, prompt, Reuse::Auto, 150).await.1 }

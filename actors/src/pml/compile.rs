@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use ragstone_storage::prompt::segment::{Apart, Place, Segment, SegmentKind};
+use ragstone_storage::segment::{Apart, Place, Segment, SegmentKind};
 
 use super::{Block, Encode, Layout, Part, Placed, PlacedFrom, Prompt, Roles, Schema, Selected, select};
 use crate::error::{Error, ErrorKind, Result};

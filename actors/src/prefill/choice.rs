@@ -7,7 +7,7 @@ use ragstone_kernels::backend::Backend;
 use ragstone_kernels::deviation::Compared;
 use ragstone_kernels::forward::Placed;
 use ragstone_storage::prompt::plan::{LOOKING_TOKENS, LoadPlan, SegmentPlan, Source};
-use ragstone_storage::prompt::segment::SegmentKind;
+use ragstone_storage::segment::SegmentKind;
 
 use super::selector::{Candidates, Look, Selection};
 
@@ -256,7 +256,7 @@ mod tests {
     use ragstone_storage::key::{Fingerprint, KvKey};
     use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
     use ragstone_storage::prompt::residency::{Candidate, CandidateKind, Residency, prompt_keys};
-    use ragstone_storage::prompt::segment::Segment;
+    use ragstone_storage::segment::Segment;
     use ragstone_storage::tier::Tier;
 
     use super::*;

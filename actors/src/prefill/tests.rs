@@ -15,7 +15,7 @@ use ragstone_storage::env::Env;
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, Source};
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::Tier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
@@ -383,13 +383,9 @@ fn what_is_exact_behind_a_hole_gives_the_bits_of_a_full_prefill() {
     for hole in 0..segments.len() - 1 {
         let key = plan.segments[hole].store_as.expect("it was kept");
         let found = bench.store.look_up(&key, &segments[hole].tokens).expect("it is there");
-        bench.store.late_miss(&found.header.id(), found.tier, ragstone_storage::ErrorKind::NotFound);
+        bench.store.late_miss(&found.header.id(), found.tier, ErrorKind::NotFound);
         drop(found);
-        bench.store.late_miss(
-            &bench.store.id(&key, &segments[hole].tokens),
-            Tier::Disk,
-            ragstone_storage::ErrorKind::NotFound,
-        );
+        bench.store.late_miss(&bench.store.id(&key, &segments[hole].tokens), Tier::Disk, ErrorKind::NotFound);
         let (again, planned) = bench.ask(&segments, ReuseMode::ExactOnly, 0.0, true);
         assert!(matches!(planned.segments[hole].source, Source::Compute), "{hole}: {planned:?}");
         let loads = planned.segments.iter().filter(|segment| matches!(segment.source, Source::Load { .. })).count();

@@ -152,7 +152,7 @@ fn device(settings: &Settings, layout: KvLayout) -> Result<DeviceTier> {
         policy: settings.device_policy,
         cache: settings.device_cache,
     };
-    Ok(DeviceTier::new(options)?)
+    DeviceTier::new(options)
 }
 
 /// The workers that load and prefill.

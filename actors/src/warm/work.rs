@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use ragstone_storage::catalog::{WarmJob, WarmProgress, WarmSubject};
 use ragstone_storage::key::KvKey;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 use ragstone_storage::store::Became;
 use tokio::sync::mpsc;
 
@@ -246,16 +246,11 @@ impl Warmer {
     }
 
     /// Tries until the service has time for it. Ends early where the job is cancelled or the service stops.
-    async fn patiently<T, E, F>(&self, job: u64, attempt: impl Fn() -> F) -> Result<T>
-    where
-        E: Into<Error>,
-        F: Future<Output = Result<T, E>>,
-    {
+    async fn patiently<T, F: Future<Output = Result<T>>>(&self, job: u64, attempt: impl Fn() -> F) -> Result<T> {
         let mut pause = FIRST_PAUSE;
         loop {
             self.may_go_on(job)?;
-            let done: Result<T> = attempt().await.map_err(Into::into);
-            match done {
+            match attempt().await {
                 Err(error) if is_busy(error.kind()) => {
                     tracing::debug!(job, reason = %error, ?pause, "the warm-up waits");
                     // Woken early, it looks whether it may go on.
@@ -281,7 +276,7 @@ impl Warmer {
             self.may_go_on(job)?;
         }
         let store = self.0.pipeline.store.clone();
-        blocking(move || Ok(store.flush()?)).await
+        blocking(move || store.flush()).await
     }
 
     /// Notes how far the job is, once that is on disk.
@@ -290,10 +285,10 @@ impl Warmer {
         blocking(move || {
             store.env().fail_point("warm.before_note")?;
             match catalog.update_warm_job(id, &progress) {
-                Err(error) if error.kind() == ragstone_storage::ErrorKind::NotFound => Err(cancelled(id)),
+                Err(error) if error.kind() == ErrorKind::NotFound => Err(cancelled(id)),
                 noted => Ok(noted?),
             }?;
-            Ok(store.env().fail_point("warm.after_note")?)
+            store.env().fail_point("warm.after_note")
         })
         .await
     }
@@ -310,7 +305,8 @@ fn is_local(did: Precomputed) -> bool {
     matches!(did, Precomputed::Computed | Precomputed::AlreadyThere)
 }
 
-/// What passes by itself: every worker or queue is taken, or answers kept the engine for so long that the entry's time ran out.
+/// What passes by itself: every worker or queue is taken, a medium is busy, or answers kept the engine for so long that the entry's time
+/// ran out.
 fn is_busy(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::Overloaded | ErrorKind::DeadlineExceeded)
+    matches!(kind, ErrorKind::Overloaded | ErrorKind::Unavailable | ErrorKind::DeadlineExceeded)
 }

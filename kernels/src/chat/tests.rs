@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::*;
+use crate::error::ErrorKind;
 
 #[derive(Deserialize)]
 struct Cases {

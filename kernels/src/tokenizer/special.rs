@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::folder;
 
 /// Special tokens by their text, and the ids that end an answer.
@@ -62,10 +62,7 @@ pub(crate) fn read_json(path: &Path) -> Result<Option<Value>> {
     let text = match folder::read_text(path, folder::CONFIG_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            let message = format!("cannot read {}: {error}", path.display());
-            return Err(Error::new(ErrorKind::Io, message).with_source(error));
-        }
+        Err(error) => return Err(Error::io("cannot read", path, error)),
     };
     serde_json::from_str(&text).map(Some).map_err(|error| {
         let message = format!("{} is not valid JSON ({error}); fetch it again", path.display());

@@ -5,6 +5,7 @@ use safetensors::tensor::{TensorView, serialize_to_file};
 use tempfile::TempDir;
 
 use super::*;
+use crate::error::ErrorKind;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models")

@@ -25,9 +25,10 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::data_folder::DataFolder;
 use crate::error::{Error, ErrorKind, Result};
+use crate::http::state::Audience;
 use crate::model_source;
 use crate::progress::{Progress, Unit};
-use crate::service::{Audience, Service};
+use crate::service::Service;
 
 /// No request may end for its deadline: what is slow is to be measured.
 const DEADLINE_S: u64 = 3600;
@@ -105,7 +106,7 @@ async fn prepare(config: &Config, setup: Setup, folder: &Path) -> Result<Config>
 
 fn text(path: PathBuf) -> Result<String> {
     path.into_os_string().into_string().map_err(|path| {
-        Error::invalid(format!("the path {} is not UTF-8; set TMPDIR to another folder", path.display()))
+        Error::invalid_input(format!("the path {} is not UTF-8; set TMPDIR to another folder", path.display()))
     })
 }
 

@@ -87,12 +87,12 @@ pub fn write_embedder(parent: &Path, seed: u64, words: usize) -> Result<PathBuf>
 
 fn create(parent: &Path, name: &str) -> Result<PathBuf> {
     let folder = parent.join(name);
-    std::fs::create_dir(&folder).map_err(|error| Error::io("cannot create", &folder, &error))?;
+    std::fs::create_dir(&folder).map_err(|error| Error::io("cannot create", &folder, error))?;
     Ok(folder)
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    std::fs::write(path, bytes).map_err(|error| Error::io("cannot write", path, &error))
+    std::fs::write(path, bytes).map_err(|error| Error::io("cannot write", path, error))
 }
 
 fn tokenizer(vocabulary: Map<String, Value>, unknown: &str, around: Value) -> Value {
@@ -215,7 +215,7 @@ fn write_tensors(path: &Path, tensors: &[Tensor], seed: u64) -> Result<()> {
         }
         file.flush()
     };
-    write().map_err(|error: std::io::Error| Error::io("cannot write", path, &error))
+    write().map_err(|error: std::io::Error| Error::io("cannot write", path, error))
 }
 
 /// The upper half of an f32's bits.

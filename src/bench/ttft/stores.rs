@@ -47,5 +47,5 @@ pub(super) fn open(folder: &Path, tiers: Tiers, model: &Model, seed: u64, env: &
         costs: Costs::new(CostProfile::assumed()?),
     };
     let fingerprint = fingerprint(&identity, None, None)?;
-    Ok(KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)?)
+    KvStore::open(&folder.join("kv"), options, fingerprint, env.clone(), catalog)
 }

@@ -32,7 +32,7 @@ pub struct Args {
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let Args { prompt, answer, streams, runs, tiny, json } = args;
     if prompt < 128 || answer < 2 || streams.contains(&0) || prompt.saturating_add(answer) > 32_768 {
-        return Err(Error::invalid(
+        return Err(Error::invalid_input(
             "--prompt has at least 128 tokens, --answer 2, both together at most 32768; --streams are at least 1",
         ));
     }

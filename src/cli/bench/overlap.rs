@@ -49,10 +49,10 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         args;
     let counts = [questions, clients, documents, document_tokens, topics, passages, answer_tokens];
     if counts.contains(&0) || counts.iter().any(|count| *count > 1_000_000) {
-        return Err(Error::invalid("every number of bench overlap must lie between 1 and 1000000"));
+        return Err(Error::invalid_input("every number of bench overlap must lie between 1 and 1000000"));
     }
     if !(0.01..=100.0).contains(&args.search) {
-        return Err(Error::invalid(format!("--search {}: it must lie between 0.01 and 100", args.search)));
+        return Err(Error::invalid_input(format!("--search {}: it must lie between 0.01 and 100", args.search)));
     }
     let search = args.search;
     let options = Options {

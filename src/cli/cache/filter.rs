@@ -68,7 +68,7 @@ impl std::str::FromStr for Age {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || Error::invalid(format!("`{text}` is no time; write it as 90s, 30m, 12h or 7d"));
+        let wrong = || Error::invalid_input(format!("`{text}` is no time; write it as 90s, 30m, 12h or 7d"));
         let (number, unit) = text.split_at(text.len() - text.chars().last().map_or(0, char::len_utf8));
         let seconds: u64 = match unit {
             "s" => 1,

@@ -43,7 +43,7 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
     let How { yes, dry_run, json } = how;
     let Subject { collection, document } = subject;
     if document.is_none() && !yes && !dry_run {
-        return Err(Error::invalid(format!(
+        return Err(Error::invalid_input(format!(
             "this would remove all documents of collection `{collection}`: name one with --document ID, or say --yes; \
              `ragstone cache evict --collection {collection}` frees their KV and keeps them"
         )));

@@ -66,12 +66,12 @@ fn url(place: &str, must_exist: bool) -> Result<String> {
     if place.contains("://") {
         return Ok(place.to_owned());
     }
-    let path = std::path::absolute(place).map_err(|error| Error::io("cannot use", place.as_ref(), &error))?;
+    let path = std::path::absolute(place).map_err(|error| Error::io("cannot use", place.as_ref(), error))?;
     if must_exist {
-        path.metadata().map_err(|error| Error::io("cannot import", &path, &error))?;
+        path.metadata().map_err(|error| Error::io("cannot import", &path, error))?;
     }
     let url = reqwest::Url::from_directory_path(&path);
-    let url = url.map_err(|()| Error::invalid(format!("{} cannot be written as a URL", path.display())))?;
+    let url = url.map_err(|()| Error::invalid_input(format!("{} cannot be written as a URL", path.display())))?;
     Ok(url.as_str().trim_end_matches('/').to_owned())
 }
 

@@ -18,7 +18,6 @@ use crate::eval::dataset::{self, Item};
 use crate::eval::journal::{Bound, Journal};
 use crate::eval::report::Answered;
 use crate::eval::variant::{After, Axes, Choice, Variant};
-use crate::model_source::hex;
 use crate::progress::{Progress, Unit};
 
 /// What blending is measured by unless something else is asked for.
@@ -113,7 +112,7 @@ impl AnswerArgs {
         let deviates = |rule: &Rule| matches!(rule, Rule::Cacheblend | Rule::CacheblendK | Rule::CacheblendV);
         if self.layer.iter().any(|layer| *layer < FIRST_SELECTION_LAYER) && or(&self.selector).iter().any(deviates) {
             let message = "--layer 0: cacheblend wants a layer from 1 on, as K and V of layer 0 never deviate";
-            return Err(Error::invalid(message.to_owned()));
+            return Err(Error::invalid_input(message.to_owned()));
         }
         Ok(Axes {
             ratios: if self.ratio.is_empty() { ratios.to_vec() } else { self.ratio.clone() },
@@ -141,7 +140,7 @@ fn choose(dataset: &Path, args: &AnswerArgs) -> Result<Vec<(usize, Item)>> {
         kinds.dedup();
         let kinds = if kinds.is_empty() { "none".to_owned() } else { kinds.join(", ") };
         let kind = args.kind.as_deref().unwrap_or_default();
-        return Err(Error::invalid(format!(
+        return Err(Error::invalid_input(format!(
             "{} has no question of type `{kind}`; its types are: {kinds}",
             dataset.display()
         )));
@@ -163,7 +162,10 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
     let outputs = [&asked.answers, &asked.resume, &args.plot].into_iter().flatten().chain([&args.dataset]);
     let outputs: Vec<_> = outputs.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect();
     if let Some(path) = outputs.iter().enumerate().find_map(|(at, path)| outputs[..at].contains(path).then_some(path)) {
-        return Err(Error::invalid(format!("{} is named twice; each file has a name of its own", path.display())));
+        return Err(Error::invalid_input(format!(
+            "{} is named twice; each file has a name of its own",
+            path.display()
+        )));
     }
     let (ragstone, _folder) = open(config).await?;
     let mut journal = match &asked.resume {
@@ -189,21 +191,23 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
     if let Some(path) = &args.plot {
         plot(path, &[quality(&report, asked.quality)])?;
     }
-    Ok(ragstone.close().await?)
+    ragstone.close().await
 }
 
 /// What answers depend on beside question and variant.
 fn bound(dataset: &Path, ragstone: &Ragstone, options: &Options) -> Result<Bound> {
-    let bytes = std::fs::read(dataset).map_err(|error| Error::io("cannot read", dataset, &error))?;
+    let bytes = std::fs::read(dataset).map_err(|error| Error::io("cannot read", dataset, error))?;
     let settings = serde_json::to_vec(ragstone.settings())
         .map_err(|error| Error::internal(format!("the settings as JSON: {error}")))?;
     Ok(Bound {
         ragstone: env!("CARGO_PKG_VERSION").into(),
         build: build()?,
-        dataset: hex(&Sha256::digest(&bytes)),
+        dataset: hex::encode(Sha256::digest(&bytes)),
         model: ragstone.store().fingerprint().to_string(),
-        chat_template: ragstone.chat_template().map_or_else(String::new, |it| hex(&Sha256::digest(it.as_bytes()))),
-        settings: hex(&Sha256::digest(&settings)),
+        chat_template: ragstone
+            .chat_template()
+            .map_or_else(String::new, |it| hex::encode(Sha256::digest(it.as_bytes()))),
+        settings: hex::encode(Sha256::digest(&settings)),
         kernels: simd::Path::best().name().into(),
         threads: rayon::current_num_threads(),
         date: ragstone.date_in_prompts().map(|today| today.format("%Y-%m-%d")),
@@ -220,11 +224,11 @@ fn build() -> Result<String> {
     let path = if own.exists() { Ok(own.to_owned()) } else { std::env::current_exe() };
     let path = path.map_err(|error| Error::internal(format!("where this program is: {error}")))?;
     let (mut digest, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
-    let cannot = |error: std::io::Error| Error::io("cannot read", &path, &error);
+    let cannot = |error: std::io::Error| Error::io("cannot read", &path, error);
     let mut file = File::open(&path).map_err(cannot)?;
     loop {
         match file.read(&mut buffer).map_err(cannot)? {
-            0 => return Ok(hex(&digest.finalize())),
+            0 => return Ok(hex::encode(digest.finalize())),
             read => digest.update(&buffer[..read]),
         }
     }
@@ -247,7 +251,7 @@ struct Lines {
 
 impl Lines {
     fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(|error| Error::io("cannot write", path, &error))?;
+        let file = File::create(path).map_err(|error| Error::io("cannot write", path, error))?;
         Ok(Self { path: path.to_owned(), file })
     }
 
@@ -258,7 +262,7 @@ impl Lines {
             text += &line.map_err(|error| Error::new(ErrorKind::Internal, format!("an answer as JSON: {error}")))?;
             text.push('\n');
         }
-        self.file.write_all(text.as_bytes()).map_err(|error| Error::io("cannot write", &self.path, &error))
+        self.file.write_all(text.as_bytes()).map_err(|error| Error::io("cannot write", &self.path, error))
     }
 }
 

@@ -81,7 +81,7 @@ pub async fn run(config: &Config, args: &Args) -> Result<()> {
         match &target {
             Target::Hub(removal) => removal.run()?,
             Target::Own(path, _) => {
-                std::fs::remove_dir_all(path).map_err(|error| Error::io("cannot remove", path, &error))?;
+                std::fs::remove_dir_all(path).map_err(|error| Error::io("cannot remove", path, error))?;
             }
         }
     }
@@ -99,7 +99,9 @@ fn confirm(args: &Args, freed: u64) -> Result<()> {
     }
     let what = format!("{} ({})", args.id, bytes(freed));
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        return Err(Error::invalid(format!("this would remove {what}: add --yes to do it, or --dry-run to look")));
+        return Err(Error::invalid_input(format!(
+            "this would remove {what}: add --yes to do it, or --dry-run to look"
+        )));
     }
     let mut terminal = std::io::stderr().lock();
     let mut answer = String::new();

@@ -44,7 +44,7 @@ impl Given {
 
     fn lists(&self) -> Result<BTreeMap<String, Value>> {
         let Some(path) = &self.lists else { return Ok(BTreeMap::new()) };
-        let unreadable = |why: String| Error::invalid(format!("{} cannot be read: {why}", path.display()));
+        let unreadable = |why: String| Error::invalid_input(format!("{} cannot be read: {why}", path.display()));
         let text = read_bounded(path, MOST_LIST_BYTES).map_err(unreadable)?;
         serde_json::from_str(&text)
             .map_err(|error| named(path, &format!("it is no JSON object of lists, {{\"name\": […]}}: {error}")))
@@ -54,10 +54,10 @@ impl Given {
         let mut arguments = BTreeMap::new();
         for given in &self.arguments {
             let Some((name, value)) = given.split_once('=') else {
-                return Err(Error::invalid(format!("--arg {given}: an argument is given as NAME=VALUE")));
+                return Err(Error::invalid_input(format!("--arg {given}: an argument is given as NAME=VALUE")));
             };
             if arguments.insert(name.to_owned(), value.to_owned()).is_some() {
-                return Err(Error::invalid(format!("--arg {name} is given twice")));
+                return Err(Error::invalid_input(format!("--arg {name} is given twice")));
             }
         }
         Ok(arguments)

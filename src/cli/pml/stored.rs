@@ -120,7 +120,7 @@ pub async fn show(config: &Config, args: NamedArgs) -> Result<()> {
 pub async fn remove(config: &Config, args: RemoveArgs) -> Result<()> {
     if !args.yes {
         let name = &args.name;
-        return Err(Error::invalid(format!(
+        return Err(Error::invalid_input(format!(
             "this removes schema {name} and the KV of its modules; add --yes to do it"
         )));
     }

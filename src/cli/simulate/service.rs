@@ -81,7 +81,7 @@ impl Node {
                 }
                 _ => continue,
             };
-            return Err(Error::invalid(why.to_owned()));
+            return Err(Error::invalid_input(why.to_owned()));
         }
         Ok(())
     }

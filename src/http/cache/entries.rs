@@ -8,15 +8,16 @@ use crate::api::ListObject;
 use crate::api::cache::{Entries, EntriesQuery, HowToChange};
 use crate::error::{Error, Result};
 use crate::http::body::Incoming;
+use crate::http::error::Answered;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Entries, what they are of, and what they weigh, last used first.
-pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+pub async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
     let query = web::Query::<EntriesQuery>::from_query(request.query_string())
-        .map_err(|error| Error::invalid(format!("query: {error}; use collection, document, tenant, tier, …")))?;
+        .map_err(|error| Error::invalid_input(format!("query: {error}; use collection, document, tenant, tier, …")))?;
     let (mut filter, limit) = query.into_inner().parts();
     filter.collection = Visitor::of(&request)?.collection_if(filter.collection.take())?;
     let ragstone = state.opened()?.ragstone.clone();
@@ -27,28 +28,23 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Result<HttpR
 
 /// Takes entries out of the tiers: `{…filter, "all"?, "dry_run"?}`. They are computed again when they are needed. What was computed
 /// after them leaves the same tier, too; what is pinned stays, with all before it.
-pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn evict(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
     let evicting = async move { ragstone.evict(&filter, dry_run).await };
     Ok(HttpResponse::Ok().json(state.run(&request, Work::Upkeep, evicting).await??))
 }
 
 /// Keeps entries from being evicted, also after a restart: `{…filter, "all"?, "dry_run"?}`.
-pub async fn pin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn pin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     set_pinned(state, request, incoming, true).await
 }
 
 /// Lets them go again.
-pub async fn unpin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn unpin(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     set_pinned(state, request, incoming, false).await
 }
 
-async fn set_pinned(
-    state: web::Data<State>,
-    request: HttpRequest,
-    incoming: Incoming,
-    pinned: bool,
-) -> Result<HttpResponse> {
+async fn set_pinned(state: web::Data<State>, request: HttpRequest, incoming: Incoming, pinned: bool) -> Answered {
     let (ragstone, filter, dry_run) = wanted(&state, &request, incoming).await?;
     let changing = async move { ragstone.set_pinned(&filter, pinned, dry_run).await };
     Ok(HttpResponse::Ok().json(state.run(&request, Work::Upkeep, changing).await??))
@@ -66,7 +62,7 @@ async fn wanted(
     let HowToChange { all, dry_run } = fields.take_all()?;
     fields.finish()?;
     if filter.is_empty() && !all {
-        return Err(Error::invalid(
+        return Err(Error::invalid_input(
             "say which entries: by collection, document, tenant, tier, age or model, or say all",
         ));
     }

@@ -3,22 +3,23 @@
 use actix_web::{HttpRequest, HttpResponse, web};
 
 use crate::api::cache::{Invalidate, InvalidatedText};
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::http::body::Incoming;
+use crate::http::error::Answered;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Removes a document, or a whole collection, from the corpus and its KV from every tier, with all that was computed
 /// after it: `{"collection", "document"? or "all", "dry_run"?}`. A kill in between is finished by the next start.
-pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn invalidate(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let library = state.opened()?.ragstone.library().clone();
     let Invalidate { collection, document, all, dry_run } = Fields::whole(incoming).await?;
     let collection = Visitor::of(&request)?.collection(&collection)?;
     if document.is_none() && !all && !dry_run {
         let message = "say which `document`, or `\"all\": true` for every document of the collection";
-        return Err(Error::param("document", message));
+        return Err(Error::invalid_field("document", message).into());
     }
     let removing = async move {
         match &document {

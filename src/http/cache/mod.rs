@@ -1,5 +1,5 @@
 //! `/v1/cache…`: what the tiers hold, and what operators do about it. Everything but the status is for the data folder's
-//! owner and, with keys, for admins (`super::permissions`).
+//! owner and, with keys, for admins (`crate::api::permissions`).
 
 mod calibration;
 mod entries;

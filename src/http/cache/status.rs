@@ -5,14 +5,14 @@ use ragstone_actors::api_keys::ApiKey;
 
 use super::entries::blocking;
 use crate::api::cache::{CacheStatus, KeyStatus, Plan, Plans, WholeStatus};
-use crate::error::Result;
+use crate::http::error::Answered;
 use crate::http::identity::Visitor;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Tiers, device pool, workers, what the start found, unfinished warm-ups. A key below admin is told what model this is, and what the key
 /// itself is: the rest is about what everybody stored.
-pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
     if let Some(ApiKey { record, .. }) = Visitor::of(&request)?.bound() {
         let status = KeyStatus { model: ragstone.model().clone(), key: record.into() };
@@ -31,7 +31,7 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Result<Htt
 
 /// The last prompts' plans, the latest first: what was loaded, blended and computed, why, and what it took. A key below admin is shown
 /// its tenant's, without the number that counts everybody's.
-pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Result<HttpResponse> {
+pub async fn plans(state: web::Data<State>, request: HttpRequest) -> Answered {
     let ragstone = &state.opened()?.ragstone;
     let visitor = Visitor::of(&request)?;
     let (tenant, is_numbered) = match visitor.bound() {

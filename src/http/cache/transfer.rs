@@ -1,6 +1,6 @@
 //! Entries carried elsewhere: export into a folder or bucket, import from one. For the data folder's owner.
 
-use actix_web::{HttpRequest, HttpResponse, web};
+use actix_web::{HttpRequest, web};
 use ragstone_actors::entries::EntryFilter;
 use ragstone_actors::{Ragstone, Settings};
 use ragstone_storage::env::Env;
@@ -12,14 +12,15 @@ use super::upkeep::watched;
 use crate::api::cache::{CopiedEntries, Place};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::body::Incoming;
+use crate::http::error::Answered;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Copies entries into a folder or bucket, in the layout of the object tier: `{"url", …filter, "dry_run"?}`. What is there
 /// is skipped. Ends early if the caller goes away.
-pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
     let (env, looking) = (state.env.clone(), ragstone.clone());
@@ -40,12 +41,12 @@ pub async fn export(state: web::Data<State>, request: HttpRequest, incoming: Inc
 
 /// Copies entries from a folder or bucket to the disk: `{"url", "collection"?, "document"?, "tenant"?, "dry_run"?}`. Every
 /// frame is verified. What is there is skipped.
-pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn import(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let (ragstone, wanted) = wanted(&state, &request, incoming).await?;
     let Wanted { filter, options, dry_run } = wanted;
     if filter.tier.is_some() || filter.older_than_s.is_some() || filter.younger_than_s.is_some() {
         let message = "an import goes by collection, document, tenant and model; tier and age are this node's own";
-        return Err(Error::invalid(message));
+        return Err(Error::invalid_input(message).into());
     }
     check_folder(&options.url)?;
     let (env, looking) = (state.env.clone(), ragstone.clone());
@@ -78,7 +79,7 @@ async fn wanted(state: &web::Data<State>, request: &HttpRequest, incoming: Incom
     if url.starts_with("memory:") {
         let message = "memory:// lies in the memory of this very process: an export would be gone with it, and an import \
                        finds nothing there; name a folder (file:///folder) or a bucket (s3://bucket/prefix)";
-        return Err(Error::param("url", message));
+        return Err(Error::invalid_field("url", message));
     }
     let filter = take_filter(&mut fields, &Visitor::of(request)?)?;
     fields.finish()?;
@@ -99,14 +100,14 @@ fn check_folder(url: &str) -> Result<()> {
     match folder {
         Some(folder) if !folder.is_dir() => {
             let message = format!("there is no folder {}; check the path", folder.display());
-            Err(Error::param_of(ErrorKind::NotFound, "url", message))
+            Err(Error::of_field(ErrorKind::NotFound, "url", message))
         }
         _ => Ok(()),
     }
 }
 
 fn open(ragstone: &Ragstone, options: &ObjectOptions, env: Env) -> Result<ObjectTier> {
-    Ok(ObjectTier::open(options, *ragstone.store().fingerprint(), env)?)
+    ObjectTier::open(options, *ragstone.store().fingerprint(), env)
 }
 
 fn done(at: &Copied) -> u64 {

@@ -15,14 +15,15 @@ use crate::api::cache::{CollectGarbage, CollectedGarbage, Verified, Verify, Watc
 use crate::error::{Error, Result};
 use crate::http::answer::event;
 use crate::http::body::Incoming;
+use crate::http::error::Answered;
 use crate::http::error::body;
 use crate::http::fields::Fields;
+use crate::http::state::State;
 use crate::lanes::Work;
-use crate::service::State;
 
 /// Reads every frame of every tier, or of one, and compares it with its checksum; removes what is damaged:
 /// `{"tier"?, "dry_run"?}`. Ends early if the caller goes away.
-pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let store = state.opened()?.ragstone.store().clone();
     let Verify { tier, dry_run } = Fields::whole(incoming).await?;
     let tiers = tier.map_or(Tier::ALL.to_vec(), |tier| vec![tier]);
@@ -40,14 +41,14 @@ pub async fn verify(state: web::Data<State>, request: HttpRequest, incoming: Inc
 /// Frees what deleted entries still take on disk, and takes out of the bucket what is older than a time, too much, or what
 /// no key leads to: `{"ttl_s"?, "max_bytes"?, "dry_run"?}`. Nothing of the last hour leaves the bucket, so that other
 /// nodes' writing is safe.
-pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
     let CollectGarbage { ttl_s, max_bytes, dry_run } = Fields::whole(incoming).await?;
     let ttl = ttl_s.map(Duration::from_secs).or_else(|| ragstone.settings().object_ttl());
     if ragstone.object().is_none() && (ttl.is_some() || max_bytes.is_some()) {
         let message =
             "there is no object tier: `ttl_s` and `max_bytes` bound a bucket; the disk is bounded by disk_bytes";
-        return Err(Error::invalid(message));
+        return Err(Error::invalid_input(message).into());
     }
     let place = state.place(&request, Work::Upkeep).await?;
     let collected = blocking(move || {
@@ -68,7 +69,7 @@ pub async fn collect(state: web::Data<State>, request: HttpRequest, incoming: In
 pub(super) async fn watched<R: Serialize + Send + 'static>(
     (state, request): (&State, &HttpRequest),
     work: impl FnOnce(&mut dyn FnMut(u64, u64) -> bool) -> Result<R> + Send + 'static,
-) -> Result<HttpResponse> {
+) -> Answered {
     let place = state.place(request, Work::Upkeep).await?;
     let (events, received) = mpsc::channel::<Bytes>(16);
     tokio::task::spawn_blocking(move || {

@@ -8,19 +8,20 @@ use ragstone_storage::catalog::WarmSubject;
 
 use crate::api::List;
 use crate::api::cache::{BegunWarmUp, CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::http::answer::event;
 use crate::http::body::Incoming;
+use crate::http::error::Answered;
 use crate::http::error::body;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
+use crate::http::state::{Audience, State};
 use crate::lanes::Work;
-use crate::service::{Audience, State};
 
 /// Computes a collection's or a document's entries ahead, or a schema's: `{"collection", "document"?}` or `{"schema", "modules"?}`, and
 /// `"tenants"?, "dry_run"?`. The job
 /// is journaled first and goes on if the caller leaves, or the process is killed; the events tell how far it is.
-pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Result<HttpResponse> {
+pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incoming) -> Answered {
     let opened = state.opened()?;
     let visitor = Visitor::of(&request)?;
     let WarmUp { collection, document, schema, modules, tenants, dry_run } = Fields::whole(incoming).await?;
@@ -29,13 +30,17 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
             WarmSubject::Modules { schema, modules: modules.unwrap_or_default(), version: String::new() }
         }
         (Some(_), _) => {
-            return Err(Error::param("schema", "give either a `schema`, or a `collection` and perhaps a `document`"));
+            return Err(Error::invalid_field(
+                "schema",
+                "give either a `schema`, or a `collection` and perhaps a `document`",
+            )
+            .into());
         }
         (None, Some(_)) if modules.is_some() => {
-            return Err(Error::param("modules", "say of which `schema` the modules are"));
+            return Err(Error::invalid_field("modules", "say of which `schema` the modules are").into());
         }
         (None, Some(collection)) => WarmSubject::Passages { collection: visitor.collection(&collection)?, document },
-        (None, None) => return Err(Error::param("collection", "`collection` is missing")),
+        (None, None) => return Err(Error::invalid_field("collection", "`collection` is missing").into()),
     };
     let tenants = match tenants {
         Some(tenants) => tenants,
@@ -53,7 +58,7 @@ pub async fn warm(state: web::Data<State>, request: HttpRequest, incoming: Incom
 }
 
 /// Begins a warm-up, and tells how far it is.
-pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm) -> Result<HttpResponse> {
+pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm) -> Answered {
     let warmer = state.opened()?.ragstone.warmer().clone();
     let beginning = warmer.clone();
     let job = state.run(request, Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
@@ -68,26 +73,25 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
         WarmEvent::Finished(progress) => WarmUpEvent::Finished(progress),
     };
     let events = warmer.run(job);
-    let events =
-        events.map(move |done| done.map_or_else(|error| event(&body(&error.into())), |done| event(&told(done))));
+    let events = events.map(move |done| done.map_or_else(|error| event(&body(&error)), |done| event(&told(done))));
     let events = begun.chain(events).map(Ok::<_, std::convert::Infallible>);
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
 }
 
 /// Unfinished warm-ups.
-pub async fn jobs(state: web::Data<State>) -> Result<HttpResponse> {
+pub async fn jobs(state: web::Data<State>) -> Answered {
     let data = state.opened()?.ragstone.warmer().unfinished().await?;
     Ok(HttpResponse::Ok().json(List::from(data)))
 }
 
 /// Ends a warm-up for good; what it computed stays.
-pub async fn cancel(state: web::Data<State>, path: web::Path<String>) -> Result<HttpResponse> {
+pub async fn cancel(state: web::Data<State>, path: web::Path<String>) -> Answered {
     let id = path.into_inner();
     let unknown =
         || Error::new(ErrorKind::NotFound, format!("no unfinished warm-up `{id}`; see `ragstone cache warm --list`"));
     let number: u64 = id.parse().map_err(|_| unknown())?;
     if !state.opened()?.ragstone.warmer().cancel(number).await? {
-        return Err(unknown());
+        return Err(unknown().into());
     }
     Ok(HttpResponse::Ok().json(CancelledJob { id: number, cancelled: true }))
 }

@@ -7,6 +7,7 @@ use ragstone_storage::env::Env;
 
 use super::*;
 use crate::fuzz::fuzz;
+use crate::http::error::Refusal;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -36,8 +37,9 @@ fn holds(body: &[u8]) -> bool {
             true
         }
         Err(error) => {
-            assert!(error.status_code().is_client_error(), "{:?}: {error}", error.kind());
             assert!(!error.to_string().is_empty());
+            let refusal = Refusal(error);
+            assert!(refusal.status_code().is_client_error(), "{refusal:?}");
             false
         }
     }

@@ -33,7 +33,7 @@ impl serde::de::Error for Wrong {
     }
 
     fn missing_field(name: &'static str) -> Self {
-        Self(Error::param(name, format!("`{name}` is missing")))
+        Self(Error::invalid_field(name, format!("`{name}` is missing")))
     }
 }
 
@@ -84,6 +84,7 @@ impl<'de> MapAccess<'de> for Taken<'_> {
 
     fn next_value_seed<V: DeserializeSeed<'de>>(&mut self, seed: V) -> Result<V::Value, Wrong> {
         let (name, value) = self.next.take().unwrap_or_default();
-        seed.deserialize(value).map_err(|error| Wrong(Error::param(name, format!("`{name}` cannot be read: {error}"))))
+        seed.deserialize(value)
+            .map_err(|error| Wrong(Error::invalid_field(name, format!("`{name}` cannot be read: {error}"))))
     }
 }

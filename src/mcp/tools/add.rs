@@ -25,7 +25,7 @@ pub struct Arguments {
 impl Arguments {
     pub fn checked(self) -> Result<Self> {
         check_text("text", &self.text, MAX_TEXT_CHARACTERS)
-            .map_err(|error| Error::param("text", format!("{error}; a long document goes in as several")))?;
+            .map_err(|error| Error::invalid_field("text", format!("{error}; a long document goes in as several")))?;
         if let Some(title) = &self.title {
             check_text("title", title, MAX_TITLE_CHARACTERS)?;
         }
@@ -44,7 +44,7 @@ pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolRe
         text: arguments.text,
         ..Document::default()
     };
-    let id = document.identity().map_err(|error| Error::param("id", error.to_string()))?;
+    let id = document.identity().map_err(|error| Error::invalid_field("id", error.to_string()))?;
     let body = Upsert { documents: vec![document] };
     let path = ["v1", "collections", &collection, "documents"];
     let Upserted { report, .. } = routes.send(Request::post(&path, body)).await?.json().await?;

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::{Catalog, sled_error};
 use crate::Result;
+use crate::entry::EntryId;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::EntryId;
 
 /// Where the parts of a row's key end.
 const MODEL_END: usize = 32;

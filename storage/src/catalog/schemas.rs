@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{Catalog, read_all, read_json, read_rows, sled_error, to_json};
 use crate::Result;
+use crate::entry::EntryId;
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
-use crate::tier::EntryId;
-use crate::tier::resident::locked;
+use crate::lock::locked;
 
 /// A schema as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::tier::Tier;
+use crate::tier_name::Tier;
 
 /// Prices, all in one currency. A GB has 10^9 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

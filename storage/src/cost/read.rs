@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::tier::Tier;
+use crate::tier_name::Tier;
 
 /// Reads seen before a prediction is believed.
 const TELLING_READS: u64 = 8;

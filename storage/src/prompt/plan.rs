@@ -23,7 +23,7 @@ pub use self::recurring::Recurring;
 use crate::cost::{CostModel, Prediction};
 use crate::key::KvKey;
 use crate::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResidency};
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 use crate::tier::Tier;
 use crate::tier::device::KeptSegment;
 use crate::{Error, Result};

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use super::segment::{Links, Segment, SegmentKind, check_order};
 use crate::Result;
 use crate::key::{Fingerprint, KvKey};
+use crate::segment::{Links, Segment, SegmentKind, check_order};
 use crate::store::{Found, KvStore, ObjectsFound, Wanted};
 use crate::tier::device::{DevicePath, DeviceTier};
 use crate::tier::{Precision, Tier};

@@ -1,8 +1,8 @@
 //! What a prompt used of the tiers, by which they evict.
 
 use super::plan::{LoadPlan, Source, Why};
-use super::segment::SegmentKind;
 use crate::cost::PrefillCost;
+use crate::segment::SegmentKind;
 use crate::store::KvStore;
 use crate::tier::Use;
 

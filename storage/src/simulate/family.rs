@@ -10,7 +10,7 @@ use super::Workload;
 use super::habit::{Bursts, Fresh, Habit, InTurns, Loop, Loops, Popular, Rotation, Sessions, Shuffled, Together};
 use super::random::Random;
 use crate::env::Env;
-use crate::prompt::segment::SegmentKind;
+use crate::segment::SegmentKind;
 use crate::{Error, Result};
 
 /// Requests of a family where nobody says how many.

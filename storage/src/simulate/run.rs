@@ -11,7 +11,7 @@ use crate::key::KvKey;
 use crate::policy::PolicyKind;
 use crate::prompt::plan::{PlanOptions, ReuseMode, Source, plan};
 use crate::prompt::residency::{Candidate, CandidateKind, Residency, SegmentResidency};
-use crate::prompt::segment::SegmentKind;
+use crate::segment::SegmentKind;
 use crate::tier::Tier;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
 

@@ -22,8 +22,8 @@ use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::policy::PolicyKind;
 use crate::prompt::plan::{LoadPlan, PlanOptions, Ratio, Recurring, ReuseMode, SegmentPlan, Source, Why, plan};
 use crate::prompt::residency::{Residency, SegmentResidency};
-use crate::prompt::segment::SegmentKind;
 use crate::prompt::uses_of;
+use crate::segment::SegmentKind;
 use crate::store::AdmissionRule;
 use crate::tier::{EntrySummary, Tier};
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::key::KvKey;
-use crate::prompt::segment::SegmentKind;
+use crate::segment::SegmentKind;
 use crate::{Error, Result};
 
 /// A segment behind everything before it: what a node of the knowledge tree stands for.

@@ -10,7 +10,7 @@ use super::KvStore;
 use super::tiers::count;
 use crate::frame;
 use crate::key::{KvKey, SegmentDigest};
-use crate::tier::resident::locked;
+use crate::lock::locked;
 use crate::tier::{EntryId, Precision, Tier, TierEntry};
 use crate::{Error, ErrorKind, Result};
 

@@ -14,7 +14,7 @@ use crate::entry::{EntryBuilder, NewEntry};
 use crate::key::SegmentDigest;
 use crate::prompt::plan::{LoadPlan, PlanOptions, ReuseMode, Source};
 use crate::prompt::residency::{CandidateKind, Residency, look_up_prompt};
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 use crate::tier::object::{Codec, ObjectOptions, ObjectTier};
 use crate::tier::{EntryId, Precision};
 

@@ -8,7 +8,7 @@ use super::reader::EntryReader;
 use super::tiers::count;
 use crate::entry::EntryHeader;
 use crate::key::{KvKey, SegmentDigest};
-use crate::tier::resident::locked;
+use crate::lock::locked;
 use crate::tier::{EntryId, EntryTier, Precision, Tier, TierEntry, Use};
 use crate::{Error, ErrorKind};
 

@@ -10,7 +10,7 @@ use super::*;
 use crate::catalog::{ModuleEntry, SchemaEntries, SchemaRecord};
 use crate::env::FailMode;
 use crate::policy::PolicyKind;
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 use crate::tier::EntryId;
 use crate::tier::device::{DeviceOptions, KeptSegment};
 use crate::tier::object::Codec;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::KvStore;
 use crate::catalog::LastUse;
 use crate::key::KvKey;
-use crate::tier::resident::locked;
+use crate::lock::locked;
 use crate::tier::{EntrySummary, EntryTier, SharedTier, Tier};
 use crate::{ErrorKind, Result};
 

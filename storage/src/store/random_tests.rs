@@ -13,10 +13,10 @@ use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_of_width};
 use crate::env::FailMode;
 use crate::key::SegmentDigest;
+use crate::lock::locked;
 use crate::policy::PolicyKind;
 use crate::tier::Use;
 use crate::tier::conformance::ModelTier;
-use crate::tier::resident::locked;
 
 const SEEDS: u64 = 48;
 const STEPS: u64 = 60;

@@ -15,7 +15,7 @@ use crate::Result;
 use crate::entry::{Entry, EntryHeader};
 use crate::frame;
 use crate::key::KvKey;
-use crate::tier::resident::locked;
+use crate::lock::locked;
 use crate::tier::{EntryId, Precision, Put, Tier, TierEntry};
 
 /// Reads one entry layer by layer, in any order, from any thread; pins it meanwhile. Once every layer of an entry of a

@@ -9,12 +9,12 @@ use super::transfer::Read;
 use super::*;
 use crate::entry::tests::{LAYERS, MODEL, entry_behind, entry_of_width};
 use crate::key::SegmentDigest;
+use crate::lock::locked;
 use crate::prompt::plan::{PlanOptions, ReuseMode, plan};
 use crate::prompt::residency::look_up_prompt;
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 use crate::tier::conformance::ModelTier;
 use crate::tier::disk::tests::{tamper_frame, tamper_row};
-use crate::tier::resident::locked;
 use crate::tier::{EntryId, Precision};
 
 const PLENTY: u64 = 1 << 30;

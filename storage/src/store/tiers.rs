@@ -11,9 +11,10 @@ use crate::cost::Costs;
 use crate::entry::{Entry, EntryShape};
 use crate::env::Env;
 use crate::key::KvKey;
+use crate::lock::locked;
 use crate::tier::disk::{DiskIndex, DiskTier};
 use crate::tier::host::{HostState, HostTier};
-use crate::tier::resident::{Pin, locked};
+use crate::tier::resident::Pin;
 use crate::tier::{EntrySummary, EntryTier, InFlight, Put, SharedTier, Tier, TierEntry, TierStatus, Use};
 use crate::{Error, ErrorKind, Result};
 

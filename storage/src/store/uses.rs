@@ -7,7 +7,7 @@ use crate::Result;
 use crate::catalog::{Catalog, LastUse};
 use crate::env::Env;
 use crate::key::KvKey;
-use crate::tier::resident::locked;
+use crate::lock::locked;
 
 /// Uses that the catalog does not know yet which are worth a write.
 const MANY_UNWRITTEN: usize = 4096;

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::entry::Entry;
 use crate::env::Env;
-use crate::tier::resident::locked;
+use crate::lock::locked;
 
 /// An entry to be written, and the epoch in which it was planned.
 pub(super) struct Job {

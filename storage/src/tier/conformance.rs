@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 
-use super::resident::locked;
 use super::{EntryId, EntrySummary, EntryTier, Precision, Put, SharedTier, Tier, TierEntry, TierUsage};
 use crate::cost::Costs;
 use crate::entry::tests::{LAYERS, entry_behind, entry_of_width, expected_layer};
 use crate::entry::{Entry, EntryHeader};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
+use crate::lock::locked;
 use crate::{Error, Result, frame};
 
 /// Makes a new, empty tier of a capacity in bytes. A tier without a bound of its own may ignore it, and says so by a

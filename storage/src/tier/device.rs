@@ -30,7 +30,7 @@ use super::TierStatus;
 use crate::block::{BlockAllocator, BlockTable, SharedBlock};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 use crate::policy::PolicyKind;
-use crate::prompt::segment::Segment;
+use crate::segment::Segment;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TreeOptions};
 
 /// The tree has one tier.

@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use crate::entry::{Entry, EntryHeader};
 use crate::key::KvKey;
-use crate::tier::resident::{Pin, Residents, Use, locked};
+use crate::lock::locked;
+use crate::tier::resident::{Pin, Residents, Use};
 use crate::tier::{EntryId, EntrySummary, EntryTier, Put, Tier, TierEntry, TierUsage};
 use crate::tree::TierOptions;
 use crate::{Error, Result};

@@ -23,53 +23,10 @@ use serde::{Deserialize, Serialize};
 use crate::Result;
 use crate::cost::Costs;
 use crate::entry::{Entry, EntryHeader};
+pub use crate::entry::{EntryId, EntrySummary};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
 pub use crate::tier::resident::Use;
-
-/// A place that KV can be loaded from, fastest first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Tier {
-    /// Blocks of the device's pool: placed already, nothing is copied.
-    Device,
-    /// Host memory.
-    Host,
-    /// RocksDB on the local disk.
-    Disk,
-    /// Object storage, shared by nodes.
-    Object,
-}
-
-impl Tier {
-    /// All of them, fastest first.
-    pub const ALL: [Self; 4] = [Self::Device, Self::Host, Self::Disk, Self::Object];
-
-    /// Its name in settings and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Device => "device",
-            Self::Host => "host",
-            Self::Disk => "disk",
-            Self::Object => "object",
-        }
-    }
-}
-
-impl std::fmt::Display for Tier {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// The address of an entry in a tier. The segment follows from the tokens that the key was derived from; the object tier
-/// has it in its names, so that all entries of a passage can be found without reading them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct EntryId {
-    /// The key.
-    pub key: KvKey,
-    /// The segment that it is an entry of.
-    pub segment: SegmentDigest,
-}
+pub use crate::tier_name::Tier;
 
 /// What became of an entry that was offered to a tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,43 +40,6 @@ pub enum Put {
     AlreadyThere,
     /// It is larger than the tier, or everything that would have to go is pinned. Counted; nothing was evicted for it.
     Refused,
-}
-
-/// What is known of an entry without reading it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct EntrySummary {
-    /// Its key.
-    pub key: KvKey,
-    /// What stood before when it was computed.
-    pub parent: Option<KvKey>,
-    /// The passage that it is an entry of, whatever stood before.
-    pub segment: SegmentDigest,
-    /// The model that computed it.
-    pub fingerprint: Fingerprint,
-    /// The tenant it belongs to.
-    pub tenant: Arc<str>,
-    /// Its tokens.
-    pub tokens: u32,
-    /// Its frames.
-    pub layers: u32,
-    /// Frames and row.
-    pub bytes: u64,
-    /// What computing it took, in microseconds.
-    pub compute_us: u64,
-    /// When it was computed, in milliseconds since 1970.
-    pub created_unix_ms: u64,
-}
-
-impl EntrySummary {
-    /// Its address.
-    pub fn id(&self) -> EntryId {
-        EntryId { key: self.key, segment: self.segment }
-    }
-
-    /// What computing it took, in microseconds a token.
-    pub fn cost_per_token(&self) -> f64 {
-        self.compute_us as f64 / f64::from(self.tokens.max(1))
-    }
 }
 
 /// One tier of entries. Calls BLOCK on whatever the tier is made of; no lock is held meanwhile.

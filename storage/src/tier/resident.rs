@@ -4,9 +4,10 @@
 //! A parent may be in another tier ([`TreeOptions::allow_orphans`]), so every node hangs on its parent from the start,
 //! whether that is here or not: when the parent comes later, it outlives the child all the same.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::key::KvKey;
+use crate::lock::locked;
 use crate::tier::EntrySummary;
 use crate::tree::{Admission, KnowledgeTree, NodeId, TierOptions, TierUse, TreeOptions};
 
@@ -178,9 +179,4 @@ impl<S: AsMut<Residents>> Drop for Pin<S> {
     fn drop(&mut self) {
         locked(&self.owner).as_mut().tree.unpin(self.node);
     }
-}
-
-/// The lock of data that stays whole whoever panics: every step under it is complete in itself.
-pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -11,7 +11,7 @@ use ragstone_kernels::model::LayerKv;
 use ragstone_kernels::pool::KvData;
 use ragstone_storage::prompt::plan::{PlanOptions, ReuseMode, plan};
 use ragstone_storage::prompt::residency::Residency;
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 
 use super::{Trials, keys, tokens_of};
 use crate::error::{Error, ErrorKind, Result};
@@ -96,7 +96,7 @@ impl<B: Backend> Trials<B> {
         let rider = Rider { chunk, blocks: &self.blocks, key_positions: &key_positions, selector: Some(&mut watch) };
         let mut passed = Forward::new(&*self.model, &mut self.pool).pass(vec![rider]);
         match passed.outcomes.pop() {
-            Some(Outcome::Failed(error)) => Err(error.into()),
+            Some(Outcome::Failed(error)) => Err(error),
             _ => Ok(watch.layers),
         }
     }

@@ -4,7 +4,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ragstone_kernels::ErrorKind;
+use crate::error::ErrorKind;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Chunk, Forward, Outcome, Passed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::matrix::Matrix;
@@ -117,11 +117,10 @@ impl<B: Backend> Device<B> {
             Outcome::Done(rows) if sequence.beams.is_some() => tails[at].hear(logits.row(rows.start).to_vec()),
             Outcome::Done(rows) => return tails[at].advance(logits, rows),
             Outcome::Failed(error) if sequence.beams.is_some() => {
-                let error = crate::error::Error::from(error);
                 sequence.fail(|| crate::error::Error::new(error.kind(), error.to_string()));
             }
             Outcome::Failed(error) => {
-                tails[at].send(Decoded::Failed(error.into()));
+                tails[at].send(Decoded::Failed(error));
                 return false;
             }
             Outcome::Stopped(_) => {}
@@ -215,7 +214,7 @@ impl<B: Backend> Device<B> {
                             Err(error) if error.kind() == ErrorKind::DeviceLost => self.is_lost = true,
                             // The sampler draws from the vocabulary.
                             Err(error) => {
-                                tail.send(Decoded::Failed(error.into()));
+                                tail.send(Decoded::Failed(error));
                             }
                         }
                     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ragstone_storage::ErrorKind as StorageErrorKind;
+use ragstone_storage::ErrorKind;
 use ragstone_storage::env::FailMode;
 use ragstone_storage::prompt::plan::Why;
 use ragstone_storage::tier::Precision;
@@ -46,7 +46,7 @@ impl Bench {
             id: self.store.id(&key, &segments[lost].tokens),
             tier: Tier::Host,
             precision: Precision::Exact,
-            error: ragstone_storage::Error::new(StorageErrorKind::Corrupt, "by the test"),
+            error: Error::new(ErrorKind::Corrupt, "by the test"),
         };
         layers[from].lost.push(Lost { segment: lost, failed: Some(failed) });
         LayerLoads::ready(layers)
@@ -389,7 +389,7 @@ fn from_a_disk(mode: FailMode) -> (Bench, Vec<Segment>, Vec<f32>, Fused, Healed)
 
 #[test]
 fn entries_that_are_damaged_are_named_and_computed() {
-    let (bench, segments, full, fused, _healed) = from_a_disk(FailMode::Error(StorageErrorKind::Corrupt));
+    let (bench, segments, full, fused, _healed) = from_a_disk(FailMode::Error(ErrorKind::Corrupt));
     let done = bench.run(&segments, &fused.plan, fused.loads, Selection::default()).expect("prefilled");
     assert_eq!(done.logits, full);
     assert_eq!(done.account.computed as usize, tokens_of(&segments).len());

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ragstone_storage::prompt::segment::{Segment, SegmentKind};
+use ragstone_storage::segment::{Segment, SegmentKind};
 
 use super::*;
 use crate::budget::Budget;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use super::{LoadPlan, Source};
 use crate::key::KvKey;
 use crate::prompt::residency::SegmentResidency;
-use crate::prompt::segment::SegmentKind;
+use crate::segment::SegmentKind;
 
 /// Chains that are remembered: between so many and twice as many.
 const REMEMBERED: usize = 1 << 14;

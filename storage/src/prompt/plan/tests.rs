@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::key::Fingerprint;
 use crate::prompt::residency::prompt_keys;
-use crate::prompt::segment::{Apart, Place, Segment};
+use crate::segment::{Apart, Place, Segment};
 
 /// Without costs: what is stored is used.
 fn plan(residency: &Residency, options: &PlanOptions) -> Result<LoadPlan> {

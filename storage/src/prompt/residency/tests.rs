@@ -6,7 +6,7 @@ use super::*;
 use crate::ErrorKind;
 use crate::entry::tests::{MODEL, entry_behind};
 use crate::policy::PolicyKind;
-use crate::prompt::segment::{Apart, Place};
+use crate::segment::{Apart, Place};
 use crate::store::tests::{Folder, put};
 use crate::tier::Put;
 use crate::tier::device::{DeviceOptions, KeptSegment};

@@ -10,7 +10,7 @@ use crate::cost::{CostGrid, CostProfile, Costs, ReadCost};
 use crate::entry::tests::{LAYERS, MODEL, entry_behind};
 use crate::env::Env;
 use crate::prompt::residency::look_up_prompt;
-use crate::prompt::segment::Segment;
+use crate::segment::Segment;
 use crate::simulate::{Capacity, Family, Replay, replay};
 use crate::store::{KvStore, StoreOptions};
 use crate::tier::Precision;

@@ -8,7 +8,7 @@ use ragstone_kernels::pool::BlockId;
 use super::{DeviceTier, Node};
 use crate::block::{BLOCK_TOKENS, BlockCopy, BlockTable, PackedTables, SharedBlock, WeakBlock};
 use crate::key::KvKey;
-use crate::prompt::segment::Segment;
+use crate::segment::Segment;
 use crate::tree::{KnowledgeTree, NodeId};
 use crate::{Error, Result};
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{DeviceTier, Node, State};
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 use crate::tree::NodeId;
 
 /// A path that was on the device, from its root.

@@ -9,7 +9,7 @@ use super::*;
 use crate::ErrorKind;
 use crate::block::BLOCK_TOKENS;
 use crate::prompt::residency::prompt_keys;
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 
 const MODEL: Fingerprint = Fingerprint([7; 32]);
 const BLOCK_BYTES: usize = 100;

@@ -7,7 +7,7 @@ use crate::cost::{CostGrid, PrefillCost, Prices, ReadCost};
 use crate::key::{Fingerprint, KvKey};
 use crate::prompt::plan::{Choosing, LoadPlan, ReuseMode, Source, plan, predict_without};
 use crate::prompt::residency::{Residency, prompt_keys};
-use crate::prompt::segment::{Segment, SegmentKind};
+use crate::segment::{Segment, SegmentKind};
 
 const BYTES_PER_TOKEN: u64 = 1000;
 
