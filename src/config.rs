@@ -62,6 +62,8 @@ pub struct Surface {
     pub log_format: LogFormat,
     /// Also write a line with its times when a step of a request ends.
     pub log_steps: bool,
+    /// The OpenTelemetry collector that `serve` sends traces and metrics to; none given leaves that to `OTEL_…`.
+    pub otlp_endpoint: Option<String>,
     /// The greatest body of a request, in bytes; may be given with a unit.
     #[serde(deserialize_with = "size::deserialize")]
     pub body_bytes: usize,
@@ -119,6 +121,7 @@ impl Default for Surface {
             log: None,
             log_format: LogFormat::Text,
             log_steps: false,
+            otlp_endpoint: None,
             body_bytes: 16 << 20,
             bodies_bytes: 64 << 20,
             body_timeout_s: 10,

@@ -12,6 +12,7 @@ use ragstone_storage::env::Env;
 use crate::config::{Config, KeyMode};
 use crate::data_folder::{HeldFolder, ServiceRecord};
 use crate::error::{Error, Result};
+use crate::http::exposition;
 use crate::http::state::{AbortOnDrop, Audience, Opened, State};
 use crate::ingest::Ingestor;
 use crate::progress::{Progress, Unit};
@@ -108,6 +109,11 @@ impl Service {
             warmer.resume(None).await?;
         }
         Ok(())
+    }
+
+    /// What `/metrics` shows.
+    pub async fn exposition(&self) -> String {
+        exposition::of(&self.state).await
     }
 
     /// The name of the loaded model.

@@ -1,13 +1,25 @@
-//! Log lines and metrics. Log lines go to standard error, so that standard output stays data.
+//! Log lines, metrics, and both of them with traces on their way to a collector. Log lines go to standard error, so that standard
+//! output stays data.
 
 mod metrics;
+pub mod otlp;
+pub mod samples;
+pub mod trace;
 
 use std::io::Write;
 use std::sync::OnceLock;
 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::fmt::format::FmtSpan;
+use tracing_subscriber::layer::{Filter, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+use self::otlp::Otlp;
 
 use crate::config::{LogFormat, Surface};
 use crate::error::{Error, Result};
@@ -15,8 +27,8 @@ use crate::error::{Error, Result};
 /// Quiet the libraries that log every step of a query plan.
 const LIBRARIES: &str = "lance=warn,lance::index::vector::builder=error,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn,object_store=warn,rmcp=error";
 
-/// Starts logging; `default_level` is that of ragstone's own lines where the configuration has none.
-pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
+/// Starts logging, and sends spans by `otlp`; `default_level` is that of ragstone's own lines where the configuration has none.
+pub fn init(surface: &Surface, default_level: &str, otlp: Option<&Otlp>) -> Result<()> {
     let directives = match (&surface.log, std::env::var("RUST_LOG")) {
         (Some(own), _) => own.clone(),
         (None, Ok(rust)) if !rust.is_empty() => rust,
@@ -27,16 +39,39 @@ pub fn init_logging(surface: &Surface, default_level: &str) -> Result<()> {
             "log filter `{directives}`: {error}; write it like info or ragstone_actors=debug,warn"
         ))
     })?;
+    match otlp.and_then(Otlp::layer) {
+        None => tracing_subscriber::registry().with(filter).with(lines(surface)).init(),
+        Some(spans) => {
+            trace::export();
+            tracing_subscriber::registry()
+                .with(lines(surface).with_filter(filter))
+                .with(spans.with_filter(ours()))
+                .init();
+        }
+    }
+    Ok(())
+}
+
+/// Writes log lines.
+fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(surface: &Surface) -> Box<dyn Layer<S> + Send + Sync> {
     let steps = if surface.log_steps { FmtSpan::CLOSE } else { FmtSpan::NONE };
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).with_span_events(steps);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_span_events(steps);
     match surface.log_format {
         LogFormat::Text => {
             let color = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
-            lines.with_ansi(color).with_target(false).init();
+            lines.with_ansi(color).with_target(false).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).init(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
     }
-    Ok(())
+}
+
+/// Lets our own steps through, whatever is logged: what libraries do would drown them, and sending a span must not make another.
+///
+/// It is asked each time (`dynamic`): of a filter whose answer is cached, `tracing-subscriber` keeps what it last said on this thread, and a
+/// line of the `log` crate that is not written leaves a no there; the next span or line would be lost.
+fn ours<S: tracing::Subscriber>() -> impl Filter<S> {
+    dynamic_filter_fn(|metadata, _| metadata.target().starts_with("ragstone") && *metadata.level() <= Level::INFO)
+        .with_max_level_hint(LevelFilter::INFO)
 }
 
 /// Standard error, beside the progress bars.

@@ -15,6 +15,7 @@ use ragstone_storage::tier::device::LostPath;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::blocking::blocking;
 use crate::caller::Caller;
@@ -189,6 +190,7 @@ impl Background {
                         Work::Restore(path, lost_in) => restore(&theirs, path, lost_in).await,
                     }
                 };
+                let done = done.instrument(tracing::info_span!("background"));
                 // Those behind it have their turn, whatever it met.
                 match AssertUnwindSafe(done).catch_unwind().await {
                     Ok(Ok(())) => {}

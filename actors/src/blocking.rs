@@ -7,7 +7,8 @@ use crate::error::{Error, ErrorKind, Result};
 /// # Errors
 /// Those of `work`; `Cancelled` when the program is shutting down.
 pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
+    let span = tracing::Span::current();
+    match tokio::task::spawn_blocking(move || span.in_scope(work)).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         Err(_) => Err(Error::new(ErrorKind::Cancelled, "the service is shutting down")),

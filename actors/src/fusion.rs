@@ -69,8 +69,8 @@ impl Service for Fusor {
     type Reply = Fused;
 
     async fn handle(self: Arc<Self>, fuse: Fuse) -> Result<Fused> {
-        let runtime = self.runtime.clone();
-        let planned = runtime.spawn_blocking(move || self.fuse(&fuse)).await;
+        let (runtime, span) = (self.runtime.clone(), tracing::Span::current());
+        let planned = runtime.spawn_blocking(move || span.in_scope(|| self.fuse(&fuse))).await;
         match planned {
             Ok(fused) => fused,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),

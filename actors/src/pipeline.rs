@@ -188,7 +188,7 @@ impl Pipeline {
         let assemble_ms = assembling.elapsed_ms();
 
         self.encode_modules(asking, &segments).await?;
-        let fuse = tracing::info_span!("fuse", prompt_tokens);
+        let fuse = tracing::info_span!("fuse", prompt_tokens = prompt_tokens as i64);
         let blend = self.blend(question);
         let sequence = self.fuse(asking, &segments, &blend, max_tokens, hold).instrument(fuse).await?;
         Ok(Prefilled { segments, prompt_tokens, assemble_ms, blending: blend.blending, sequence })

@@ -66,6 +66,16 @@ pub enum FinishReason {
     Length,
 }
 
+impl FinishReason {
+    /// Its name in answers and traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
 /// Token counts of one answer.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Usage {

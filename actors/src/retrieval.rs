@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ragstone_storage::corpus::{Corpus, Filter, Hit, SearchMode, SearchOptions};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use crate::caller::Caller;
 use crate::error::{Error, ErrorKind, Result};
@@ -86,11 +87,12 @@ async fn in_turn<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T> {
     let turn = turns.take(caller).await;
-    let task = runtime.spawn(async move {
+    let work = async move {
         let done = work.await;
         drop(turn);
         done
-    });
+    };
+    let task = runtime.spawn(work.in_current_span());
     task.await.map_err(|error| match error.try_into_panic() {
         Ok(panic) => std::panic::resume_unwind(panic),
         Err(_) => Error::new(ErrorKind::Cancelled, "the service is shutting down"),

@@ -8,6 +8,7 @@ use ragstone_storage::segment::Segment;
 use ragstone_storage::store::KvStore;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use crate::caller::Caller;
 use crate::deadline::remaining;
@@ -120,7 +121,8 @@ impl Runner {
                 within: remaining(*deadline)?,
                 hold: run.hold.clone(),
             };
-            match self.prefiller.ask(request, remaining(*deadline)?).await? {
+            let prefill = tracing::info_span!("prefill", tokens = tokens.len() as i64);
+            match self.prefiller.ask(request, remaining(*deadline)?).instrument(prefill).await? {
                 Ok(mut prefill) => {
                     let failed = std::mem::take(&mut prefill.late_misses);
                     late_misses += failed.len() as u32;

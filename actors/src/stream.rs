@@ -6,6 +6,8 @@ use ragstone_kernels::sampling::Sampled;
 use ragstone_kernels::tokenizer::{StreamDecoder, Tokenizer};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
+use tracing::Span;
+use tracing::field::Empty;
 
 use crate::deadline::deadline_error;
 use crate::engine::{Decoded, DraftCounts};
@@ -31,6 +33,8 @@ pub struct AnswerStream {
     /// What is still to be given out before the stream goes on.
     ready: std::collections::VecDeque<Event>,
     ended: bool,
+    /// From the first token to the last one that was taken.
+    span: Span,
     /// All answers to a question have one.
     _admission: Arc<Place>,
 }
@@ -63,6 +67,7 @@ impl AnswerStream {
             deadline: opened.deadline,
             ready: std::collections::VecDeque::new(),
             ended: false,
+            span: tracing::info_span!("decode", tokens = Empty, finish = Empty),
             _admission: opened.admission,
         }
     }
@@ -143,8 +148,8 @@ impl AnswerStream {
     }
 
     fn finish(&mut self, reason: FinishReason) {
-        self.ended = true;
-        self.tokens.close();
+        self.span.record("finish", reason.name());
+        self.end_decoding();
         let usage = Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.completion_tokens };
         metrics::counter!("ragstone_generated_tokens_total").increment(u64::from(self.completion_tokens));
         self.report.drafts = Drafts::of(self.drafts.get());
@@ -152,9 +157,17 @@ impl AnswerStream {
     }
 
     fn fail(&mut self, error: Error) -> Result<Event> {
+        self.span.record("finish", "failed");
+        self.end_decoding();
+        Err(error)
+    }
+
+    fn end_decoding(&mut self) {
         self.ended = true;
         self.tokens.close();
-        Err(error)
+        // Ends here, whenever this is dropped.
+        self.span.record("tokens", i64::from(self.completion_tokens));
+        self.span = Span::none();
     }
 }
 

@@ -19,6 +19,7 @@ use ragstone_storage::env::Env;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tracing::{Instrument, Span};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -121,7 +122,7 @@ impl<S: Service> Supervised<S> {
             Error::new(ErrorKind::Overloaded, format!("the {} queue is full ({}); try again", S::NAME, inner.capacity))
         })?;
         let (_here, caller) = oneshot::channel();
-        match self.address().send(Ask { request, caller, place }).timeout(deadline).await {
+        match self.address().send(Ask { request, caller, place, span: Span::current() }).timeout(deadline).await {
             Ok(reply) => reply,
             Err(MailboxError::Timeout) => Err(Error::new(
                 ErrorKind::DeadlineExceeded,
@@ -205,6 +206,8 @@ struct Ask<S: Service> {
     caller: oneshot::Receiver<()>,
     /// Among the requests that the worker takes at once.
     place: OwnedSemaphorePermit,
+    /// What the caller does: steps of the work are steps of that.
+    span: Span,
 }
 
 impl<S: Service> Message for Ask<S> {
@@ -218,9 +221,10 @@ impl<S: Service> Handler<Ask<S>> for Worker<S> {
         let slot = self.slot.clone();
         let service = slot.current();
         Box::pin(async move {
-            let Ask { request, caller, place: _place } = ask;
+            let Ask { request, caller, place: _place, span } = ask;
             // The call itself may panic too, so it is made inside the guarded future.
-            let guarded = AssertUnwindSafe(async move { service.handle(request).await }).catch_unwind();
+            let guarded =
+                AssertUnwindSafe(async move { service.handle(request).await }.instrument(span)).catch_unwind();
             let done = tokio::select! {
                 biased;
                 done = guarded => done,

@@ -29,9 +29,12 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use ragstone_storage::env::Env;
+
 use crate::config::{Config, Flags, LogFormat, Surface, table};
 use crate::error::Result;
 use crate::telemetry;
+use crate::telemetry::otlp::Otlp;
 
 /// Where settings come from, and how sizes are written.
 const SETTINGS_HELP: &str = "\
@@ -223,9 +226,13 @@ impl Cli {
             set: global.set,
         };
         let config = Config::load(global.config.as_deref(), &flags)?;
-        telemetry::init_logging(&config.surface, command.log_level())?;
+        let otlp = match &command {
+            Command::Serve(_) => Otlp::of(config.surface.otlp_endpoint.as_deref(), Env::from_environment()?)?,
+            _ => None,
+        };
+        telemetry::init(&config.surface, command.log_level(), otlp.as_ref())?;
         match command {
-            Command::Serve(args) => serve::run(&config, args).await,
+            Command::Serve(args) => serve::run(&config, args, otlp.as_ref()).await,
             Command::Page => page::run(&config).await,
             Command::Mcp => mcp::run(&config).await,
             Command::Ingest(args) => ingest::run(&config, args).await,

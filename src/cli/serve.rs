@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::state::Audience;
 use crate::progress::{Progress, Unit};
 use crate::service::Service;
+use crate::telemetry::otlp::Otlp;
 
 /// Files that RocksDB, LanceDB and sled may have open at once.
 #[cfg(unix)]
@@ -30,7 +31,7 @@ pub struct Args {
 }
 
 /// Serves until Ctrl-C or SIGTERM.
-pub async fn run(config: &Config, _: Args) -> Result<()> {
+pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
     let bucket = bucket(config)?;
     let held = hold(config)?;
     if let Some(bucket) = bucket {
@@ -51,12 +52,33 @@ pub async fn run(config: &Config, _: Args) -> Result<()> {
         return Err(error);
     }
     tracing::info!(address = service.address, model = service.model_id(), "ready");
-    stop.wanted().await;
+    let exporting = async {
+        if let Some(otlp) = otlp {
+            otlp.send_metrics(|| service.exposition()).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = exporting => {}
+        () = stop.wanted() => {}
+    }
     tracing::info!("stopping; once more ends at once");
     tokio::select! {
-        closed = service.close() => closed,
+        closed = close(service, otlp) => closed,
         () = stop.wanted() => Err(Error::new(ErrorKind::Cancelled, "ended at once; what was not written yet is computed again")),
     }
+}
+
+/// Ends a service; the collector hears of its last requests.
+async fn close(service: Service, otlp: Option<&Otlp>) -> Result<()> {
+    if let Some(otlp) = otlp {
+        otlp.send_last_metrics(&service.exposition().await).await;
+    }
+    let closed = service.close().await;
+    if let Some(otlp) = otlp {
+        otlp.close().await;
+    }
+    closed
 }
 
 /// The bucket of the settings; one that cannot be used as it is written is refused before anything is touched.

@@ -53,6 +53,11 @@ pub const SURFACE: &[Definition] = &[
         .flag(),
     setting("log_format", "`text`, or `json`: one object a line").joined().flag(),
     setting("log_steps", "also a line with its times when a step of a request ends").joined(),
+    setting(
+        "otlp_endpoint",
+        "OpenTelemetry collector that `serve` sends traces and metrics to, by OTLP over HTTP, such as http://127.0.0.1:4318",
+    )
+    .by_default("as `OTEL_EXPORTER_OTLP_ENDPOINT` says"),
 ];
 
 /// Every setting, in the order in which people read of them.

@@ -24,6 +24,7 @@ use super::tools::{CallReader, Said, Tools};
 use crate::error::{Error, Result};
 use crate::http::error::Answered;
 use crate::http::state::{InFlight, State};
+use crate::telemetry::trace;
 
 /// A question and how its answer is wanted.
 pub struct Asked {
@@ -45,10 +46,14 @@ pub async fn respond(state: &State, request: &HttpRequest, asked: Asked) -> Answ
     let (question, shape) = (asked.question, asked.shape);
     let is_search = question.sampling.beams.is_some();
     tracing::debug!(id = shape.id(), "question");
+    let (most, temperature) = (question.sampling.max_tokens, question.sampling.temperature);
+    trace::describe_question(shape.operation(), shape.model(), most, temperature);
     let answers = state.on_runtime(async move { ragstone.answers(question).await }).await??;
+    answers.first().iter().for_each(|answer| trace::describe_prompt(answer.report()));
     let reader = || asked.tools.as_ref().map(|tools| tools.reader(state.env.random_u64()));
     if !asked.stream {
         let whole = try_join_all(answers.into_iter().map(AnswerStream::collect)).await?;
+        trace::describe_answers(whole.iter().map(|answer| &answer.finish));
         // A search has its answers in order.
         let best =
             if is_search { whole[..asked.choices.min(whole.len())].to_vec() } else { best(&whole, asked.choices) };
@@ -263,6 +268,7 @@ impl Events {
         self.say(index, None, None);
         if let Some(response) = &mut self.response {
             let events = response.end(&self.citations, &finish);
+            trace::describe_answers([&finish]);
             self.ready.extend(events.iter().map(named_event));
             self.answers.clear();
             return;
@@ -273,6 +279,7 @@ impl Events {
         if self.finished.len() < self.characters.len() {
             return;
         }
+        trace::describe_answers(&self.finished);
         // Their place is free, however long the client takes to read the rest.
         self.answers.clear();
         if self.include_usage {

@@ -9,6 +9,7 @@ mod completions;
 mod embeddings;
 pub mod error;
 mod events;
+pub mod exposition;
 mod fields;
 mod files;
 mod format;
@@ -42,6 +43,7 @@ use self::error::{Answered, Refusal};
 use self::identity::Visitor;
 use self::state::State;
 use crate::error::{Error, ErrorKind, Result};
+use crate::telemetry::trace;
 
 /// All paths of the service.
 pub fn app(
@@ -167,12 +169,13 @@ async fn account(
     request.extensions_mut().insert(in_flight);
     let method = method_label(request.method());
     let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
-    let span = tracing::info_span!("request", method, path = request.path());
+    let span = trace::request_span(method, &path, request.path(), request.headers());
     let response = match state.allowed.check(request.method(), request.headers()) {
         Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
         Err(error) => request.into_response(Refusal(error).error_response()).map_into_right_body(),
     };
     let (status, elapsed) = (response.status().as_u16(), begun.elapsed());
+    trace::end_request(&span, status);
     span.in_scope(|| tracing::debug!(status, ms = elapsed.as_secs_f64() * 1e3, "answered"));
     let labels = [("path", path.clone()), ("method", method.to_owned()), ("status", status.to_string())];
     metrics::counter!("ragstone_requests_total", &labels).increment(1);

@@ -39,6 +39,19 @@ impl Shape {
         Self { kind, id, created: env.now_unix_ms() / 1000, model: model.to_owned(), logprobs }
     }
 
+    /// What is done, in OpenTelemetry's words.
+    pub fn operation(&self) -> &'static str {
+        match self.kind {
+            Kind::Chat => "chat",
+            Kind::Completion => "text_completion",
+        }
+    }
+
+    /// The model's name.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
     /// The request's id, for logs.
     pub fn id(&self) -> &str {
         &self.id
@@ -76,7 +89,7 @@ impl Shape {
 
     fn choice(&self, index: usize, answer: &Answer, said: Option<&[Said]>) -> Value {
         let logprobs = self.logprobs(&answer.tokens, 0);
-        let reason = reason(answer.finish.reason);
+        let reason = answer.finish.reason.name();
         match self.kind {
             Kind::Chat if said.is_some_and(|said| said.iter().any(Said::is_call)) => json!({
                 "index": index, "finish_reason": called(reason), "logprobs": logprobs,
@@ -118,7 +131,7 @@ impl Shape {
     pub fn ending(&self, index: usize, citations: &[Citation], finish: &Finish, has_called: bool) -> Value {
         let mut chunk = self.chunk(index, json!({}), "", Value::Null, Some(finish.reason));
         if has_called {
-            chunk["choices"][0]["finish_reason"] = called(reason(finish.reason)).into();
+            chunk["choices"][0]["finish_reason"] = called(finish.reason.name()).into();
         }
         chunk["ragstone"] = extension(citations, finish);
         chunk
@@ -132,7 +145,7 @@ impl Shape {
     }
 
     fn chunk(&self, index: usize, delta: Value, text: &str, logprobs: Value, end: Option<FinishReason>) -> Value {
-        let end = end.map(reason);
+        let end = end.map(FinishReason::name);
         let choice = match self.kind {
             Kind::Chat => json!({ "index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end }),
             Kind::Completion => json!({ "index": index, "text": text, "logprobs": logprobs, "finish_reason": end }),
@@ -149,13 +162,6 @@ impl Shape {
             }
             (Some(count), Kind::Completion) => completion_logprobs(tokens, offset, count),
         }
-    }
-}
-
-fn reason(reason: FinishReason) -> &'static str {
-    match reason {
-        FinishReason::Stop => "stop",
-        FinishReason::Length => "length",
     }
 }
 

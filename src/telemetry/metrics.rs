@@ -5,17 +5,17 @@ use metrics::{counter, describe_counter, describe_gauge, describe_histogram};
 
 use self::Kind::{Counter, Gauge, Histogram};
 
-enum Kind {
+pub(super) enum Kind {
     Counter,
     Gauge,
     Histogram,
 }
 
-struct Metric {
-    kind: Kind,
-    name: &'static str,
+pub(super) struct Metric {
+    pub(super) kind: Kind,
+    pub(super) name: &'static str,
     labels: &'static [&'static str],
-    what: &'static str,
+    pub(super) what: &'static str,
 }
 
 const fn metric(kind: Kind, name: &'static str, labels: &'static [&'static str], what: &'static str) -> Metric {
@@ -23,7 +23,7 @@ const fn metric(kind: Kind, name: &'static str, labels: &'static [&'static str],
 }
 
 #[rustfmt::skip]
-const METRICS: &[Metric] = &[
+pub(super) const METRICS: &[Metric] = &[
     metric(Counter, "ragstone_requests_total", &["path", "method", "status"], "HTTP requests by path pattern, method and status"),
     metric(Histogram, "ragstone_request_seconds", &["path"], "time from a request to the head of its response, by path pattern"),
     metric(Histogram, "ragstone_ttft_seconds", &[], "time from a question's arrival to its first token"),

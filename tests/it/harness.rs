@@ -37,9 +37,8 @@ impl Folder {
     /// The program on this folder's data, without the settings of whoever runs the tests.
     pub fn ragstone(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ragstone"));
-        for (name, _) in
-            std::env::vars().filter(|(name, _)| name.starts_with("RAGSTONE_") && name != "RAGSTONE_EMBEDDER")
-        {
+        let is_setting = |name: &str| ["RAGSTONE_", "OTEL_"].iter().any(|prefix| name.starts_with(prefix));
+        for (name, _) in std::env::vars().filter(|(name, _)| is_setting(name) && name != "RAGSTONE_EMBEDDER") {
             command.env_remove(name);
         }
         command.env_remove("RUST_LOG").env("RAGSTONE_DATA", self.data()).args(arguments).stdin(Stdio::null());

@@ -54,6 +54,7 @@ mod s3_server;
 mod schemas;
 mod settings;
 mod simulate;
+mod telemetry;
 mod top;
 mod tree;
 mod warm;

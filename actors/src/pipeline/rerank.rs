@@ -114,7 +114,7 @@ impl Pipeline {
                 }
             }
         };
-        let reranked = scoring.instrument(tracing::info_span!("rerank", candidates = hits.len())).await?;
+        let reranked = scoring.instrument(tracing::info_span!("rerank", candidates = hits.len() as i64)).await?;
         let ms = started.elapsed_ms();
         record(&reranked, ms);
         for (index, hit) in hits.iter_mut().enumerate() {

@@ -4,7 +4,7 @@ use ragstone_actors::warm::WarmStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::samples::Samples;
+use crate::telemetry::samples::Samples;
 
 /// The tiers, fastest first.
 const TIERS: [&str; 4] = ["device", "host", "disk", "object"];

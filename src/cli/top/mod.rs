@@ -1,7 +1,6 @@
 //! `ragstone top`: what the running service of the data folder does now.
 
 mod figures;
-mod samples;
 mod screen;
 mod view;
 
@@ -15,7 +14,6 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use self::figures::{Figures, Look, figures};
-use self::samples::Samples;
 use self::screen::Screen;
 use crate::access;
 use crate::cli::output;
@@ -23,6 +21,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
+use crate::telemetry::samples::Samples;
 
 /// How often the screen is drawn, and how far apart the two looks of `--once` are.
 const EVERY: Duration = Duration::from_secs(1);

@@ -159,8 +159,8 @@ mod tests {
     use serde_json::json;
 
     use super::super::figures::{Look, figures};
-    use super::super::samples::Samples;
     use super::*;
+    use crate::telemetry::samples::Samples;
 
     /// A service with much to do.
     fn busy() -> Figures {

@@ -4,10 +4,10 @@ use crate::error::{Error, Result};
 
 /// One line of the exposition.
 #[derive(Debug, Clone, PartialEq)]
-struct Sample {
-    name: String,
-    labels: Vec<(String, String)>,
-    value: f64,
+pub struct Sample {
+    pub name: String,
+    pub labels: Vec<(String, String)>,
+    pub value: f64,
 }
 
 /// All samples of one scrape.
@@ -24,7 +24,7 @@ impl Samples {
         let read = |line: &str| {
             sample(line).ok_or_else(|| {
                 let shown: String = line.chars().take(200).collect();
-                Error::internal(format!("the service's /metrics has a line that is no sample: {shown:?}"))
+                Error::internal(format!("/metrics has a line that is no sample: {shown:?}"))
             })
         };
         Ok(Self(lines.map(read).collect::<Result<_>>()?))
@@ -53,13 +53,15 @@ impl Samples {
         buckets
     }
 
-    fn named<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+    /// Those of one name.
+    pub fn named(&self, name: &str) -> impl Iterator<Item = &Sample> {
         self.0.iter().filter(move |sample| sample.name == name)
     }
 }
 
 impl Sample {
-    fn label(&self, name: &str) -> Option<&str> {
+    /// The value of a label that it has.
+    pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
 }

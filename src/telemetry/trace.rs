@@ -1,0 +1,115 @@
+//! A request's span, and what OpenTelemetry's conventions want to know of it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use actix_web::http::header::HeaderMap;
+use opentelemetry::propagation::{Extractor, TextMapPropagator};
+use opentelemetry::trace::{Status, TraceContextExt};
+use opentelemetry_sdk::propagation::TraceContextPropagator;
+use ragstone_actors::{Finish, ReuseReport};
+use tracing::Span;
+use tracing::field::{Empty, display};
+use tracing_opentelemetry::OpenTelemetrySpanExt;
+
+/// Whether spans go to a collector. One subscriber serves the process, and so does this.
+static IS_EXPORTED: AtomicBool = AtomicBool::new(false);
+
+/// From now on requests' spans have what a collector wants of them.
+pub fn export() {
+    IS_EXPORTED.store(true, Ordering::Relaxed);
+}
+
+/// Of a request for `path`, which the router knows as `route`. It goes on with the trace of whoever sent it (W3C Trace Context), and its
+/// trace stands in its log lines.
+pub fn request_span(method: &'static str, route: &str, path: &str, headers: &HeaderMap) -> Span {
+    if !IS_EXPORTED.load(Ordering::Relaxed) {
+        return tracing::info_span!("request", method, path);
+    }
+    let name = format!("{method} {route}");
+    let span = tracing::info_span!(
+        "request",
+        otel.name = name,
+        otel.kind = "server",
+        http.request.method = method,
+        http.route = route,
+        url.path = path,
+        trace_id = Empty
+    );
+    // Where there is no span, nobody logs or sends it.
+    let _ = span.set_parent(TraceContextPropagator::new().extract(&Headers(headers)));
+    let context = span.context().span().span_context().clone();
+    if context.is_valid() {
+        span.record("trace_id", display(context.trace_id()));
+    }
+    span
+}
+
+/// A request was answered.
+pub fn end_request(span: &Span, status: u16) {
+    span.set_attribute("http.response.status_code", i64::from(status));
+    if status >= 500 {
+        span.set_status(Status::error(format!("status {status}")));
+    }
+}
+
+/// What a question asks for, by OpenTelemetry's conventions for generative AI. Neither its words nor the answer's.
+pub fn describe_question(operation: &'static str, model: &str, max_tokens: usize, temperature: f32) {
+    if !IS_EXPORTED.load(Ordering::Relaxed) {
+        return;
+    }
+    let span = Span::current();
+    span.set_attribute("gen_ai.operation.name", operation);
+    span.set_attribute("gen_ai.provider.name", "ragstone");
+    span.set_attribute("gen_ai.request.model", model.to_owned());
+    span.set_attribute("gen_ai.request.max_tokens", max_tokens as i64);
+    span.set_attribute("gen_ai.request.temperature", f64::from(temperature));
+}
+
+/// Where the KV of a question's prompt came from, and where the time to its first token went.
+pub fn describe_prompt(report: &ReuseReport) {
+    if !IS_EXPORTED.load(Ordering::Relaxed) {
+        return;
+    }
+    let span = Span::current();
+    span.set_attribute("ragstone.ttft_ms", report.ttft.total_ms);
+    span.set_attribute("ragstone.retrieve_ms", report.ttft.retrieve_ms);
+    let tokens = &report.tokens;
+    for (key, count) in [
+        ("ragstone.tokens.exact", tokens.exact),
+        ("ragstone.tokens.blended", tokens.blended),
+        ("ragstone.tokens.recomputed", tokens.recomputed),
+        ("ragstone.tokens.computed", tokens.computed),
+    ] {
+        span.set_attribute(key, i64::from(count));
+    }
+}
+
+/// How the answers to a question ended.
+pub fn describe_answers<'a>(finished: impl IntoIterator<Item = &'a Finish>) {
+    if !IS_EXPORTED.load(Ordering::Relaxed) {
+        return;
+    }
+    let (mut prompt, mut completion, mut reasons) = (0, 0, Vec::new());
+    for finish in finished {
+        prompt = finish.usage.prompt_tokens;
+        completion += finish.usage.completion_tokens;
+        reasons.push(opentelemetry::StringValue::from(finish.reason.name()));
+    }
+    let span = Span::current();
+    span.set_attribute("gen_ai.usage.input_tokens", i64::from(prompt));
+    span.set_attribute("gen_ai.usage.output_tokens", i64::from(completion));
+    span.set_attribute("gen_ai.response.finish_reasons", opentelemetry::Value::Array(reasons.into()));
+}
+
+/// The names and values of a request's head.
+struct Headers<'a>(&'a HeaderMap);
+
+impl Extractor for Headers<'_> {
+    fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key)?.to_str().ok()
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.0.keys().map(|name| name.as_str()).collect()
+    }
+}
