@@ -9,6 +9,7 @@ pub mod linear;
 pub mod measure;
 pub mod model;
 pub mod pool;
+pub mod profile;
 pub mod rope;
 pub(crate) mod scratch;
 pub mod simd;

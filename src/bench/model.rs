@@ -7,6 +7,7 @@ use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
+use ragstone_kernels::profile::Part;
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
@@ -30,6 +31,8 @@ pub struct Options {
     pub contexts: Vec<usize>,
     /// Rounds; each measures every case once.
     pub runs: usize,
+    /// Whether each case runs once more, to see where its time goes.
+    pub profile: bool,
 }
 
 #[derive(Debug, Clone, Serialize)]
@@ -49,6 +52,9 @@ pub struct Report {
 #[derive(Debug, Clone, Serialize)]
 pub struct Prefill {
     pub tokens: usize,
+    /// Where the time of one more run went; empty unless wanted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartOfTime>,
     /// To the logits behind the last token.
     pub seconds: Spread,
     pub tokens_per_second: Spread,
@@ -58,11 +64,22 @@ pub struct Prefill {
 pub struct Decode {
     pub context: usize,
     pub new_tokens: usize,
+    /// As of a prefill.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartOfTime>,
     /// Of all new tokens.
     pub seconds: Spread,
     pub tokens_per_second: Spread,
     /// Weights, keys and values read, by time.
     pub gbps: Spread,
+}
+
+/// What a part of the work took of a run; the last one is the rest.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct PartOfTime {
+    pub part: &'static str,
+    pub seconds: f64,
+    pub share: f64,
 }
 
 /// Measures the model in `folder`, or one of Qwen2.5-0.5B's shape with random weights.
@@ -86,6 +103,9 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
         )));
     }
     let (prefill, decode) = samples(&model, longest, options)?;
+    let (prefill_parts, decode_parts) =
+        if options.profile { profiles(&model, longest, options)? } else { Default::default() };
+    let parts = |profiles: &[Vec<PartOfTime>], at: usize| profiles.get(at).cloned().unwrap_or_default();
     let arithmetic = model.arithmetic();
     Ok(Report {
         machine: Machine::here(),
@@ -98,22 +118,26 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
             .prefill
             .iter()
             .zip(prefill)
-            .map(|(tokens, seconds)| {
+            .enumerate()
+            .map(|(at, (tokens, seconds))| {
                 let seconds = Spread::of(seconds);
-                Prefill { tokens: *tokens, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
+                let parts = parts(&prefill_parts, at);
+                Prefill { tokens: *tokens, parts, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
             })
             .collect(),
         decode: options
             .contexts
             .iter()
             .zip(decode)
-            .map(|(context, seconds)| {
+            .enumerate()
+            .map(|(at, (context, seconds))| {
                 let seconds = Spread::of(seconds);
                 let kv_bytes = (context + NEW_TOKENS / 2) * model.kv_layout().token_bytes();
                 let bytes = NEW_TOKENS * (model.size_in_bytes() + kv_bytes);
                 Decode {
                     context: *context,
                     new_tokens: NEW_TOKENS,
+                    parts: parts(&decode_parts, at),
                     seconds,
                     tokens_per_second: seconds.rate(NEW_TOKENS as f64),
                     gbps: seconds.rate(bytes as f64 / 1e9),
@@ -149,6 +173,30 @@ fn samples(model: &Model, longest: usize, options: &Options) -> Result<(Samples,
         }
     }
     Ok((prefill, decode))
+}
+
+/// Parts by case.
+type Profiles = Vec<Vec<PartOfTime>>;
+
+/// Where the time of every case goes. Looking costs next to nothing, and is done apart from the samples all the same.
+fn profiles(model: &Model, longest: usize, options: &Options) -> Result<(Profiles, Profiles)> {
+    let mut sequence = Sequence::new(model, longest);
+    sequence.prefill(longest.min(WARM_UP_TOKENS))?;
+    let mut profiled = |run: &mut dyn FnMut(&mut Sequence<'_>) -> Result<f64>| {
+        model.profile().start();
+        let seconds = run(&mut sequence);
+        Ok(parts_of(model.profile().stop(), seconds?))
+    };
+    let prefill = options.prefill.iter().map(|tokens| profiled(&mut |sequence| sequence.prefill(*tokens)));
+    let prefill = prefill.collect::<Result<_>>()?;
+    let decode = options.contexts.iter().map(|context| profiled(&mut |sequence| sequence.decode(*context)));
+    Ok((prefill, decode.collect::<Result<_>>()?))
+}
+
+fn parts_of(timed: impl IntoIterator<Item = (Part, f64)>, all: f64) -> Vec<PartOfTime> {
+    let mut parts: Vec<(&str, f64)> = timed.into_iter().map(|(part, seconds)| (part.name(), seconds)).collect();
+    parts.push(("rest", all - parts.iter().map(|(_, seconds)| seconds).sum::<f64>()));
+    parts.into_iter().map(|(part, seconds)| PartOfTime { part, seconds, share: seconds / all }).collect()
 }
 
 /// One sequence, computed as the engine does.
@@ -212,5 +260,27 @@ impl<'a> Sequence<'a> {
         let places = Places::of(first as u32..end as u32, &self.positions);
         let mut forward = Forward::new(self.model, &mut self.pool);
         forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_a_run_are_the_whole() {
+        let config = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 300, "hidden_size": 64,
+            "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 256, "torch_dtype": "bfloat16"}"#;
+        let model = Model::random(ModelConfig::from_json(config).unwrap(), 1, LoadOptions::default());
+        let options = Options { prefill: vec![100], contexts: vec![20], runs: 1, profile: true };
+        let (prefill, decode) = profiles(&model, 100, &options).unwrap();
+        for parts in [&prefill[0], &decode[0]] {
+            assert_eq!(parts.len(), Part::ALL.len() + 1);
+            assert!((parts.iter().map(|part| part.share).sum::<f64>() - 1.0).abs() < 1e-9);
+            // Parts do not nest, so that they are no longer than the run; and each was seen.
+            assert!(parts.iter().all(|part| part.seconds > 0.0), "{parts:?}");
+        }
+        assert!(model.profile().stop().iter().all(|(_, seconds)| *seconds < 60.0));
     }
 }

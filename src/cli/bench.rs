@@ -99,6 +99,9 @@ pub enum Command {
         /// Rounds; each measures every length once
         #[arg(long, value_name = "N", default_value_t = 3)]
         runs: usize,
+        /// Also say where the time goes: products, attention and the others, in one more run of each length
+        #[arg(long)]
+        profile: bool,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -155,11 +158,11 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let options = tiers::Options { tokens, entries, runs: at_least_one(runs)?, object };
             print_tiers(&blocking(move || tiers::measure(&options)).await?, json)
         }
-        Command::Model { prefill, context, runs, json } => {
+        Command::Model { prefill, context, runs, profile, json } => {
             if prefill.contains(&0) {
                 return Err(Error::invalid_input("--prefill 0: a prompt has at least one token"));
             }
-            let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)? };
+            let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)?, profile };
             let surface = &config.surface;
             let folder = match &surface.model {
                 Some(model) => {
@@ -337,6 +340,17 @@ fn print_model(report: &model::Report, json: bool) -> Result<()> {
         let (rate, gbps) = (decode.tokens_per_second.median, decode.gbps.median);
         let seconds = milliseconds(decode.seconds);
         output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
+    }
+    let profiled = report.prefill.iter().map(|prefill| (format!("prefill {}", prefill.tokens), &prefill.parts));
+    let profiled =
+        profiled.chain(report.decode.iter().map(|decode| (format!("decode@{}", decode.context), &decode.parts)));
+    let profiled: Vec<_> = profiled.filter(|(_, parts)| !parts.is_empty()).collect();
+    let Some((_, first)) = profiled.first() else { return Ok(()) };
+    let names: String = first.iter().map(|part| format!("{:>13}", part.part)).collect();
+    output::line(&format!("\nshare of the time  {names}"))?;
+    for (case, parts) in profiled {
+        let shares: String = parts.iter().map(|part| format!("{:>11.1} %", part.share * 100.0)).collect();
+        output::line(&format!("{case:<18} {shares}"))?;
     }
     Ok(())
 }

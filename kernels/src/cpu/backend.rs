@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::model::{LayerKv, Model};
 use crate::pool::{BlockId, KvData, KvLayout, KvPool};
+use crate::profile::Part;
 
 impl Backend for Model {
     type Rows = Matrix;
@@ -28,7 +29,7 @@ impl Backend for Model {
     }
 
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
-        self.embed_tokens(tokens, positions)
+        self.profile().time(Part::Embed, || self.embed_tokens(tokens, positions))
     }
 
     fn gather(&self, parts: &[(&Matrix, &[usize])]) -> Matrix {
@@ -50,12 +51,15 @@ impl Backend for Model {
     fn place(&self, pool: &mut KvPool, layer: usize, to: Slots<'_>, kv: &LayerKv, rows: Range<usize>) -> Result<()> {
         let dim = kv.k.cols();
         let part = |matrix| KvData::F32(&Matrix::as_slice(matrix)[rows.start * dim..rows.end * dim]);
-        pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, part(&kv.k), part(&kv.v))
+        self.profile().time(Part::Place, || {
+            pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, part(&kv.k), part(&kv.v))
+        })
     }
 
     fn place_stored(&self, pool: &mut KvPool, layer: usize, to: Slots<'_>, stored: StoredKv<'_>) -> Result<()> {
         let (k, v) = stored.data();
-        pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, k, v)
+        self.profile()
+            .time(Part::Place, || pool.write(layer, self.rope(layer), to.blocks, to.slots, to.positions, k, v))
     }
 
     fn finish(&self, layer: usize, rows: &mut Matrix, groups: &[RowGroup<'_>], pool: &KvPool) {

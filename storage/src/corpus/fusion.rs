@@ -5,10 +5,13 @@
 //! the question, and no weight is right for all: questions of MuSiQue are answered by vectors, sentences and keywords by words. The
 //! words' own scores tell them apart. BM25 counts from zero, so that a tenth passage with nearly the best one's score says that the
 //! words are everywhere and tell nothing, and one with a third of it that the best ones have words that others lack. So the words' weight is
-//! the share of the best score that the tenth does not have. There is nothing to tune for a collection. docs/decisions has the figures.
+//! the share of the best score that the tenth does not have. A few words as people type them into a search box ask for passages that have
+//! them: an embedding of them says little, and the words count for nearly all. There is nothing to tune for a collection. docs/decisions has the figures.
 
 /// The place whose score is compared with the best. Questions are answered from about so many passages.
 const PLACE: usize = 10;
+/// The words' weight where somebody typed a few words that a passage has.
+const KEYWORDS_WEIGHT: f32 = 0.95;
 /// Neither search is left without a say: what the other does not find at all is in its order.
 const LEAST_WEIGHT: f32 = 0.2;
 
@@ -19,6 +22,8 @@ pub(super) struct Ranking {
     pub found: Vec<(usize, f32)>,
     /// Whether everything that the search could find is in it, and nothing was cut off.
     pub complete: bool,
+    /// Of words: whether the query is what people type into a search box, and the best passage has it.
+    pub has_keywords: bool,
 }
 
 /// The fused score of each of `candidates`, in 0..=1.
@@ -40,9 +45,12 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
     fused
 }
 
-/// How much of the best passage's score the one at [`PLACE`] lacks, within bounds; all of it where so few have any of the words.
+/// Nearly all where the best passage has what somebody typed into a search box. Else how much of the best passage's score the one at [`PLACE`] lacks, within bounds; all of it where so few have any of the words.
 fn words_weight(text: &Ranking) -> f32 {
     let Some((_, best)) = text.found.first().filter(|(_, best)| *best > 0.0) else { return LEAST_WEIGHT };
+    if text.has_keywords {
+        return KEYWORDS_WEIGHT;
+    }
     let at_place = text.found.get(PLACE - 1).map_or(0.0, |(_, score)| *score);
     (1.0 - at_place / best).clamp(LEAST_WEIGHT, 1.0 - LEAST_WEIGHT)
 }
@@ -52,7 +60,7 @@ mod tests {
     use super::*;
 
     fn ranking(found: &[(usize, f32)], complete: bool) -> Ranking {
-        Ranking { found: found.to_vec(), complete }
+        Ranking { found: found.to_vec(), complete, has_keywords: false }
     }
 
     fn order(fused: &[f32]) -> Vec<usize> {
@@ -80,6 +88,18 @@ mod tests {
             assert!((words_weight(&text) - weight).abs() < 1e-6, "{drop}");
             assert_eq!(order(&fuse(&ranking(&vector, false), &text, 20))[0], first, "{drop}");
         }
+    }
+
+    #[test]
+    fn words_of_a_search_box_that_one_passage_has_count_for_nearly_all() {
+        let vector = ranking(&[(0, 0.9), (1, 0.3), (2, 0.2)], false);
+        // Ten passages have nearly the same words.
+        let text = [1, 2, 0].into_iter().chain(3..12).enumerate();
+        let text: Vec<(usize, f32)> = text.map(|(place, n)| (n, 10.0 - 0.1 * place as f32)).collect();
+        let text = ranking(&text, false);
+        assert_eq!(order(&fuse(&vector, &text, 12))[..2], [0, 1]);
+        let text = Ranking { has_keywords: true, ..text };
+        assert_eq!(order(&fuse(&vector, &text, 12))[..2], [1, 2]);
     }
 
     #[test]

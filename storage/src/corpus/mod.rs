@@ -30,6 +30,7 @@ mod stored;
 mod table;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};

@@ -16,8 +16,9 @@ use super::Passage;
 use super::disk::failed;
 use super::filter::{self, Filter};
 use super::fusion::{Ranking, fuse};
-use super::schema::{PASSAGE_COLUMNS, StoredPassage, decode, scores};
+use super::schema::{PASSAGE_COLUMNS, StoredPassage, content, decode, scores};
 use super::table::{Collection, Snapshot};
+use super::words::are_keywords_of;
 use crate::Result;
 use crate::env::Env;
 
@@ -149,7 +150,7 @@ async fn search_from(
         };
         let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
         let deeper = deeper((&by_vector, &by_text), depth);
-        let hits = best(by_vector, by_text, options, depth);
+        let hits = best((query, depth), by_vector, by_text, options);
         match deeper {
             Some(deeper) if hits.len() < options.top_k => depth = deeper,
             _ => return Ok(hits),
@@ -200,14 +201,14 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            provisional(best(near.clone(), words.clone(), options, depth));
+            provisional(best((query, depth), near.clone(), words.clone(), options));
         }
     }
     drop(running);
     let near = by_vector.map(|(_, found)| found).unwrap_or_default();
     let words = by_text.unwrap_or_default();
     let deeper = deeper((&near, &words), depth);
-    let hits = best(near, words, options, depth);
+    let hits = best((query, depth), near, words, options);
     match deeper {
         Some(deeper) if hits.len() < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
@@ -222,14 +223,20 @@ fn depth(top_k: usize) -> usize {
 }
 
 /// The best of what both searches found.
-fn best(by_vector: Scored, by_text: Scored, options: &SearchOptions, depth: usize) -> Vec<StoredHit> {
+fn best((query, depth): (&str, usize), by_vector: Scored, by_text: Scored, options: &SearchOptions) -> Vec<StoredHit> {
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
-    let by_text = candidates.rank(by_text, depth);
+    let mut by_text = candidates.rank(by_text, depth);
     let scores = match options.mode {
         SearchMode::Vector => alone(&by_vector),
         SearchMode::FullText => alone(&by_text),
-        SearchMode::Fused => fuse(&by_vector, &by_text, candidates.passages.len()),
+        SearchMode::Fused => {
+            by_text.has_keywords = by_text.found.first().is_some_and(|(best, _)| {
+                let Passage { title, text, .. } = &candidates.passages[*best].passage;
+                are_keywords_of(query, &content(title, text))
+            });
+            fuse(&by_vector, &by_text, candidates.passages.len())
+        }
     };
     candidates.best(&scores, options.top_k)
 }
@@ -319,7 +326,8 @@ impl Candidates {
         found.sort_by(|(a, a_score), (b, b_score)| {
             b_score.total_cmp(a_score).then_with(|| order(&a.passage).cmp(&order(&b.passage)))
         });
-        let mut ranking = Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth };
+        let mut ranking =
+            Ranking { found: Vec::with_capacity(found.len()), complete: found.len() < depth, has_keywords: false };
         for (stored, score) in found {
             let key = (stored.passage.document_id.clone(), stored.passage.ordinal);
             let candidate = *self.at.entry(key).or_insert(self.passages.len());

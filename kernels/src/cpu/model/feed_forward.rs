@@ -12,6 +12,7 @@ use super::{Model, Scratch};
 use crate::config::{Experts, FeedForwardKind};
 use crate::linear::{Activations, Input, Linear, Output};
 use crate::matrix::Matrix;
+use crate::profile;
 
 /// What follows a layer's attention.
 pub(super) enum FeedForward {
@@ -95,15 +96,22 @@ impl Model {
             FeedForward::One(part) => {
                 self.norm(hidden, &weights.post_norm, part.expand.linear().format(), normed);
                 let input = Input::from(&*normed);
-                self.expand(part, input, hidden.len() / self.config.hidden_size, self.config.intermediate_size, inside);
-                self.add(&part.down, &*inner, output_norm, hidden, added);
+                let rows = hidden.len() / self.config.hidden_size;
+                self.profile.time(profile::Part::FeedForward, || {
+                    self.expand(part, input, rows, self.config.intermediate_size, inside);
+                });
+                self.profile.time(profile::Part::FeedForward, || {
+                    self.add(&part.down, &*inner, output_norm, hidden, added);
+                });
             }
             FeedForward::Experts(mixture) => {
                 let rule = self.config.experts.as_ref().expect("a layer with experts is of a model with experts");
                 let added = added.reshape(hidden.len() / self.config.hidden_size, 2 * self.config.hidden_size);
                 let (sum, spare) = added.as_mut_slice().split_at_mut(hidden.len());
-                self.mix(mixture, rule, (hidden, &weights.post_norm), routed, inside, sum);
-                self.add_rows(sum, spare, output_norm, hidden);
+                self.profile.time(profile::Part::FeedForward, || {
+                    self.mix(mixture, rule, (hidden, &weights.post_norm), routed, inside, sum);
+                    self.add_rows(sum, spare, output_norm, hidden);
+                });
             }
         }
     }

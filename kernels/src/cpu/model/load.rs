@@ -75,6 +75,7 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
         final_norm,
         head,
         scratch: Default::default(),
+        profile: Default::default(),
         config,
     })
 }

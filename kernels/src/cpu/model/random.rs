@@ -105,6 +105,7 @@ pub(super) fn random(config: ModelConfig, seed: u64, options: LoadOptions<'_>) -
         final_norm,
         head,
         scratch: Default::default(),
+        profile: Default::default(),
         config,
     }
 }
