@@ -94,7 +94,7 @@ class Load:
                 status = repr(error)
             with self.lock:
                 self.done[name] = self.done.get(name, 0) + 1
-                if status not in (200, 404, 429):
+                if status not in (200, 404, 429, 503):
                     self.failures.append(f"{name}: {status}")
 
     def ask(self, draw):
@@ -106,7 +106,7 @@ class Load:
             "ragstone": {"collection": draw.choice(COLLECTIONS), "top_k": draw.randrange(1, 6), "reuse": reuse},
         }
         status, answer = self.service.call("POST", "/v1/chat/completions", body)
-        return status if status in (200, 429) else answer
+        return status if status in (200, 429, 503) else answer
 
     def update(self, draw):
         number = draw.randrange(DOCUMENTS)

@@ -186,6 +186,7 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
             Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
             Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),
             Ok(IngestEvent::Finished(report)) => tracing::info!(?report, "the unfinished ingest is done"),
+            Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest pauses"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
         }
     }

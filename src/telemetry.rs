@@ -40,11 +40,11 @@ pub fn init(surface: &Surface, default_level: &str, otlp: Option<&Otlp>) -> Resu
         ))
     })?;
     match otlp.and_then(Otlp::layer) {
-        None => tracing_subscriber::registry().with(filter).with(lines(surface)).init(),
+        None => tracing_subscriber::registry().with(filter).with(lines(surface, false)).init(),
         Some(spans) => {
             trace::export();
             tracing_subscriber::registry()
-                .with(lines(surface).with_filter(filter))
+                .with(lines(surface, true).with_filter(filter))
                 .with(spans.with_filter(ours()))
                 .init();
         }
@@ -52,8 +52,11 @@ pub fn init(surface: &Surface, default_level: &str, otlp: Option<&Otlp>) -> Resu
     Ok(())
 }
 
-/// Writes log lines.
-fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(surface: &Surface) -> Box<dyn Layer<S> + Send + Sync> {
+/// Writes log lines; all spans around a line where the outermost names its trace.
+fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(
+    surface: &Surface,
+    names_trace: bool,
+) -> Box<dyn Layer<S> + Send + Sync> {
     let steps = if surface.log_steps { FmtSpan::CLOSE } else { FmtSpan::NONE };
     let lines = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).with_span_events(steps);
     match surface.log_format {
@@ -61,17 +64,20 @@ fn lines<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(surface: &Surface) -> 
             let color = std::io::IsTerminal::is_terminal(&std::io::stderr()) && std::env::var_os("NO_COLOR").is_none();
             lines.with_ansi(color).with_target(false).boxed()
         }
-        LogFormat::Json => lines.json().flatten_event(true).with_span_list(false).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_span_list(names_trace).boxed(),
     }
 }
 
-/// Lets our own steps through, whatever is logged: what libraries do would drown them, and sending a span must not make another.
+/// Lets our own steps through, whatever is logged: what libraries do would drown them, and sending a span must not make another. Lines
+/// are not sent: they name files, and errors quote.
 ///
 /// It is asked each time (`dynamic`): of a filter whose answer is cached, `tracing-subscriber` keeps what it last said on this thread, and a
 /// line of the `log` crate that is not written leaves a no there; the next span or line would be lost.
 fn ours<S: tracing::Subscriber>() -> impl Filter<S> {
-    dynamic_filter_fn(|metadata, _| metadata.target().starts_with("ragstone") && *metadata.level() <= Level::INFO)
-        .with_max_level_hint(LevelFilter::INFO)
+    dynamic_filter_fn(|metadata, _| {
+        metadata.is_span() && metadata.target().starts_with("ragstone") && *metadata.level() <= Level::INFO
+    })
+    .with_max_level_hint(LevelFilter::INFO)
 }
 
 /// Standard error, beside the progress bars.

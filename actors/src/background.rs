@@ -233,7 +233,8 @@ impl Background {
 
     /// Computes an entry now where no tier has it, before those in the queue, and says what became of it.
     pub(crate) async fn compute(&self, whose: &Whose, wanted: Precompute) -> Result<Precomputed> {
-        precompute(&self.workers, whose, wanted).await
+        let span = tracing::info_span!(parent: None, "background");
+        precompute(&self.workers, whose, wanted).instrument(span).await
     }
 
     /// Files fresh KV without making the answer wait, behind what is dropped first. Where the eviction worker is overloaded it is not kept.

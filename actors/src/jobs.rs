@@ -101,7 +101,9 @@ impl Jobs {
             drop(here);
             done.unwrap_or_else(|panic| Err(broken(kind, panic_text(panic.as_ref())).into()))
         };
-        let job = self.0.runtime.spawn(job.in_current_span());
+        // Its request ends long before it.
+        let span = tracing::info_span!(parent: None, "job", kind = kind.name());
+        let job = self.0.runtime.spawn(job.instrument(span));
         async move {
             let stopped = |_| Error::new(ErrorKind::Cancelled, "the service is shutting down").into();
             job.await.unwrap_or_else(|error| Err(stopped(error)))

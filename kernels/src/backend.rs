@@ -78,6 +78,11 @@ pub trait Backend: Send + Sync + 'static {
     /// A pool of `blocks` blocks.
     fn new_pool(&self, blocks: usize) -> Self::Pool;
 
+    /// Runs the steps of one pass where they are cheapest to begin.
+    fn run_pass<R: Send>(&self, steps: impl FnOnce() -> R + Send) -> R {
+        steps()
+    }
+
     /// The rows that enter the first layer, one a token, each at its position.
     ///
     /// # Errors

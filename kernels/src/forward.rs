@@ -94,7 +94,7 @@ pub enum Keep {
 
 /// What a sequence decides while its rows pass the layers: which tokens are recomputed, whether what a layer needs is there.
 /// What goes wrong in a selector it keeps to itself, and stops.
-pub trait Selector<B: Backend> {
+pub trait Selector<B: Backend>: Send {
     /// Asked before `layer`, for rows that would enter it.
     fn before_layer(&mut self, layer: usize) -> Next {
         let _ = layer;
@@ -290,6 +290,10 @@ impl<'a, B: Backend> Forward<'a, B> {
 
     /// Takes all chunks as far as they go.
     pub fn pass(&mut self, riders: Vec<Rider<'_, B>>) -> Passed<B> {
+        self.backend.run_pass(|| self.steps(riders))
+    }
+
+    fn steps(&mut self, riders: Vec<Rider<'_, B>>) -> Passed<B> {
         let layers = self.backend.config().layers;
         let mut pass = Pass::new(self.backend, riders);
         let first = pass.first_layer().unwrap_or(layers);

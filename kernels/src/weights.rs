@@ -133,7 +133,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// `InvalidModel` when there are no safetensors, a shard is missing, or a file is truncated or not safetensors;
-    /// `Io` when the file system refuses.
+    /// [`Error::io`]'s when the file system refuses.
     pub fn open(folder: &Path) -> Result<Self> {
         let single = folder.join(SINGLE);
         if single.is_file() {

@@ -138,11 +138,17 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
     if ending.finish_reason.is_none() {
         return Err(Error::internal("the answer broke off; ask again"));
     }
-    if args.json { output::json(&ending) } else { print(&ending) }
+    if args.json { output::json(&ending) } else { print(&ending, &args.collection) }
 }
 
-fn print(ending: &Ending) -> Result<()> {
+fn print(ending: &Ending, collection: &str) -> Result<()> {
     let mut out = String::from("\n");
+    if ending.citations.is_empty() {
+        let note = format!(
+            "(Nothing of `{collection}` stood in the prompt: the answer is the model's own, without your documents.)\n"
+        );
+        out.push_str(&note);
+    }
     if ending.model == model_source::DEMO_ID {
         out.push_str(
             "(Embedded demo model: it knows the sentences of examples/world, nothing else. --model takes a real one.)\n",

@@ -74,8 +74,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     if args.watch {
         return follow(config, &args, paths).await;
     }
-    let skipped = ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?;
-    complain(&skipped)
+    complain(&ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?)
 }
 
 /// Ingests, and then whatever changes, until somebody ends it.
@@ -128,14 +127,14 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
 }
 
 /// Names the files that were not ingested, and goes on.
-fn report(skipped: Vec<(String, String)>) {
+fn report(skipped: Skips) {
     if let Err(error) = complain(&skipped) {
         beside_bars(|| eprintln!("ragstone: {error}"));
     }
 }
 
 /// Ingests once, and prints what it came to; which files were skipped, and why.
-async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Vec<(String, String)>> {
+async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Skips> {
     let (report, skipped, kinds) = access::creating(config, "ingest", async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
         let mut events = std::pin::pin!(client.events(&path, wanted).await?);
@@ -155,6 +154,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Vec<(St
         Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
     })
     .await?;
+    let has_others = report.files > skipped.len();
     if args.json {
         let skipped = skipped.iter().map(|(path, reason)| Skipped { path, reason }).collect();
         output::json(&Ingested { report, skipped, left_alone: &kinds })?;
@@ -164,7 +164,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Vec<(St
             output::line(&line)?;
         }
     }
-    Ok(skipped)
+    Ok(Skips { files: skipped, has_others })
 }
 
 /// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
@@ -188,8 +188,12 @@ fn parked(collection: &str, paths: &[String]) -> String {
 
 fn summary(report: &IngestReport, collection: &str) -> String {
     let changes = &report.changes;
+    let empty = match changes.documents_empty {
+        0 => String::new(),
+        empty => format!(", {empty} without text"),
+    };
     format!(
-        "{collection}: {} added, {} replaced, {} unchanged; {} added, {} removed ({})",
+        "{collection}: {} added, {} replaced, {} unchanged{empty}; {} added, {} removed ({})",
         output::count(changes.documents_added as u64, "document", "documents"),
         changes.documents_replaced,
         changes.documents_unchanged,
@@ -225,7 +229,15 @@ fn gone(report: &IngestReport) -> Option<String> {
     }
 }
 
-fn complain(skipped: &[(String, String)]) -> Result<()> {
+/// Files that were not ingested, with why, and whether others were.
+struct Skips {
+    files: Vec<(String, String)>,
+    has_others: bool,
+}
+
+/// Names the files that were not ingested, if any.
+fn complain(Skips { files: skipped, has_others }: &Skips) -> Result<()> {
+    let others = if *has_others { " (the others were)" } else { "" };
     if skipped.is_empty() {
         return Ok(());
     }
@@ -235,6 +247,6 @@ fn complain(skipped: &[(String, String)]) -> Result<()> {
         lines.push_str(&format!("\n  and {} more; --json names them all", skipped.len() - MAX_LISTED));
     }
     let files = output::count(skipped.len() as u64, "file was", "files were");
-    let message = format!("{files} not ingested (the others were):{lines}");
+    let message = format!("{files} not ingested{others}:{lines}");
     Err(Error::new(ErrorKind::NotFound, message))
 }

@@ -15,21 +15,26 @@ pub fn filter(text: &str) -> Result<Filter, String> {
     let given = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|error| format!("it begins as JSON and is none: {error}"))?
     } else {
-        condition(text)
+        condition(text)?
     };
     Filter::parse(&given).map_err(|error| error.to_string())
 }
 
 /// The first operator parts the two; the key ends where it begins.
-fn condition(text: &str) -> Value {
+fn condition(text: &str) -> Result<Value, String> {
     let places = OPERATORS.iter().filter_map(|(operator, kind)| text.find(operator).map(|at| (at, *operator, *kind)));
     // Of those that begin at the same place the longer one.
     let first = places.min_by_key(|(at, operator, _)| (*at, std::cmp::Reverse(operator.len())));
     match first {
         Some((at, operator, kind)) => {
-            json!({ "type": kind, "key": text[..at].trim(), "value": text[at + operator.len()..].trim() })
+            let value = text[at + operator.len()..].trim();
+            // Everything is greater than nothing: only to be equal to it means something.
+            if value.is_empty() && !matches!(operator, "=" | "!=") {
+                return Err(format!("a value is missing, such as {}{operator}2024", text[..at].trim()));
+            }
+            Ok(json!({ "type": kind, "key": text[..at].trim(), "value": value }))
         }
-        None => json!({ "type": "exists", "key": text.trim() }),
+        None => Ok(json!({ "type": "exists", "key": text.trim() })),
     }
 }
 

@@ -50,7 +50,7 @@ Sizes are numbers of bytes, or have a unit:
     version,
     arg_required_else_help = true,
     infer_subcommands = true,
-    after_help = "Global options, such as --data, --model and --set: ragstone --help",
+    after_help = "Begin: ragstone ingest FOLDER, then ragstone ask QUESTION; ragstone serve, then ragstone page.\nGlobal options, such as --data, --model and --set: ragstone --help",
     after_long_help = SETTINGS_HELP
 )]
 pub struct Cli {
@@ -106,7 +106,7 @@ enum Command {
     Page,
     /// Serve agents over the Model Context Protocol: tools that search, ask, add and look, on standard input and output
     Mcp,
-    /// Read files into a collection: text, Markdown, HTML, JSON lines, PDF
+    /// Read files into a collection: text, Markdown, HTML, PDF, Office, e-mail, CSV, JSON, source code
     Ingest(ingest::Args),
     /// Ask a question over a collection
     Ask(ask::Args),
@@ -197,8 +197,9 @@ impl Cli {
     pub async fn run(self) -> Result<()> {
         let Self { global, command } = self;
         if let Command::Completions { shell } = command {
-            clap_complete::generate(shell, &mut Self::described(), "ragstone", &mut std::io::stdout());
-            return Ok(());
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Self::described(), "ragstone", &mut script);
+            return output::text(&String::from_utf8_lossy(&script));
         }
         if let Command::Man { out } = command {
             return man::write(Self::described(), out.as_deref());

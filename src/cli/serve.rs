@@ -13,6 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::state::Audience;
 use crate::progress::{Progress, Unit};
 use crate::service::Service;
+use crate::telemetry;
 use crate::telemetry::otlp::Otlp;
 
 /// Files that RocksDB, LanceDB and sled may have open at once.
@@ -69,14 +70,16 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
     }
 }
 
-/// Ends a service; the collector hears of its last requests.
+/// Ends a service; then the collector hears of its last requests.
 async fn close(service: Service, otlp: Option<&Otlp>) -> Result<()> {
-    if let Some(otlp) = otlp {
-        otlp.send_last_metrics(&service.exposition().await).await;
+    if otlp.is_some() {
+        // What tiers and workers hold can be told only while they are there.
+        service.exposition().await;
     }
     let closed = service.close().await;
     if let Some(otlp) = otlp {
-        otlp.close().await;
+        let exposition = telemetry::recorder()?.render();
+        tokio::join!(otlp.send_last_metrics(&exposition), otlp.close());
     }
     closed
 }

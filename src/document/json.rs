@@ -32,14 +32,16 @@ pub fn lines(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
     Ok(bad.told("lines"))
 }
 
+/// Whether a file is an array, of documents then; any other JSON is text as it stands.
+pub fn is_array(text: &str) -> bool {
+    text.trim_start().starts_with('[')
+}
+
 /// As [`lines`], one document an element. What is no JSON ends the file.
 ///
 /// # Errors
-/// As [`lines`]; where it is no array.
+/// As [`lines`].
 pub fn array(text: &str, each: Each<'_>) -> Result<Option<String>, String> {
-    if !text.trim_start().starts_with('[') {
-        return Err("not an array of documents; use .jsonl for one object a line".into());
-    }
     let mut bad = Bad::default();
     let mut reader = serde_json::Deserializer::from_str(text);
     let mut stopped = None;

@@ -85,7 +85,7 @@ pub fn parse(format: Format, bytes: Vec<u8>, each: Each<'_>) -> Result<Option<St
             };
             match format {
                 Format::JsonLines => json::lines(&text, each),
-                Format::JsonArray => json::array(&text, each),
+                Format::JsonArray if json::is_array(&text) => json::array(&text, each),
                 _ => textual(format, text).and_then(told),
             }
         }

@@ -168,8 +168,9 @@ async fn account(
     let in_flight = state.clone().into_inner().enter();
     request.extensions_mut().insert(in_flight);
     let method = method_label(request.method());
-    let path = request.match_pattern().unwrap_or_else(|| "other".to_owned());
-    let span = trace::request_span(method, &path, request.path(), request.headers());
+    let route = request.match_pattern();
+    let span = trace::request_span(method, route.as_deref(), request.path(), request.headers());
+    let path = route.unwrap_or_else(|| "other".to_owned());
     let response = match state.allowed.check(request.method(), request.headers()) {
         Ok(()) => next.call(request).instrument(span.clone()).await?.map_into_left_body(),
         Err(error) => request.into_response(Refusal(error).error_response()).map_into_right_body(),

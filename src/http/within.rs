@@ -17,6 +17,7 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, LocalBoxFuture};
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
 
 use crate::api::TOKEN_HEADER;
 use crate::client::routes::{Reply, Request, Routes};
@@ -103,7 +104,8 @@ impl Within {
     /// One whose requests are answered as `caller`'s, on this worker, for as long as it lives.
     pub fn new(state: web::Data<State>, paths: Paths, caller: Caller) -> Self {
         let (sender, jobs) = mpsc::channel(1);
-        actix_web::rt::spawn(async move { answer(paths.call(&state).await, &caller, jobs).await });
+        let answering = async move { answer(paths.call(&state).await, &caller, jobs).await };
+        actix_web::rt::spawn(answering.in_current_span());
         Self(sender)
     }
 }

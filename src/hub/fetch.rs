@@ -257,7 +257,10 @@ impl Hub {
     }
 
     fn unreachable(&self, why: &str) -> Error {
-        let message = format!("the Hugging Face hub at {} cannot be reached ({why})", self.endpoint);
+        let message = format!(
+            "the Hugging Face hub at {} cannot be reached ({why}); run once online, or give a folder or a GGUF file",
+            self.endpoint
+        );
         Error::new(ErrorKind::Unavailable, message)
     }
 }

@@ -37,7 +37,7 @@ pub struct Otlp(Arc<Inner>);
 
 struct Inner {
     endpoints: Endpoints,
-    client: Client,
+    metrics_client: Client,
     resource: Resource,
     /// Where traces are wanted.
     provider: Option<SdkTracerProvider>,
@@ -56,13 +56,14 @@ impl Otlp {
         let variable = |name: &str| std::env::var(name).ok();
         let Some(endpoints) = Endpoints::of(setting, &variable)? else { return Ok(None) };
         let client = Client::new(endpoints.timeout)?;
+        let metrics_client = client.for_signal("metrics");
         let resource = resource(&variable)?;
         let provider = match &endpoints.traces {
             Some(url) => Some(provider(url.as_str(), &endpoints, &client, &resource)?),
             None => None,
         };
         let started_unix_ms = env.now_unix_ms();
-        Ok(Some(Self(Arc::new(Inner { endpoints, client, resource, provider, env, started_unix_ms }))))
+        Ok(Some(Self(Arc::new(Inner { endpoints, metrics_client, resource, provider, env, started_unix_ms }))))
     }
 
     /// What turns spans into OpenTelemetry's, where traces are wanted.
@@ -106,7 +107,7 @@ impl Otlp {
         };
         let times = metrics::Times { started_unix_ms: inner.started_unix_ms, now_unix_ms: inner.env.now_unix_ms() };
         let request = metrics::request(&samples, times, &inner.resource);
-        inner.client.post(url.as_str(), &inner.endpoints.metrics_headers, request.encode_to_vec().into()).await;
+        inner.metrics_client.post(url.as_str(), &inner.endpoints.metrics_headers, request.encode_to_vec().into()).await;
     }
 
     /// Sends the spans that wait.
@@ -127,7 +128,10 @@ fn provider(url: &str, endpoints: &Endpoints, client: &Client, resource: &Resour
         .with_endpoint(url)
         .with_timeout(endpoints.timeout)
         .build()
-        .map_err(|error| Error::invalid_input(format!("traces cannot be sent to {url}: {error}")))?;
+        // It shows the address, which may have a password in it.
+        .map_err(|_| {
+            Error::invalid_input("traces cannot be sent to that address: see `otlp_endpoint` and OTEL_EXPORTER_OTLP_…")
+        })?;
     Ok(SdkTracerProvider::builder().with_batch_exporter(exporter).with_resource(resource.clone()).build())
 }
 

@@ -11,6 +11,9 @@ use tracing::Span;
 use tracing::field::{Empty, display};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
+/// The length of a header that W3C Trace Context asks everybody to take.
+const MOST_BYTES: usize = 512;
+
 /// Whether spans go to a collector. One subscriber serves the process, and so does this.
 static IS_EXPORTED: AtomicBool = AtomicBool::new(false);
 
@@ -21,22 +24,26 @@ pub fn export() {
 
 /// Of a request for `path`, which the router knows as `route`. It goes on with the trace of whoever sent it (W3C Trace Context), and its
 /// trace stands in its log lines.
-pub fn request_span(method: &'static str, route: &str, path: &str, headers: &HeaderMap) -> Span {
+pub fn request_span(method: &'static str, route: Option<&str>, path: &str, headers: &HeaderMap) -> Span {
     if !IS_EXPORTED.load(Ordering::Relaxed) {
         return tracing::info_span!("request", method, path);
     }
-    let name = format!("{method} {route}");
+    // Neither the path nor the query: names of files and documents stand there, as long as a client likes.
+    let name = route.map_or_else(|| method.to_owned(), |route| format!("{method} {route}"));
     let span = tracing::info_span!(
         "request",
         otel.name = name,
         otel.kind = "server",
         http.request.method = method,
         http.route = route,
-        url.path = path,
         trace_id = Empty
     );
-    // Where there is no span, nobody logs or sends it.
-    let _ = span.set_parent(TraceContextPropagator::new().extract(&Headers(headers)));
+    let sender = TraceContextPropagator::new().extract(&Headers(headers));
+    // A request within another one has no header, and is a step of that.
+    if sender.has_active_span() {
+        // It fails where there is no span to be exported.
+        let _ = span.set_parent(sender);
+    }
     let context = span.context().span().span_context().clone();
     if context.is_valid() {
         span.record("trace_id", display(context.trace_id()));
@@ -48,7 +55,8 @@ pub fn request_span(method: &'static str, route: &str, path: &str, headers: &Hea
 pub fn end_request(span: &Span, status: u16) {
     span.set_attribute("http.response.status_code", i64::from(status));
     if status >= 500 {
-        span.set_status(Status::error(format!("status {status}")));
+        span.set_attribute("error.type", status.to_string());
+        span.set_status(Status::error(""));
     }
 }
 
@@ -106,7 +114,8 @@ struct Headers<'a>(&'a HeaderMap);
 
 impl Extractor for Headers<'_> {
     fn get(&self, key: &str) -> Option<&str> {
-        self.0.get(key)?.to_str().ok()
+        let value = self.0.get(key)?.to_str().ok()?;
+        (value.len() <= MOST_BYTES).then_some(value)
     }
 
     fn keys(&self) -> Vec<&str> {

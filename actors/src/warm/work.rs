@@ -286,7 +286,7 @@ impl Warmer {
             store.env().fail_point("warm.before_note")?;
             match catalog.update_warm_job(id, &progress) {
                 Err(error) if error.kind() == ErrorKind::NotFound => Err(cancelled(id)),
-                noted => Ok(noted?),
+                noted => noted,
             }?;
             store.env().fail_point("warm.after_note")
         })

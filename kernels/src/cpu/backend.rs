@@ -28,6 +28,11 @@ impl Backend for Model {
         Self::new_pool(self, blocks)
     }
 
+    /// On a thread of the pool: a step that begins outside is handed over and waited for, and a decoded token has two in each layer.
+    fn run_pass<R: Send>(&self, steps: impl FnOnce() -> R + Send) -> R {
+        rayon::scope(|_| steps())
+    }
+
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
         self.profile().time(Part::Embed, || self.embed_tokens(tokens, positions))
     }

@@ -129,7 +129,7 @@ impl Model {
     ///
     /// # Errors
     /// `InvalidModel` for a damaged or incomplete model, `UnsupportedModel` for a kind that this version does not
-    /// run, `Io` when the file system refuses.
+    /// run, [`Error::io`](crate::Error::io)'s when the file system refuses.
     pub fn load(path: &Path, options: LoadOptions<'_>) -> Result<Self> {
         Self::from_files(&ModelFiles::open(path)?, options)
     }

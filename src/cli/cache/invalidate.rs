@@ -44,8 +44,9 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
     let Subject { collection, document } = subject;
     if document.is_none() && !yes && !dry_run {
         return Err(Error::invalid_input(format!(
-            "this would remove all documents of collection `{collection}`: name one with --document ID, or say --yes; \
-             `ragstone cache evict --collection {collection}` frees their KV and keeps them"
+            "this would remove all documents of collection `{collection}`: say --yes to do it, --dry-run to look; `ragstone \
+             documents delete ID --collection {collection}` removes one, and `ragstone cache evict --collection {collection}` \
+             frees their KV and keeps them"
         )));
     }
     let all = document.is_none();

@@ -10,7 +10,7 @@ const conversation = [];
 const chosen = { collection: null, topK: 5, reuse: "auto", maxTokens: 256, temperature: 0, followsUp: false };
 
 export async function ask({ content, signal }) {
-  const { data } = await get("/v1/collections", signal);
+  const [{ data }, { data: [model] }] = await Promise.all([get("/v1/collections", signal), get("/v1/models", signal)]);
   const question = h("textarea", { rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
   const names = [...data.map(({ name }) => [name, name]), ["", "none: without passages"]];
   const control = {
@@ -52,7 +52,8 @@ export async function ask({ content, signal }) {
       field("Tokens at most", control.maxTokens), field("Temperature", control.temperature),
       h("label", { class: "check" }, control.followsUp, " with the conversation so far"), send, clear));
   const empty = data.length === 0 && h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
-  content.replaceChildren(h("h1", {}, "Ask"), empty || "", turns, form);
+  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with --model to take a real one.");
+  content.replaceChildren(h("h1", {}, "Ask"), empty || "", demo || "", turns, form);
   question.focus();
 }
 

@@ -123,7 +123,7 @@ function dropzone(name, after, ...before) {
     toast(failed ? `${count(failed)} of ${counted(files.length, "file")} not added` : `${counted(files.length, "file")} added to ${collection}`);
     await after();
   }
-  const zone = h("div", { class: "drop" }, h("p", {}, "Drop files here, or choose them: text, Markdown, HTML, JSON, JSON lines, PDF."), input);
+  const zone = h("div", { class: "drop" }, h("p", {}, "Drop files here, or choose them: text, Markdown, HTML, PDF, Office, e-mail, CSV, JSON, source code."), input);
   zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });
   zone.addEventListener("dragleave", () => zone.classList.remove("over"));
   zone.addEventListener("drop", (event) => { event.preventDefault(); zone.classList.remove("over"); take([...event.dataTransfer.files]); });

@@ -1,23 +1,28 @@
-//! HTTP to a collector: the program's one client, on its one runtime, for the SDK's thread as for ours.
+//! HTTP to a collector, on the program's runtime, for the SDK's thread as for ours.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response};
 use reqwest::header::{CONTENT_TYPE, HeaderMap};
 use tokio::runtime::Handle;
 
 use crate::error::{Error, Result};
 
+/// What a collector may say.
+const RESPONSE_BYTES: usize = 64 << 10;
+
 /// Clones share connections.
 #[derive(Debug, Clone)]
 pub struct Client {
     http: reqwest::Client,
     runtime: Handle,
-    /// Whether the last request failed: a collector that is away is told of once.
+    /// What it sends.
+    signal: &'static str,
+    /// Whether the last request failed: a collector that does not take it is told of once.
     is_failing: Arc<AtomicBool>,
 }
 
@@ -29,10 +34,18 @@ impl Client {
     pub fn new(timeout: Duration) -> Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(timeout)
+            // Elsewhere nobody should learn the headers.
+            .redirect(reqwest::redirect::Policy::none())
             .user_agent(concat!("ragstone/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::internal(format!("no HTTP client for OTLP: {error}")))?;
-        Ok(Self { http, runtime: Handle::current(), is_failing: Arc::default() })
+        Ok(Self { http, runtime: Handle::current(), signal: "traces", is_failing: Arc::default() })
+    }
+
+    /// The same for another signal, which a collector may take or not take apart from the first.
+    #[must_use]
+    pub fn for_signal(&self, signal: &'static str) -> Self {
+        Self { signal, is_failing: Arc::default(), ..self.clone() }
     }
 
     /// Posts what is encoded as protobuf. What fails is logged.
@@ -44,9 +57,15 @@ impl Client {
 
     async fn execute(&self, request: reqwest::Result<reqwest::Request>) -> reqwest::Result<(u16, HeaderMap, Bytes)> {
         let sent = async {
-            let response = self.http.execute(request?).await?;
+            let mut response = self.http.execute(request?).await?;
             let (status, headers) = (response.status().as_u16(), response.headers().clone());
-            Ok((status, headers, response.bytes().await?))
+            let mut body = BytesMut::new();
+            while let Some(part) = response.chunk().await?
+                && body.len() + part.len() <= RESPONSE_BYTES
+            {
+                body.extend_from_slice(&part);
+            }
+            Ok((status, headers, body.freeze()))
         };
         let answered = sent.await;
         self.log(&answered);
@@ -65,12 +84,13 @@ impl Client {
         match (failure, &self.is_failing) {
             (Some(why), is_failing) if !is_failing.swap(true, Ordering::Relaxed) => {
                 tracing::warn!(
+                    signal = self.signal,
                     why,
-                    "the OpenTelemetry collector takes nothing; what it misses is lost, and it is tried again"
+                    "the OpenTelemetry collector does not take it; what it misses is lost, and it is tried again"
                 );
             }
             (None, is_failing) if is_failing.swap(false, Ordering::Relaxed) => {
-                tracing::info!("the OpenTelemetry collector takes traces and metrics again");
+                tracing::info!(signal = self.signal, "the OpenTelemetry collector takes it again");
             }
             _ => {}
         }

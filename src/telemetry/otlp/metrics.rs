@@ -55,13 +55,13 @@ struct Nanoseconds {
     now: u64,
 }
 
-/// UCUM's word, as OpenTelemetry wants it.
+/// UCUM's word, as OpenTelemetry wants it; none for counts: collectors name gauges of unit `1` anew (`_ratio`).
 fn unit(name: &str) -> &'static str {
     let base = name.strip_suffix("_total").unwrap_or(name);
     match base.rsplit('_').next() {
         Some("seconds") => "s",
         Some("bytes") => "By",
-        _ => "1",
+        _ => "",
     }
 }
 
@@ -180,6 +180,7 @@ ragstone_nobody_knows 1
         let bytes = named("ragstone_tier_bytes");
         assert_eq!((bytes.unit.as_str(), bytes.description.is_empty()), ("By", false));
         assert!(matches!(bytes.data, Some(metric::Data::Gauge(_))));
+        assert!(metrics.iter().all(|metric| metric.unit != "1"), "it would get another name behind a collector");
     }
 
     #[test]

@@ -71,12 +71,14 @@ pub fn check_name(collection: &str) -> Result<()> {
     if is_name && is_tenant && is_full && table_name(collection).len() <= MAX_TABLE_BYTES {
         return Ok(());
     }
-    let mut shown = collection.escape_default().to_string();
-    shown.truncate(2 * MAX_NAME_BYTES);
-    let message = format!(
-        "`{shown}` cannot name a collection: use 1 to {MAX_NAME_BYTES} letters, digits, dots, dashes and underscores, behind TENANT/ \
-         where it is another tenant's, and fewer where that one's name is long"
+    let shown: String = collection.escape_debug().take(2 * MAX_NAME_BYTES).collect();
+    let mut message = format!(
+        "`{shown}` cannot name a collection: use 1 to {MAX_NAME_BYTES} of the letters a to z and A to Z, digits, dots, dashes and \
+         underscores"
     );
+    if collection.contains('/') {
+        message.push_str(", behind TENANT/ where it is another tenant's, and fewer where that one's name is long");
+    }
     Err(Error::new(ErrorKind::InvalidInput, message))
 }
 

@@ -18,7 +18,7 @@ use super::filter::{self, Filter};
 use super::fusion::{Ranking, fuse};
 use super::schema::{PASSAGE_COLUMNS, StoredPassage, content, decode, scores};
 use super::table::{Collection, Snapshot};
-use super::words::are_keywords_of;
+use super::words::Keywords;
 use crate::Result;
 use crate::env::Env;
 
@@ -132,7 +132,7 @@ async fn search_from(
     options: &SearchOptions,
     env: &Env,
 ) -> Result<Vec<StoredHit>> {
-    let filter = options.filter.as_ref();
+    let (filter, keywords) = (options.filter.as_ref(), Keywords::of(query));
     loop {
         let by_vector = async {
             match &vector {
@@ -150,7 +150,7 @@ async fn search_from(
         };
         let (by_vector, by_text) = futures::try_join!(by_vector, by_text)?;
         let deeper = deeper((&by_vector, &by_text), depth);
-        let hits = best((query, depth), by_vector, by_text, options);
+        let hits = best((keywords.as_ref(), depth), by_vector, by_text, options);
         match deeper {
             Some(deeper) if hits.len() < options.top_k => depth = deeper,
             _ => return Ok(hits),
@@ -175,6 +175,7 @@ pub(super) async fn in_stages(
     provisional: &mut (dyn FnMut(Vec<StoredHit>) + Send),
 ) -> Result<Vec<StoredHit>> {
     let (depth, filter) = (depth(options.top_k), options.filter.as_ref());
+    let keywords = Keywords::of(query);
     let snapshot = collection.snapshot().await?;
     type Searching<'a> = Pin<Box<dyn Future<Output = Result<(Option<usize>, Scored)>> + Send + 'a>>;
     let words = async { Ok((None, matching(collection, &snapshot, (query, filter), depth).await?)) };
@@ -201,14 +202,14 @@ pub(super) async fn in_stages(
             if stage + 1 == STAGES.len() {
                 break;
             }
-            provisional(best((query, depth), near.clone(), words.clone(), options));
+            provisional(best((keywords.as_ref(), depth), near.clone(), words.clone(), options));
         }
     }
     drop(running);
     let near = by_vector.map(|(_, found)| found).unwrap_or_default();
     let words = by_text.unwrap_or_default();
     let deeper = deeper((&near, &words), depth);
-    let hits = best((query, depth), near, words, options);
+    let hits = best((keywords.as_ref(), depth), near, words, options);
     match deeper {
         Some(deeper) if hits.len() < options.top_k => {
             search_from(deeper, collection, &snapshot, (query, Some(vector)), options, env).await
@@ -223,7 +224,12 @@ fn depth(top_k: usize) -> usize {
 }
 
 /// The best of what both searches found.
-fn best((query, depth): (&str, usize), by_vector: Scored, by_text: Scored, options: &SearchOptions) -> Vec<StoredHit> {
+fn best(
+    (keywords, depth): (Option<&Keywords>, usize),
+    by_vector: Scored,
+    by_text: Scored,
+    options: &SearchOptions,
+) -> Vec<StoredHit> {
     let mut candidates = Candidates::default();
     let by_vector = candidates.rank(by_vector, depth);
     let mut by_text = candidates.rank(by_text, depth);
@@ -233,7 +239,7 @@ fn best((query, depth): (&str, usize), by_vector: Scored, by_text: Scored, optio
         SearchMode::Fused => {
             by_text.has_keywords = by_text.found.first().is_some_and(|(best, _)| {
                 let Passage { title, text, .. } = &candidates.passages[*best].passage;
-                are_keywords_of(query, &content(title, text))
+                keywords.is_some_and(|keywords| keywords.are_in(&content(title, text)))
             });
             fuse(&by_vector, &by_text, candidates.passages.len())
         }

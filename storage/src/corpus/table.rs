@@ -226,9 +226,8 @@ impl Collection {
         query.execute().await.map_err(self.failed("read"))
     }
 
-    /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
     async fn create_text_index(&self) -> Result<()> {
-        let index = Index::FTS(FtsIndexBuilder::default());
+        let index = Index::FTS(text_index());
         let job = self.table.create_index(&["content"], index);
         job.execute().await.map(drop).map_err(self.failed("index the words of"))
     }
@@ -438,7 +437,13 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
+pub(super) fn text_index() -> FtsIndexBuilder {
+    FtsIndexBuilder::default()
+}
+
 /// There is no such collection.
 pub(super) fn unknown(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, format!("there is no collection `{name}`: ingest documents into it first"))
+    let message = format!("there is no collection `{name}`: `ragstone collections list` names those that there are");
+    Error::new(ErrorKind::NotFound, message)
 }

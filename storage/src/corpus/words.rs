@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 
-use lancedb::index::scalar::FtsIndexBuilder;
+use super::table::text_index;
 
 /// How many words people type into a search box. Longer ones are sentences, also in languages whose function words are not known here.
 const WORDS: std::ops::RangeInclusive<usize> = 2..=6;
+/// A longer query has more of them.
+const MOST_BYTES: usize = 256;
 /// What English sentences and questions are held together by (Lucene's stop words, question words, auxiliaries).
 const FUNCTION_WORDS: &[&str] = &[
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "can", "did", "do", "does", "for", "from", "had", "has",
@@ -14,25 +16,30 @@ const FUNCTION_WORDS: &[&str] = &[
     "when", "where", "which", "who", "whom", "whose", "why", "will", "with", "would", "you",
 ];
 
-/// Whether `query` is a few words as people type them into a search box, and `passage`, the words' best, has at least half of them: the
-/// text was cut into passages, and the other words may be in the next one.
-pub(super) fn are_keywords_of(query: &str, passage: &str) -> bool {
-    let is_function_word = |word: &str| FUNCTION_WORDS.contains(&word.to_lowercase().as_str());
-    if query.contains('?') || query.split(|c: char| !c.is_alphanumeric()).any(is_function_word) {
-        return false;
+/// A query that is a few words, as people type them into a search box.
+pub(super) struct Keywords(HashSet<String>);
+
+impl Keywords {
+    /// `None` where it is something else.
+    pub fn of(query: &str) -> Option<Self> {
+        let is_function_word = |word: &str| FUNCTION_WORDS.contains(&word.to_lowercase().as_str());
+        let is_sentence = query.len() > MOST_BYTES
+            || query.contains(['?', '？', '؟'])
+            || query.split(|c: char| !c.is_alphanumeric()).any(is_function_word);
+        let words = if is_sentence { HashSet::new() } else { words(query) };
+        WORDS.contains(&words.len()).then_some(Self(words))
     }
-    let wanted = words(query);
-    if !WORDS.contains(&wanted.len()) {
-        return false;
+
+    /// Whether `passage`, the words' best, has at least half of them: the text was cut into passages, and the others may be in the next.
+    pub fn are_in(&self, passage: &str) -> bool {
+        2 * self.0.intersection(&words(passage)).count() >= self.0.len()
     }
-    let there = words(passage);
-    2 * wanted.intersection(&there).count() >= wanted.len()
 }
 
 /// A text's words as the text index has them: lower case, stemmed, without accents and stop words. None where LanceDB has no analyzer.
 fn words(text: &str) -> HashSet<String> {
     let mut words = HashSet::new();
-    let Ok(mut analyzer) = FtsIndexBuilder::default().build() else { return words };
+    let Ok(mut analyzer) = text_index().build() else { return words };
     let mut stream = analyzer.token_stream_for_search(text);
     while stream.advance() {
         words.insert(stream.token().text.clone());
@@ -42,9 +49,13 @@ fn words(text: &str) -> HashSet<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::are_keywords_of;
+    use super::Keywords;
 
     const PASSAGE: &str = "The roof of the old mill was repaired in 2019, and the miller paid for the café's chimneys.";
+
+    fn are_keywords_of(query: &str, passage: &str) -> bool {
+        Keywords::of(query).is_some_and(|keywords| keywords.are_in(passage))
+    }
 
     #[test]
     fn words_of_a_search_box_are_told_from_a_question() {

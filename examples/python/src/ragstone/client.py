@@ -292,7 +292,7 @@ def _error(text: bytes, status: int | None, retry_after: str | None) -> Error:
         message, code, param = error["message"], error.get("code"), error.get("param")
     except (ValueError, TypeError, KeyError):
         message, code, param = f"the service answered with status {status}", None, None
-    if status == 429:
+    if status in (429, 503):
         overloaded = Overloaded(message, status, code, param)
         try:
             overloaded.retry_after_s = float(retry_after or 1)
