@@ -57,6 +57,7 @@ async function answer(question) {
 // Empty, and without the token.
 await page.goto(base);
 await page.getByText("No collection yet").waitFor();
+await page.getByText("The embedded demo model answers here").waitFor();
 await page.locator("#service.ready").waitFor();
 await look("empty");
 for (const view of ["Plans", "Jobs", "Keys", "Settings"]) {

@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn what_is_none_is_told_so() {
-        for text in ["", "=x", "{", "{}", r#"{"type":"like"}"#] {
+        for text in ["", "=x", "lang>", "year <= ", "{", "{}", r#"{"type":"like"}"#] {
             assert!(!filter(text).unwrap_err().is_empty(), "{text}");
         }
     }

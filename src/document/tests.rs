@@ -226,7 +226,7 @@ fn what_is_no_text_says_so() {
 fn bad_input_names_the_place() {
     assert!(why("a.jsonl", b"{\"text\":\"one\"}\n{\"text\":").contains("line 2"));
     assert!(why("a.jsonl", b"{\"title\":\"x\"}").contains("`text` is missing"));
-    assert!(why("a.json", b"{}").contains("array"));
+    assert!(why("a.json", b"[{}]").contains("`text` is missing"));
     assert!(
         why("a.txt", "öäüß€ \u{e4}".as_bytes().iter().chain(b"\xff").copied().collect::<Vec<_>>().as_slice())
             .contains("UTF-8 at byte 14")

@@ -115,6 +115,22 @@ mod tests {
         }
     }
 
+    /// Those that clients need not tell apart.
+    #[test]
+    fn other_kinds_have_the_status_of_one_that_comes_back() {
+        for (kind, as_if) in [
+            (ErrorKind::InvalidModel, ErrorKind::Incompatible),
+            (ErrorKind::UnsupportedModel, ErrorKind::Incompatible),
+            (ErrorKind::Corrupt, ErrorKind::Internal),
+            (ErrorKind::DeviceLost, ErrorKind::Internal),
+        ] {
+            assert_eq!(shape(&Error::new(kind, "why")), shape(&Error::new(as_if, "why")), "{kind:?}");
+        }
+        // Without a header that asks to come back: nobody is there to do it.
+        let response = Refusal(Error::new(ErrorKind::Cancelled, "gone")).error_response();
+        assert_eq!((response.status().as_u16(), response.headers().get("retry-after")), (503, None));
+    }
+
     #[test]
     fn an_error_that_ends_a_stream_is_known_by_its_code() {
         for kind in [ErrorKind::Overloaded, ErrorKind::Unavailable, ErrorKind::DeadlineExceeded, ErrorKind::Full] {

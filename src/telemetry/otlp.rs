@@ -10,7 +10,6 @@ mod endpoints;
 mod metrics;
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -20,27 +19,32 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 use prost::Message;
 use ragstone_storage::env::Env;
+use reqwest::header::HeaderMap;
 use tracing_opentelemetry::OpenTelemetryLayer;
 use tracing_subscriber::registry::LookupSpan;
 
 use self::client::Client;
-use self::endpoints::Endpoints;
+use self::endpoints::{Endpoint, Endpoints};
 use super::samples::Samples;
 use crate::error::{Error, Result};
 
 /// How long the last spans may take to leave when the service stops.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What exports. Clones share it.
-#[derive(Clone)]
-pub struct Otlp(Arc<Inner>);
-
-struct Inner {
-    endpoints: Endpoints,
-    metrics_client: Client,
-    resource: Resource,
+/// What exports.
+pub struct Otlp {
+    /// Where metrics are wanted.
+    metrics: Option<Metrics>,
     /// Where traces are wanted.
     provider: Option<SdkTracerProvider>,
+}
+
+struct Metrics {
+    endpoint: Endpoint,
+    headers: HeaderMap,
+    interval: Duration,
+    client: Client,
+    resource: Resource,
     env: Env,
     /// From then on counters count, in milliseconds since 1970.
     started_unix_ms: u64,
@@ -54,21 +58,24 @@ impl Otlp {
     /// `InvalidInput` for an address, a protocol or a number that cannot be used.
     pub fn of(setting: Option<&str>, env: Env) -> Result<Option<Self>> {
         let variable = |name: &str| std::env::var(name).ok();
-        let Some(endpoints) = Endpoints::of(setting, &variable)? else { return Ok(None) };
-        let client = Client::new(endpoints.timeout)?;
-        let metrics_client = client.for_signal("metrics");
-        let resource = resource(&variable)?;
-        let provider = match &endpoints.traces {
-            Some(url) => Some(provider(url.as_str(), &endpoints, &client, &resource)?),
-            None => None,
+        let Some(Endpoints { traces, metrics: endpoint_of_metrics, metrics_headers, interval }) =
+            Endpoints::of(setting, &variable)?
+        else {
+            return Ok(None);
         };
-        let started_unix_ms = env.now_unix_ms();
-        Ok(Some(Self(Arc::new(Inner { endpoints, metrics_client, resource, provider, env, started_unix_ms }))))
+        let resource = resource(&variable)?;
+        let provider = traces.map(|endpoint| provider(endpoint, &resource)).transpose()?;
+        let metrics = |endpoint: Endpoint| {
+            let (headers, started_unix_ms) = (metrics_headers, env.now_unix_ms());
+            let client = Client::new("metrics", endpoint.timeout)?;
+            Ok::<_, Error>(Metrics { endpoint, headers, interval, client, resource, env, started_unix_ms })
+        };
+        Ok(Some(Self { metrics: endpoint_of_metrics.map(metrics).transpose()?, provider }))
     }
 
     /// What turns spans into OpenTelemetry's, where traces are wanted.
     pub fn layer<S: tracing::Subscriber + for<'a> LookupSpan<'a>>(&self) -> Option<OpenTelemetryLayer<S, SdkTracer>> {
-        let tracer = self.0.provider.as_ref()?.tracer("ragstone");
+        let tracer = self.provider.as_ref()?.tracer("ragstone");
         // Where a span is in the sources, and on which thread, says nothing to whoever operates a service.
         let layer = tracing_opentelemetry::layer().with_location(false).with_threads(false).with_target(false);
         Some(layer.with_tracked_inactivity(false).with_context_activation(false).with_tracer(tracer))
@@ -77,42 +84,28 @@ impl Otlp {
     /// Sends what `exposition` gives (Prometheus's text) every `OTEL_METRIC_EXPORT_INTERVAL`, for as long as it is polled; returns where
     /// metrics are not wanted.
     pub async fn send_metrics<F: Future<Output = String>>(&self, exposition: impl Fn() -> F) {
-        if self.0.endpoints.metrics.is_none() {
-            return;
-        }
-        let mut often = tokio::time::interval(self.0.endpoints.interval);
+        let Some(metrics) = &self.metrics else { return };
+        let mut often = tokio::time::interval(metrics.interval);
         often.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first tick is at once, when there is nothing to tell.
         often.tick().await;
         loop {
             often.tick().await;
-            self.send_metrics_once(&exposition().await).await;
+            metrics.send(&exposition().await).await;
         }
     }
 
     /// Sends an exposition while the service stops, which a collector that hangs must not hold up.
     pub async fn send_last_metrics(&self, exposition: &str) {
-        if tokio::time::timeout(GRACE, self.send_metrics_once(exposition)).await.is_err() {
+        let Some(metrics) = &self.metrics else { return };
+        if tokio::time::timeout(GRACE, metrics.send(exposition)).await.is_err() {
             tracing::warn!("the last metrics were not sent: the collector does not answer");
         }
     }
 
-    /// Sends an exposition. What fails is logged.
-    async fn send_metrics_once(&self, exposition: &str) {
-        let inner = &self.0;
-        let Some(url) = &inner.endpoints.metrics else { return };
-        let samples = match Samples::read(exposition) {
-            Ok(samples) => samples,
-            Err(error) => return tracing::error!(%error, "metrics were not sent"),
-        };
-        let times = metrics::Times { started_unix_ms: inner.started_unix_ms, now_unix_ms: inner.env.now_unix_ms() };
-        let request = metrics::request(&samples, times, &inner.resource);
-        inner.metrics_client.post(url.as_str(), &inner.endpoints.metrics_headers, request.encode_to_vec().into()).await;
-    }
-
     /// Sends the spans that wait.
     pub async fn close(&self) {
-        let Some(provider) = self.0.provider.clone() else { return };
+        let Some(provider) = self.provider.clone() else { return };
         let shut = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(GRACE));
         if let Ok(Err(error)) = shut.await {
             tracing::warn!(%error, "the last spans were not sent");
@@ -120,13 +113,26 @@ impl Otlp {
     }
 }
 
-fn provider(url: &str, endpoints: &Endpoints, client: &Client, resource: &Resource) -> Result<SdkTracerProvider> {
+impl Metrics {
+    /// Sends an exposition. What fails is logged.
+    async fn send(&self, exposition: &str) {
+        let samples = match Samples::read(exposition) {
+            Ok(samples) => samples,
+            Err(error) => return tracing::error!(%error, "metrics were not sent"),
+        };
+        let times = metrics::Times { started_unix_ms: self.started_unix_ms, now_unix_ms: self.env.now_unix_ms() };
+        let request = metrics::request(&samples, times, &self.resource);
+        self.client.post(self.endpoint.url.as_str(), &self.headers, request.encode_to_vec().into()).await;
+    }
+}
+
+fn provider(endpoint: Endpoint, resource: &Resource) -> Result<SdkTracerProvider> {
     let exporter = SpanExporter::builder()
         .with_http()
-        .with_http_client(client.clone())
+        .with_http_client(Client::new("traces", endpoint.timeout)?)
         .with_protocol(Protocol::HttpBinary)
-        .with_endpoint(url)
-        .with_timeout(endpoints.timeout)
+        .with_endpoint(endpoint.url)
+        .with_timeout(endpoint.timeout)
         .build()
         // It shows the address, which may have a password in it.
         .map_err(|_| {

@@ -80,6 +80,9 @@ async fn filters_choose_what_is_searched_and_answered_from() {
     let by_command = |last: &str| folder.json(&[&asked[..], &[last]].concat());
     assert_eq!(by_command("tags^=gar")["citations"][0]["document_id"], "letter");
     assert_eq!(by_command(&one("eq", "year", 2023).to_string())["citations"][0]["document_id"], "copy");
+    let nothing = ["ask", "What grows?", "--collection", "c", "--max-tokens", "2", "--filter", "lang=xx"];
+    let ran = folder.run(&nothing).succeeded();
+    assert!(ran.stdout.contains("Nothing of `c` stood in the prompt"), "{ran:?}");
     let wrong = folder.run(&["ask", "?", "--filter", "{\"type\":\"like\"}"]);
     assert!(wrong.code == Some(2) && wrong.stderr.contains("must be one of eq"), "{wrong:?}");
 

@@ -33,16 +33,14 @@ struct Received {
 
 type Shared = web::Data<Mutex<Received>>;
 
-/// A collector on a free port, and what it gets.
-fn collector() -> (String, Shared) {
+/// A collector on a free port, and what it gets. It takes traces, and metrics where that is wanted.
+fn collector(takes_metrics: bool) -> (String, Shared) {
     let received = Shared::new(Mutex::default());
     let shared = received.clone();
     let app = move || {
-        App::new()
-            .app_data(shared.clone())
-            .app_data(web::PayloadConfig::new(64 << 20))
-            .route("/in/v1/traces", web::post().to(take_traces))
-            .route("/in/v1/metrics", web::post().to(take_metrics))
+        let app = App::new().app_data(shared.clone()).app_data(web::PayloadConfig::new(64 << 20));
+        let app = app.route("/in/v1/traces", web::post().to(take_traces));
+        if takes_metrics { app.route("/in/v1/metrics", web::post().to(take_metrics)) } else { app }
     };
     let server = HttpServer::new(app).workers(1).disable_signals().bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/in", server.addrs()[0]);
@@ -104,9 +102,21 @@ async fn ask(service: &Service) {
     assert!(response.text().await.unwrap().ends_with("data: [DONE]\n\n"));
 }
 
+/// The trace of a question that an agent asks.
+const AGENTS_TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+
+async fn ask_as_an_agent(service: &Service) {
+    let arguments = json!({ "question": "What does Calbet Works make?", "collection": "world" });
+    let call = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": { "name": "ask", "arguments": arguments } });
+    let request = reqwest::Client::new().post(service.url("/mcp")).header("content-type", "application/json");
+    let request = request.header("traceparent", format!("00-{AGENTS_TRACE}-{PARENT}-01")).body(call.to_string());
+    let answer = request.send().await.unwrap().text().await.unwrap();
+    assert!(answer.contains("\"isError\":false"), "{answer}");
+}
+
 #[tokio::test]
 async fn a_collector_gets_the_steps_of_a_question_and_every_metric() {
-    let (url, received) = collector();
+    let (url, received) = collector(true);
     let folder = Folder::new();
     let variables = [
         ("OTEL_BSP_SCHEDULE_DELAY", NEVER),
@@ -117,6 +127,7 @@ async fn a_collector_gets_the_steps_of_a_question_and_every_metric() {
     let service = folder.serve_with(&["--set", &format!("otlp_endpoint={url}")], &variables).await;
     service.add("world", WORLD).await;
     ask(&service).await;
+    ask_as_an_agent(&service).await;
     let exposition = reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
     let stopped = tokio::task::spawn_blocking(move || service.stop());
     assert_eq!(stopped.await.unwrap(), 0);
@@ -125,6 +136,11 @@ async fn a_collector_gets_the_steps_of_a_question_and_every_metric() {
     assert!(received.services.iter().all(|name| name == "kb-of-the-test") && received.services.len() > 1);
     assert!(received.keys.iter().all(|key| key == "a secret"));
     steps_are_whole(&received.spans);
+    let of_agent = received.spans.iter().filter(|span| hex::encode(&span.trace_id) == AGENTS_TRACE);
+    let of_agent: Vec<&str> = of_agent.map(|span| span.name.as_str()).collect();
+    for name in ["POST /mcp", "POST /v1/chat/completions", "retrieve", "prefill", "decode"] {
+        assert!(of_agent.contains(&name), "an agent's question is one trace: no {name} in {of_agent:?}");
+    }
     metrics_are_those_shown(&received.metrics, &exposition);
 }
 
@@ -214,6 +230,33 @@ async fn a_collector_that_is_away_is_told_of_once_and_costs_no_answer() {
     assert_eq!(log.matches("the OpenTelemetry collector does not take it").count(), 2, "once for each signal: {log}");
     assert!(log.contains(&format!("trace_id={TRACE}")), "log lines name the trace: {log}");
     assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[tokio::test]
+async fn a_signal_that_is_not_taken_is_told_of_apart_and_json_lines_name_the_trace() {
+    let (url, received) = collector(false);
+    let folder = Folder::new();
+    let variables = [
+        ("OTEL_BSP_SCHEDULE_DELAY", "5"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "5"),
+        ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=k"),
+    ];
+    let mut command = folder.serve_command(&variables);
+    command.args(["--log-format", "json", "--set", "log_steps=true", "--set", &format!("otlp_endpoint={url}")]);
+    let log = folder.path().join("log");
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let service = Service::start_unready(command);
+    service.wait_until_ready().await;
+    service.add("world", WORLD).await;
+    ask(&service).await;
+    let stopped = tokio::task::spawn_blocking(move || service.stop());
+    assert_eq!(stopped.await.unwrap(), 0);
+    let log = std::fs::read_to_string(log).unwrap();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("the OpenTelemetry collector")).collect();
+    assert!(told.len() == 1 && told[0].contains("metrics") && told[0].contains("404"), "{told:?}");
+    let step = log.lines().find(|line| line.contains("\"look_up\"") && line.contains("close")).unwrap();
+    assert!(step.contains(TRACE), "{step}");
+    assert!(received.lock().unwrap().spans.len() > 5);
 }
 
 #[test]

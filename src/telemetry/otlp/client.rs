@@ -27,11 +27,12 @@ pub struct Client {
 }
 
 impl Client {
-    /// Sends on the current runtime, and gives up after `timeout`.
+    /// Of what is called `signal` in log lines: a collector may take one and not another. Sends on the current runtime, and gives up after
+    /// `timeout`.
     ///
     /// # Errors
     /// `Internal` where no client can be made.
-    pub fn new(timeout: Duration) -> Result<Self> {
+    pub fn new(signal: &'static str, timeout: Duration) -> Result<Self> {
         let http = reqwest::Client::builder()
             .timeout(timeout)
             // Elsewhere nobody should learn the headers.
@@ -39,13 +40,7 @@ impl Client {
             .user_agent(concat!("ragstone/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| Error::internal(format!("no HTTP client for OTLP: {error}")))?;
-        Ok(Self { http, runtime: Handle::current(), signal: "traces", is_failing: Arc::default() })
-    }
-
-    /// The same for another signal, which a collector may take or not take apart from the first.
-    #[must_use]
-    pub fn for_signal(&self, signal: &'static str) -> Self {
-        Self { signal, is_failing: Arc::default(), ..self.clone() }
+        Ok(Self { http, runtime: Handle::current(), signal, is_failing: Arc::default() })
     }
 
     /// Posts what is encoded as protobuf. What fails is logged.

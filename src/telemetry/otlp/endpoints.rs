@@ -10,23 +10,33 @@ use crate::error::{Error, Result};
 /// What the variables are, by their names.
 type Variables<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// Where one signal goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Endpoint {
+    pub url: Url,
+    /// For one request.
+    pub timeout: Duration,
+}
+
 /// Of a collector.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Endpoints {
     /// Where spans go.
-    pub traces: Option<Url>,
+    pub traces: Option<Endpoint>,
     /// Where metrics go.
-    pub metrics: Option<Url>,
+    pub metrics: Option<Endpoint>,
     /// What is sent along with metrics, such as a token. (Those of traces the exporter reads.)
     pub metrics_headers: HeaderMap,
-    /// For one request.
-    pub timeout: Duration,
     /// Between two exports of metrics.
     pub interval: Duration,
 }
 
 impl Endpoints {
     /// `None`: nothing is exported.
+    ///
+    /// # Errors
+    /// `InvalidInput` for an address or a number that is none, and for what this version cannot do: left alone it would be lost without
+    /// a word.
     pub fn of(setting: Option<&str>, variables: Variables<'_>) -> Result<Option<Self>> {
         let variable =
             |name: &str| variables(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
@@ -37,41 +47,60 @@ impl Endpoints {
             Some(url) => Some(("setting `otlp_endpoint`", url.to_owned())),
             None => variable("OTEL_EXPORTER_OTLP_ENDPOINT").map(|url| ("OTEL_EXPORTER_OTLP_ENDPOINT", url)),
         };
-        let endpoint = |signal: &str, exporter: &str, own: &str, path: &str| {
-            if variable(exporter).is_some_and(|name| name == "none") {
+        let endpoint = |signal: &str, path: &str| {
+            if variable(&format!("OTEL_{signal}_EXPORTER")).is_some_and(|name| name == "none") {
                 return Ok(None);
             }
-            let url = match (variable(own).filter(|_| setting.is_none()), &base) {
-                (Some(url), _) => parse(own, &url)?,
+            let own = format!("OTEL_EXPORTER_OTLP_{signal}_ENDPOINT");
+            let url = match (variable(&own).filter(|_| setting.is_none()), &base) {
+                (Some(url), _) => parse(&own, &url)?,
                 (None, Some((name, url))) => below(&parse(name, url)?, path),
                 (None, None) => return Ok(None),
             };
             check(signal, &variable)?;
-            Ok::<_, Error>(Some(url))
+            let timeout = milliseconds(&of_signal(signal, "TIMEOUT"), 10_000, &variable)?;
+            Ok::<_, Error>(Some(Endpoint { url, timeout }))
         };
-        let traces = endpoint("TRACES", "OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "v1/traces")?;
-        let metrics =
-            endpoint("METRICS", "OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "v1/metrics")?;
+        let (traces, metrics) = (endpoint("TRACES", "v1/traces")?, endpoint("METRICS", "v1/metrics")?);
         if traces.is_none() && metrics.is_none() {
             return Ok(None);
         }
-        let headers = ["OTEL_EXPORTER_OTLP_METRICS_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS"];
-        let headers = headers.iter().find_map(|name| Some((name, variable(name)?)));
-        let metrics_headers = headers.map_or(Ok(HeaderMap::new()), |(name, value)| read_headers(name, &value))?;
-        let timeout = milliseconds("OTEL_EXPORTER_OTLP_TIMEOUT", 10_000, &variable)?;
-        let interval = milliseconds("OTEL_METRIC_EXPORT_INTERVAL", 60_000, &variable)?;
-        Ok(Some(Self { traces, metrics, metrics_headers, timeout, interval }))
+        let headers = first(&of_signal("METRICS", "HEADERS"), &variable);
+        let metrics_headers = headers.map_or(Ok(HeaderMap::new()), |(name, value)| read_headers(&name, &value))?;
+        let interval = milliseconds(&["OTEL_METRIC_EXPORT_INTERVAL".to_owned()], 60_000, &variable)?;
+        Ok(Some(Self { traces, metrics, metrics_headers, interval }))
     }
 }
 
-/// What this version cannot send is refused: left alone it would be lost without a word.
+/// The variables that say something of a signal, its own first.
+fn of_signal(signal: &str, what: &str) -> [String; 2] {
+    [format!("OTEL_EXPORTER_OTLP_{signal}_{what}"), format!("OTEL_EXPORTER_OTLP_{what}")]
+}
+
+/// The first that is given, with its name.
+fn first(names: &[String], variable: &impl Fn(&str) -> Option<String>) -> Option<(String, String)> {
+    names.iter().find_map(|name| Some((name.clone(), variable(name)?)))
+}
+
 fn check(signal: &str, variable: &impl Fn(&str) -> Option<String>) -> Result<()> {
-    for (what, only) in [("PROTOCOL", "http/protobuf"), ("COMPRESSION", "none")] {
-        let names = [format!("OTEL_EXPORTER_OTLP_{signal}_{what}"), format!("OTEL_EXPORTER_OTLP_{what}")];
-        let given = names.iter().find_map(|name| Some((name, variable(name)?)));
-        if let Some((name, value)) = given.filter(|(_, value)| value != only) {
+    let names = |what| of_signal(signal, what).to_vec();
+    for (names, only) in [
+        (vec![format!("OTEL_{signal}_EXPORTER")], "otlp"),
+        (names("PROTOCOL"), "http/protobuf"),
+        (names("COMPRESSION"), "none"),
+        (names("TEMPORALITY_PREFERENCE"), "cumulative"),
+        (names("CERTIFICATE"), ""),
+        (names("CLIENT_CERTIFICATE"), ""),
+        (names("CLIENT_KEY"), ""),
+    ] {
+        if let Some((name, value)) = first(&names, variable).filter(|(_, value)| value != only) {
+            let can = if only.is_empty() {
+                "which ragstone does not use".to_owned()
+            } else {
+                format!("and ragstone knows `{only}` alone")
+            };
             return Err(Error::invalid_input(format!(
-                "{name} is `{value}`, and ragstone sends `{only}` alone: unset it (a collector takes HTTP on port 4318)"
+                "{name} is `{value}`, {can}: unset it (a collector takes HTTP on port 4318), or set OTEL_SDK_DISABLED=true"
             )));
         }
     }
@@ -109,8 +138,10 @@ fn read_headers(variable: &str, text: &str) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-fn milliseconds(name: &str, default: u64, variable: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
-    let Some(text) = variable(name) else { return Ok(Duration::from_millis(default)) };
+fn milliseconds(names: &[String], default: u64, variable: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
+    let Some((name, text)) = first(names, variable) else {
+        return Ok(Duration::from_millis(default));
+    };
     match text.parse() {
         Ok(milliseconds) if milliseconds > 0 => Ok(Duration::from_millis(milliseconds)),
         _ => Err(Error::invalid_input(format!("{name} is `{text}`; give a number of milliseconds, such as {default}"))),
@@ -128,7 +159,7 @@ mod tests {
 
     fn urls(setting: Option<&str>, variables: &[(&str, &str)]) -> [Option<String>; 2] {
         let found = of(setting, variables).unwrap();
-        found.map_or([None, None], |found| [found.traces, found.metrics].map(|url| url.map(String::from)))
+        found.map_or([None, None], |found| [found.traces, found.metrics].map(|signal| Some(signal?.url.into())))
     }
 
     #[test]
@@ -166,11 +197,14 @@ mod tests {
         let variables = [
             ("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20b, x-tenant=kb"),
             ("OTEL_EXPORTER_OTLP_TIMEOUT", "250"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "500"),
             ("OTEL_METRIC_EXPORT_INTERVAL", "5000"),
         ];
         let found = of(Some("http://c:4318"), &variables).unwrap().unwrap();
         assert_eq!((found.metrics_headers["api-key"].to_str().unwrap(), found.metrics_headers.len()), ("a b", 2));
-        assert_eq!((found.timeout, found.interval), (Duration::from_millis(250), Duration::from_secs(5)));
+        assert_eq!(found.interval, Duration::from_secs(5));
+        let timeouts = [found.traces, found.metrics].map(|signal| signal.unwrap().timeout.as_millis());
+        assert_eq!(timeouts, [250, 500], "its own is stronger");
     }
 
     #[test]
@@ -181,6 +215,13 @@ mod tests {
             (None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "4318")], "OTEL_EXPORTER_OTLP_ENDPOINT"),
             (Some("http://c"), &[("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")], "OTEL_EXPORTER_OTLP_PROTOCOL"),
             (Some("http://c"), &[("OTEL_EXPORTER_OTLP_METRICS_COMPRESSION", "gzip")], "METRICS_COMPRESSION"),
+            (Some("http://c"), &[("OTEL_EXPORTER_OTLP_CERTIFICATE", "/ca.pem")], "OTEL_EXPORTER_OTLP_CERTIFICATE"),
+            (
+                Some("http://c"),
+                &[("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")],
+                "TEMPORALITY_PREFERENCE",
+            ),
+            (Some("http://c"), &[("OTEL_TRACES_EXPORTER", "console")], "OTEL_TRACES_EXPORTER"),
             (Some("http://c"), &[("OTEL_EXPORTER_OTLP_HEADERS", "hunter2")], "OTEL_EXPORTER_OTLP_HEADERS"),
             (Some("http://c"), &[("OTEL_METRIC_EXPORT_INTERVAL", "0")], "OTEL_METRIC_EXPORT_INTERVAL"),
             (Some("http://c"), &[("OTEL_EXPORTER_OTLP_TIMEOUT", "10s")], "OTEL_EXPORTER_OTLP_TIMEOUT"),

@@ -186,10 +186,27 @@ mod tests {
         let long = "x".repeat(65);
         let long_tenant = format!("{long}/a");
         let wide = format!("{}/{}", "-".repeat(40), "y".repeat(40));
-        let bad = [&wide, "", "/", "a/", "/a", " a/b", "a /b", "a\n/b", "é/b", "no good", "a b", &long, &long_tenant];
+        let bad = [
+            &wide,
+            "",
+            "/",
+            "a/",
+            "/a",
+            " a/b",
+            "a /b",
+            "a\n/b",
+            "é/b",
+            "no good",
+            "a b",
+            "a\u{202e}b",
+            &long,
+            &long_tenant,
+        ];
         for name in bad {
             let error = check_name(name).unwrap_err();
-            assert!(error.to_string().is_ascii() && error.to_string().len() < 350, "{error}");
+            let text = error.to_string();
+            let steers = |c: char| c.is_control() || c == '\u{202e}';
+            assert!(!text.contains(steers) && text.len() < 350, "{error}");
         }
     }
 

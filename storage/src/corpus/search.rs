@@ -132,7 +132,8 @@ async fn search_from(
     options: &SearchOptions,
     env: &Env,
 ) -> Result<Vec<StoredHit>> {
-    let (filter, keywords) = (options.filter.as_ref(), Keywords::of(query));
+    let filter = options.filter.as_ref();
+    let keywords = (options.mode == SearchMode::Fused).then(|| Keywords::of(query)).flatten();
     loop {
         let by_vector = async {
             match &vector {
