@@ -6,7 +6,8 @@
 //! words' own scores tell them apart. BM25 counts from zero, so that a tenth passage with nearly the best one's score says that the
 //! words are everywhere and tell nothing, and one with a third of it that the best ones have words that others lack. So the words' weight is
 //! the share of the best score that the tenth does not have. A few words as people type them into a search box ask for passages that have
-//! them: an embedding of them says little, and the words count for nearly all. There is nothing to tune for a collection. docs/decisions has the figures.
+//! them: an embedding of them says little, and the words count for nearly all. There is nothing to tune for a collection; docs/decisions
+//! has the figures.
 
 /// The place whose score is compared with the best. Questions are answered from about so many passages.
 const PLACE: usize = 10;
@@ -45,7 +46,8 @@ pub(super) fn fuse(vector: &Ranking, text: &Ranking, candidates: usize) -> Vec<f
     fused
 }
 
-/// Nearly all where the best passage has what somebody typed into a search box. Else how much of the best passage's score the one at [`PLACE`] lacks, within bounds; all of it where so few have any of the words.
+/// Nearly all where the best passage has what somebody typed into a search box. Else how much of the best passage's score the one at
+/// [`PLACE`] lacks, within bounds; all of it where so few have any of the words.
 fn words_weight(text: &Ranking) -> f32 {
     let Some((_, best)) = text.found.first().filter(|(_, best)| *best > 0.0) else { return LEAST_WEIGHT };
     if text.has_keywords {
