@@ -6,10 +6,10 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
-use crate::config::ModelConfig;
+use crate::config::{ModelConfig, Positions};
 use crate::deviation::Compared;
 use crate::dtype::KvDtype;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::matrix::Matrix;
 use crate::pool::{BlockId, KvLayout};
 
@@ -77,6 +77,15 @@ pub trait Backend: Send + Sync + 'static {
 
     /// A pool of `blocks` blocks.
     fn new_pool(&self, blocks: usize) -> Self::Pool;
+
+    /// Whether the operations before it did what they were asked. A device that works beside the host learns of an error late: what its
+    /// operations gave since then means nothing. Asked at the end of a pass, before its results are used.
+    ///
+    /// # Errors
+    /// `DeviceLost` where the memory is gone, until a new pool is asked for; otherwise what went wrong, once.
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 
     /// Runs the steps of one pass where they are cheapest to begin.
     fn run_pass<R: Send>(&self, steps: impl FnOnce() -> R + Send) -> R {
@@ -162,4 +171,25 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// `InvalidInput` if the block does not exist, or the bytes are not a block's; nothing is written then.
     fn write_block(&self, pool: &mut Self::Pool, block: BlockId, bytes: &[u8]) -> Result<()>;
+}
+
+/// Checks what [`Backend::embed`] is given.
+///
+/// # Errors
+/// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
+pub(crate) fn check_tokens(config: &ModelConfig, tokens: &[u32], positions: &[u32]) -> Result<()> {
+    let (vocab, known) = (config.vocab_size, config.max_positions);
+    if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
+        return Err(Error::invalid_input(format!(
+            "token id {token} is outside the model's vocabulary of {vocab}; the tokenizer belongs to another model"
+        )));
+    }
+    if let Some(position) = positions.iter().find(|position| **position as usize >= known)
+        && config.positions == Positions::Learned
+    {
+        return Err(Error::invalid_input(format!(
+            "position {position} is beyond the {known} that the model has learned; shorten the prompt"
+        )));
+    }
+    Ok(())
 }

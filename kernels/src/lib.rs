@@ -11,6 +11,7 @@ pub mod chat;
 pub mod config;
 pub mod cpu;
 pub mod cross_encoder;
+pub mod cuda;
 pub mod dtype;
 pub mod embedding;
 pub mod error;

@@ -6,6 +6,7 @@ mod embedding;
 mod feed_forward;
 mod load;
 mod need;
+mod parts;
 mod random;
 
 use std::fmt;
@@ -26,10 +27,14 @@ use crate::pool::{KvLayout, KvPool};
 use crate::profile::{Part, Profile};
 use crate::rope::Rope;
 pub(crate) use elementwise::layer_norm;
-use elementwise::{Norm, rms_norm};
-use embedding::Embedding;
-use feed_forward::FeedForward;
+pub(crate) use elementwise::Norm;
+use elementwise::rms_norm;
+pub(crate) use embedding::Embedding;
+pub(crate) use feed_forward::{Expand, FeedForward};
+pub(crate) use load::{kv_dtype, load_parts, slopes};
 pub use need::{kv_layout, weight_format, weights_in_memory};
+pub(crate) use parts::{Packer, Parts};
+pub(crate) use random::random_parts;
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 512;
@@ -94,19 +99,20 @@ impl fmt::Display for Arithmetic {
     }
 }
 
-struct Layer {
-    input_norm: Norm,
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
+/// A layer's weights, its matrices as the device keeps them.
+pub(crate) struct Layer<L = Linear> {
+    pub(crate) input_norm: Norm,
+    pub(crate) q: L,
+    pub(crate) k: L,
+    pub(crate) v: L,
+    pub(crate) o: L,
     /// Over each head, `[head_dim]`; or over all, as long as a row.
-    q_norm: Option<Vec<f32>>,
-    k_norm: Option<Vec<f32>>,
-    post_norm: Norm,
+    pub(crate) q_norm: Option<Vec<f32>>,
+    pub(crate) k_norm: Option<Vec<f32>>,
+    pub(crate) post_norm: Norm,
     /// Of what the attention and the feed-forward part add.
-    output_norms: Option<[Norm; 2]>,
-    feed_forward: FeedForward,
+    pub(crate) output_norms: Option<[Norm; 2]>,
+    pub(crate) feed_forward: FeedForward<L>,
 }
 
 /// What a layer computes on its way, at most `ROWS_AT_ONCE` rows each. Kept between calls: fresh pages from the system

@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use self::tile::{Tile, fills_a_block};
 use crate::aligned::{Aligned, SharedMut};
+use crate::backend::Slots;
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
 use crate::rope::Rope;
@@ -110,6 +111,26 @@ impl KvData<'_> {
         }
         Ok(())
     }
+}
+
+/// Checks what a write to a pool of `pool_blocks` blocks names.
+///
+/// # Errors
+/// `InvalidInput` if lengths differ, or a layer, a block or a slot does not exist.
+pub(crate) fn check_slots(layout: &KvLayout, pool_blocks: usize, layer: usize, to: Slots<'_>) -> Result<()> {
+    let Slots { blocks, slots, positions } = to;
+    let problem = if layer >= layout.layers {
+        format!("layer {layer} of {}", layout.layers)
+    } else if slots.len() != positions.len() {
+        format!("{} slots and {} positions", slots.len(), positions.len())
+    } else if let Some(block) = blocks.iter().find(|block| block.0 as usize >= pool_blocks) {
+        format!("block {} of {pool_blocks}", block.0)
+    } else if let Some(slot) = slots.iter().find(|slot| **slot as usize >= blocks.len() * BLOCK_TOKENS) {
+        format!("slot {slot} of {}", blocks.len() * BLOCK_TOKENS)
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid_input(format!("a KV write names {problem}")))
 }
 
 /// The arena of blocks. One layer's part of a block is, for every KV head, in the layout's dtype,
@@ -225,7 +246,11 @@ impl KvPool {
         k: KvData<'_>,
         v: KvData<'_>,
     ) -> Result<()> {
-        self.check_write(layer, rope, blocks, slots, positions)?;
+        if rope.head_dim() != self.layout.head_dim {
+            let message = format!("a rotation of {} and heads of {}", rope.head_dim(), self.layout.head_dim);
+            return Err(Error::invalid_input(message));
+        }
+        check_slots(&self.layout, self.blocks, layer, Slots { blocks, slots, positions })?;
         for (name, data) in [("K", k), ("V", v)] {
             if data.len() != slots.len() * self.layout.kv_dim() {
                 return Err(Error::invalid_input(format!(
@@ -285,30 +310,6 @@ impl KvPool {
             }
             Ok(())
         })
-    }
-
-    fn check_write(
-        &self,
-        layer: usize,
-        rope: &Rope,
-        blocks: &[BlockId],
-        slots: &[u32],
-        positions: &[u32],
-    ) -> Result<()> {
-        let problem = if layer >= self.layout.layers {
-            format!("layer {layer} of {}", self.layout.layers)
-        } else if slots.len() != positions.len() {
-            format!("{} slots and {} positions", slots.len(), positions.len())
-        } else if rope.head_dim() != self.layout.head_dim {
-            format!("a rotation of {} and heads of {}", rope.head_dim(), self.layout.head_dim)
-        } else if let Some(block) = blocks.iter().find(|block| block.0 as usize >= self.blocks) {
-            format!("block {} of {}", block.0, self.blocks)
-        } else if let Some(slot) = slots.iter().find(|slot| **slot as usize >= blocks.len() * BLOCK_TOKENS) {
-            format!("slot {slot} of {}", blocks.len() * BLOCK_TOKENS)
-        } else {
-            return Ok(());
-        };
-        Err(Error::invalid_input(format!("a KV write names {problem}")))
     }
 
     /// Copies a block, every layer of it, bit for bit: before a sequence writes to what it shares with others.

@@ -253,7 +253,11 @@ impl<'a, 'r, B: Backend> Pass<'a, 'r, B> {
             // Who never got in waits where it stood.
             outcome.or_else(|| waiting.map(Outcome::Stopped)).expect("every chunk waits or left")
         };
-        let outcomes = self.outcomes.into_iter().zip(self.waiting).map(outcome).collect();
+        let mut outcomes: Vec<Outcome<B>> = self.outcomes.into_iter().zip(self.waiting).map(outcome).collect();
+        if let Err(error) = self.backend.check() {
+            let failed = || Outcome::Failed(Error::new(error.kind(), error.to_string()));
+            outcomes.iter_mut().for_each(|outcome| *outcome = failed());
+        }
         Passed { outcomes, logits, layer_rows: self.layer_rows }
     }
 }

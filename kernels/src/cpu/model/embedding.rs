@@ -3,11 +3,12 @@
 use rayon::prelude::*;
 
 use super::Model;
-use crate::error::{Error, Result};
+use crate::backend::check_tokens;
+use crate::error::Result;
 use crate::matrix::Matrix;
 
 /// The embedding table `[vocab, hidden]`, where it is not the output head's.
-pub(super) enum Embedding {
+pub(crate) enum Embedding {
     Tied,
     F32(Vec<f32>),
     Bf16(Vec<u16>),
@@ -30,20 +31,8 @@ impl Model {
     /// # Errors
     /// `InvalidInput` for an id outside the vocabulary, and for a position that a learned table does not have.
     pub(crate) fn embed_tokens(&self, tokens: &[u32], positions: &[u32]) -> Result<Matrix> {
-        let (vocab, hidden) = (self.config.vocab_size, self.config.hidden_size);
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab) {
-            return Err(Error::invalid_input(format!(
-                "token id {token} is outside the model's vocabulary of {vocab}; the tokenizer belongs to another model"
-            )));
-        }
-        let known = self.config.max_positions;
-        if let Some(position) = positions.iter().find(|position| **position as usize >= known)
-            && self.position_table.is_some()
-        {
-            return Err(Error::invalid_input(format!(
-                "position {position} is beyond the {known} that the model has learned; shorten the prompt"
-            )));
-        }
+        let hidden = self.config.hidden_size;
+        check_tokens(&self.config, tokens, positions)?;
         let mut out = Matrix::zeros(tokens.len(), hidden);
         let rows = out.as_mut_slice().par_chunks_mut(hidden).with_min_len(64).zip(tokens).zip(positions);
         rows.for_each(|((out, token), position)| {

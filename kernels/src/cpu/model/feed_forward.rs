@@ -15,33 +15,33 @@ use crate::matrix::Matrix;
 use crate::profile;
 
 /// What follows a layer's attention.
-pub(super) enum FeedForward {
-    One(Part),
-    Experts(Mixture),
+pub(crate) enum FeedForward<L = Linear> {
+    One(Part<L>),
+    Experts(Mixture<L>),
 }
 
 /// A feed-forward part: all of it, or one expert's.
-pub(super) struct Part {
-    pub(super) expand: Expand,
-    pub(super) down: Linear,
+pub(crate) struct Part<L = Linear> {
+    pub(crate) expand: Expand<L>,
+    pub(crate) down: L,
 }
 
 /// A part's way in.
-pub(super) enum Expand {
+pub(crate) enum Expand<L = Linear> {
     /// Gate and up.
-    Gated(Linear),
-    Plain(Linear),
+    Gated(L),
+    Plain(L),
 }
 
 /// Experts, and who chooses them.
-pub(super) struct Mixture {
+pub(crate) struct Mixture<L = Linear> {
     /// `[experts, hidden]`; in f32 whatever other products are made in, as a score that is a little off may choose another expert.
-    pub(super) router: Linear,
-    pub(super) parts: Vec<Part>,
+    pub(crate) router: L,
+    pub(crate) parts: Vec<Part<L>>,
 }
 
-impl Expand {
-    pub(super) fn linear(&self) -> &Linear {
+impl<L> Expand<L> {
+    pub(crate) fn linear(&self) -> &L {
         let (Self::Gated(linear) | Self::Plain(linear)) = self;
         linear
     }

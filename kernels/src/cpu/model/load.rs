@@ -1,24 +1,27 @@
-//! A model from the tensors of a Hugging Face folder or a GGUF file.
+//! A model from the tensors of a Hugging Face folder or a GGUF file, on whatever device a [`Packer`] packs for.
 
-use std::borrow::Cow;
+mod tensors;
+
 use std::cell::Cell;
 
 use rayon::prelude::*;
 
 use super::elementwise::Norm;
 use super::feed_forward::{Expand, FeedForward, Mixture, Part};
+use super::parts::{InMemory, Packer, Parts};
 use super::{Arithmetic, Embedding, Layer, LoadOptions, Model};
 use crate::activation::Activation;
 use crate::config::{Experts, ModelConfig, NormKind, Positions, Qkv, TensorNames, Up, WeightDtype, alibi_slopes};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat, bf16_bits};
 use crate::error::Result;
-use crate::linear::{GroupedRows, Linear, Precision, Weights};
-use crate::rope::Rope;
+use crate::linear::{GroupedRows, Precision, Weights};
 use crate::simd;
 use crate::weights::{Tensor, TensorSource};
+use tensors::{both, part_of, rows_of, transposed, weights};
 
 /// The tensors still to be packed, and how many bytes of them are.
-struct Loader<'a> {
+struct Loader<'a, P> {
+    packer: &'a P,
     tensors: &'a dyn TensorSource,
     names: &'static TensorNames,
     config: &'a ModelConfig,
@@ -28,18 +31,32 @@ struct Loader<'a> {
 }
 
 pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: LoadOptions<'_>) -> Result<Model> {
-    let names = config.architecture.tensors();
     let arithmetic = arithmetic(&config, &options);
-    let loader = Loader { tensors, names, config: &config, done: Cell::new(0), arithmetic, options };
+    let parts = load_parts(&config, tensors, &InMemory, arithmetic, options)?;
+    let kv_dtype = kv_dtype(&config, &options);
+    Ok(Model::of_parts(config, parts, arithmetic, kv_dtype))
+}
+
+/// A model's weights, each packed by `packer`.
+///
+/// # Errors
+/// As [`Model::load`], and those of the packer.
+pub(crate) fn load_parts<P: Packer>(
+    config: &ModelConfig,
+    tensors: &dyn TensorSource,
+    packer: &P,
+    arithmetic: Arithmetic,
+    options: LoadOptions<'_>,
+) -> Result<Parts<P::Linear>> {
+    let names = config.architecture.tensors();
+    let loader = Loader { packer, tensors, names, config, done: Cell::new(0), arithmetic, options };
     let (vocab, hidden) = (config.vocab_size, config.hidden_size);
     let layers = (0..config.layers).map(|layer| loader.layer(layer)).collect::<Result<Vec<_>>>()?;
     // A table has a row for each token, whichever way round a layer's matrices are.
     let table = |name: &str| loader.take(&format!("{name}.weight"), &[vocab, hidden]);
-    let head = |name: &str| -> Result<Linear> {
-        Ok(match loader.grouped(&format!("{name}.weight"), vocab, hidden)? {
-            Some(rows) => Linear::grouped(vocab, hidden, &rows, None),
-            None => Linear::new(vocab, hidden, weights(&table(name)?), None, table_precision(arithmetic)),
-        })
+    let head = |name: &str| match loader.grouped(&format!("{name}.weight"), vocab, hidden)? {
+        Some(rows) => packer.grouped(vocab, hidden, &rows, None),
+        None => packer.linear(vocab, hidden, weights(&table(name)?), None, table_precision(arithmetic)),
     };
     let (embedding, head) = if config.tie_embeddings {
         (Embedding::Tied, head(names.embedding)?)
@@ -60,28 +77,11 @@ pub(super) fn load(config: ModelConfig, tensors: &dyn TensorSource, options: Loa
     let embedding_norm = config.embedding_norm.then(|| loader.norm(names.embedding_norm)).transpose()?;
     let final_norm = loader.norm(names.final_norm)?;
     loader.report(loader.tensors.size_in_bytes());
-    let kv_dtype = kv_dtype(&config, &options);
-    Ok(Model {
-        arithmetic,
-        rope: Rope::new(&config),
-        local_rope: config.local_rope.as_ref().map(|rope| Rope::of(rope, &config)),
-        no_rope: Rope::none(config.head_dim),
-        slopes: slopes(&config),
-        kv_dtype,
-        embedding,
-        position_table,
-        embedding_norm,
-        layers,
-        final_norm,
-        head,
-        scratch: Default::default(),
-        profile: Default::default(),
-        config,
-    })
+    Ok(Parts { embedding, position_table, embedding_norm, layers, final_norm, head })
 }
 
 /// ALiBi's slopes, of a model that has it.
-pub(super) fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
+pub(crate) fn slopes(config: &ModelConfig) -> Option<Vec<f32>> {
     (config.positions == Positions::Alibi).then(|| alibi_slopes(config.heads))
 }
 
@@ -123,7 +123,7 @@ pub(super) fn table_precision(arithmetic: Arithmetic) -> Precision {
 }
 
 /// K and V are as precise as the weights they come from, unless asked otherwise; f16 where those are quantized, as in llama.cpp.
-pub(super) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDtype {
+pub(crate) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDtype {
     options.kv_dtype.unwrap_or(match config.torch_dtype {
         WeightDtype::F32 => KvDtype::F32,
         WeightDtype::F16 | WeightDtype::Quantized => KvDtype::F16,
@@ -131,8 +131,8 @@ pub(super) fn kv_dtype(config: &ModelConfig, options: &LoadOptions<'_>) -> KvDty
     })
 }
 
-impl Loader<'_> {
-    fn layer(&self, layer: usize) -> Result<Layer> {
+impl<P: Packer> Loader<'_, P> {
+    fn layer(&self, layer: usize) -> Result<Layer<P::Linear>> {
         let (config, names) = (self.config, self.names);
         let hidden = config.hidden_size;
         let name = |part: &str| format!("{}.{layer}.{part}", names.layers);
@@ -184,7 +184,7 @@ impl Loader<'_> {
         })
     }
 
-    fn feed_forward(&self, layer: usize) -> Result<FeedForward> {
+    fn feed_forward(&self, layer: usize) -> Result<FeedForward<P::Linear>> {
         let (config, names) = (self.config, self.names);
         let layer_name = format!("{}.{layer}", names.layers);
         let Some(rule) = config.experts_of(layer) else {
@@ -193,7 +193,7 @@ impl Loader<'_> {
         let experts = &names.experts;
         let router = format!("{layer_name}.{}.weight", experts.router);
         let router = self.values(&router, &[rule.count, config.hidden_size])?;
-        let router = Linear::new(rule.count, config.hidden_size, Weights::F32(&router), None, Precision::F32);
+        let router = self.packer.linear(rule.count, config.hidden_size, Weights::F32(&router), None, Precision::F32)?;
         if experts.each.is_empty() {
             let parts = self.stacked_parts(&layer_name, rule)?;
             return Ok(FeedForward::Experts(Mixture { router, parts }));
@@ -207,7 +207,7 @@ impl Loader<'_> {
     }
 
     /// Experts whose tensors are one each, of the gates and ups in turn.
-    fn stacked_parts(&self, layer_name: &str, rule: &Experts) -> Result<Vec<Part>> {
+    fn stacked_parts(&self, layer_name: &str, rule: &Experts) -> Result<Vec<Part<P::Linear>>> {
         let (hidden, inner, names) = (self.config.hidden_size, rule.intermediate_size, &self.names.experts);
         let (Up::One(up) | Up::Apart([_, up])) = names.up;
         let all = |name: &str, shape: [usize; 3]| self.take(&format!("{layer_name}.{name}.weight"), &shape);
@@ -217,15 +217,15 @@ impl Loader<'_> {
         let (precision, size) = (precision(self.arithmetic), inner * hidden);
         let part = |expert: usize| {
             let [gate, up] = [2 * expert, 2 * expert + 1].map(|half| part_of(&ups, half * size, size));
-            let gate_up = Linear::gate_up(inner, hidden, [gate, up], None, precision, activation);
-            let down = Linear::new(hidden, inner, part_of(&downs, expert * size, size), None, precision);
-            Part { expand: Expand::Gated(gate_up), down }
+            let gate_up = self.packer.gate_up(inner, hidden, [gate, up], None, precision, activation)?;
+            let down = self.packer.linear(hidden, inner, part_of(&downs, expert * size, size), None, precision)?;
+            Ok(Part { expand: Expand::Gated(gate_up), down })
         };
-        Ok((0..rule.count).map(part).collect())
+        (0..rule.count).map(part).collect()
     }
 
     /// A feed-forward part whose tensors' names begin with `stem`.
-    fn part(&self, stem: &str, (up, down): (Up, &str), inner: usize) -> Result<Part> {
+    fn part(&self, stem: &str, (up, down): (Up, &str), inner: usize) -> Result<Part<P::Linear>> {
         let (hidden, has_bias) = (self.config.hidden_size, self.config.mlp_bias);
         let expand = match self.config.feed_forward.gate() {
             Some(activation) => Expand::Gated(self.gate_up(stem, up, inner, activation)?),
@@ -237,17 +237,17 @@ impl Loader<'_> {
         Ok(Part { expand, down: self.linear(&format!("{stem}.{down}"), hidden, inner, has_bias)? })
     }
 
-    fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<Linear> {
+    fn linear(&self, name: &str, outputs: usize, inputs: usize, has_bias: bool) -> Result<P::Linear> {
         let bias = self.bias(name, outputs, has_bias)?;
         if let Some(rows) = self.grouped(&format!("{name}.weight"), outputs, inputs)? {
-            return Ok(Linear::grouped(outputs, inputs, &rows, bias.as_deref()));
+            return self.packer.grouped(outputs, inputs, &rows, bias.as_deref());
         }
         let tensor = self.matrix(name, outputs, inputs)?;
-        Ok(Linear::new(outputs, inputs, weights(&tensor), bias.as_deref(), precision(self.arithmetic)))
+        self.packer.linear(outputs, inputs, weights(&tensor), bias.as_deref(), precision(self.arithmetic))
     }
 
     /// Q, K and V of a tensor that is all three. `row` says which of its rows is an output of the first, the second or the third.
-    fn split(&self, name: &str, row: impl Fn(usize, usize) -> usize) -> Result<[Linear; 3]> {
+    fn split(&self, name: &str, row: impl Fn(usize, usize) -> usize) -> Result<[P::Linear; 3]> {
         let (inputs, query, kv) = (self.config.hidden_size, self.config.query_dim(), self.config.kv_dim());
         let bias = self.bias(name, query + 2 * kv, self.config.qkv_bias)?;
         let all = self.matrix(name, query + 2 * kv, inputs)?;
@@ -255,12 +255,12 @@ impl Loader<'_> {
             let rows: Vec<usize> = (0..outputs).map(|output| row(part, output)).collect();
             let bias: Option<Vec<f32>> = bias.as_ref().map(|bias| rows.iter().map(|row| bias[*row]).collect());
             let own = rows_of(&all, inputs, &rows);
-            Linear::new(outputs, inputs, weights(&own), bias.as_deref(), precision(self.arithmetic))
+            self.packer.linear(outputs, inputs, weights(&own), bias.as_deref(), precision(self.arithmetic))
         };
-        Ok([(0, query), (1, kv), (2, kv)].map(part))
+        Ok([part((0, query))?, part((1, kv))?, part((2, kv))?])
     }
 
-    fn gate_up(&self, stem: &str, up: Up, outputs: usize, activation: Activation) -> Result<Linear> {
+    fn gate_up(&self, stem: &str, up: Up, outputs: usize, activation: Activation) -> Result<P::Linear> {
         let inputs = self.config.hidden_size;
         let name = |part: &str| format!("{stem}.{part}");
         let bias = |name: &str, outputs| self.bias(name, outputs, self.config.mlp_bias);
@@ -283,7 +283,7 @@ impl Loader<'_> {
             }
         };
         let (bias, precision) = (both(&biases), precision(self.arithmetic));
-        Ok(Linear::gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision, activation))
+        self.packer.gate_up(outputs, inputs, [weights(&gate), weights(&up)], bias, precision, activation)
     }
 
     /// Gate and up, if one of them at least is of quantized blocks. Where the two are grouped in two ways (or one is not), both are rounded
@@ -294,20 +294,20 @@ impl Loader<'_> {
         outputs: usize,
         biases: &[Option<Vec<f32>>; 2],
         activation: Activation,
-    ) -> Result<Option<Linear>> {
+    ) -> Result<Option<P::Linear>> {
         let inputs = self.config.hidden_size;
         let [gate, up] = names.map(|name| self.grouped(&format!("{name}.weight"), outputs, inputs));
-        let pack = |rows| Linear::grouped_gate_up(outputs, inputs, rows, both(biases), activation);
-        Ok(match (gate?, up?) {
-            (None, None) => None,
-            (Some(gate), Some(up)) if gate.grouping == up.grouping => Some(pack([&gate, &up])),
+        let pack = |rows| self.packer.grouped_gate_up(outputs, inputs, rows, both(biases), activation);
+        match (gate?, up?) {
+            (None, None) => Ok(None),
+            (Some(gate), Some(up)) if gate.grouping == up.grouping => pack([&gate, &up]).map(Some),
             _ => {
                 let [gate, up] = names.map(|name| self.values(&format!("{name}.weight"), &[outputs, inputs]));
                 let (gate, up) = (gate?, up?);
                 let rounded = [&gate, &up].map(|values| GroupedRows::rounded(values, inputs));
-                Some(pack([&rounded[0], &rounded[1]]))
+                pack([&rounded[0], &rounded[1]]).map(Some)
             }
-        })
+        }
     }
 
     /// A matrix of quantized blocks, where those are to stay.
@@ -390,50 +390,5 @@ impl Loader<'_> {
             let total = self.tensors.size_in_bytes();
             progress(done.min(total), total);
         }
-    }
-}
-
-fn both(biases: &[Option<Vec<f32>>; 2]) -> Option<[&[f32]; 2]> {
-    match biases {
-        [Some(gate), Some(up)] => Some([gate, up]),
-        _ => None,
-    }
-}
-
-fn weights<'a>(tensor: &'a Tensor<'_>) -> Weights<'a> {
-    match tensor {
-        Tensor::F32(values) => Weights::F32(values),
-        Tensor::Bf16(bits) => Weights::Bf16(bits),
-    }
-}
-
-/// `len` values of a tensor from one on.
-fn part_of<'a>(tensor: &'a Tensor<'_>, from: usize, len: usize) -> Weights<'a> {
-    match tensor {
-        Tensor::F32(values) => Weights::F32(&values[from..from + len]),
-        Tensor::Bf16(bits) => Weights::Bf16(&bits[from..from + len]),
-    }
-}
-
-/// Some rows of a tensor, `[rows, inputs]`.
-fn rows_of(tensor: &Tensor<'_>, inputs: usize, rows: &[usize]) -> Tensor<'static> {
-    fn pick<T: Copy + Send + Sync>(values: &[T], inputs: usize, rows: &[usize]) -> Cow<'static, [T]> {
-        rows.par_iter().flat_map_iter(|row| values[row * inputs..][..inputs].iter().copied()).collect::<Vec<T>>().into()
-    }
-    match tensor {
-        Tensor::F32(values) => Tensor::F32(pick(values, inputs, rows)),
-        Tensor::Bf16(bits) => Tensor::Bf16(pick(bits, inputs, rows)),
-    }
-}
-
-/// A tensor `[inputs, outputs]` as `[outputs, inputs]`.
-fn transposed(tensor: &Tensor<'_>, outputs: usize) -> Tensor<'static> {
-    fn turn<T: Copy + Send + Sync>(values: &[T], outputs: usize) -> Cow<'static, [T]> {
-        let row = |output: usize| values[output..].iter().step_by(outputs).copied();
-        (0..outputs).into_par_iter().flat_map_iter(row).collect::<Vec<T>>().into()
-    }
-    match tensor {
-        Tensor::F32(values) => Tensor::F32(turn(values, outputs)),
-        Tensor::Bf16(bits) => Tensor::Bf16(turn(bits, outputs)),
     }
 }

@@ -1,0 +1,31 @@
+//! The CUDA backend: a model's weights, its rows and its KV pool in the memory of an NVIDIA GPU.
+//!
+//! Nothing of CUDA is linked: the driver's library is looked for at run time, and the kernels are PTX that the driver compiles for its GPU.
+//! The sources of the kernels are in `kernels/cuda/`, with what each computes and how it is launched; `ops/cuda/ptx` makes the PTX of them.
+//!
+//! ```text
+//! driver    the driver's functions, owned and checked
+//! session   a GPU in use: streams, memory, launches; a new one begins when the GPU is lost
+//! staging   pinned host memory that copies go through
+//! launch    each kernel with its launch geometry
+//! weights   a checkpoint's matrices in device memory
+//! layer     the steps of a layer
+//! backend   the engine's view of it
+//! ```
+//!
+//! Work is queued on one compute stream, in order. Stored KV goes to the device on a stream of its own, while the layer before is still
+//! computed; an event keeps the order between the two. Only what a host needs (logits, deviations, exports) is waited for.
+
+mod attention;
+mod backend;
+mod driver;
+mod launch;
+mod layer;
+mod model;
+mod rope;
+mod session;
+mod staging;
+mod weights;
+
+pub use driver::{Gpu, Unavailable, gpus};
+pub use model::CudaModel;

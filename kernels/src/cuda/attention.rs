@@ -1,0 +1,168 @@
+//! Which rows look at which slots, as attention's kernels are told it.
+
+use std::sync::{Arc, PoisonError};
+
+use super::launch::{self, AttentionTile, Context, Element, Heads, SEGMENT};
+use super::model::Loaded;
+use super::session::Buffer;
+use crate::backend::RowGroup;
+use crate::error::Result;
+
+/// Blocks of threads for each multiprocessor below which the context is split.
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
+
+/// The tables of some rows, in device memory, and what they were made of.
+#[derive(Debug)]
+pub(super) struct Tables {
+    pub(super) host: HostTables,
+    pub(super) row_positions: Buffer,
+    tiles: Buffer,
+    blocks: Buffer,
+    key_positions: Buffer,
+}
+
+/// The same in host memory.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct HostTables {
+    row_positions: Vec<u32>,
+    pub(super) tiles: Vec<AttentionTile>,
+    blocks: Vec<u32>,
+    key_positions: Vec<u32>,
+}
+
+impl HostTables {
+    /// Of rows in groups that follow each other, at most `tile_rows` of them a tile. Rows are counted from that of the first group.
+    pub(super) fn of(groups: &[RowGroup<'_>], tile_rows: usize) -> Self {
+        let mut tables = Self::default();
+        let first = groups.first().map_or(0, |group| group.rows.start);
+        for group in groups {
+            let sequence = &group.sequence;
+            let (blocks_start, keys_start) = (tables.blocks.len() as u32, tables.key_positions.len() as u32);
+            tables.blocks.extend(sequence.blocks.iter().map(|block| block.0));
+            tables.key_positions.extend(sequence.key_positions);
+            tables.row_positions.extend(group.positions);
+            for from in group.rows.clone().step_by(tile_rows) {
+                tables.tiles.push(AttentionTile {
+                    first_row: (from - first) as u32,
+                    rows: group.rows.end.min(from + tile_rows).saturating_sub(from) as u32,
+                    blocks_start,
+                    keys_start,
+                    slots: sequence.key_positions.len() as u32,
+                });
+            }
+        }
+        tables
+    }
+
+    fn most_slots(&self) -> u32 {
+        self.tiles.iter().map(|tile| tile.slots).max().unwrap_or(0)
+    }
+}
+
+/// Rows of a tile: as many as fill a block of threads with the heads that share K and V.
+pub(super) fn tile_rows(element: Element, heads: Heads) -> usize {
+    (launch::attention_lines(element) / (heads.heads / heads.kv_heads)).max(1) as usize
+}
+
+/// Segments that the context is split in; 0 where it is not. The bits are the same either way.
+pub(super) fn segments(tiles: usize, kv_heads: u32, slots: u32, multiprocessors: u32) -> u32 {
+    let is_few = (tiles as u32).saturating_mul(kv_heads) < BLOCKS_PER_MULTIPROCESSOR * multiprocessors;
+    if is_few && slots > SEGMENT { slots.div_ceil(SEGMENT) } else { 0 }
+}
+
+impl Loaded {
+    /// The tables of some groups: those of the last call, if these are the same.
+    pub(super) fn tables(&self, groups: &[RowGroup<'_>], tile_rows: usize) -> Result<Arc<Tables>> {
+        let host = HostTables::of(groups, tile_rows);
+        let mut last = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tables) = last.as_ref().filter(|tables| tables.host == host) {
+            return Ok(tables.clone());
+        }
+        let upload = |values: &[u32]| self.session.upload(values);
+        let tables = Arc::new(Tables {
+            row_positions: upload(&host.row_positions)?,
+            tiles: self.session.upload(&host.tiles)?,
+            blocks: upload(&host.blocks)?,
+            key_positions: upload(&host.key_positions)?,
+            host,
+        });
+        *last = Some(tables.clone());
+        Ok(tables)
+    }
+
+    /// Attention of rows with queries `q`, to `out`, `[rows, heads * head_dim]`.
+    pub(super) fn attend(
+        &self,
+        element: Element,
+        (out, q): (&Buffer, &Buffer),
+        context: Context,
+        tables: &Tables,
+        heads: Heads,
+    ) -> Result<()> {
+        let (session, tiles) = (&self.session, &tables.host.tiles);
+        let rows = tables.host.row_positions.len() as u32;
+        let segments =
+            segments(tiles.len(), heads.kv_heads, tables.host.most_slots(), session.multiprocessors());
+        if segments == 0 {
+            let whole = launch::attention(element, out.pointer(), (0, 1), q.pointer(), context, tiles, rows, heads);
+            return session.launch(&whole);
+        }
+        let floats = segments as usize * rows as usize * heads.heads as usize * (heads.head_dim as usize + 2);
+        let partial = session.allocate(4 * floats)?;
+        let (to, tiles_there) = (partial.pointer(), (tables.tiles.pointer(), tiles.len() as u32));
+        session.run(&[
+            launch::attention(element, 0, (to, segments), q.pointer(), context, tiles, rows, heads),
+            launch::attention_combine(out.pointer(), to, tiles_there, rows, heads),
+        ])
+    }
+}
+
+impl Tables {
+    /// What attention reads of them, beside K and V.
+    pub(super) fn context(&self, (keys, values): (u64, u64), slopes: Option<&Buffer>, window: Option<u32>) -> Context {
+        Context {
+            keys,
+            values,
+            row_positions: self.row_positions.pointer(),
+            tiles: self.tiles.pointer(),
+            blocks: self.blocks.pointer(),
+            key_positions: self.key_positions.pointer(),
+            slopes: slopes.map_or(0, Buffer::pointer),
+            window: window.unwrap_or(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::SequenceView;
+    use crate::pool::BlockId;
+
+    #[test]
+    fn tiles_cover_each_groups_rows_once() {
+        let (blocks, keys) = ([BlockId(7), BlockId(3)], [0, 1, u32::MAX]);
+        let positions: Vec<u32> = (10..15).collect();
+        let group = |rows: std::ops::Range<usize>| RowGroup {
+            positions: &positions[..rows.len()],
+            rows,
+            sequence: SequenceView { blocks: &blocks, key_positions: &keys },
+        };
+        let tables = HostTables::of(&[group(4..9), group(9..10)], 2);
+        let tiles: Vec<[u32; 5]> = tables
+            .tiles
+            .iter()
+            .map(|tile| [tile.first_row, tile.rows, tile.blocks_start, tile.keys_start, tile.slots])
+            .collect();
+        assert_eq!(tiles, [[0, 2, 0, 0, 3], [2, 2, 0, 0, 3], [4, 1, 0, 0, 3], [5, 1, 2, 3, 3]]);
+        assert_eq!((tables.blocks, tables.row_positions), (vec![7, 3, 7, 3], vec![10, 11, 12, 13, 14, 10]));
+    }
+
+    #[test]
+    fn only_a_long_context_of_few_rows_is_split() {
+        assert_eq!(segments(1, 8, 4096, 132), 8);
+        assert_eq!(segments(1, 8, 512, 132), 0);
+        assert_eq!(segments(100, 8, 4096, 132), 0);
+        assert_eq!(segments(usize::MAX, 8, 4096, 132), 0);
+    }
+}

@@ -1,0 +1,243 @@
+//! The steps of a layer, each queued on the device.
+
+use std::ops::Range;
+
+use super::attention::tile_rows;
+use super::backend::CudaPool;
+use super::launch::{self, Element, Heads};
+use super::model::{CudaModel, Loaded};
+use super::session::Buffer;
+use super::weights::{DeviceLayer, DeviceNorm, HeadNorm, Matrix};
+use crate::backend::RowGroup;
+use crate::config::{FeedForwardKind, ModelConfig};
+use crate::error::Result;
+
+/// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
+const ROWS_AT_ONCE: usize = 2048;
+
+/// Rows in device memory, f32 `[count, hidden]`, from a place of a buffer on.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Hidden {
+    pub(super) start: u64,
+    pub(super) rows: usize,
+}
+
+impl CudaModel {
+    pub(super) fn heads(&self) -> Heads {
+        let config = &self.config;
+        Heads { heads: config.heads as u32, kv_heads: config.kv_heads as u32, head_dim: config.head_dim as u32 }
+    }
+}
+
+/// A model's rules beside the memory it lies in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Steps<'a> {
+    pub(super) on: &'a Loaded,
+    pub(super) config: &'a ModelConfig,
+    pub(super) heads: Heads,
+    /// Of K and V.
+    pub(super) kv: Element,
+}
+
+impl Steps<'_> {
+    fn layer(&self, layer: usize) -> &DeviceLayer {
+        &self.on.weights.layers[layer]
+    }
+
+    fn values(&self, element: Element, rows: usize, width: usize) -> Result<Buffer> {
+        self.on.session.allocate(rows * width * element.size_in_bytes())
+    }
+
+    /// Rows normed, as `element`.
+    pub(super) fn norm(&self, norm: &DeviceNorm, rows: Hidden, element: Element) -> Result<Buffer> {
+        let out = self.values(element, rows.rows, self.config.hidden_size)?;
+        self.norm_to(norm, rows, element, out.pointer())?;
+        Ok(out)
+    }
+
+    pub(super) fn norm_to(&self, norm: &DeviceNorm, rows: Hidden, element: Element, to: u64) -> Result<()> {
+        let (epsilon, width) = (self.config.norm_eps, self.config.hidden_size as u32);
+        let count = rows.rows as u32;
+        self.on.session.launch(&match norm {
+            DeviceNorm::Rms(weight) => {
+                launch::rms_norm(element, to, rows.start, weight.pointer(), epsilon, count, width)
+            }
+            DeviceNorm::Layer { weight, bias } => {
+                let weights = (weight.pointer(), bias.pointer());
+                launch::layer_norm(element, to, rows.start, weights, epsilon, (count, width))
+            }
+            DeviceNorm::None => launch::convert(element, to, rows.start, u64::from(count) * u64::from(width)),
+        })
+    }
+
+    /// `x w^T + bias` in f32, `[rows, outputs]`.
+    pub(super) fn product(&self, matrix: &Matrix, x: &Buffer, rows: usize) -> Result<Buffer> {
+        let out = self.values(Element::F32, rows, matrix.outputs)?;
+        self.product_to(matrix, x, rows, out.pointer(), false)?;
+        Ok(out)
+    }
+
+    fn product_to(&self, matrix: &Matrix, x: &Buffer, rows: usize, to: u64, adds: bool) -> Result<()> {
+        let bias = matrix.bias.as_ref().map_or(0, Buffer::pointer);
+        let shape = (rows as u32, matrix.outputs as u32, matrix.inputs as u32);
+        let places = (to, x.pointer(), matrix.weights.pointer(), bias);
+        self.on.session.launch(&launch::gemm(matrix.element, places, shape, adds))
+    }
+
+    /// Adds what `matrix` makes of `x` to `hidden`, normed first where there is a norm, and times the model's factor.
+    fn add(&self, matrix: &Matrix, x: &Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
+        if norm.is_none() && self.config.residual_scale == 1.0 {
+            return self.product_to(matrix, x, hidden.rows, hidden.start, true);
+        }
+        let mut added = self.product(matrix, x, hidden.rows)?;
+        if let Some(norm) = norm {
+            added = self.norm(norm, Hidden { start: added.pointer(), rows: hidden.rows }, Element::F32)?;
+        }
+        let count = (hidden.rows * self.config.hidden_size) as u64;
+        let scale = self.config.residual_scale;
+        self.on.session.launch(&launch::add_scaled(hidden.start, added.pointer(), scale, count))
+    }
+
+    /// f32 values as the factors of a product with `element`.
+    fn factors(&self, values: Buffer, element: Element, count: usize) -> Result<Buffer> {
+        if element == Element::F32 {
+            return Ok(values);
+        }
+        let out = self.on.session.allocate(count * element.size_in_bytes())?;
+        self.on.session.launch(&launch::convert(element, out.pointer(), values.pointer(), count as u64))?;
+        Ok(out)
+    }
+
+    fn norm_heads(&self, norm: Option<&HeadNorm>, values: &Buffer, rows: usize, width: usize) -> Result<()> {
+        let Some(norm) = norm else { return Ok(()) };
+        let (heads, len) = ((width / norm.len) as u32, norm.len as u32);
+        let epsilon = self.config.norm_eps;
+        self.on.session.launch(&launch::head_norm(
+            values.pointer(),
+            norm.weight.pointer(),
+            epsilon,
+            rows as u32,
+            heads,
+            len,
+        ))
+    }
+
+    /// K and V of rows that enter a layer, in the pool's type.
+    pub(super) fn project(&self, layer: usize, rows: Hidden) -> Result<[Buffer; 2]> {
+        let (weights, dim) = (self.layer(layer), self.config.kv_dim());
+        let x = self.norm(&weights.input_norm, rows, weights.k.element)?;
+        let k = self.product(&weights.k, &x, rows.rows)?;
+        self.norm_heads(weights.k_norm.as_ref(), &k, rows.rows, dim)?;
+        let v = self.product(&weights.v, &x, rows.rows)?;
+        Ok([self.factors(k, self.kv, rows.rows * dim)?, self.factors(v, self.kv, rows.rows * dim)?])
+    }
+
+    /// Queries of rows that enter a layer: turned to their positions, scaled, in the pool's type.
+    pub(super) fn queries(
+        &self,
+        layer: usize,
+        rows: Hidden,
+        positions: &[u32],
+        positions_there: &Buffer,
+    ) -> Result<Buffer> {
+        let (weights, dim) = (self.layer(layer), self.config.query_dim());
+        let x = self.norm(&weights.input_norm, rows, weights.q.element)?;
+        let q = self.product(&weights.q, &x, rows.rows)?;
+        self.norm_heads(weights.q_norm.as_ref(), &q, rows.rows, dim)?;
+        let (turn, _angles) = self.on.angles(self.config, layer).turn(&self.on.session, positions)?;
+        let out = self.values(self.kv, rows.rows, dim)?;
+        let places = (out.pointer(), q.pointer(), positions_there.pointer());
+        let scale = self.config.attention_scale;
+        self.on.session.launch(&launch::rotate(self.kv, places, turn, scale, rows.rows as u32, self.heads))?;
+        Ok(out)
+    }
+
+    /// Takes rows from a layer's entry to its exit.
+    pub(super) fn finish(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
+        for first in (0..hidden.rows).step_by(ROWS_AT_ONCE) {
+            let rows = first..hidden.rows.min(first + ROWS_AT_ONCE);
+            let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
+            let start = hidden.start + (first * self.config.hidden_size * 4) as u64;
+            let hidden = Hidden { start, rows: rows.len() };
+            self.attention(layer, hidden, &groups, pool)?;
+            self.feed_forward(layer, hidden)?;
+        }
+        Ok(())
+    }
+
+    fn attention(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
+        let weights = self.layer(layer);
+        let tables = self.on.tables(groups, tile_rows(self.kv, self.heads))?;
+        let positions: Vec<u32> = groups.iter().flat_map(|group| group.positions).copied().collect();
+        let q = self.queries(layer, hidden, &positions, &tables.row_positions)?;
+        let context = tables.context(pool.layer(layer), self.on.slopes.as_ref(), self.config.window(layer));
+        let mixed = self.values(Element::F32, hidden.rows, self.config.query_dim())?;
+        self.on.attend(self.kv, (&mixed, &q), context, &tables, self.heads)?;
+        let mixed = self.factors(mixed, weights.o.element, hidden.rows * self.config.query_dim())?;
+        let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
+        self.add(&weights.o, &mixed, norm, hidden)
+    }
+
+    fn feed_forward(&self, layer: usize, hidden: Hidden) -> Result<()> {
+        let weights = self.layer(layer);
+        let (width, out) = (self.config.intermediate_size, weights.down.element);
+        let x = self.norm(&weights.post_norm, hidden, weights.up.element)?;
+        let up = self.product(&weights.up, &x, hidden.rows)?;
+        let inner = self.values(out, hidden.rows, width)?;
+        let (to, from) = (inner.pointer(), up.pointer());
+        self.on.session.launch(&match self.config.feed_forward.gate() {
+            Some(activation) => launch::gated(activation, out, to, from, hidden.rows as u32, width as u32),
+            None => {
+                let is_relu = self.config.feed_forward == FeedForwardKind::PlainRelu;
+                launch::activate(is_relu, out, to, from, (hidden.rows * width) as u64)
+            }
+        })?;
+        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
+        self.add(&weights.down, &inner, norm, hidden)
+    }
+
+    /// Logits of rows that left the last layer, f32 `[rows, vocab]`.
+    pub(super) fn logits(&self, hidden: Hidden) -> Result<Buffer> {
+        let head = &self.on.weights.head;
+        let x = self.norm(&self.on.weights.final_norm, hidden, head.element)?;
+        let logits = self.product(head, &x, hidden.rows)?;
+        if self.config.logits_scale != 1.0 {
+            let count = (hidden.rows * head.outputs) as u64;
+            self.on.session.launch(&launch::scale_values(logits.pointer(), self.config.logits_scale, count))?;
+        }
+        Ok(logits)
+    }
+
+    /// The rows that enter the first layer, each token at its position.
+    pub(super) fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Buffer> {
+        let (session, weights, hidden) = (&self.on.session, &self.on.weights, self.config.hidden_size);
+        let out = self.values(Element::F32, tokens.len(), hidden)?;
+        let (table, element) = match &weights.embedding {
+            Some((table, element)) => (table.pointer(), *element),
+            None => (weights.head.weights.pointer(), weights.head.element),
+        };
+        let (tokens_there, positions_there) = (session.upload(tokens)?, session.upload(positions)?);
+        let learned = weights.position_table.as_ref().map_or(0, Buffer::pointer);
+        session.launch(&launch::embed(
+            element,
+            (out.pointer(), table, tokens_there.pointer()),
+            (positions_there.pointer(), learned, self.config.positions_skipped as u32),
+            self.config.embedding_scale,
+            (tokens.len() as u32, hidden as u32),
+        ))?;
+        match &weights.embedding_norm {
+            Some(norm) => self.norm(norm, Hidden { start: out.pointer(), rows: tokens.len() }, Element::F32),
+            None => Ok(out),
+        }
+    }
+}
+
+/// What of `group` falls into `rows`, counted from their first.
+fn clip<'a>(group: &RowGroup<'a>, rows: &Range<usize>) -> Option<RowGroup<'a>> {
+    let (start, end) = (group.rows.start.max(rows.start), group.rows.end.min(rows.end));
+    (start < end).then(|| RowGroup {
+        rows: start - rows.start..end - rows.start,
+        positions: &group.positions[start - group.rows.start..end - group.rows.start],
+        sequence: group.sequence,
+    })
+}

@@ -1,0 +1,220 @@
+//! A language model on a GPU.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use super::attention::Tables;
+use super::rope::Angles;
+use super::session::{Buffer, Session};
+use super::weights::{DeviceWeights, Matrix, OnDevice, check_supported};
+use crate::config::{ModelConfig, WeightDtype};
+use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
+use crate::error::{Error, ErrorKind, Result};
+use crate::files::ModelFiles;
+use crate::model::{Arithmetic, LoadOptions, Parts, kv_dtype, load_parts, random_parts, slopes};
+use crate::rope::Rope;
+
+/// Bytes of weights that are done, and in all.
+type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
+/// Packs the weights, as often as a GPU is lost.
+type Pack = dyn Fn(&OnDevice, Progress<'_>) -> Result<Parts<Matrix>> + Send + Sync;
+
+/// A language model on a GPU: what [`Model`](crate::model::Model) is on the CPU. Weights are kept in f32 or bf16. Products of bf16 weights have
+/// bf16 factors and f32 sums; so has attention over a pool of bf16, and over one of f16 with f16 factors.
+pub struct CudaModel {
+    pub(super) config: ModelConfig,
+    pub(super) kv_dtype: KvDtype,
+    arithmetic: Arithmetic,
+    ordinal: usize,
+    pack: Box<Pack>,
+    /// Nothing while the GPU is gone.
+    loaded: RwLock<Option<Arc<Loaded>>>,
+    /// The first error of operations that give none themselves.
+    failure: Mutex<Option<(ErrorKind, String)>>,
+}
+
+/// The model in the memory of a session.
+#[derive(Debug)]
+pub(super) struct Loaded {
+    pub(super) session: Arc<Session>,
+    pub(super) weights: DeviceWeights,
+    rope: Angles,
+    /// Of layers with a window, where it is another one.
+    local_rope: Option<Angles>,
+    /// Of layers that turn nothing.
+    no_rope: Angles,
+    /// ALiBi's, one a head.
+    pub(super) slopes: Option<Buffer>,
+    /// Of the rows that looked last: those of a pass are the same in each layer.
+    pub(super) tables: Mutex<Option<Arc<Tables>>>,
+}
+
+impl CudaModel {
+    /// Loads a Hugging Face folder or a GGUF file into the memory of GPU `ordinal`.
+    ///
+    /// # Errors
+    /// As [`Model::load`](crate::model::Model::load); `UnsupportedModel` for what this backend does not run, `Unavailable` where there is no GPU,
+    /// `Full` where its memory is too small.
+    pub fn load(path: &Path, ordinal: usize, options: LoadOptions<'_>) -> Result<Self> {
+        let config = ModelFiles::open(path)?.config()?;
+        let arithmetic = arithmetic(&config, &options);
+        let (read, path) = (config.clone(), path.to_owned());
+        let (kv_dtype, weights, compute) = (options.kv_dtype, options.weights, options.compute);
+        let pack = move |packer: &OnDevice, progress: Progress<'_>| {
+            let options = LoadOptions { kv_dtype, weights, compute, progress };
+            ModelFiles::open(&path)?.with_tensors(|tensors| load_parts(&read, tensors, packer, arithmetic, options))
+        };
+        Self::start(config, ordinal, arithmetic, options, Box::new(pack))
+    }
+
+    /// A model of random weights: those of [`Model::random`](crate::model::Model::random) of the same seed.
+    ///
+    /// # Errors
+    /// As [`CudaModel::load`].
+    pub fn random(config: ModelConfig, seed: u64, ordinal: usize, options: LoadOptions<'_>) -> Result<Self> {
+        let arithmetic = arithmetic(&config, &options);
+        let made = config.clone();
+        let (kv_dtype, weights, compute) = (options.kv_dtype, options.weights, options.compute);
+        let pack = move |packer: &OnDevice, progress: Progress<'_>| {
+            let options = LoadOptions { kv_dtype, weights, compute, progress };
+            random_parts(&made, seed, packer, arithmetic, options)
+        };
+        Self::start(config, ordinal, arithmetic, options, Box::new(pack))
+    }
+
+    fn start(
+        config: ModelConfig,
+        ordinal: usize,
+        arithmetic: Arithmetic,
+        options: LoadOptions<'_>,
+        pack: Box<Pack>,
+    ) -> Result<Self> {
+        check_supported(&config)?;
+        let loaded = Loaded::new(&config, ordinal, &pack, options.progress)?;
+        let kv_dtype = kv_dtype(&config, &options);
+        let (loaded, failure) = (RwLock::new(Some(Arc::new(loaded))), Mutex::default());
+        Ok(Self { config, kv_dtype, arithmetic, ordinal, pack, loaded, failure })
+    }
+
+    /// How its products are made: with the weights themselves, what its numbers depend on.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.arithmetic
+    }
+
+    /// What the model lies on.
+    ///
+    /// # Errors
+    /// `DeviceLost` while the GPU is gone, and what went wrong since the last [`CudaModel::take_failure`].
+    pub(super) fn loaded(&self) -> Result<Arc<Loaded>> {
+        if let Some((kind, message)) = &*self.failure() {
+            return Err(Error::new(*kind, message.clone()));
+        }
+        let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
+        loaded.clone().ok_or_else(|| Error::new(ErrorKind::DeviceLost, "the GPU is gone"))
+    }
+
+    /// What an operation that gives no error itself makes; `None` where it, or one before it, failed.
+    pub(super) fn attempt<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Option<R> {
+        let failed = match self.loaded().map(|loaded| doing(&loaded)) {
+            Ok(Ok(made)) => return Some(made),
+            Ok(Err(error)) => error,
+            // Known already.
+            Err(_) => return None,
+        };
+        self.failure().get_or_insert_with(|| (failed.kind(), failed.to_string()));
+        None
+    }
+
+    /// What an operation makes that gives its error; a loss is remembered.
+    pub(super) fn checked<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Result<R> {
+        let done = self.loaded().and_then(|loaded| doing(&loaded));
+        if let Err(error) = &done
+            && error.kind() == ErrorKind::DeviceLost
+        {
+            self.failure().get_or_insert_with(|| (error.kind(), error.to_string()));
+        }
+        done
+    }
+
+    /// What went wrong. It is forgotten, unless the GPU is lost: that stays until a new pool is asked for.
+    pub(super) fn take_failure(&self) -> Result<()> {
+        let mut failure = self.failure();
+        let Some((kind, message)) = &*failure else { return Ok(()) };
+        let error = Error::new(*kind, message.clone());
+        if *kind != ErrorKind::DeviceLost {
+            *failure = None;
+        }
+        Err(error)
+    }
+
+    /// Takes a lost GPU into use again, with the weights. Reads them for as long as it takes: nothing else can be done meanwhile.
+    pub(super) fn recover(&self) {
+        if !matches!(&*self.failure(), Some((ErrorKind::DeviceLost, _))) {
+            return;
+        }
+        let mut place = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
+        // The old one first: its context has to go before the GPU is of use again.
+        *place = None;
+        match Loaded::new(&self.config, self.ordinal, &self.pack, None) {
+            Ok(loaded) => {
+                *place = Some(Arc::new(loaded));
+                *self.failure() = None;
+            }
+            Err(error) => *self.failure() = Some((ErrorKind::DeviceLost, error.to_string())),
+        }
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<(ErrorKind, String)>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Loaded {
+    fn new(config: &ModelConfig, ordinal: usize, pack: &Pack, progress: Progress<'_>) -> Result<Self> {
+        let session = Session::start(ordinal)?;
+        let packer = OnDevice(session.clone());
+        let weights = packer.finish(pack(&packer, progress)?)?;
+        let slopes = slopes(config).map(|slopes| session.upload(&slopes)).transpose()?;
+        session.finish()?;
+        Ok(Self {
+            session,
+            weights,
+            rope: Angles::new(Rope::new(config)),
+            local_rope: config.local_rope.as_ref().map(|rope| Angles::new(Rope::of(rope, config))),
+            no_rope: Angles::new(Rope::none(config.head_dim)),
+            slopes,
+            tables: Mutex::default(),
+        })
+    }
+
+    /// The rotation of a layer.
+    pub(super) fn angles(&self, config: &ModelConfig, layer: usize) -> &Angles {
+        match &self.local_rope {
+            _ if config.unrotated.contains(&layer) => &self.no_rope,
+            Some(local) if config.window(layer).is_some() => local,
+            _ => &self.rope,
+        }
+    }
+}
+
+impl fmt::Debug for CudaModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CudaModel").field("config", &self.config).field("gpu", &self.ordinal).finish_non_exhaustive()
+    }
+}
+
+/// Weights as the checkpoint has them, those of quantized files in bf16; products in bf16 where weights are.
+fn arithmetic(config: &ModelConfig, options: &LoadOptions<'_>) -> Arithmetic {
+    let weights = match options.weights.unwrap_or(WeightFormat::Stored) {
+        WeightFormat::Stored if config.torch_dtype == WeightDtype::Quantized => WeightFormat::Bf16,
+        weights => weights,
+    };
+    let is_bf16 = match weights {
+        WeightFormat::Stored => config.torch_dtype == WeightDtype::Bf16,
+        WeightFormat::F32 => false,
+        WeightFormat::Bf16 | WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native => true,
+    };
+    let compute = options.compute.unwrap_or(if is_bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 });
+    Arithmetic { weights, compute }
+}

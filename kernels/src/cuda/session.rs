@@ -1,0 +1,357 @@
+//! A GPU in use: its context, streams, memory and kernels. When the GPU is lost its session is over, and with it all that lay there.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString, c_void};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::driver::{self, Context, Event, Function, Module, Stream};
+use super::staging::Staging;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
+const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
+
+/// Device memory comes in multiples of this, so that what is freed fits what is asked for next.
+const GRAIN: usize = 64 << 10;
+/// Host memory that uploads of rows' tables may hold.
+const UPLOAD_BYTES: usize = 16 << 20;
+/// Host memory that stored KV on its way to the device may hold.
+const LOAD_BYTES: usize = 256 << 20;
+
+/// A kernel's argument.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Argument {
+    Pointer(u64),
+    U32(u32),
+    U64(u64),
+    F32(f32),
+}
+
+/// How a kernel is launched.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) grid: [u32; 3],
+    pub(super) block: u32,
+    /// Dynamic shared memory, in bytes.
+    pub(super) shared: u32,
+}
+
+/// See the module. Everything that is queued goes through its lock, so that calls of several threads follow each other.
+#[derive(Debug)]
+pub(super) struct Session {
+    state: Mutex<State>,
+    /// Last: what is above is given back while its context is there.
+    context: Context,
+}
+
+#[derive(Debug)]
+struct State {
+    functions: HashMap<String, Function>,
+    module: Module,
+    /// Freed memory, by size. All of it was used on the compute stream alone, so that its next user comes after its last one.
+    free: HashMap<usize, Vec<u64>>,
+    uploads: Staging,
+    loads: Staging,
+    /// Where loads go, one after the other; each free once the event is done.
+    landings: Vec<Landing>,
+    compute: Stream,
+    load: Stream,
+}
+
+/// Device memory that loads are copied to, before they are placed.
+#[derive(Debug)]
+struct Landing {
+    memory: u64,
+    bytes: usize,
+    /// Recorded on the compute stream behind the kernel that reads it.
+    read: Event,
+    /// Recorded on the load stream behind the copy.
+    filled: Event,
+}
+
+/// Device memory. Given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    session: Arc<Session>,
+    start: u64,
+    bytes: usize,
+}
+
+impl Buffer {
+    /// Where it begins, in the device's memory.
+    pub(super) fn pointer(&self) -> u64 {
+        self.start
+    }
+
+    /// Its session.
+    pub(super) fn session(&self) -> &Arc<Session> {
+        &self.session
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.session.lock().free.entry(self.bytes).or_default().push(self.start);
+    }
+}
+
+impl Session {
+    /// Takes a GPU into use.
+    ///
+    /// # Errors
+    /// `Unavailable` or `InvalidInput` where there is no such GPU, and the driver's.
+    pub(super) fn start(ordinal: usize) -> Result<Arc<Self>> {
+        let context = Context::retain(ordinal)?;
+        let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
+        let state = State {
+            functions: HashMap::new(),
+            module: Module::load(ptx)?,
+            free: HashMap::new(),
+            uploads: Staging::new(UPLOAD_BYTES),
+            loads: Staging::new(LOAD_BYTES),
+            landings: Vec::new(),
+            compute: Stream::new()?,
+            load: Stream::new()?,
+        };
+        Ok(Arc::new(Self { state: Mutex::new(state), context }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.lock();
+        self.context.enter()?;
+        Ok(state)
+    }
+
+    /// Processors that run blocks of threads.
+    pub(super) fn multiprocessors(&self) -> u32 {
+        self.context.multiprocessors
+    }
+
+    /// Device memory of at least so many bytes, of any content.
+    pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let bytes = size_class(bytes);
+        let mut state = self.enter()?;
+        let start = match state.free.get_mut(&bytes).and_then(Vec::pop) {
+            Some(start) => start,
+            None => match driver::allocate(bytes) {
+                // What is free in other sizes may be what is missing.
+                Err(error) if error.kind() == ErrorKind::Full => {
+                    state.trim()?;
+                    driver::allocate(bytes).map_err(|error| too_small(error, bytes))?
+                }
+                other => other?,
+            },
+        };
+        Ok(Buffer { session: self.clone(), start, bytes })
+    }
+
+    /// Device memory full of zeros.
+    pub(super) fn zeros(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
+        let buffer = self.allocate(bytes)?;
+        let state = self.enter()?;
+        // SAFETY: it was just made, of as many bytes.
+        unsafe { state.compute.zero(buffer.start, bytes) }?;
+        drop(state);
+        Ok(buffer)
+    }
+
+    /// A copy of `values` in device memory, for what is queued next.
+    pub(super) fn upload<T: bytemuck::NoUninit>(self: &Arc<Self>, values: &[T]) -> Result<Buffer> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let buffer = self.allocate(bytes.len())?;
+        let mut state = self.enter()?;
+        let state = &mut *state;
+        // In pieces: weights are larger than what may be pinned.
+        for (index, piece) in bytes.chunks(UPLOAD_BYTES / 4).enumerate() {
+            let mut slot = state.uploads.take(piece.len())?;
+            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
+            let to = buffer.start + (index * (UPLOAD_BYTES / 4)) as u64;
+            // SAFETY: the slot is not touched before its event is done; the buffer has as many bytes.
+            unsafe { state.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
+            state.uploads.give_back(slot, &state.compute)?;
+        }
+        Ok(buffer)
+    }
+
+    /// `bytes` at a place of the device, as they will be once everything queued is done. Waits for that.
+    pub(super) fn download(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
+        let mut state = self.enter()?;
+        let state = &mut *state;
+        let mut out = Vec::with_capacity(bytes);
+        let piece_bytes = UPLOAD_BYTES / 4;
+        for first in (0..bytes).step_by(piece_bytes) {
+            let piece = (bytes - first).min(piece_bytes);
+            let slot = state.uploads.take(piece)?;
+            // SAFETY: the slot is not touched before the event is done; the caller's buffer has as many bytes.
+            unsafe { state.compute.copy_out(slot.memory.as_ptr(), from + first as u64, piece) }?;
+            let done = Event::new()?;
+            done.record(&state.compute)?;
+            let waited = done.wait();
+            if waited.is_ok() {
+                out.extend_from_slice(&slot.memory.as_slice()[..piece]);
+            }
+            state.uploads.give_back(slot, &state.compute)?;
+            waited?;
+        }
+        Ok(out)
+    }
+
+    /// Copies `parts` one behind the other to the device, beside what is computed, then queues what `place` launches on them: it is given where
+    /// they lie, and a launcher.
+    pub(super) fn load(&self, parts: [&[u8]; 2], place: impl FnOnce([u64; 2]) -> Vec<Launch>) -> Result<()> {
+        let mut state = self.enter()?;
+        let state = &mut *state;
+        // Each part begins where any element may.
+        let second = parts[0].len().next_multiple_of(256);
+        let bytes = second + parts[1].len();
+        let landing = state.landing(bytes)?;
+        let mut slot = state.loads.take(bytes)?;
+        slot.memory.as_mut_slice()[..parts[0].len()].copy_from_slice(parts[0]);
+        slot.memory.as_mut_slice()[second..bytes].copy_from_slice(parts[1]);
+        state.load.wait_for(&landing.read)?;
+        // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
+        unsafe { state.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
+        landing.filled.record(&state.load)?;
+        state.loads.give_back(slot, &state.load)?;
+        state.compute.wait_for(&landing.filled)?;
+        for launch in place([landing.memory, landing.memory + second as u64]) {
+            state.launch(&launch)?;
+        }
+        landing.read.record(&state.compute)?;
+        state.landings.push(landing);
+        Ok(())
+    }
+
+    /// Queues a kernel.
+    pub(super) fn launch(&self, launch: &Launch) -> Result<()> {
+        self.enter()?.launch(launch)
+    }
+
+    /// Waits until all that was queued is done: an error that came up on the way is known then.
+    pub(super) fn finish(&self) -> Result<()> {
+        let state = self.enter()?;
+        let done = Event::new()?;
+        done.record(&state.compute)?;
+        done.wait()
+    }
+}
+
+/// A kernel with its arguments and launch geometry.
+#[derive(Debug, Clone)]
+pub(super) struct Launch {
+    pub(super) name: String,
+    pub(super) shape: Shape,
+    pub(super) arguments: Vec<Argument>,
+}
+
+impl State {
+    fn launch(&mut self, launch: &Launch) -> Result<()> {
+        let Launch { name, shape, arguments } = launch;
+        let function = match self.functions.get(name.as_str()) {
+            Some(function) => *function,
+            None => {
+                let spelled = CString::new(name.as_str()).map_err(|_| Error::internal("a kernel's name has a zero"))?;
+                let function = self.module.function(&spelled, shape.shared)?;
+                self.functions.insert(name.clone(), function);
+                function
+            }
+        };
+        let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::place).collect();
+        // SAFETY: `launch` makes every launch, with the kernel's parameters in order; buffers are as large as shapes say.
+        unsafe { self.compute.launch(function, shape.grid, shape.block, shape.shared, &mut pointers) }
+    }
+
+    /// Device memory for a load: of one whose reader is done, or new.
+    fn landing(&mut self, bytes: usize) -> Result<Landing> {
+        for index in 0..self.landings.len() {
+            if self.landings[index].bytes >= bytes && self.landings[index].read.is_done()? {
+                return Ok(self.landings.remove(index));
+            }
+        }
+        let held: usize = self.landings.iter().map(|landing| landing.bytes).sum();
+        if held + bytes > LOAD_BYTES && !self.landings.is_empty() {
+            let oldest = self.landings.remove(0);
+            oldest.read.wait()?;
+            if oldest.bytes >= bytes {
+                return Ok(oldest);
+            }
+            // SAFETY: whoever read it is done.
+            unsafe { driver::free(oldest.memory) };
+        }
+        let bytes = size_class(bytes);
+        Ok(Landing { memory: driver::allocate(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
+    }
+
+    /// Gives the driver back what nobody uses.
+    fn trim(&mut self) -> Result<()> {
+        let done = Event::new()?;
+        done.record(&self.compute)?;
+        done.wait()?;
+        // SAFETY: nobody holds it, and what was queued before it was freed is done.
+        self.free.drain().flat_map(|(_, starts)| starts).for_each(|start| unsafe { driver::free(start) });
+        Ok(())
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        // An error here says that the GPU is lost, and its memory with it.
+        let _ = self.trim();
+        let landings = std::mem::take(&mut self.landings);
+        for landing in landings {
+            let _ = landing.read.wait();
+            // SAFETY: whoever read it is done.
+            unsafe { driver::free(landing.memory) };
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // What it owns is given back on this thread.
+        let _ = self.context.enter();
+    }
+}
+
+impl Argument {
+    fn place(&self) -> *mut c_void {
+        match self {
+            Self::Pointer(value) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+        }
+    }
+}
+
+/// The error of an allocation, with what there was.
+fn too_small(error: Error, wanted: usize) -> Error {
+    let Ok((free, total)) = driver::memory() else { return error };
+    let mib = |bytes: usize| bytes >> 20;
+    let message = format!("{error}: {} MiB wanted, {} of {} MiB free", mib(wanted), mib(free), mib(total));
+    Error::new(error.kind(), message)
+}
+
+/// Few sizes, so that freed memory is used again: up to a megabyte in grains, above in eighths of powers of two.
+fn size_class(bytes: usize) -> usize {
+    let bytes = bytes.max(1);
+    let step = if bytes <= 1 << 20 { GRAIN } else { (bytes.next_power_of_two() / 16).max(GRAIN) };
+    bytes.next_multiple_of(step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::size_class;
+
+    #[test]
+    fn size_classes_are_few_and_waste_little() {
+        assert_eq!((size_class(0), size_class(1), size_class(65_536), size_class(65_537)), (65_536, 65_536, 65_536, 131_072));
+        for bytes in [1 << 20, (1 << 20) + 1, 3 << 20, 100_000_001, 1 << 33] {
+            let class = size_class(bytes);
+            assert!(class >= bytes && class <= bytes + bytes / 4 && size_class(class) == class, "{bytes}: {class}");
+        }
+    }
+}

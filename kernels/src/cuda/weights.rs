@@ -1,0 +1,220 @@
+//! A model's weights in device memory: matrices `[outputs, inputs]` in f32 or bf16, vectors in f32.
+
+use std::sync::Arc;
+
+use super::launch::Element;
+use super::session::{Buffer, Session};
+use crate::activation::Activation;
+use crate::config::ModelConfig;
+use crate::dtype::bf16_bits;
+use crate::error::{Error, Result};
+use crate::linear::{GroupedRows, Precision, Weights};
+use crate::model::{Embedding, Expand, FeedForward, Layer, Norm, Packer, Parts};
+
+/// A matrix, with its bias.
+#[derive(Debug)]
+pub(super) struct Matrix {
+    pub(super) weights: Buffer,
+    pub(super) bias: Option<Buffer>,
+    /// Of the weights, and of what is multiplied by them.
+    pub(super) element: Element,
+    pub(super) outputs: usize,
+    pub(super) inputs: usize,
+}
+
+/// A norm's weights.
+#[derive(Debug)]
+pub(super) enum DeviceNorm {
+    Rms(Buffer),
+    Layer { weight: Buffer, bias: Buffer },
+    None,
+}
+
+/// A norm of heads, or of whole rows of Q or K.
+#[derive(Debug)]
+pub(super) struct HeadNorm {
+    pub(super) weight: Buffer,
+    pub(super) len: usize,
+}
+
+/// A layer's weights.
+#[derive(Debug)]
+pub(super) struct DeviceLayer {
+    pub(super) input_norm: DeviceNorm,
+    pub(super) q: Matrix,
+    pub(super) k: Matrix,
+    pub(super) v: Matrix,
+    pub(super) o: Matrix,
+    pub(super) q_norm: Option<HeadNorm>,
+    pub(super) k_norm: Option<HeadNorm>,
+    pub(super) post_norm: DeviceNorm,
+    pub(super) output_norms: Option<[DeviceNorm; 2]>,
+    /// Gate and up, or up alone.
+    pub(super) up: Matrix,
+    pub(super) down: Matrix,
+}
+
+/// All of a model's weights.
+#[derive(Debug)]
+pub(super) struct DeviceWeights {
+    /// `[vocab, hidden]`; the head's where there is none.
+    pub(super) embedding: Option<(Buffer, Element)>,
+    pub(super) position_table: Option<Buffer>,
+    pub(super) embedding_norm: Option<DeviceNorm>,
+    pub(super) layers: Vec<DeviceLayer>,
+    pub(super) final_norm: DeviceNorm,
+    pub(super) head: Matrix,
+}
+
+/// Copies matrices to a device.
+pub(super) struct OnDevice(pub(super) Arc<Session>);
+
+impl OnDevice {
+    fn matrix(
+        &self,
+        (outputs, inputs): (usize, usize),
+        parts: &[Weights<'_>],
+        biases: &[&[f32]],
+        precision: Precision,
+    ) -> Result<Matrix> {
+        let element = match precision {
+            Precision::F32 => Element::F32,
+            Precision::Bf16 => Element::Bf16,
+            Precision::Q8 | Precision::Q4 => {
+                return Err(Error::unsupported(
+                    "the CUDA backend keeps weights in f32 or bf16: leave `weights` out or set it to bf16, or take `--device cpu`",
+                ));
+            }
+        };
+        let mut bytes = Vec::with_capacity(parts.len() * outputs * inputs * element.size_in_bytes());
+        parts.iter().for_each(|part| extend(&mut bytes, *part, element));
+        let bias = (!biases.is_empty()).then(|| self.0.upload(&biases.concat())).transpose()?;
+        Ok(Matrix { weights: self.0.upload(&bytes)?, bias, element, outputs: parts.len() * outputs, inputs })
+    }
+
+    fn vector(&self, values: &[f32]) -> Result<Buffer> {
+        self.0.upload(values)
+    }
+
+    fn norm(&self, norm: &Norm) -> Result<DeviceNorm> {
+        Ok(match norm {
+            Norm::Rms(weight) => DeviceNorm::Rms(self.vector(weight)?),
+            Norm::Layer { weight, bias } => {
+                DeviceNorm::Layer { weight: self.vector(weight)?, bias: self.vector(bias)? }
+            }
+            Norm::None { .. } => DeviceNorm::None,
+        })
+    }
+
+    fn head_norm(&self, weight: Option<&Vec<f32>>) -> Result<Option<HeadNorm>> {
+        weight.map(|weight| Ok(HeadNorm { weight: self.vector(weight)?, len: weight.len() })).transpose()
+    }
+
+    fn layer(&self, layer: Layer<Matrix>) -> Result<DeviceLayer> {
+        let FeedForward::One(part) = layer.feed_forward else {
+            return Err(Error::internal("experts came as far as the device; they are refused before"));
+        };
+        let (Expand::Gated(up) | Expand::Plain(up)) = part.expand;
+        let output_norms = match &layer.output_norms {
+            Some([attention, feed_forward]) => Some([self.norm(attention)?, self.norm(feed_forward)?]),
+            None => None,
+        };
+        Ok(DeviceLayer {
+            input_norm: self.norm(&layer.input_norm)?,
+            q_norm: self.head_norm(layer.q_norm.as_ref())?,
+            k_norm: self.head_norm(layer.k_norm.as_ref())?,
+            post_norm: self.norm(&layer.post_norm)?,
+            output_norms,
+            q: layer.q,
+            k: layer.k,
+            v: layer.v,
+            o: layer.o,
+            up,
+            down: part.down,
+        })
+    }
+
+    /// Copies what is not there yet.
+    pub(super) fn finish(&self, parts: Parts<Matrix>) -> Result<DeviceWeights> {
+        let embedding = match &parts.embedding {
+            Embedding::Tied => None,
+            Embedding::F32(values) => Some((self.0.upload(values)?, Element::F32)),
+            Embedding::Bf16(bits) => Some((self.0.upload(bits)?, Element::Bf16)),
+        };
+        Ok(DeviceWeights {
+            embedding,
+            position_table: parts.position_table.as_deref().map(|table| self.vector(table)).transpose()?,
+            embedding_norm: parts.embedding_norm.as_ref().map(|norm| self.norm(norm)).transpose()?,
+            layers: parts.layers.into_iter().map(|layer| self.layer(layer)).collect::<Result<_>>()?,
+            final_norm: self.norm(&parts.final_norm)?,
+            head: parts.head,
+        })
+    }
+}
+
+impl Packer for OnDevice {
+    type Linear = Matrix;
+
+    fn linear(
+        &self,
+        outputs: usize,
+        inputs: usize,
+        weights: Weights<'_>,
+        bias: Option<&[f32]>,
+        precision: Precision,
+    ) -> Result<Matrix> {
+        self.matrix((outputs, inputs), &[weights], bias.as_slice(), precision)
+    }
+
+    fn gate_up(
+        &self,
+        outputs: usize,
+        inputs: usize,
+        weights: [Weights<'_>; 2],
+        bias: Option<[&[f32]; 2]>,
+        precision: Precision,
+        _: Activation,
+    ) -> Result<Matrix> {
+        self.matrix((outputs, inputs), &weights, bias.as_ref().map_or(&[], |both| &both[..]), precision)
+    }
+
+    fn grouped(&self, _: usize, _: usize, _: &GroupedRows<'_>, _: Option<&[f32]>) -> Result<Matrix> {
+        Err(Error::internal("quantized blocks came as far as the device; they are unpacked before"))
+    }
+
+    fn grouped_gate_up(
+        &self,
+        outputs: usize,
+        inputs: usize,
+        rows: [&GroupedRows<'_>; 2],
+        _: Option<[&[f32]; 2]>,
+        _: Activation,
+    ) -> Result<Matrix> {
+        self.grouped(outputs, inputs, rows[0], None)
+    }
+}
+
+/// Refuses what the backend does not run.
+pub(super) fn check_supported(config: &ModelConfig) -> Result<()> {
+    let problem = if config.experts.is_some() {
+        "a mixture of experts"
+    } else if config.head_dim > super::launch::MOST_HEAD_DIM {
+        "heads of more than 256 elements"
+    } else {
+        return Ok(());
+    };
+    Err(Error::unsupported(format!("the CUDA backend does not run {problem} yet; take `--device cpu`")))
+}
+
+fn extend(bytes: &mut Vec<u8>, weights: Weights<'_>, element: Element) {
+    match (weights, element) {
+        (Weights::F32(values), Element::F32) => bytes.extend_from_slice(bytemuck::cast_slice(values)),
+        (Weights::F32(values), _) => {
+            values.iter().for_each(|value| bytes.extend_from_slice(&bf16_bits(*value).to_le_bytes()));
+        }
+        (Weights::Bf16(bits), Element::F32) => {
+            bits.iter().for_each(|bits| bytes.extend_from_slice(&(u32::from(*bits) << 16).to_le_bytes()));
+        }
+        (Weights::Bf16(bits), _) => bytes.extend_from_slice(bytemuck::cast_slice(bits)),
+    }
+}

@@ -1,0 +1,67 @@
+#include "settings.hpp"
+
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+
+namespace standin {
+
+namespace {
+
+template <typename Number>
+bool read_number(const std::string& text, Number& number) {
+    Number read{};
+    const auto result = std::from_chars(text.data(), text.data() + text.size(), read);
+    if (result.ec != std::errc{} || result.ptr != text.data() + text.size()) return false;
+    number = read;
+    return true;
+}
+
+Settings from_environment() {
+    constexpr struct { const char *variable, *key; } variables[] = {
+        {"RAGSTONE_STANDIN", "mode"},           {"RAGSTONE_STANDIN_SEED", "seed"},
+        {"RAGSTONE_STANDIN_DEVICES", "devices"}, {"RAGSTONE_STANDIN_MEMORY", "memory"},
+        {"RAGSTONE_STANDIN_LOST_AFTER", "lost_after"}, {"RAGSTONE_STANDIN_DRIVER", "driver"},
+        {"RAGSTONE_STANDIN_REPORT", "report"},
+    };
+    Settings settings;
+    for (const auto& [variable, key] : variables) {
+        const char* value = std::getenv(variable);
+        if (value == nullptr || configure(settings, key, value)) continue;
+        std::fprintf(stderr, "stand-in: %s=%s cannot be read\n", variable, value);
+        std::abort();
+    }
+    return settings;
+}
+
+}  // namespace
+
+Settings& settings() {
+    static auto& all = *new Settings(from_environment());
+    return all;
+}
+
+bool configure(Settings& settings, const std::string& key, const std::string& value) {
+    if (key == "seed") return read_number(value, settings.seed);
+    if (key == "devices") return read_number(value, settings.devices) && settings.devices >= 0 && settings.devices <= 16;
+    if (key == "memory") return read_number(value, settings.memory);
+    if (key == "lost_after") {
+        uint64_t launches = 0;
+        if (!read_number(value, launches)) return false;
+        settings.lost_after = launches == 0 ? std::nullopt : std::optional(launches);
+        return true;
+    }
+    if (key == "driver") return read_number(value, settings.driver);
+    if (key == "report") {
+        settings.report = value;
+        return true;
+    }
+    if (key == "mode") {
+        settings.strict = value != "relaxed";
+        return value == "strict" || value == "relaxed";
+    }
+    return false;
+}
+
+}  // namespace standin

@@ -1,0 +1,32 @@
+// What a test sets: by the environment, or by `standin_configure`.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace standin {
+
+struct Settings {
+    /// Orders of streams, blocks and threads.
+    uint64_t seed = 1;
+    int devices = 1;
+    /// Bytes of each device.
+    size_t memory = size_t{1} << 30;
+    /// Launches to come before the device that makes the next one is lost. It is lost once; then this is empty.
+    std::optional<uint64_t> lost_after;
+    /// The driver's version as CUDA counts: 1000 * major + 10 * minor.
+    int driver = 13000;
+    /// A file that problems are appended to.
+    std::string report;
+    /// Races are looked for.
+    bool strict = true;
+};
+
+/// Read from the environment on first use.
+Settings& settings();
+
+/// False if there is no such key or the value cannot be read.
+bool configure(Settings& settings, const std::string& key, const std::string& value);
+
+}  // namespace standin
