@@ -185,7 +185,10 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
         match event {
             Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
             Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),
-            Ok(IngestEvent::Finished(report)) => tracing::info!(?report, "the unfinished ingest is done"),
+            Ok(IngestEvent::Finished(IngestReport { files, files_skipped, changes, .. })) => {
+                let (added, replaced) = (changes.documents_added, changes.documents_replaced);
+                tracing::info!(files, files_skipped, added, replaced, "the unfinished ingest is done");
+            }
             Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest pauses"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
         }

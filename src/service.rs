@@ -74,7 +74,7 @@ impl Service {
         let models = [Some(&model.path), Some(&embedder.path), reranker.as_ref().map(|folder| &folder.path)];
         self.tell(models.into_iter().flatten().cloned().collect())?;
         let (reranker, reranker_id) = reranker.map(|folder| (folder.path, folder.id)).unzip();
-        tracing::info!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
+        tracing::debug!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
         let folders = Folders {
             data: self.held.path().to_owned(),
             model: model.path,
