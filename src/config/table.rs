@@ -17,8 +17,11 @@ pub const SURFACE: &[Definition] = &[
     setting("model", "The language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct.")
         .by_default("the embedded demo model (bench: random weights)")
         .flag(),
-    setting("embedder", "The embedding model: a folder or a hub id. The data folder remembers the last one.")
-        .by_default("the last one, at first all-MiniLM-L6-v2, fetched once")
+    setting(
+        "embedder",
+        "The embedding model: a folder or a hub id. Where the default one is not on this machine, the data folder's last one is used.",
+    )
+    .by_default("all-MiniLM-L6-v2, fetched once")
         .flag(),
     setting("reranker", "The cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2.")
         .by_default("the language model does")
