@@ -121,6 +121,16 @@ pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(
     run(config, (command, Needs::Nothing), work, &|_| None).await
 }
 
+/// As [`creating`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
+pub async fn creating_told<T>(
+    config: &Config,
+    command: &str,
+    work: impl AsyncFnOnce(&Client) -> Result<T>,
+    told: &dyn Fn(bool) -> Option<String>,
+) -> Result<T> {
+    run(config, (command, Needs::Nothing), work, told).await
+}
+
 /// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
 /// the store through it.
 pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
@@ -154,8 +164,17 @@ async fn run<T>(
             _ => interrupted,
         }),
     };
+    let is_interrupted = done.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::Cancelled);
+    let closing = async {
+        if is_interrupted && !access.is_remote() {
+            let stopping = "stopping: what is ready is being written; Ctrl-C once more ends at once";
+            Progress::new(stopping, Unit::Nothing).during(access.close()).await
+        } else {
+            access.close().await
+        }
+    };
     let closed = tokio::select! {
-        closed = access.close() => closed,
+        closed = closing => closed,
         interrupted = interrupted() => Err(interrupted),
     };
     done.and_then(|value| closed.map(|()| value))

@@ -22,6 +22,9 @@ const PREFIX: &str = "RAGSTONE_";
 /// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
 const NO_SETTINGS: &[&str] = &["config", "failpoints"];
 
+/// A key that is less like the wrong one, between 0 and 1 (Jaro), is not suggested.
+const LEAST_LIKENESS: f64 = 0.72;
+
 /// What Kubernetes puts into every container beside a Service named `ragstone`: `RAGSTONE_PORT`, `RAGSTONE_SERVICE_HOST`, ….
 fn is_service_link(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
@@ -280,16 +283,19 @@ fn explain(error: &figment::Error) -> Error {
             if at.last() != Some(key) {
                 at.push(key.clone());
             }
-            let mut known: Vec<String> = known.iter().map(ToString::to_string).collect();
-            if at.len() == 1 {
-                known.extend(surface_keys());
-            }
-            known.sort();
-            Error::invalid_input(format!(
-                "unknown setting `{}`{place}; the settings are {}",
-                at.join("."),
-                known.join(", ")
-            ))
+            let wrong = at.join(".");
+            let advice = match nearest(&wrong) {
+                Some(near) => format!("did you mean `{near}`? `ragstone settings` lists all"),
+                None => {
+                    let mut known: Vec<String> = known.iter().map(ToString::to_string).collect();
+                    if at.len() == 1 {
+                        known.extend(surface_keys());
+                    }
+                    known.sort();
+                    format!("the settings are {}", known.join(", "))
+                }
+            };
+            Error::invalid_input(format!("unknown setting `{wrong}`{place}; {advice}"))
         }
         // Not what the type of a size is called inside.
         Kind::InvalidType(found, wanted) => Error::invalid_input(format!(
@@ -298,6 +304,18 @@ fn explain(error: &figment::Error) -> Error {
         )),
         kind => Error::invalid_input(format!("setting `{}`{place}: {kind}", error.path.join("."))),
     }
+}
+
+/// The setting that a wrong key comes nearest to, if one is near. Who leaves out what a key begins with is understood, too.
+fn nearest(wrong: &str) -> Option<&'static str> {
+    let wrong = wrong.to_lowercase().replace('-', "_");
+    let likeness = |key: &str| {
+        let last = key.rsplit('.').next().unwrap_or(key);
+        strsim::jaro(&wrong, key).max(strsim::jaro(&wrong, last))
+    };
+    let scored = table::all().map(|setting| (likeness(setting.key), setting.key));
+    let near = scored.filter(|(likeness, _)| *likeness > LEAST_LIKENESS);
+    near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
 }
 
 fn surface_keys() -> Vec<String> {
@@ -454,6 +472,26 @@ mod tests {
         let file = file("top_kk = 1");
         let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();
         assert!(error.contains(&*file.path().file_name().unwrap().to_string_lossy()), "{error}");
+        assert!(error.contains("did you mean `top_k`?"), "{error}");
+    }
+
+    #[test]
+    fn a_key_that_is_nearly_one_is_answered_with_that_one_and_another_with_all() {
+        for (wrong, near) in [
+            ("kez", "keys"),
+            ("max-queued", "max_queued"),
+            ("prompt.sistem", "prompt.system"),
+            ("Host_byte", "host_bytes"),
+            ("systm", "prompt.system"),
+            ("listne", "listen"),
+        ] {
+            let flags = Flags { set: vec![format!("{wrong}=1")], ..Flags::default() };
+            let error = load(None, &flags).unwrap_err().to_string();
+            assert!(error.contains(&format!("did you mean `{near}`?")), "{wrong}: {error}");
+            assert!(error.contains(&format!("in --set {wrong}")), "{error}");
+        }
+        let flags = Flags { set: vec!["zzz=1".into()], ..Flags::default() };
+        let error = load(None, &flags).unwrap_err().to_string();
         assert!(error.contains(" top_k, ") && error.contains("listen"), "{error}");
     }
 

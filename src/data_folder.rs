@@ -3,6 +3,7 @@
 //! ```text
 //! DATA/lock           held by the one process that has the store open; its text names the holder
 //! DATA/service.json   written by a running service: process, address, owner's token (readable by its user only)
+//! DATA/embedder.json  the embedding model that the folder was last opened with
 //! DATA/models/        checkpoints that ragstone wrote itself
 //! DATA/{kv,catalog,corpus}/   the store
 //! ```

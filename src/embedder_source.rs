@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -30,8 +31,11 @@ const FILES: &[(&str, Option<&str>)] = &[
     ("model.safetensors", Some("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db")),
 ];
 
+/// In a data folder: the embedding model that it was last opened with.
+const REMEMBERED: &str = "embedder.json";
+
 /// Such a model's folder and name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EmbedderFolder {
     /// A Hugging Face folder.
     pub path: PathBuf,
@@ -46,6 +50,33 @@ pub async fn find(setting: Option<&str>, offline: bool) -> Result<EmbedderFolder
         Some(setting) => named("embedding model", setting, offline).await,
         None => default_model(offline).await,
     }
+}
+
+/// As [`find`], for the data folder `data`: where no model is named, and the default one is not on this machine, it is the one that the
+/// folder was last opened with. So whoever lists documents neither names it again nor needs the network.
+pub async fn find_for(data: &Path, setting: Option<&str>, offline: bool) -> Result<EmbedderFolder> {
+    match remembered(data) {
+        Some(folder) if setting.is_none() && !is_default_here() => Ok(folder),
+        _ => find(setting, offline).await,
+    }
+}
+
+/// Notes the model that a data folder was opened with.
+pub fn remember(data: &Path, folder: &EmbedderFolder) {
+    if remembered(data).as_ref() == Some(folder) {
+        return;
+    }
+    let text = serde_json::to_vec(folder).map_err(std::io::Error::other);
+    if let Err(error) = text.and_then(|text| std::fs::write(data.join(REMEMBERED), text)) {
+        tracing::debug!(%error, "the embedding model is not remembered; it is to be named again");
+    }
+}
+
+/// The model that a data folder was last opened with, if it is still there.
+pub fn remembered(data: &Path) -> Option<EmbedderFolder> {
+    let text = std::fs::read(data.join(REMEMBERED)).ok()?;
+    let folder: EmbedderFolder = serde_json::from_slice(&text).ok()?;
+    folder.path.join("config.json").is_file().then_some(folder)
 }
 
 /// Finds the cross-encoder that `setting` names, fetching it if it must; `None` without a setting.
@@ -292,6 +323,19 @@ mod tests {
         let path = dir.path().join("x.whl");
         std::fs::write(&path, "no zip").unwrap();
         assert!(unzip(&path, &dir.path().join("out")).unwrap_err().to_string().contains("damaged"));
+    }
+
+    #[test]
+    fn a_data_folder_remembers_a_model_as_long_as_that_is_there() {
+        let (data, model) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        assert_eq!(remembered(data.path()), None);
+        let folder = EmbedderFolder { path: model.path().to_owned(), id: "m".into() };
+        remember(data.path(), &folder);
+        assert_eq!(remembered(data.path()), None, "nothing is there");
+        std::fs::write(model.path().join("config.json"), "{}").unwrap();
+        assert_eq!(remembered(data.path()), Some(folder));
+        std::fs::write(data.path().join(REMEMBERED), "{\"path\"").unwrap();
+        assert_eq!(remembered(data.path()), None);
     }
 
     #[tokio::test]

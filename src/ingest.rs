@@ -34,8 +34,13 @@ pub enum IngestEvent {
     /// A file that could not be read, and why; the job goes on. A name that is not UTF-8, or could steer a terminal, is
     /// written with `\xff` or `\u{1b}`.
     Skipped { path: String, reason: String },
-    /// Files of the named folders that are of no kind that is read, by the endings of their names.
-    LeftAlone { kinds: BTreeMap<String, usize> },
+    /// Files of the named folders that are of no kind that is read, by the endings of their names; and how many hidden files and folders
+    /// there were, which are not looked into.
+    LeftAlone {
+        kinds: BTreeMap<String, usize>,
+        #[serde(default)]
+        hidden: usize,
+    },
     /// Another job, that only the user takes up again: it ended the process too often without getting further.
     Parked { collection: String, paths: Vec<String> },
     /// The end.
@@ -46,8 +51,9 @@ pub enum IngestEvent {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IngestReport {
+    /// Files that were found and are of a kind that is read.
     pub files: usize,
-    /// Files that could not be read.
+    /// Of those, the ones that could not be read, or not all of them.
     pub files_skipped: usize,
     /// Documents that this collection has of files which were in the named folders, and are not there any more.
     pub documents_gone: usize,
@@ -185,7 +191,10 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
         match event {
             Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
             Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),
-            Ok(IngestEvent::Finished(report)) => tracing::info!(?report, "the unfinished ingest is done"),
+            Ok(IngestEvent::Finished(IngestReport { files, files_skipped, changes, .. })) => {
+                let (added, replaced) = (changes.documents_added, changes.documents_replaced);
+                tracing::info!(files, files_skipped, added, replaced, "the unfinished ingest is done");
+            }
             Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest pauses"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
         }

@@ -76,9 +76,13 @@ impl Progress {
         }
     }
 
-    /// Shows that the work goes on, where its end is not known.
+    /// Shows that the work goes on; it is as far as it was, where that is known.
     pub fn tick(&self) {
-        self.set(0, 0);
+        let (done, total) = {
+            let state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+            (state.done, state.total)
+        };
+        self.set(done, total);
     }
 
     /// Ticks for as long as `work` runs.
@@ -176,6 +180,9 @@ mod tests {
         let state = progress.0.state.lock().unwrap();
         assert!(state.bar.is_none() && state.lines == 0);
         assert_eq!((state.done, state.total), (1, 2));
+        drop(state);
+        progress.tick();
+        assert_eq!(progress.0.state.lock().unwrap().done, 1, "a tick goes back to nothing");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use ragstone_storage::env::Env;
 
 use crate::config::{Config, KeyMode};
 use crate::data_folder::{HeldFolder, ServiceRecord};
+use crate::embedder_source::EmbedderFolder;
 use crate::error::{Error, Result};
 use crate::http::exposition;
 use crate::http::state::{AbortOnDrop, Audience, Opened, State};
@@ -69,12 +70,13 @@ impl Service {
         let surface = &self.config.surface;
         let models = self.held.path().join("models");
         let model = model_source::find(surface.model.as_deref(), surface.offline, &models).await?;
-        let embedder = embedder_source::find(surface.embedder.as_deref(), surface.offline).await?;
+        let data = self.held.path();
+        let embedder = embedder_source::find_for(data, surface.embedder.as_deref(), surface.offline).await?;
         let reranker = embedder_source::find_reranker(surface.reranker.as_deref(), surface.offline).await?;
         let models = [Some(&model.path), Some(&embedder.path), reranker.as_ref().map(|folder| &folder.path)];
         self.tell(models.into_iter().flatten().cloned().collect())?;
         let (reranker, reranker_id) = reranker.map(|folder| (folder.path, folder.id)).unzip();
-        tracing::info!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
+        tracing::debug!(model = model.id, embedder = embedder.id, reranker = reranker_id, data = %self.held.path().display(), "loading");
         let folders = Folders {
             data: self.held.path().to_owned(),
             model: model.path,
@@ -86,6 +88,7 @@ impl Service {
         let show = move |progress| show_loading(&bars, progress);
         let env = self.state.env.clone();
         let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
+        embedder_source::remember(data, &EmbedderFolder { path: folders.embedder, id: embedder.id.clone() });
         let context = ragstone.status().model.context;
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = (self.state.audience() != Audience::Private)

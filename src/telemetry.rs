@@ -24,15 +24,17 @@ use self::otlp::Otlp;
 use crate::config::{LogFormat, Surface};
 use crate::error::{Error, Result};
 
-/// Quiet the libraries that log every step of a query plan.
-const LIBRARIES: &str = "lance=warn,lance::index::vector::builder=error,lancedb=warn,datafusion=warn,tantivy=warn,sled=warn,actix_server=warn,hyper=warn,object_store=warn,rmcp=error";
+/// The lines of `level` that ragstone's own crates write, and only what fails of libraries: their warnings are for who programs with them.
+fn usual(level: &str) -> String {
+    format!("error,ragstone={level}")
+}
 
 /// Starts logging, and sends spans by `otlp`; `default_level` is that of ragstone's own lines where the configuration has none.
 pub fn init(surface: &Surface, default_level: &str, otlp: Option<&Otlp>) -> Result<()> {
     let directives = match (&surface.log, std::env::var("RUST_LOG")) {
         (Some(own), _) => own.clone(),
         (None, Ok(rust)) if !rust.is_empty() => rust,
-        _ => format!("{default_level},{LIBRARIES}"),
+        _ => usual(default_level),
     };
     let filter = EnvFilter::try_new(&directives).map_err(|error| {
         Error::invalid_input(format!(
@@ -123,4 +125,25 @@ fn install_recorder() -> Result<PrometheusHandle> {
         .map_err(failed)?;
     metrics::register();
     Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::EnvFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    /// Names of libraries and their warnings are no operator's business.
+    #[test]
+    fn lines_of_libraries_are_left_out_unless_they_fail() {
+        let filter = EnvFilter::new(super::usual("info"));
+        let subscriber = tracing_subscriber::registry().with(filter);
+        tracing::subscriber::with_default(subscriber, || {
+            assert!(tracing::enabled!(target: "ragstone::service", tracing::Level::INFO));
+            assert!(tracing::enabled!(target: "ragstone_actors::jobs", tracing::Level::INFO));
+            assert!(!tracing::enabled!(target: "ragstone_storage", tracing::Level::DEBUG));
+            assert!(tracing::enabled!(target: "lance::dataset", tracing::Level::ERROR));
+            assert!(!tracing::enabled!(target: "lance::dataset", tracing::Level::WARN));
+            assert!(!tracing::enabled!(target: "h2::client", tracing::Level::INFO));
+        });
+    }
 }

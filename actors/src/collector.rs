@@ -65,7 +65,12 @@ impl Collector {
         let collected = object.collect_while(&self.options, wanted);
         let collected = collected.inspect_err(|error| tracing::warn!(%error, "the bucket was not collected")).ok()?;
         metrics::counter!("ragstone_object_collected_bytes_total").increment(collected.freed_bytes);
-        tracing::info!(?collected, "the bucket was collected");
+        if collected.freed_bytes > 0 {
+            tracing::info!(
+                freed_bytes = collected.freed_bytes,
+                "what was too old or too much was removed from the bucket"
+            );
+        }
         Some(collected)
     }
 }

@@ -132,7 +132,7 @@ impl Library {
         lock(&self.0.left_over).extend(passages.iter().map(|row| row.id));
         let mut failed = None;
         for RemovalRow { id, removal } in wanted {
-            tracing::info!(?removal, "going on with an unfinished removal");
+            tracing::info!("going on with an unfinished removal");
             let removed = match &removal {
                 Removal::Document { collection, document, reach } => {
                     self.remove(id, collection, Some(document), reach).await

@@ -201,7 +201,8 @@ impl Renewer {
             let done = renewer.turn(&collection, &run).await;
             let ended = match &done {
                 Ok(progress) => {
-                    tracing::info!(collection, ?progress, "the collection is embedded again");
+                    let passages = progress.passages_done;
+                    tracing::info!(collection, passages, "the collection is embedded again");
                     Ended::Done
                 }
                 Err(error) => {

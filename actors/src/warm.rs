@@ -247,12 +247,14 @@ impl Warmer {
             if state != WarmState::Waiting || Some(job.id) == except {
                 continue;
             }
-            tracing::info!(job = job.id, subject = ?job.subject, "going on with an unfinished warm-up");
+            tracing::info!(job = job.id, "going on with an unfinished warm-up");
             let warmer = self.clone();
             let work = async move {
                 let (events, _) = mpsc::channel(1);
                 match warmer.turn(job.id, &events).await {
-                    Ok(progress) => tracing::info!(?progress, "the unfinished warm-up is done"),
+                    Ok(WarmProgress { entries_computed: computed, entries_skipped: there, .. }) => {
+                        tracing::info!(job = job.id, computed, there, "the unfinished warm-up is done");
+                    }
                     // Somebody cancelled it, or the service stops: nobody has to look after that.
                     Err(error) if error.kind() == ErrorKind::Cancelled => {
                         tracing::info!(job = job.id, reason = %error, "the unfinished warm-up was ended");

@@ -73,7 +73,7 @@ pub enum Command {
         json: bool,
     },
     /// How fast KV leaves each tier, beside a plain copy, plain reads and plain GETs of the same bytes; the bucket is that
-    /// of --set object_url=…, which `ops/bench/tiers` starts a server for
+    /// of --set object_url=…, which ops/bench/tiers starts a server for
     Tiers {
         /// Tokens of an entry, of Qwen2.5-0.5B's shape: 12 KiB each
         #[arg(long, value_name = "N", default_value_t = 256)]

@@ -62,7 +62,7 @@ pub enum DocumentsCommand {
     Delete {
         #[arg(long, value_name = "NAME", default_value = "default")]
         collection: String,
-        /// As `documents list` prints it
+        /// As ragstone documents list prints it
         id: String,
         #[command(flatten)]
         how: How,

@@ -18,7 +18,7 @@ use crate::progress::mebibytes;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The question; its prompt is run to the first token, as `ask` would
+    /// The question; its prompt is run to the first token, as ragstone ask would
     question: String,
     /// The collection to answer from
     #[arg(long, value_name = "NAME", default_value = "default")]

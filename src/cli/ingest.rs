@@ -59,6 +59,8 @@ struct Ingested<'a> {
     skipped: Vec<Skipped<'a>>,
     /// Files of other kinds, by the endings of their names.
     left_alone: &'a BTreeMap<String, usize>,
+    /// Hidden files and folders, which were not looked into.
+    hidden: usize,
 }
 
 /// A file that was not ingested.
@@ -135,32 +137,33 @@ fn report(skipped: Skips) {
 
 /// Ingests once, and prints what it came to; which files were skipped, and why.
 async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Skips> {
-    let (report, skipped, kinds) = access::creating(config, "ingest", async |client: &Client| {
+    let work = async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
         let mut events = std::pin::pin!(client.events(&path, wanted).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
-        let (mut skipped, mut left_alone) = (Vec::new(), BTreeMap::new());
-        while let Some(event) = events.next().await.transpose()? {
+        let (mut skipped, mut left_alone) = (Vec::new(), (BTreeMap::new(), 0));
+        while let Some(event) = bar.during(events.next()).await.transpose()? {
             match event {
                 IngestEvent::Progress { files_done, files_total, .. } => bar.set(files_done as u64, files_total as u64),
                 IngestEvent::Skipped { path, reason } => skipped.push((path, reason)),
                 IngestEvent::Parked { collection, paths } => {
                     beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
                 }
-                IngestEvent::LeftAlone { kinds } => left_alone = kinds,
+                IngestEvent::LeftAlone { kinds, hidden } => left_alone = (kinds, hidden),
                 IngestEvent::Finished(report) => return Ok((report, skipped, left_alone)),
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
-    })
-    .await?;
+    };
+    let told = |is_remote: bool| Some(interrupted_ingest(is_remote).to_owned());
+    let (report, skipped, (kinds, hidden)) = access::creating_told(config, "ingest", work, &told).await?;
     let has_others = report.files > skipped.len();
     if args.json {
         let skipped = skipped.iter().map(|(path, reason)| Skipped { path, reason }).collect();
-        output::json(&Ingested { report, skipped, left_alone: &kinds })?;
+        output::json(&Ingested { report, skipped, left_alone: &kinds, hidden })?;
     } else {
         output::line(&summary(&report, &args.collection))?;
-        for line in [others(&kinds), gone(&report)].into_iter().flatten() {
+        for line in [others(&kinds), hidden_ones(hidden), gone(&report)].into_iter().flatten() {
             output::line(&line)?;
         }
     }
@@ -199,8 +202,26 @@ fn summary(report: &IngestReport, collection: &str) -> String {
         changes.documents_unchanged,
         output::count(changes.passages_added as u64, "passage", "passages"),
         changes.passages_removed,
-        output::count(report.files as u64, "file", "files"),
+        files(report),
     )
+}
+
+/// As many as the bar counted: `4 files, 1 not read in full`
+fn files(report: &IngestReport) -> String {
+    let files = output::count(report.files as u64, "file", "files");
+    match report.files_skipped {
+        0 => files,
+        skipped => format!("{files}, {skipped} not read in full"),
+    }
+}
+
+/// What becomes of an ingest that somebody interrupts.
+fn interrupted_ingest(is_remote: bool) -> &'static str {
+    if is_remote {
+        "interrupted; the ingest goes on in the running service, where `ragstone top` shows it"
+    } else {
+        "interrupted; documents that were stored stay, and the same command or the next `ragstone serve` goes on with the others"
+    }
 }
 
 /// `3 files of other kinds were left alone: 2 .png, 1 without an ending`
@@ -218,6 +239,11 @@ fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
     }
     let of = output::count(files, "file of another kind was", "files of other kinds were");
     (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
+}
+
+fn hidden_ones(hidden: usize) -> Option<String> {
+    let of = output::count(hidden as u64, "hidden file or folder was", "hidden files or folders were");
+    (hidden > 0).then(|| format!("{of} left out; one that is named itself is read"))
 }
 
 fn gone(report: &IngestReport) -> Option<String> {
@@ -249,4 +275,24 @@ fn complain(Skips { files: skipped, has_others }: &Skips) -> Result<()> {
     let files = output::count(skipped.len() as u64, "file was", "files were");
     let message = format!("{files} not ingested{others}:{lines}");
     Err(Error::new(ErrorKind::NotFound, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_left_out_and_not_read_is_counted() {
+        let report = IngestReport { files: 4, files_skipped: 1, ..IngestReport::default() };
+        assert!(summary(&report, "c").ends_with("(4 files, 1 not read in full)"), "{}", summary(&report, "c"));
+        assert!(summary(&IngestReport { files: 1, ..IngestReport::default() }, "c").ends_with("(1 file)"));
+        assert_eq!(hidden_ones(0), None);
+        assert!(hidden_ones(1).unwrap().starts_with("1 hidden file or folder was left out"));
+    }
+
+    #[test]
+    fn who_interrupts_hears_what_goes_on() {
+        assert!(interrupted_ingest(true).contains("goes on in the running service"));
+        assert!(interrupted_ingest(false).contains("the same command or the next `ragstone serve` goes on"));
+    }
 }

@@ -25,7 +25,7 @@ pub enum Command {
     },
     /// Revoke a key: what is asked with it from now on is refused; wants --yes
     Revoke {
-        /// As `keys list` prints it
+        /// As ragstone keys list prints it
         #[arg(value_name = "NAME")]
         name: String,
         /// Revoke it without a question

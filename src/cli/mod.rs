@@ -267,4 +267,15 @@ mod tests {
     fn the_command_line_is_consistent() {
         Cli::described().debug_assert();
     }
+
+    /// A terminal shows the marks of Markdown as they are.
+    #[test]
+    fn help_has_no_marks() {
+        fn check(command: &mut clap::Command) {
+            let help = command.render_long_help().to_string();
+            assert!(!help.contains('`'), "{help}");
+            command.get_subcommands_mut().for_each(check);
+        }
+        check(&mut Cli::described());
+    }
 }

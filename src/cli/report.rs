@@ -5,6 +5,7 @@ use std::fmt::Write;
 use ragstone_actors::report::{TierLoad, TokenAccount, Ttft};
 use ragstone_actors::speculation::{Outcome, Speculation};
 use ragstone_actors::{Citation, RerankReport, RerankedBy, ReuseReport, RoundReport};
+use ragstone_storage::corpus::Elsewhere;
 use ragstone_storage::tier::Tier;
 
 use crate::cli::output::one_line;
@@ -13,12 +14,22 @@ use crate::progress::mebibytes;
 /// The passages that stood in the prompt, one a line; empty where there were none.
 pub fn citations(citations: &[Citation]) -> String {
     let mut out = String::new();
-    for Citation { number, title, source, text, .. } in citations {
-        let title = one_line(title, 40);
+    for Citation { number, document_id, title, source, text, also_in, .. } in citations {
+        let title = one_line(if title.is_empty() { document_id } else { title }, 40);
         let source = source.as_ref().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
         let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(text, 70));
+        if let [other, rest @ ..] = also_in.as_slice() {
+            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            let _ = writeln!(out, "      the same text is in {}{more}", one_line(place(other), 60));
+        }
     }
     if out.is_empty() { out } else { format!("\nSources\n{out}") }
+}
+
+/// What people know another place of a text by.
+fn place(place: &Elsewhere) -> &str {
+    let names = [place.source.as_deref().unwrap_or_default(), &place.title];
+    names.into_iter().find(|name| !name.is_empty()).unwrap_or(&place.document_id)
 }
 
 /// Where the prompt's KV came from, what was loaded, and where the time to the first token went.
@@ -116,6 +127,18 @@ mod tests {
 
     fn reuse(report: Value) -> String {
         super::reuse(&serde_json::from_value(report).unwrap())
+    }
+
+    #[test]
+    fn other_places_of_a_text_are_named_beside_it() {
+        let cited = |also_in: Value| {
+            let citation = json!({ "number": 1, "document_id": "a", "title": "", "text": "Dry.", "also_in": also_in });
+            citations(&[serde_json::from_value(citation).unwrap()])
+        };
+        assert_eq!(cited(json!([])), "\nSources\n  [1] a: Dry.\n");
+        let text = cited(json!([{ "document_id": "b", "source": "/copies/b.txt" }, { "document_id": "c" }]));
+        assert!(text.ends_with("      the same text is in /copies/b.txt and 1 more\n"), "{text}");
+        assert!(cited(json!([{ "document_id": "c" }])).ends_with("the same text is in c\n"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use ragstone_storage::key::Fingerprint;
 use ragstone_storage::tier::object::ObjectTier;
 
 use crate::cli::output;
+use crate::cli::page::reached_at;
 use crate::config::{Config, KeyMode, Surface};
 use crate::data_folder::{DataFolder, HeldFolder};
 use crate::error::{Error, ErrorKind, Result};
@@ -43,7 +44,9 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
     raise_file_limit(&config.surface);
     let mut stop = Stop::new()?;
     let service = Service::start(config, held, listener, Audience::Public)?;
+    // Programs read the address from the first line.
     output::line(&format!("listening on {}", service.address))?;
+    output::line("loading the model; questions get 503 until it is ready")?;
     let opened = tokio::select! {
         opened = service.open() => opened,
         () = stop.wanted() => return service.close().await,
@@ -52,7 +55,7 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
         let _ = service.close().await;
         return Err(error);
     }
-    tracing::info!(address = service.address, model = service.model_id(), "ready");
+    output::line(&ready(&service.address, service.model_id().unwrap_or_default()))?;
     let exporting = async {
         if let Some(otlp) = otlp {
             otlp.send_metrics(|| service.exposition()).await;
@@ -68,6 +71,12 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
         closed = close(service, otlp) => closed,
         () = stop.wanted() => Err(Error::new(ErrorKind::Cancelled, "ended at once; what was not written yet is computed again")),
     }
+}
+
+/// The line that says that questions are answered now, by what, and where people look.
+fn ready(address: &str, model: &str) -> String {
+    let page = reached_at(address);
+    format!("ready: {model} answers; the page is at {page} (`ragstone page` prints a link that opens it as its owner)")
 }
 
 /// Ends a service; then the collector hears of its last requests.

@@ -25,7 +25,7 @@ pub struct Args {
     /// examples/rag-workload.toml)
     #[arg(value_name = "TRACE|WORKLOAD", required_unless_present = "family", conflicts_with = "family")]
     workload: Option<PathBuf>,
-    /// Workloads of one habit each, made here: names of families, or `all`
+    /// Workloads of one habit each, made here: names of families, or all
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     family: Vec<String>,
     /// What a family is drawn with
@@ -48,8 +48,8 @@ pub struct Args {
     /// Size of a device tier before it, in percent of the working set
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
     device: f64,
-    /// Prefill times measured on another machine, in JSON; --service wants its `layers`, too, and takes its `place_us_per_byte` and
-    /// `look_us_per_weight` [default: Qwen2.5-0.5B's shape on two CPU cores]
+    /// Prefill times measured on another machine, in JSON; --service wants its layers, too, and takes its place_us_per_byte and
+    /// look_us_per_weight [default: Qwen2.5-0.5B's shape on two CPU cores]
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Nodes of the tree beyond which those that no tier holds are forgotten

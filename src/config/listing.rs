@@ -15,7 +15,7 @@ const HIDDEN: &str = "…";
 pub struct Setting {
     /// As `--set` takes it: `prompt.system`.
     pub key: String,
-    /// What it is.
+    /// What it is, in whole sentences without marks.
     pub about: String,
     /// Its flag, where it has one.
     pub flag: Option<String>,
@@ -36,7 +36,7 @@ pub fn of<T: Serialize>(given: &T, usual: &T, sources: &Figment, prefix: &str) -
     let setting = |(key, value): (String, Value)| {
         let definition = table::definition(&key);
         Setting {
-            about: definition.map_or_else(String::new, |definition| definition.about.to_owned()),
+            about: definition.map_or_else(String::new, |definition| table::plain(definition.about)),
             flag: definition.filter(|definition| definition.is_flag).map(|_| table::flag(&key)),
             variable: variable(&key, prefix),
             source: source(&key, sources, prefix),

@@ -13,49 +13,64 @@ const fn setting(key: &'static str, about: &'static str) -> Definition {
 
 /// Those of [`Surface`](super::Surface).
 pub const SURFACE: &[Definition] = &[
-    setting("data", "the folder where everything is kept").by_default("the platform's data folder").flag(),
-    setting("model", "language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct")
+    setting("data", "The data folder, in which everything is stored.").by_default("the platform's data folder").flag(),
+    setting("model", "The language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct.")
         .by_default("the embedded demo model (bench: random weights)")
         .flag(),
-    setting("embedder", "embedding model: a folder or a hub id").by_default("all-MiniLM-L6-v2, fetched once").flag(),
-    setting("reranker", "cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2")
+    setting(
+        "embedder",
+        "The embedding model: a folder or a hub id. Where the default one is not on this machine, the data folder's last one is used.",
+    )
+    .by_default("all-MiniLM-L6-v2, fetched once")
+        .flag(),
+    setting("reranker", "The cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2.")
         .by_default("the language model does")
         .flag(),
-    setting("listen", "where the service listens; port 0 picks a free one and prints it").flag(),
-    setting("health_listen", "where its health and metrics are, on a thread of their own")
+    setting("listen", "Address and port where the service listens. Port 0 takes a free one, which is printed.").flag(),
+    setting("health_listen", "Address and port where health and metrics are answered by a thread of their own.")
         .by_default("a free port of loopback")
         .joined(),
-    setting("offline", "never use the network").flag(),
+    setting("offline", "Never use the network.").flag(),
     setting(
         "keys",
-        "whether requests need an API key (`ragstone keys add`), `off` or `required`; then others than this machine may be let in, and \
-         tenants are kept apart",
+        "Whether requests need an API key, `off` or `required`; `ragstone keys add` makes one. With keys, the service may listen beyond this \
+         machine, and tenants are kept apart.",
     )
     .flag(),
-    setting("metrics_open", "whether `/metrics` needs none").joined(),
-    setting("allow_anyone", "listen beyond loopback although nobody has to log in: whoever reaches the port may read and change the corpus").flag(),
+    setting("metrics_open", "Whether `/metrics` is answered without a key.").joined(),
+    setting(
+        "allow_anyone",
+        "Listen beyond loopback although nobody has to log in. Whoever reaches the port can read and change the corpus.",
+    )
+    .flag(),
     setting(
         "allowed_hosts",
-        "host names with a dot that clients may call the service by, such as `[\"kb.example.org\"]`; `*` is any",
+        "Host names with a dot by which clients may call the service, such as `[\"kb.example.org\"]`. `*` allows any.",
     )
     .by_default("none"),
-    setting("allowed_origins", "origins whose pages may use it, such as `[\"https://chat.example.org\"]`; `*` is any")
-        .by_default("none"),
-    setting("body_bytes", "one request's body").at_least(1024),
-    setting("bodies_bytes", "all of them in memory").joined(),
-    setting("body_timeout_s", "seconds to send one, and one more for each 64 KiB").within(1, 3600).joined(),
-    setting("max_connections", "connections at once").within(2, 1 << 20),
-    setting("write_timeout_s", "seconds that a client may leave an answer unread").within(1, 3600).joined(),
-    setting("file_seconds", "processor seconds that parsing one file may take (ingest); by the clock four times that")
-        .within(1, 86_400),
-    setting("log", "which log lines to write, such as info or ragstone_actors=debug,warn")
+    setting(
+        "allowed_origins",
+        "Origins whose web pages may use the service, such as `[\"https://chat.example.org\"]`. `*` allows any.",
+    )
+    .by_default("none"),
+    setting("body_bytes", "Most bytes in one request's body.").at_least(1024),
+    setting("bodies_bytes", "Most bytes of all bodies in memory together.").joined(),
+    setting("body_timeout_s", "Seconds that a client may take to send a body; each 64 KiB has a second more.").within(1, 3600).joined(),
+    setting("max_connections", "Connections that may be open at once.").within(2, 1 << 20),
+    setting("write_timeout_s", "Seconds that a client may leave an answer unread.").within(1, 3600).joined(),
+    setting(
+        "file_seconds",
+        "Processor seconds that parsing one file may take in an ingest. By the clock it may take four times as many.",
+    )
+    .within(1, 86_400),
+    setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
         .flag(),
-    setting("log_format", "`text`, or `json`: one object a line").joined().flag(),
-    setting("log_steps", "also a line with its times when a step of a request ends").joined(),
+    setting("log_format", "How log lines are written: `text`, or `json` with one object a line.").joined().flag(),
+    setting("log_steps", "Also write a line with its times when a step of a request ends.").joined(),
     setting(
         "otlp_endpoint",
-        "OpenTelemetry collector that `serve` sends traces and metrics to, by OTLP over HTTP, such as http://127.0.0.1:4318",
+        "The OpenTelemetry collector that `serve` sends traces and metrics to by OTLP over HTTP, such as http://127.0.0.1:4318.",
     )
     .by_default("as `OTEL_EXPORTER_OTLP_ENDPOINT` says"),
 ];
@@ -87,7 +102,7 @@ pub fn help(setting: &Definition, default: &Value) -> String {
 }
 
 /// Text without the marks of Markdown.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let text = text.replace('`', "");
     // A link is its words.
     match (text.find('['), text.find("]("), text.rfind(')')) {
@@ -115,7 +130,7 @@ pub fn markdown(listing: &[Setting]) -> String {
     }
     let mut out = "| setting | default | |\n|---|---|---|\n".to_owned();
     for [keys, defaults, abouts] in rows {
-        let (keys, defaults, about) = (keys.join(", "), defaults.join(", "), abouts.join("; "));
+        let (keys, defaults, about) = (keys.join(", "), defaults.join(", "), abouts.join(" "));
         let _ = writeln!(out, "| {keys} | {} | {} |", defaults.replace('|', "\\|"), about.replace('|', "\\|"));
     }
     out
@@ -161,7 +176,10 @@ mod tests {
         assert_eq!(unknown, [&""; 0], "not in the structs");
         assert_eq!(defined.iter().collect::<BTreeSet<_>>().len(), defined.len(), "twice");
         for setting in all() {
-            assert!(!setting.about.is_empty() && !setting.about.ends_with('.'), "{}", setting.key);
+            let text = plain(setting.about);
+            let is_sentence = text.starts_with(char::is_uppercase) || setting.about.starts_with('`');
+            assert!(is_sentence && text.ends_with('.'), "{}: whole sentences, not {text:?}", setting.key);
+            assert!(text.len() < 400 && !text.contains(['`', '\n']), "{}: {text:?}", setting.key);
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Found {
     pub unreadable: Vec<(PathBuf, String)>,
     /// How many files of named folders are of no kind that is read, by the endings of their names; `""`: they have none.
     pub left_alone: BTreeMap<String, usize>,
+    /// Hidden files and folders of named folders, which are not looked into: their names begin with a full stop.
+    pub hidden: usize,
     /// Folders that were walked, as they were named, and what was named and is not there any more.
     pub folders: Vec<PathBuf>,
 }
@@ -95,7 +97,8 @@ impl Walk {
                 Waiting::Folder(folder) => {
                     let most = self.most.saturating_sub(self.entries() + waiting.len());
                     match list(&folder.path, most) {
-                        Ok(Some(entries)) => {
+                        Ok(Some((entries, hidden))) => {
+                            self.found.hidden += hidden;
                             waiting.extend(entries.into_iter().rev().map(|entry| look(&entry, &folder)));
                         }
                         Ok(None) => return Err(self.too_many(root)),
@@ -147,12 +150,13 @@ enum Waiting {
     Refused(PathBuf, String),
 }
 
-/// A folder's entries in order, hidden ones left out; none where there are more than `most`.
-fn list(folder: &Path, most: usize) -> std::io::Result<Option<Vec<DirEntry>>> {
-    let mut entries = Vec::new();
+/// A folder's entries in order, and how many hidden ones were left out; none where there are more than `most`.
+fn list(folder: &Path, most: usize) -> std::io::Result<Option<(Vec<DirEntry>, usize)>> {
+    let (mut entries, mut hidden) = (Vec::new(), 0);
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            hidden += 1;
             continue;
         }
         if entries.len() >= most {
@@ -161,7 +165,7 @@ fn list(folder: &Path, most: usize) -> std::io::Result<Option<Vec<DirEntry>>> {
         entries.push(entry);
     }
     entries.sort_by_key(DirEntry::file_name);
-    Ok(Some(entries))
+    Ok(Some((entries, hidden)))
 }
 
 fn look(entry: &DirEntry, folder: &Folder) -> Waiting {
@@ -220,7 +224,7 @@ mod tests {
         assert_eq!(names(&found, folder.path()), ["a.txt", "b/2.txt", "d.txt"]);
         let unreadable: Vec<_> = found.unreadable.iter().map(|(path, _)| path.clone()).collect();
         assert_eq!(unreadable, std::slice::from_ref(&missing));
-        assert_eq!(found.left_alone, BTreeMap::from([(".bin".to_owned(), 1)]));
+        assert_eq!((found.left_alone, found.hidden), (BTreeMap::from([(".bin".to_owned(), 1)]), 1));
         assert_eq!(found.folders, [folder.path(), &missing]);
         // One that was named itself is meant.
         let named = find_files(&[folder.path().join("c.bin")]).unwrap();

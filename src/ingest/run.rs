@@ -15,7 +15,7 @@ use super::attempts::{Record, Standing};
 use super::reading::{Reading, Step, stopped};
 use super::{IngestEvent, IngestReport, Ingestor, blocking};
 use crate::document::{self, FoundFile, shown};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
 const BATCH_DOCUMENTS: usize = 32;
@@ -70,15 +70,18 @@ impl<'a> Run<'a> {
             let only: HashSet<PathBuf> = only.into_iter().collect();
             found.files.retain(|file| only.contains(&file.path));
             // What is not read was told before.
-            (found.left_alone, found.unreadable) = Default::default();
+            (found.left_alone, found.unreadable, found.hidden) = Default::default();
         }
-        self.files_total = found.files.len();
-        if !found.left_alone.is_empty() {
-            let _ = self.events.send(Ok(IngestEvent::LeftAlone { kinds: found.left_alone })).await;
+        self.files_total = found.files.len() + found.unreadable.len();
+        if !found.left_alone.is_empty() || found.hidden > 0 {
+            let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden };
+            let _ = self.events.send(Ok(left_alone)).await;
         }
         for (path, reason) in found.unreadable {
             self.skip(&path, reason).await;
+            self.report.files += 1;
         }
+        self.show();
         let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
         let mut reading = Reading::start(env.clone(), *file_seconds, jobs.stopping().clone());
         let mut files = found.files.into_iter().peekable();
@@ -186,7 +189,11 @@ impl<'a> Run<'a> {
         }
         let documents = self.batch.take();
         if !documents.is_empty() {
-            let (changes, _) = self.ingestor.library.upsert(&self.collection, documents, None, || true).await?;
+            let stopping = self.ingestor.jobs.stopping().clone();
+            let wanted = move || !stopping.is_cancelled();
+            let upserted = self.ingestor.library.upsert(&self.collection, documents, None, wanted).await;
+            let is_cancelled = |error: &Error| error.kind() == crate::error::ErrorKind::Cancelled;
+            let (changes, _) = upserted.map_err(|error| if is_cancelled(&error) { stopped() } else { error })?;
             add(&mut self.report.changes, &changes);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }
@@ -197,6 +204,13 @@ impl<'a> Run<'a> {
             }
         }
         self.batch.files.retain(|file| !file.is_read);
+        self.show();
+        self.tell(JobState::Running);
+        Ok(())
+    }
+
+    /// Shows whoever asked for the job how far it is.
+    fn show(&self) {
         let changes = &self.report.changes;
         let progress = IngestEvent::Progress {
             files_done: self.report.files,
@@ -206,8 +220,6 @@ impl<'a> Run<'a> {
         };
         // Nobody has to see every step.
         let _ = self.events.try_send(Ok(progress));
-        self.tell(JobState::Running);
-        Ok(())
     }
 
     /// Tells those who watch the service how far it is.

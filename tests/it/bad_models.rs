@@ -189,6 +189,28 @@ fn a_corpus_of_another_embedding_model_is_searched_with_its_own() {
     assert_eq!(folder.json(&["collections", "list", "--json"])[0]["documents"], 1);
 }
 
+/// Listing embeds nothing: the data folder is enough, without the network and without naming the model again.
+#[test]
+fn a_data_folder_is_listed_without_its_embedding_model_being_named() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", WORLD[0].1);
+    let printed = folder.json(&["fetch", "--embedder-only", "--json"]);
+    let own = folder.path().join("own-embedder");
+    copy_files(Path::new(printed["embedder"].as_str().unwrap()), &own);
+    let without = |arguments: &[&str]| {
+        let mut command = folder.ragstone(arguments);
+        command.env_remove("RAGSTONE_EMBEDDER").env("XDG_CACHE_HOME", folder.path()).env("HF_HOME", folder.path());
+        Ran::of(command.output().unwrap())
+    };
+    let (file, embedder) = (file.to_str().unwrap(), own.to_str().unwrap());
+    without(&["ingest", file, "--embedder", embedder, "--offline"]).succeeded();
+    for command in [&["documents", "list"][..], &["collections", "list"], &["cache", "status"]] {
+        without(&[command, &["--offline"]].concat()).succeeded();
+    }
+    let found = without(&["doctor", "--offline"]);
+    assert!(found.stdout.contains("own-embedder") && found.stdout.contains("as at the last start"), "{found:?}");
+}
+
 #[test]
 fn settings_that_are_wrong_are_named() {
     let folder = Folder::new();

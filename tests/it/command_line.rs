@@ -1,11 +1,13 @@
 //! The commands: with a running service and without, and how the service starts and stops.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use crate::cache::settle;
-use crate::harness::{Folder, Ran, Service, WORLD};
+use crate::harness::{Folder, Ran, Service, WORLD, get, signal};
 
 fn corpus(folder: &Folder) -> String {
     for (title, text) in WORLD {
@@ -167,6 +169,29 @@ async fn settings_that_a_running_service_would_ignore_are_refused() {
     folder.run(&["cache", "status", "--set", "host_bytes=1GiBs"]).failed_with(&["host_bytes", "KiB", "powers of 1000"]);
     assert_eq!(service.stop(), 0);
     folder.run(&["cache", "status", "--set", "host_bytes=1GiB", "--threads", "1"]).succeeded();
+}
+
+/// What an operator reads by default: three plain lines, and no library's.
+#[tokio::test]
+async fn the_service_says_when_questions_are_answered_and_where_its_page_is() {
+    let folder = Folder::new();
+    let mut command = folder.serve_command(&[]);
+    let mut serving = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(serving.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    let listening = next();
+    let address = listening.strip_prefix("listening on ").unwrap();
+    assert!(next().starts_with("loading the model"));
+    let ready = next();
+    assert!(ready.starts_with("ready: ragstone-demo answers") && ready.contains(&format!("at {address} (")), "{ready}");
+    assert_eq!(get(&format!("{address}/readyz")).await.0, 200);
+    assert!(signal("TERM", serving.id()));
+    let ended = serving.wait_with_output().unwrap();
+    let told = String::from_utf8(ended.stderr).unwrap();
+    assert!(ended.status.success() && told.contains("stopping"), "{told}");
+    for word in ["WARN", "lance", "loading model="] {
+        assert!(!told.contains(word), "{told}");
+    }
 }
 
 /// A wrong URL never becomes right; a bucket that is away may come back.

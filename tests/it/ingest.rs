@@ -26,6 +26,8 @@ fn what_is_gone_is_told_and_removed_where_that_is_asked() {
         ("picture.png", "no text"),
         ("picture2.png", "no text"),
         ("Makefile", "all:"),
+        (".draft.md", "We take tiles."),
+        (".git/readme.md", "We take thatch."),
     ] {
         folder.write(&format!("notes/{name}"), text);
     }
@@ -36,9 +38,11 @@ fn what_is_gone_is_told_and_removed_where_that_is_asked() {
     };
     let told = ingest(&[]);
     assert!(told.contains("3 files of other kinds were left alone: 2 .png, 1 without an ending"), "{told}");
+    assert!(told.contains("2 hidden files or folders were left out"), "{told}");
     assert!(!told.contains("gone"), "{told}");
     let report: Value = serde_json::from_str(&ingest(&["--json"])).unwrap();
     assert_eq!((&report["left_alone"], &report["files_skipped"]), (&json!({ "": 1, ".png": 2 }), &json!(0)));
+    assert_eq!(report["hidden"], 2, "{report}");
     let other = folder.path().join("other");
     folder.run(&["ingest", other.to_str().unwrap(), "--collection", "notes"]).succeeded();
     let all = ["cellar.md", "garden.md", "lines.jsonl#L1", "lines.jsonl#L2", "roof.md"];

@@ -12,7 +12,7 @@ use crate::question::MAX_CANDIDATES;
 pub struct Definition {
     /// As files and `--set` take it, such as `prompt.system`.
     pub key: &'static str,
-    /// What it is, its unit included; a sentence without its end.
+    /// What it is, its unit included: whole short sentences, in Markdown that README shows as it is and other places without its marks.
     pub about: &'static str,
     /// What its default is called, where the value itself says too little.
     pub default: Option<&'static str>,
@@ -85,103 +85,129 @@ const fn setting(key: &'static str, about: &'static str) -> Definition {
 
 /// Those of [`Settings`](super::Settings).
 pub const TABLE: &[Definition] = &[
-    setting("device_bytes", "paged KV pool of running sequences, and of what they leave for later prompts"),
-    setting("device_cache", "whether sequences leave anything there"),
-    setting("device_policy", "what of it goes first").joined(),
-    setting("host_bytes", "stored KV in host memory"),
-    setting("disk_bytes", "stored KV on disk").joined(),
+    setting(
+        "device_bytes",
+        "Size of the paged KV pool: running sequences keep their KV there, and what they leave for later prompts.",
+    ),
+    setting("device_cache", "Whether sequences that end leave their KV in the pool for later prompts."),
+    setting("device_policy", "Which of that KV is evicted first, as `host_policy` has it.").joined(),
+    setting("host_bytes", "Most bytes of stored KV in host memory."),
+    setting("disk_bytes", "Most bytes of stored KV on disk.").joined(),
     setting(
         "host_policy",
-        "who leaves host memory first: follows the best of `hit-density`, `pgdsf` and `lru`; also these alone, `gdsf`, `lfu`, `s3-fifo`",
+        "Which KV leaves host memory first. `adaptive` follows the best of `hit-density`, `pgdsf` and `lru`; each of these, `gdsf`, `lfu` and \
+         `s3-fifo` can be named alone.",
     ),
-    setting("disk_policy", "the same of the disk").joined(),
-    setting("object_url", "the bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`").by_default("none"),
-    setting("object_options", "how to reach it, such as `endpoint` or `region`").by_default("none").joined(),
-    setting("object_codec", "how KV is written there: `plain`, `zstd`, or `q8`: 8 bits, for blending only").joined(),
-    setting("object_ttl_s", "older entries leave the bucket, in seconds").by_default("0: no bound"),
-    setting("object_max_bytes", "the oldest leave it beyond so many bytes").by_default("0: no bound").joined(),
-    setting("object_gc_interval_s", "how often this node sees to that by itself, in seconds; 0: never"),
-    setting("object_timeout_ms", "what a request to the bucket may take, and a second more a MiB").at_least(1),
+    setting("disk_policy", "Which KV leaves the disk first, in the same words.").joined(),
+    setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none"),
+    setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
+        .by_default("none")
+        .joined(),
+    setting(
+        "object_codec",
+        "How KV is written to the bucket: `plain`, `zstd`, or `q8`, which keeps 8 bits and is used for blending only.",
+    )
+    .joined(),
+    setting("object_ttl_s", "Entries that are older leave the bucket, in seconds.").by_default("0: no bound"),
+    setting("object_max_bytes", "The oldest entries leave the bucket when it has more bytes.").by_default("0: no bound").joined(),
+    setting("object_gc_interval_s", "How often this node removes from the bucket what is over these bounds, in seconds; 0 is never."),
+    setting("object_timeout_ms", "How long a request to the bucket may take, in milliseconds; each MiB has a second more.").at_least(1),
     setting(
         "kv_admission",
-        "disk and bucket keep, and prompts load, what loads faster than it computes, as measured; `always`: everything",
+        "`cost`: KV is stored on disk and in the bucket, and loaded from there, where that was measured to be faster than computing it. \
+         `always`: all KV is.",
     ),
     setting(
         "prices.host",
-        "a GB of host memory a month, in any currency: `ragstone explain` names the cheapest tier from which a prompt is no slower, and what does \
-         as well there takes nobody's room in a dearer one",
+        "What a GB of host memory costs a month, in any currency. `ragstone explain` compares these prices and names the cheapest tier from \
+         which a prompt is no slower; what is as fast from there takes no room in a dearer one.",
     ),
-    setting("prices.disk", "a GB of disk a month").joined(),
-    setting("prices.object", "a GB in the bucket a month").joined(),
-    setting("prices.object_request", "a request to the bucket"),
-    setting("prices.reads_a_month", "how often an entry is read there in a month").joined(),
-    setting("blend_uncalibrated", "blend a model that was not calibrated: its answers may change; else only what is exact is reused").flag(),
-    setting("calibrate_when_idle", "calibrate a new model by itself, once there is nothing to do"),
+    setting("prices.disk", "What a GB of disk costs a month.").joined(),
+    setting("prices.object", "What a GB in the bucket costs a month.").joined(),
+    setting("prices.object_request", "What a request to the bucket costs."),
+    setting("prices.reads_a_month", "How often an entry is read from the bucket in a month, for these prices.").joined(),
+    setting(
+        "blend_uncalibrated",
+        "Blend also with a model that was not calibrated, although its answers may change; otherwise only exact KV is reused.",
+    )
+    .flag(),
+    setting("calibrate_when_idle", "Calibrate a new model as soon as the service has nothing else to do."),
     setting(
         "recompute_ratio",
-        "least share of a blended passage that is recomputed, from 0 to 1; more where that hides under its loads",
+        "Share of a blended passage's tokens that is recomputed at the least, from 0 to 1. More are recomputed where that takes no longer than loading it.",
     )
     .by_default("the calibration's (else 0.15)"),
-    setting("selector", "the rule that chooses these tokens (`ragstone eval --help` names them)")
+    setting("selector", "The rule that chooses which tokens are recomputed; `ragstone eval --help` lists them.")
         .by_default("the calibration's (else `cacheblend`)"),
-    setting("selection_layer", "the layer on which it does, from 0").by_default("the calibration's (else 2)").joined(),
-    setting("top_k", "passages a question").within(1, 1000),
-    setting("chunk_tokens", "tokens a passage").at_least(16).joined(),
-    setting("chunk_overlap_tokens", "of them, those that it may share with the passage before it").joined(),
-    setting("rerank", "passages that a search finds for the reranker to put in order; the best `top_k` are read")
+    setting("selection_layer", "The layer, counted from 0, at which these tokens are chosen.")
+        .by_default("the calibration's (else 2)")
+        .joined(),
+    setting("top_k", "Passages that are found for a question.").within(1, 1000),
+    setting("chunk_tokens", "Most tokens in a passage.").at_least(16).joined(),
+    setting("chunk_overlap_tokens", "Most tokens that a passage shares with the passage before it.").joined(),
+    setting("rerank", "Passages that a search finds for the reranker to put in order; the best `top_k` of them are read.")
         .by_default("0: none")
         .within(0, MAX_CANDIDATES as u64),
-    setting("embed_query_prompt", "what the embedding model reads before a question").by_default("the model's own"),
-    setting("embed_passage_prompt", "what it reads before a passage").by_default("the model's own").joined(),
-    setting("vector_index_rows", "passages of a collection from which its vectors are indexed; below, every search compares all")
-        .at_least(1),
-    setting("speculate", "prefill what a slow search has found so far, while the engine has nothing else to do"),
-    setting("prompt.system", "the system prompt over passages, where the caller sends none"),
-    setting("prompt.passage", "how a passage is written"),
-    setting("prompt.question", "how a question is").joined(),
-    setting("prompt.rerank", "what the language model is asked after one passage where it reranks"),
+    setting("embed_query_prompt", "What the embedding model reads before a question.").by_default("the model's own"),
+    setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own").joined(),
+    setting(
+        "vector_index_rows",
+        "A collection with so many passages gets a vector index. In a smaller one every search compares all vectors.",
+    )
+    .at_least(1),
+    setting("speculate", "Prefill the passages that a slow search has found so far, while the engine has nothing else to do."),
+    setting("prompt.system", "The system prompt before the passages, where the caller sends none."),
+    setting("prompt.passage", "How a passage is written in the prompt."),
+    setting("prompt.question", "How the question is written in the prompt.").joined(),
+    setting("prompt.rerank", "What the language model is asked after each passage, where it is the reranker."),
     setting(
         "prompt.date",
-        "what a chat template is told that prints a date: `pinned` (26 July 2024), a day (`\"2026-11-22\"`) or `today`, which loses all \
-         entries at 00:00 UTC; see [docs/http.md](docs/http.md#how-a-conversation-becomes-a-prompt)",
+        "The date that a chat template prints: `pinned` (26 July 2024), a day such as `\"2026-11-22\"`, or `today`, with which no stored KV is \
+         found again after 00:00 UTC. See [docs/http.md](docs/http.md#how-a-conversation-becomes-a-prompt).",
     ),
     setting(
         "max_queued",
-        "requests that wait or run; more get 429. One address, or with keys one tenant, has seven eighths of them at most",
+        "Requests that may wait or run; more get 429. One address (with keys: one tenant) has seven eighths of them at most.",
     )
     .at_least(1),
-    setting("max_batch", "answers that run together").at_least(1).joined(),
-    setting("deadline_s", "seconds that a request may take; then it gets 504").at_least(1).joined(),
+    setting("max_batch", "Answers that run together.").at_least(1).joined(),
+    setting("deadline_s", "Seconds that a request may take; then it gets 504.").at_least(1).joined(),
     setting(
         "inter_token_ms",
-        "what may pass between two tokens of an answer while prompts are prefilled; 0: about twice what passes without",
+        "Most milliseconds between two tokens of an answer while other prompts are prefilled. 0 takes about twice the time without a prefill.",
     ),
     setting(
         "num_speculative_tokens",
-        "most tokens of an answer that are drafted by look-up and verified in one step; 0: none. What an answer is does not depend on it; a \
-         request may ask for fewer (`speculative.n_max`)",
+        "Most tokens that look-up decoding drafts and verifies in one step; 0 switches it off. Answers do not depend on it, and a request may \
+         ask for fewer (`speculative.n_max`).",
     )
     .within(0, MOST_DRAFTED as u64),
-    setting("prompt_lookup_min", "tokens at the answer's end that must have stood in prompt or answer before").at_least(1),
-    setting("prompt_lookup_max", "those that are compared").within(1, MOST_DRAFTED as u64).joined(),
+    setting(
+        "prompt_lookup_min",
+        "Least tokens at an answer's end that must occur earlier in prompt or answer, for what follows there to be drafted.",
+    )
+    .at_least(1),
+    setting("prompt_lookup_max", "Most tokens at an answer's end that are compared.").within(1, MOST_DRAFTED as u64).joined(),
     setting(
         "reorder_window",
-        "how often a waiting prompt may be overtaken by others of its tenant that have more cached; 0: first come, first served",
+        "How often prompts of the same tenant that have more KV stored may overtake a waiting one. 0: first come, first served.",
     ),
-    setting("load_timeout_ms", "how long a layer of stored KV may take to come; then its passage is computed").at_least(1),
-    setting("threads", "compute threads; more than there are cores only cost time").by_default("all cores").within(1, 1024).flag(),
+    setting("load_timeout_ms", "Milliseconds that a layer of stored KV may take to load; then its passage is computed.").at_least(1),
+    setting("threads", "Threads that compute. More than there are cores make it slower.").by_default("all cores").within(1, 1024).flag(),
     setting(
         "weights",
-        "how the language model's weights are kept: `stored`, as the files have them; `f32`; `bf16`; `q8`: 8 bits, half of bf16's memory, \
-         faster; `q4`: 4 bits, a third of it",
+        "How the language model's weights are kept: `stored` (as in its files), `f32`, `bf16`, `q8` (8 bits: half of bf16's memory, and faster) \
+         or `q4` (4 bits: a third of it).",
     )
     .by_default("`stored`")
     .flag(),
-    setting("compute", "what products are computed in; `f32` is the reference").by_default("bf16 where the processor is faster at it").flag(),
-    setting("kernels", "the instruction set: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2`, `portable`")
+    setting("compute", "The type that matrix products are computed in: `f32`, the reference, or `bf16`.")
+        .by_default("bf16 where the processor is faster at it")
+        .flag(),
+    setting("kernels", "The instruction set to use: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`.")
         .by_default("the fastest")
         .flag(),
-    setting("kv_dtype", "the type of stored KV: `f32`, `f16`, `bf16`").by_default("as the weights"),
+    setting("kv_dtype", "The type of stored KV: `f32`, `f16` or `bf16`.").by_default("as the weights"),
 ];
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ enum Workload {
     Groups,
     /// Prompts of modules (Prompt Cache): time to first token by where these come from, beside a full prefill
     Pml,
-    /// The questions of `rag`, a little more of them than can be answered, first come first served and reordered
+    /// The questions of rag, a little more of them than can be answered, first come first served and reordered
     Reorder,
 }
 

@@ -13,13 +13,13 @@ pub struct Filter {
     /// Entries of this collection's passages, whatever stood before them
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
-    /// Entries of this document's passages, as `documents list` prints it
+    /// Entries of this document's passages, as ragstone documents list prints it
     #[arg(long, value_name = "ID")]
     document: Option<String>,
-    /// Entries of the modules of this schema, as `pml list` prints it; of --tenant, else of the default one
+    /// Entries of the modules of this schema, as ragstone pml list prints it; of --tenant, else of the default one
     #[arg(long, value_name = "NAME")]
     schema: Option<String>,
-    /// Of these, entries of this module and of what it contains, as `pml show` prints it
+    /// Of these, entries of this module and of what it contains, as ragstone pml show prints it
     #[arg(long, value_name = "PATH", requires = "schema")]
     module: Option<String>,
     /// Entries of this tenant; "" is the default one
@@ -45,7 +45,7 @@ pub struct Subject {
     /// The collection
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub collection: String,
-    /// Only this document of it, as `documents list` prints it
+    /// Only this document of it, as ragstone documents list prints it
     #[arg(long, value_name = "ID")]
     pub document: Option<String>,
 }

@@ -34,7 +34,7 @@ pub enum Command {
     /// Remove a document, or a collection, from the corpus and from every tier
     ///
     /// Nothing of it can be found, cited or loaded any more, also after a restart. Passages that another document has, too,
-    /// stay. To free room and keep the documents, use `cache evict`.
+    /// stay. To free room and keep the documents, use ragstone cache evict.
     Invalidate(invalidate::Args),
     /// Read every frame and compare it with its checksum; remove what is damaged
     ///

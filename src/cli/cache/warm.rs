@@ -22,7 +22,7 @@ use crate::progress::{Progress, Unit, beside_bars, mebibytes};
 pub struct Args {
     #[command(flatten)]
     subject: Subject,
-    /// The modules of this schema instead, as `pml list` prints it
+    /// The modules of this schema instead, as ragstone pml list prints it
     #[arg(long, value_name = "NAME", conflicts_with_all = ["collection", "document"])]
     schema: Option<String>,
     /// Of these, only this module and what it contains; may be given again

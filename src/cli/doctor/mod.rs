@@ -51,7 +51,7 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
     ];
     let (model, weights) = models::language(surface, settings).await;
     let (service, client) = service::running(config).await;
-    findings.extend([model, models::embedding(surface).await]);
+    findings.extend([model, models::embedding(config).await]);
     findings.extend(models::reranker(surface).await);
     if client.is_none() {
         // One that runs has its memory and its files already.

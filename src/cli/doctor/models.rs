@@ -7,7 +7,7 @@ use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::weights_in_memory;
 
 use super::finding::Finding;
-use crate::config::Surface;
+use crate::config::{Config, Surface};
 use crate::embedder_source;
 use crate::error::Result;
 use crate::hub::{self, HubId};
@@ -57,8 +57,12 @@ fn read(path: &Path, settings: &Settings) -> Result<Read> {
 }
 
 /// The embedding model.
-pub async fn embedding(surface: &Surface) -> Finding {
-    let what = "embedder";
+pub async fn embedding(config: &Config) -> Finding {
+    let (what, surface) = ("embedder", &config.surface);
+    let remembered = config.data().ok().and_then(|data| embedder_source::remembered(&data));
+    if let Some(folder) = remembered.filter(|_| surface.embedder.is_none() && !embedder_source::is_default_here()) {
+        return Finding::ok(what, format!("{} in {}, as at the last start", folder.id, folder.path.display()));
+    }
     match surface.embedder.as_deref() {
         None if !embedder_source::is_default_here() => {
             to_fetch(what, "all-MiniLM-L6-v2", surface.offline, "ragstone fetch --embedder-only")

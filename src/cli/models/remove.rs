@@ -15,7 +15,7 @@ use crate::models::here::{self, InUse};
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// As `models list` prints it; @REVISION removes one revision and keeps the others
+    /// As ragstone models list prints it; @REVISION removes one revision and keeps the others
     #[arg(value_name = "ID[@REVISION]")]
     id: String,
     /// Do not ask

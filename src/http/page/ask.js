@@ -98,10 +98,12 @@ function details(report, choice) {
 
 function citations(cited, collection) {
   if (cited.length === 0) return h("span");
-  const item = ({ title, source, text, document_id: id, score }) => h("li", {},
+  const place = (other) => other.source || other.title || other.document_id;
+  const item = ({ title, source, text, document_id: id, score, also_in: others = [] }) => h("li", {},
     h("details", {},
-      h("summary", {}, title || source || "passage", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
+      h("summary", {}, title || source || id || "passage", score !== null && score !== undefined ? h("span", { class: "quiet" }, ` ${score.toFixed(2)}`) : ""),
       h("p", { class: "passage" }, text),
+      others.length ? h("p", { class: "quiet" }, `The same text is in ${others.map(place).join(", ")}.`) : "",
       id && collection ? h("a", { href: `#/collections/${encodeURIComponent(collection)}/${encodeURIComponent(id)}?${new URLSearchParams({ passage: text })}` }, "Open in its document") : ""));
   return h("div", {}, h("h2", {}, "Passages"), h("ol", { class: "citations" }, cited.map(item)));
 }

@@ -364,7 +364,7 @@ impl Corpus {
         let (passages, count) = blocking("tokenizing passages", move || {
             let mut passages = Vec::with_capacity(stored.len());
             let mut count = 0;
-            for StoredPassage { mut passage, tokenizer } in stored {
+            for StoredPassage { mut passage, tokenizer, .. } in stored {
                 if tokenizer != own {
                     passage.token_ids = encoder.tokenize_passage(&passage.title, &passage.text)?.into();
                     count += 1;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use arrow_array::builder::{FixedSizeListBuilder, Float32Builder, ListBuilder, UInt32Builder};
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, UInt32Type};
+use arrow_array::types::{Float32Type, UInt32Type, UInt64Type};
 use arrow_array::{Array, ArrayRef, RecordBatch, StringArray, UInt32Array};
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
@@ -32,6 +32,9 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const FORMAT: &str = "1";
 pub(super) const FORMAT_KEY: &str = "ragstone.format";
 pub(super) const EMBEDDING_KEY: &str = "ragstone.embedding";
+
+/// LanceDB's own column of row numbers.
+const ROW: &str = "_rowid";
 
 /// Everything of a passage but its vector and version.
 pub(super) const PASSAGE_COLUMNS: [&str; 8] =
@@ -51,6 +54,8 @@ pub(super) struct Row {
 pub(super) struct StoredPassage {
     pub passage: Passage,
     pub tokenizer: String,
+    /// LanceDB's number of its row, where that was asked for: a row that was written earlier has a smaller one. 0 where it was not.
+    pub row: u64,
 }
 
 /// The schema of a new table.
@@ -135,6 +140,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
     let (sources, metadata) = (strings(batch, "source")?, strings(batch, "metadata")?);
     let tokenizers = strings(batch, "tokenizer")?;
     let token_ids = token_ids(batch)?;
+    let rows = batch.column_by_name(ROW).and_then(|rows| rows.as_primitive_opt::<UInt64Type>());
     let mut passages = Vec::with_capacity(batch.num_rows());
     for (row, token_ids) in token_ids.into_iter().enumerate() {
         let title = titles.value(row).to_owned();
@@ -151,6 +157,7 @@ pub(super) fn decode(batch: &RecordBatch, collection: &str) -> Result<Vec<Stored
                 metadata: parse_metadata(metadata.value(row))?,
             },
             tokenizer: tokenizers.value(row).to_owned(),
+            row: rows.map_or(0, |rows| rows.value(row)),
         });
     }
     Ok(passages)

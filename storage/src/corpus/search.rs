@@ -280,7 +280,7 @@ async fn nearest(
         (Probes::Last, Some(_)) => query.minimum_nprobes(cells).and_then(|query| query.maximum_nprobes(None)),
         _ => query.nprobes(cells),
     };
-    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance"));
+    let mut query = query.map_err(failed())?.limit(depth).select(columns("_distance")).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -302,7 +302,7 @@ async fn matching(
     let words = FullTextSearchQuery::new(query.to_owned()).with_column("content".to_owned());
     let words =
         words.map_err(|error| failed(format!("search the words of collection `{}`", collection.name))(error.into()))?;
-    let mut query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score"));
+    let mut query = snapshot.table.query().full_text_search(words).limit(depth).select(columns("_score")).with_row_id();
     if let Some(filter) = filter {
         query = query.only_if_expr(filter::predicate(filter));
     }
@@ -346,7 +346,7 @@ impl Candidates {
         ranking
     }
 
-    /// The `top_k` best, each text once: under its best title, with the others named.
+    /// The `top_k` best, each text once: under its best title, of the document that had it first, with the others named.
     fn best(self, scores: &[f32], top_k: usize) -> Vec<StoredHit> {
         let mut ranked: Vec<(StoredPassage, f32)> = self.passages.into_iter().zip(scores.iter().copied()).collect();
         ranked.sort_by(|(a, a_score), (b, b_score)| {
@@ -361,7 +361,7 @@ impl Candidates {
                     hits.push(StoredHit { stored, score, also_in: Vec::new() });
                 }
                 Entry::Vacant(_) => {}
-                Entry::Occupied(place) => hits[*place.get()].note(stored.passage),
+                Entry::Occupied(place) => hits[*place.get()].note(stored),
             }
         }
         hits
@@ -369,10 +369,14 @@ impl Candidates {
 }
 
 impl StoredHit {
-    /// The same text is there, too.
-    fn note(&mut self, passage: Passage) {
+    /// The same text is there, too. Of those under one title the hit is the one that was there first: a copy that comes later takes no
+    /// citation away, and leaves the prompt as its KV is stored.
+    fn note(&mut self, mut other: StoredPassage) {
+        if other.passage.title == self.stored.passage.title && other.row < self.stored.row {
+            std::mem::swap(&mut self.stored, &mut other);
+        }
         if self.also_in.len() < MAX_ELSEWHERE {
-            let Passage { document_id, title, source, ordinal, .. } = passage;
+            let Passage { document_id, title, source, ordinal, .. } = other.passage;
             self.also_in.push(Elsewhere { document_id, title, source, ordinal });
         }
     }

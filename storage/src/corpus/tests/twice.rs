@@ -54,3 +54,20 @@ async fn a_text_that_all_documents_have_takes_one_place() {
         assert_eq!(hits[1].passage.document_id, "far", "{mode:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_equal_documents_the_one_that_was_there_first_is_cited() {
+    let folder = tempfile::tempdir().unwrap();
+    let corpus = open(folder.path()).await;
+    for id in ["zebra", "ape", "cow"] {
+        upsert(&corpus, &[Document { title: "Cellar".into(), ..document(id, "The cellar is dry.") }]).await;
+    }
+    for mode in MODES {
+        let options = SearchOptions { mode, ..SearchOptions::default() };
+        let hits = corpus.search("c", "dry cellar", &options).await.unwrap();
+        assert_eq!((hits.len(), hits[0].passage.document_id.as_str()), (1, "zebra"), "{mode:?}");
+        let mut others: Vec<_> = hits[0].also_in.iter().map(|place| place.document_id.as_str()).collect();
+        others.sort_unstable();
+        assert_eq!(others, ["ape", "cow"], "{mode:?}");
+    }
+}
