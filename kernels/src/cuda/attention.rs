@@ -101,8 +101,7 @@ impl Loaded {
     ) -> Result<()> {
         let (session, tiles) = (&self.session, &tables.host.tiles);
         let rows = tables.host.row_positions.len() as u32;
-        let segments =
-            segments(tiles.len(), heads.kv_heads, tables.host.most_slots(), session.multiprocessors());
+        let segments = segments(tiles.len(), heads.kv_heads, tables.host.most_slots(), session.multiprocessors());
         if segments == 0 {
             let whole = launch::attention(element, out.pointer(), (0, 1), q.pointer(), context, tiles, rows, heads);
             return session.launch(&whole);

@@ -348,7 +348,10 @@ mod tests {
 
     #[test]
     fn size_classes_are_few_and_waste_little() {
-        assert_eq!((size_class(0), size_class(1), size_class(65_536), size_class(65_537)), (65_536, 65_536, 65_536, 131_072));
+        assert_eq!(
+            (size_class(0), size_class(1), size_class(65_536), size_class(65_537)),
+            (65_536, 65_536, 65_536, 131_072)
+        );
         for bytes in [1 << 20, (1 << 20) + 1, 3 << 20, 100_000_001, 1 << 33] {
             let class = size_class(bytes);
             assert!(class >= bytes && class <= bytes + bytes / 4 && size_class(class) == class, "{bytes}: {class}");

@@ -1,22 +1,22 @@
 //! The way of a prompt through a model, as the engine walks it.
 
+use ragstone_kernels::backend::Backend;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
-use ragstone_kernels::model::Model;
-use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvPool};
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 
 /// One sequence in a pool of its own.
-pub struct Sequence<'a> {
-    model: &'a Model,
-    pool: KvPool,
+pub struct Sequence<'a, B: Backend> {
+    model: &'a B,
+    pool: B::Pool,
     blocks: Vec<BlockId>,
     key_positions: Vec<u32>,
 }
 
-impl<'a> Sequence<'a> {
+impl<'a, B: Backend> Sequence<'a, B> {
     /// An empty sequence with room for `capacity` tokens. Its blocks lie in the pool from the last to the first, so
     /// that nothing can rely on their order.
-    pub fn new(model: &'a Model, capacity: usize) -> Self {
+    pub fn new(model: &'a B, capacity: usize) -> Self {
         let count = capacity.div_ceil(BLOCK_TOKENS);
         let blocks = (0..count as u32).rev().map(BlockId).collect();
         Self { model, pool: model.new_pool(count), blocks, key_positions: Vec::new() }
@@ -38,7 +38,7 @@ impl<'a> Sequence<'a> {
     }
 
     /// A whole prompt in one pass, its tokens spread over the slots in a shuffled order.
-    pub fn shuffled(model: &'a Model, tokens: &[u32]) -> Matrix {
+    pub fn shuffled(model: &'a B, tokens: &[u32]) -> Matrix {
         let count = tokens.len() as u32;
         // 7 is prime to the count, so this visits every slot once.
         assert!(!count.is_multiple_of(7));

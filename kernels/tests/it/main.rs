@@ -1,6 +1,7 @@
 //! Tests of the crate's public surface, in one binary.
 
 mod answers;
+mod cuda;
 mod fixtures;
 mod forward;
 mod fuzz;

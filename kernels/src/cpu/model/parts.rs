@@ -98,13 +98,7 @@ impl Packer for InMemory {
         Ok(Linear::gate_up(outputs, inputs, weights, bias, precision, activation))
     }
 
-    fn grouped(
-        &self,
-        outputs: usize,
-        inputs: usize,
-        rows: &GroupedRows<'_>,
-        bias: Option<&[f32]>,
-    ) -> Result<Linear> {
+    fn grouped(&self, outputs: usize, inputs: usize, rows: &GroupedRows<'_>, bias: Option<&[f32]>) -> Result<Linear> {
         Ok(Linear::grouped(outputs, inputs, rows, bias))
     }
 
@@ -122,7 +116,12 @@ impl Packer for InMemory {
 
 impl Model {
     /// The model of these weights.
-    pub(super) fn of_parts(config: ModelConfig, parts: Parts<Linear>, arithmetic: Arithmetic, kv_dtype: KvDtype) -> Self {
+    pub(super) fn of_parts(
+        config: ModelConfig,
+        parts: Parts<Linear>,
+        arithmetic: Arithmetic,
+        kv_dtype: KvDtype,
+    ) -> Self {
         let Parts { embedding, position_table, embedding_norm, layers, final_norm, head } = parts;
         Self {
             arithmetic,

@@ -164,13 +164,7 @@ impl<P: Packer> Source<'_, P> {
         })
     }
 
-    fn gate_up(
-        &mut self,
-        outputs: usize,
-        inputs: usize,
-        has_bias: bool,
-        activation: Activation,
-    ) -> Result<P::Linear> {
+    fn gate_up(&mut self, outputs: usize, inputs: usize, has_bias: bool, activation: Activation) -> Result<P::Linear> {
         let biases = has_bias.then(|| [self.f32(outputs, 0.1), self.f32(outputs, 0.1)]);
         let bias = biases.as_ref().map(|[gate, up]| [gate.as_slice(), up.as_slice()]);
         let [gate, up] = [self.matrix(outputs, inputs, 1.0), self.matrix(outputs, inputs, 1.0)];
