@@ -27,7 +27,7 @@ fn a_pass_on_a_lost_gpu_fails_and_a_new_pool_is_as_before() {
     let model = standin.model("qwen2", KvDtype::F32, ComputeDtype::F32).unwrap();
     let mut pool = model.new_pool(2);
     let expected = logits(&model, &mut pool).unwrap();
-    for launches in [1, 2, 7, 20, 40] {
+    for launches in [1, 2, 7, 20] {
         standin.set("lost_after", &launches.to_string());
         let error = logits(&model, &mut pool).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::DeviceLost, "after {launches} launches: {error}");
