@@ -182,6 +182,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
@@ -208,6 +210,7 @@ impl Flags {
         let flags = [
             ("--embedder", self.embedder.is_some()),
             ("--reranker", self.reranker.is_some()),
+            ("--device", self.device.is_some()),
             ("--threads", self.threads.is_some()),
             ("--weights", self.weights.is_some()),
             ("--compute", self.compute.is_some()),

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use futures::Stream;
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
-use ragstone_kernels::model::Model;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::{Corpus, Scope};
+use ragstone_storage::env::Env;
+use ragstone_storage::segment::Segment;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
@@ -34,11 +35,12 @@ use tokio_util::sync::CancellationToken;
 pub use self::deviation::{AttentionDeviation, Deviation};
 pub use self::prompts::Asked;
 use self::search::{search, ways};
-use self::trial::{Trials, cost};
+use self::trial::{Trials, TryWay, cost};
 use crate::blend::{Blend, Calibration, LEAST_PROMPTS, Way};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
 use crate::jobs::{JobKind, Jobs};
+use crate::language_model::LanguageModel;
 use crate::pipeline::Pipeline;
 use crate::prefill::Rule;
 use crate::report::Blending;
@@ -181,7 +183,7 @@ fn beside(weights: &str, folder: &Path) -> Option<Calibration> {
 pub struct Calibrator(Arc<Inner>);
 
 pub(crate) struct Inner {
-    pub model: Arc<Model>,
+    pub model: LanguageModel,
     pub weights: String,
     pub pipeline: Arc<Pipeline>,
     pub corpus: Corpus,
@@ -314,7 +316,8 @@ impl Calibrator {
         let answers = (end_tokens, wanted.tokens);
         let is_exact = model.arithmetic().compute == ComputeDtype::F32 && model.kv_layout().dtype == KvDtype::F32;
         let tie = if is_exact { TIE_F32 } else { TIE_BF16 };
-        let mut trials = Trials::new(model.clone(), pipeline.env.clone(), prompts, answers, is_wanted, tie);
+        let env = pipeline.env.clone();
+        let mut try_way = trial(model, env, prompts, answers, is_wanted, tie);
         let (me, tried) = (self.clone(), all.clone());
         // No more than so many of the answers may be others, of either half.
         let most_differing = ((1.0 - wanted.fidelity) * (count / 2) as f64 + 1e-9).floor() as usize;
@@ -326,7 +329,7 @@ impl Calibrator {
                 drop(events.try_send(Ok(CalibrationEvent::Progress { way: index, ways, name, trials: made })));
                 made += 1;
                 loop {
-                    let tried = trials.trial(way.selection, way.ratio, prompt);
+                    let tried = try_way(way.selection, way.ratio, prompt);
                     match (&tried, &patient) {
                         (Err(error), Some(runtime)) if error.kind() == ErrorKind::Cancelled => {
                             runtime.block_on(idle(&me.0.jobs, &Arc::downgrade(&me.0)))?;
@@ -406,6 +409,21 @@ impl Way {
     pub fn name(&self) -> String {
         let share = format!("{:.0} %", self.ratio * 100.0);
         if self.ratio > 0.0 { format!("{} {share}", self.selection.name()) } else { "plain reuse".to_owned() }
+    }
+}
+
+/// What tries a way of blending on a prompt, on the model's device.
+fn trial(
+    model: &LanguageModel,
+    env: Env,
+    prompts: Vec<Vec<Segment>>,
+    answers: (Vec<u32>, usize),
+    is_wanted: Arc<dyn Fn() -> bool + Send + Sync>,
+    tie: f32,
+) -> TryWay {
+    match model {
+        LanguageModel::Cpu(model) => Trials::new(model.clone(), env, prompts, answers, is_wanted, tie).into_trial(),
+        LanguageModel::Cuda(model) => Trials::new(model.clone(), env, prompts, answers, is_wanted, tie).into_trial(),
     }
 }
 

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use ragstone_kernels::chat::ChatTemplate;
 use ragstone_kernels::dtype::WeightFormat;
 use ragstone_kernels::files::ModelFiles;
-use ragstone_kernels::model::{LoadOptions, Model};
+use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::tokenizer::Tokenizer;
 use ragstone_storage::catalog::Catalog;
+use ragstone_storage::cost::Costs;
+use ragstone_storage::env::Env;
 use ragstone_storage::fingerprint::{ModelIdentity, Weights, fingerprint, weights_digest};
 use ragstone_storage::key::Fingerprint;
 
+use crate::costs;
 use crate::error::Result;
 use crate::folders::{Folders, Progress};
+use crate::language_model::LanguageModel;
 use crate::settings::Settings;
 
 /// What was read from the model's folder or GGUF file.
 pub(crate) struct LoadedModel {
-    pub model: Arc<Model>,
+    pub model: LanguageModel,
     pub tokenizer: Arc<Tokenizer>,
     pub tokenizer_digest: String,
     pub chat: Option<ChatTemplate>,
@@ -44,7 +48,7 @@ impl LoadedModel {
             compute: settings.compute,
             progress: Some(&loading),
         };
-        let model = Model::from_files(&files, options)?;
+        let model = LanguageModel::load(&files, &folders.model, settings.device, options)?;
         tokenizer.check_fits(model.config())?;
         let tokenizer_json = files.tokenizer_json()?;
         let weights = files.weight_files()?;
@@ -53,7 +57,7 @@ impl LoadedModel {
             config: &files.config_json()?,
             tokenizer: &tokenizer_json,
             weights: Weights::Files(&weights),
-            arithmetic: &model.arithmetic().to_string(),
+            arithmetic: &model.identity(),
             kv_dtype: model.kv_layout().dtype,
             positional: &model.config().positions.identity(),
         };
@@ -65,11 +69,19 @@ impl LoadedModel {
         }
         Ok(Self {
             weights_digest,
-            model: Arc::new(model),
+            model,
             tokenizer: Arc::new(tokenizer),
             tokenizer_digest: blake3::hash(&tokenizer_json).to_hex().to_string(),
             chat,
             fingerprint,
         })
+    }
+
+    /// What its prefills cost on this machine, measured now if they never were. BLOCKS, for seconds then.
+    pub fn costs(&self, catalog: &Catalog, env: &Env, progress: &dyn Fn(Progress)) -> Result<Costs> {
+        match &self.model {
+            LanguageModel::Cpu(model) => costs::open(&**model, &self.fingerprint, catalog, env, progress),
+            LanguageModel::Cuda(model) => costs::open(&**model, &self.fingerprint, catalog, env, progress),
+        }
     }
 }

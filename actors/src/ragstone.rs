@@ -105,8 +105,7 @@ impl Ragstone {
             let known = calibration::recall(&catalog, &name, &loaded.weights_digest, &folders.model)?;
             let can_move = loaded.model.config().positions.can_move();
             let known = Known::new(&settings, known, can_move);
-            let costs =
-                costs::open(&*loaded.model, &loaded.fingerprint, &catalog, &env, &progress)?.at(settings.prices);
+            let costs = loaded.costs(&catalog, &env, &progress)?.at(settings.prices);
             let object = settings.object().map(|options| ObjectTier::open(&options, loaded.fingerprint, env.clone()));
             let object = object.transpose()?.map(Arc::new);
             let options = StoreOptions {

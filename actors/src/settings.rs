@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{EngineOptions, Lookup};
 use crate::error::{Error, ErrorKind, Result};
+use crate::language_model::Device;
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
@@ -122,6 +123,8 @@ pub struct Settings {
     pub load_timeout_ms: u64,
     /// Seconds a request may take.
     pub deadline_s: u64,
+    /// Where the language model computes.
+    pub device: Device,
     /// Compute threads; none given takes every core.
     pub threads: Option<usize>,
     /// How the language model's weights are kept; none given keeps them as its files have them.
@@ -183,6 +186,7 @@ impl Default for Settings {
             threads: None,
             weights: None,
             compute: None,
+            device: Device::default(),
             kernels: None,
             kv_dtype: None,
             prompt: PromptFormat::default(),

@@ -75,6 +75,8 @@ struct Global {
     reranker: Option<String>,
     #[arg(long, global = true, hide_short_help = true)]
     offline: bool,
+    #[arg(long, global = true, hide_short_help = true, value_name = "DEVICE")]
+    device: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
     #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "f32", "bf16", "q8", "q4"])]
@@ -217,6 +219,7 @@ impl Cli {
             allow_anyone,
             keys,
             offline: global.offline.then_some(true),
+            device: global.device,
             threads: global.threads,
             weights: global.weights,
             compute: global.compute,

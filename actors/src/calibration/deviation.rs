@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use ragstone_kernels::backend::Backend;
 use ragstone_kernels::dtype::KvDtype;
 use serde::Serialize;
 
@@ -11,6 +12,7 @@ use super::trial::{Trials, blends};
 use super::{Asked, Calibrator, prompts};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::language_model::LanguageModel;
 use crate::prefill::Selection;
 
 /// How far reused KV is from a full prefill's.
@@ -79,15 +81,34 @@ impl Calibrator {
         let is_wanted = Arc::new(move || !stopping.is_cancelled());
         blocking(move || {
             let kv_dtype = model.kv_layout().dtype;
-            let mut trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
-            let measured = (0..count).map(|prompt| {
-                progress(prompt, count);
-                trials.deviation(prompt, &ways)
-            });
-            Ok(summarize(&measured.collect::<Result<Vec<_>>>()?, &ways, kv_dtype))
+            let measured = match model {
+                LanguageModel::Cpu(model) => {
+                    let trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
+                    measure(trials, count, &ways, &progress)?
+                }
+                LanguageModel::Cuda(model) => {
+                    let trials = Trials::new(model, env, prompts, (Vec::new(), 0), is_wanted, 0.0);
+                    measure(trials, count, &ways, &progress)?
+                }
+            };
+            Ok(summarize(&measured, &ways, kv_dtype))
         })
         .await
     }
+}
+
+/// Of each prompt in turn.
+fn measure<B: Backend>(
+    mut trials: Trials<B>,
+    count: usize,
+    ways: &[(Selection, f32)],
+    progress: &impl Fn(usize, usize),
+) -> Result<Vec<PromptDeviation>> {
+    let of = |prompt| {
+        progress(prompt, count);
+        trials.deviation(prompt, ways)
+    };
+    (0..count).map(of).collect()
 }
 
 /// Puts prompts together.

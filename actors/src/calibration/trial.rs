@@ -41,6 +41,9 @@ struct Reference {
     likely: Vec<Vec<(u32, f32)>>,
 }
 
+/// Tries a rule with a recompute ratio on a prompt.
+pub(super) type TryWay = Box<dyn FnMut(Selection, f32, usize) -> Result<Outcome> + Send>;
+
 /// A model, and what was computed with it.
 pub(super) struct Trials<B: Backend> {
     model: Arc<B>,
@@ -86,6 +89,11 @@ impl<B: Backend> Trials<B> {
             stored,
             stored_bytes,
         }
+    }
+
+    /// [`Trials::trial`], whatever the device.
+    pub fn into_trial(mut self) -> TryWay {
+        Box::new(move |selection, ratio, prompt| self.trial(selection, ratio, prompt))
     }
 
     /// The prompt's answer in one way, beside its full prefill's.

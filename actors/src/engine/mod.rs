@@ -209,11 +209,13 @@ impl Engine {
     /// Starts the thread. `tier` has the blocks.
     ///
     /// # Errors
-    /// If the system has no thread left.
+    /// If the system has no thread left, or the device no memory for `tier`.
     pub fn start<B: Backend>(backend: Arc<B>, tier: DeviceTier, options: EngineOptions, env: Env) -> Result<Self> {
         let inbox = Arc::new(Inbox::new(options.max_queued));
         let model = backend.config().clone();
-        let mut device = Device::new(backend, tier.clone(), inbox.clone(), options, env);
+        let mut device = Device::new(backend.clone(), tier.clone(), inbox.clone(), options, env);
+        // Whether there was memory for the pool.
+        backend.check()?;
         let supervised = move || {
             // What a pass can panic on it catches; this is for the rest, which costs what is under way and not the service.
             while let Err(panic) = catch_unwind(AssertUnwindSafe(|| device.run())) {

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use ragstone_kernels::cross_encoder::CrossEncoder;
 use ragstone_kernels::embedding::SentenceEncoder;
-use ragstone_kernels::model::Model;
 use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::corpus::Corpus;
@@ -30,6 +29,7 @@ use crate::events::Feed;
 use crate::eviction::Evictor;
 use crate::fusion::{Fusor, ReadAhead};
 use crate::jobs::Jobs;
+use crate::language_model::LanguageModel;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
@@ -70,7 +70,7 @@ impl Parts {
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
         store.set_device(device.clone());
-        let engine = Engine::start(model.clone(), device.clone(), settings.engine(), env.clone())?;
+        let engine = engine(&model, device.clone(), &settings, env.clone())?;
         let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
         let processors = Turns::at_processors(env.clone());
         let turns = processors.clone();
@@ -155,6 +155,14 @@ fn device(settings: &Settings, layout: KvLayout) -> Result<DeviceTier> {
     DeviceTier::new(options)
 }
 
+/// The engine on the model's device.
+fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env) -> Result<Engine> {
+    match model {
+        LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
+        LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
+    }
+}
+
 /// The workers that load and prefill.
 fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, runtime: &Handle) -> Runner {
     let (s, r, e) = (store.clone(), runtime.clone(), engine.clone());
@@ -164,7 +172,7 @@ fn runner(queued: usize, store: &KvStore, device: DeviceTier, engine: &Engine, r
     Runner { fusor, prefiller, store: store.clone() }
 }
 
-fn model_status(id: String, model: &Model, fingerprint: &Fingerprint) -> ModelStatus {
+fn model_status(id: String, model: &LanguageModel, fingerprint: &Fingerprint) -> ModelStatus {
     ModelStatus {
         id,
         architecture: model.config().architecture.class_name().to_owned(),

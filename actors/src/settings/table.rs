@@ -193,6 +193,11 @@ pub const TABLE: &[Definition] = &[
         "How often prompts of the same tenant that have more KV stored may overtake a waiting one. 0: first come, first served.",
     ),
     setting("load_timeout_ms", "Milliseconds that a layer of stored KV may take to load; then its passage is computed.").at_least(1),
+    setting(
+        "device",
+        "Where the language model computes: `cpu`, `cuda` (the first NVIDIA GPU), `cuda:1` (the second), or `auto` (a GPU if there is one that runs the model).",
+    )
+    .flag(),
     setting("threads", "Threads that compute. More than there are cores make it slower.").by_default("all cores").within(1, 1024).flag(),
     setting(
         "weights",

@@ -102,6 +102,11 @@ impl CudaModel {
         self.arithmetic
     }
 
+    /// Bytes of the weights in the GPU's memory; 0 while the GPU is gone.
+    pub fn size_in_bytes(&self) -> usize {
+        self.loaded().map_or(0, |loaded| loaded.weights.size_in_bytes())
+    }
+
     /// What the model lies on.
     ///
     /// # Errors

@@ -83,6 +83,11 @@ impl Buffer {
         self.start
     }
 
+    /// Bytes, rounded up.
+    pub(super) fn len(&self) -> usize {
+        self.bytes
+    }
+
     /// Its session.
     pub(super) fn session(&self) -> &Arc<Session> {
         &self.session

@@ -66,6 +66,16 @@ pub(super) struct DeviceWeights {
     pub(super) head: Matrix,
 }
 
+impl DeviceWeights {
+    /// Bytes of matrices and tables.
+    pub(super) fn size_in_bytes(&self) -> usize {
+        let matrix = |matrix: &Matrix| matrix.outputs * matrix.inputs * matrix.element.size_in_bytes();
+        let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.up, &l.down]).map(matrix);
+        let tables = [self.embedding.as_ref().map(|(table, _)| table), self.position_table.as_ref()];
+        layers.sum::<usize>() + matrix(&self.head) + tables.into_iter().flatten().map(Buffer::len).sum::<usize>()
+    }
+}
+
 /// Copies matrices to a device.
 pub(super) struct OnDevice(pub(super) Arc<Session>);
 

@@ -261,7 +261,8 @@ async fn equal_contents_are_given_once_and_ties_go_by_id() {
     upsert(&corpus, &[same("z"), same("m"), tie("b", "Here words identical."), tie("a", "Words here identical.")])
         .await;
     for mode in MODES {
-        assert_eq!(find(&corpus, "identical words", mode, 10).await, ["a", "b", "m"], "{mode:?}");
+        // Of the two that are the same "z" was there first.
+        assert_eq!(find(&corpus, "identical words", mode, 10).await, ["a", "b", "z"], "{mode:?}");
     }
 }
 

@@ -1,0 +1,160 @@
+//! The language model on the device that was asked for.
+
+use std::fmt;
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::config::ModelConfig;
+use ragstone_kernels::cuda::{CudaModel, gpus};
+use ragstone_kernels::files::ModelFiles;
+use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
+use ragstone_kernels::pool::KvLayout;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where the language model computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Device {
+    /// On the processor.
+    #[default]
+    Cpu,
+    /// On the first GPU, if there is one that runs the model; else on the processor.
+    Auto,
+    /// On the GPU of that number, counted from 0.
+    Cuda(usize),
+}
+
+impl FromStr for Device {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "cpu" => Ok(Self::Cpu),
+            "auto" => Ok(Self::Auto),
+            "cuda" => Ok(Self::Cuda(0)),
+            _ => text.strip_prefix("cuda:").and_then(|number| number.parse().ok()).map(Self::Cuda).ok_or_else(|| {
+                Error::invalid_input(format!("\"{text}\" is not a device; take cpu, auto, cuda or cuda:1"))
+            }),
+        }
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Auto => f.write_str("auto"),
+            Self::Cuda(0) => f.write_str("cuda"),
+            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+        }
+    }
+}
+
+impl From<Device> for String {
+    fn from(device: Device) -> Self {
+        device.to_string()
+    }
+}
+
+/// The model, by the device it is on.
+#[derive(Clone)]
+pub(crate) enum LanguageModel {
+    Cpu(Arc<Model>),
+    Cuda(Arc<CudaModel>),
+}
+
+impl LanguageModel {
+    /// Reads the weights, to where `device` says. BLOCKS.
+    ///
+    /// # Errors
+    /// As [`Model::load`] and [`CudaModel::load`].
+    pub fn load(files: &ModelFiles, path: &Path, device: Device, options: LoadOptions<'_>) -> Result<Self> {
+        let on_cpu = || Model::from_files(files, options).map(|model| Self::Cpu(Arc::new(model)));
+        let on_gpu = |ordinal| CudaModel::load(path, ordinal, options).map(|model| Self::Cuda(Arc::new(model)));
+        match device {
+            Device::Cpu => on_cpu(),
+            Device::Cuda(ordinal) => on_gpu(ordinal),
+            Device::Auto => match gpus().map(|_| on_gpu(0)) {
+                Ok(Err(error)) if error.kind() == ErrorKind::UnsupportedModel => {
+                    tracing::info!(reason = %error, "the model runs on the processor");
+                    on_cpu()
+                }
+                Ok(loaded) => loaded,
+                Err(reason) => {
+                    tracing::debug!(%reason, "the model runs on the processor");
+                    on_cpu()
+                }
+            },
+        }
+    }
+
+    /// The model's shapes and rules.
+    pub fn config(&self) -> &ModelConfig {
+        match self {
+            Self::Cpu(model) => model.config(),
+            Self::Cuda(model) => model.config(),
+        }
+    }
+
+    /// The shape of its keys and values.
+    pub fn kv_layout(&self) -> KvLayout {
+        match self {
+            Self::Cpu(model) => model.kv_layout(),
+            Self::Cuda(model) => model.kv_layout(),
+        }
+    }
+
+    /// How its products are made.
+    pub fn arithmetic(&self) -> Arithmetic {
+        match self {
+            Self::Cpu(model) => model.arithmetic(),
+            Self::Cuda(model) => model.arithmetic(),
+        }
+    }
+
+    /// What its numbers depend on beside its weights: a GPU sums in another order than a processor, so that neither takes the other's KV.
+    pub fn identity(&self) -> String {
+        match self {
+            Self::Cpu(model) => model.arithmetic().to_string(),
+            Self::Cuda(model) => format!("{}, on CUDA", model.arithmetic()),
+        }
+    }
+
+    /// Bytes of the weights in its device's memory.
+    pub fn size_in_bytes(&self) -> usize {
+        match self {
+            Self::Cpu(model) => model.size_in_bytes(),
+            Self::Cuda(model) => model.size_in_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_as_they_are_written() {
+        for (text, device) in
+            [("cpu", Device::Cpu), ("auto", Device::Auto), ("cuda", Device::Cuda(0)), ("cuda:2", Device::Cuda(2))]
+        {
+            assert_eq!((text.parse::<Device>().unwrap(), device.to_string().as_str()), (device, text));
+        }
+        for text in ["", "gpu", "cuda:", "cuda:-1", "CPU"] {
+            let error = text.parse::<Device>().unwrap_err().to_string();
+            assert!(error.contains("take cpu, auto, cuda or cuda:1"), "{error}");
+        }
+    }
+}
