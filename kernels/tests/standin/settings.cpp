@@ -20,10 +20,10 @@ bool read_number(const std::string& text, Number& number) {
 
 Settings from_environment() {
     constexpr struct { const char *variable, *key; } variables[] = {
-        {"RAGSTONE_STANDIN", "mode"},           {"RAGSTONE_STANDIN_SEED", "seed"},
-        {"RAGSTONE_STANDIN_DEVICES", "devices"}, {"RAGSTONE_STANDIN_MEMORY", "memory"},
-        {"RAGSTONE_STANDIN_LOST_AFTER", "lost_after"}, {"RAGSTONE_STANDIN_DRIVER", "driver"},
-        {"RAGSTONE_STANDIN_REPORT", "report"},
+        {"CUDA_STANDIN", "mode"},           {"CUDA_STANDIN_SEED", "seed"},
+        {"CUDA_STANDIN_DEVICES", "devices"}, {"CUDA_STANDIN_MEMORY", "memory"},
+        {"CUDA_STANDIN_LOST_AFTER", "lost_after"}, {"CUDA_STANDIN_DRIVER", "driver"},
+        {"CUDA_STANDIN_REPORT", "report"},
     };
     Settings settings;
     for (const auto& [variable, key] : variables) {
