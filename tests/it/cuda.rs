@@ -1,0 +1,99 @@
+//! The whole program on the CUDA backend, over the stand-in for the driver (`kernels/tests/standin`): the kernels that a GPU would run, on the
+//! CPU, each access checked.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::harness::{Folder, Service, WORLD};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Where the stand-in is; built if it is not.
+fn standin() -> String {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels/tests/standin/build");
+    let out = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("cuda-standin");
+    let built = Command::new(&script).arg(&out).output().expect("the stand-in's build script runs");
+    assert!(built.status.success(), "{}: {}", script.display(), String::from_utf8_lossy(&built.stderr));
+    out.to_str().expect("a folder that can be spelled").to_owned()
+}
+
+/// The service on the stand-in, and what that is told.
+async fn serve(folder: &Folder, arguments: &[&str], variables: &[(&str, &str)]) -> Service {
+    let standin = standin();
+    let report = folder.path().join("standin.log");
+    let mut all = vec![("LD_LIBRARY_PATH", standin.as_str()), ("CUDA_STANDIN_REPORT", report.to_str().unwrap())];
+    all.extend(variables);
+    folder.serve_with(arguments, &all).await
+}
+
+/// Fails with what the stand-in found wrong.
+fn assert_clean(folder: &Folder) {
+    let found = std::fs::read_to_string(folder.path().join("standin.log")).unwrap_or_default();
+    assert!(found.is_empty(), "the stand-in found: {found}");
+}
+
+async fn ask(service: &Service, text: &str, reuse: Value) -> (Value, Value) {
+    let body = json!({
+        "messages": [{ "role": "user", "content": text }], "temperature": 0, "max_tokens": 16, "logprobs": true,
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": reuse },
+    });
+    let answer = service.ask(CHAT, &body).await;
+    (answer["choices"][0].clone(), answer["ragstone"]["report"].clone())
+}
+
+fn tokens(report: &Value, kind: &str) -> u64 {
+    report["tokens"][kind].as_u64().unwrap()
+}
+
+const FIRST: &str = "What does Calbet Works make?";
+const SECOND: &str = "How many boats lay in the harbour of Tarn?";
+
+#[tokio::test]
+async fn answers_are_those_of_the_cpu_cold_warm_blended_and_after_a_restart() {
+    let folder = Folder::new();
+    let service = folder.serve(&[]).await;
+    service.add("world", WORLD).await;
+    let (expected, _) = ask(&service, FIRST, json!("exact")).await;
+    let (expected_second, _) = ask(&service, SECOND, json!("off")).await;
+    assert_eq!(service.stop(), 0);
+
+    let service = serve(&folder, &["--device", "cuda"], &[("CUDA_STANDIN_SEED", "7")]).await;
+    let (full, report) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(tokens(&report, "exact"), 0, "a processor's KV is not a GPU's: {report}");
+    assert_eq!(full["message"], expected["message"]);
+    let (warm, report) = ask(&service, FIRST, json!("exact")).await;
+    assert!(tokens(&report, "exact") > 50, "{report}");
+    assert_eq!((&warm, &report["segments"][0]["tier"]), (&full, &json!("device")), "to the last bit");
+    let (blended, report) = ask(&service, SECOND, json!("auto")).await;
+    assert!(tokens(&report, "blended") > 0, "{report}");
+    assert_eq!(blended["message"], expected_second["message"]);
+    assert_eq!(service.stop(), 0);
+
+    let arguments = ["--device", "cuda", "--set", "device_cache=false"];
+    let service = serve(&folder, &arguments, &[("CUDA_STANDIN_SEED", "8")]).await;
+    for tier in ["disk", "host"] {
+        let (restarted, report) = ask(&service, FIRST, json!("exact")).await;
+        assert!(tokens(&report, "exact") > 50, "{report}");
+        assert_eq!((&restarted, &report["loads"][0]["tier"]), (&full, &json!(tier)), "to the last bit");
+    }
+    assert_eq!(service.stop(), 0);
+    assert_clean(&folder);
+}
+
+#[tokio::test]
+async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
+    let folder = Folder::new();
+    let standin = standin();
+    let none = [("LD_LIBRARY_PATH", standin.as_str()), ("CUDA_STANDIN_DEVICES", "0")];
+    let service = folder.serve_with(&["--device", "auto"], &none).await;
+    service.add("world", WORLD).await;
+    let (answer, _) = ask(&service, FIRST, json!("exact")).await;
+    assert!(answer["message"]["content"].is_string(), "{answer}");
+    assert_eq!(service.stop(), 0);
+    let mut command = folder.ragstone(&["serve", "--listen", "127.0.0.1:0", "--device", "cuda"]);
+    let output = command.envs(none).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("offers no GPU") && error.contains("--device cpu"), "{error}");
+}
