@@ -47,7 +47,7 @@ pub struct Args {
     capacity: Vec<f64>,
     /// Size of a device tier before it, in percent of the working set
     #[arg(long, value_name = "PERCENT", default_value = "0%", value_parser = percent)]
-    device: f64,
+    device_share: f64,
     /// Prefill times measured on another machine, in JSON; --service wants its layers, too, and takes its place_us_per_byte and
     /// look_us_per_weight [default: Qwen2.5-0.5B's shape on two CPU cores]
     #[arg(long, value_name = "FILE")]
@@ -144,7 +144,7 @@ fn simulate(args: &Args) -> Result<Simulated> {
         }
         args.node.check()?;
         let costs = args.node.costs(&grid)?;
-        let comparison = args.node.comparison(&args.policy, &args.capacity, args.device);
+        let comparison = args.node.comparison(&args.policy, &args.capacity, args.device_share);
         let replay = |(family, workload): (_, Workload)| -> Result<_> {
             Ok(FamilyReport { family, report: compare_service(&workload, &costs, &comparison, &note)? })
         };
@@ -153,7 +153,7 @@ fn simulate(args: &Args) -> Result<Simulated> {
     let comparison = Comparison {
         policies: args.policy.clone(),
         capacities: args.capacity.clone(),
-        device: args.device,
+        device: args.device_share,
         max_nodes: args.max_nodes,
     };
     let replay = |(family, workload): (_, Workload)| -> Result<_> {

@@ -25,7 +25,7 @@ fn policies_stand_side_by_side() {
     assert_eq!(policies(&report), [("s3-fifo".to_owned(), hit_rate), ("pgdsf".to_owned(), hit_rate)]);
     assert_eq!(report["capacities"][0]["bound"]["token_hit_rate"], hit_rate);
     assert!(report["bound_method"].as_str().unwrap().contains("knapsack"));
-    let table = folder.run(&["simulate", trace, "--device", "50%"]).succeeded().stdout;
+    let table = folder.run(&["simulate", trace, "--device-share", "50%"]).succeeded().stdout;
     for words in ["3 requests", "hit-density", "lru", "bound", "25%", "50%"] {
         assert!(table.contains(words), "no {words} in {table}");
     }
