@@ -31,6 +31,18 @@ pub struct RowGroup<'a> {
     pub sequence: SequenceView<'a>,
 }
 
+impl<'a> RowGroup<'a> {
+    /// What of it falls into `rows`, counted from their first; nothing where none does.
+    pub(crate) fn clip(&self, rows: &Range<usize>) -> Option<RowGroup<'a>> {
+        let (start, end) = (self.rows.start.max(rows.start), self.rows.end.min(rows.end));
+        (start < end).then(|| RowGroup {
+            rows: start - rows.start..end - rows.start,
+            positions: &self.positions[start - self.rows.start..end - self.rows.start],
+            sequence: self.sequence,
+        })
+    }
+}
+
 /// Where some tokens' KV goes: the blocks of their sequence, and for each token its slot there and its true position. Slot s is
 /// token s % 16 of block `blocks[s / 16]`.
 #[derive(Debug, Clone, Copy)]

@@ -250,7 +250,7 @@ impl Model {
         assert_eq!(end, hidden.rows(), "every row is in one group");
         self.with_scratch(|scratch| {
             for rows in batches(hidden.rows()) {
-                let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
+                let groups: Vec<_> = groups.iter().filter_map(|group| group.clip(&rows)).collect();
                 let hidden = part_mut(hidden, &rows);
                 self.attention(layer, hidden, &groups, pool, scratch);
                 self.feed_forward(layer, hidden, scratch);
@@ -432,16 +432,6 @@ fn part<'a>(matrix: &'a Matrix, rows: &Range<usize>) -> &'a [f32] {
 fn part_mut<'a>(matrix: &'a mut Matrix, rows: &Range<usize>) -> &'a mut [f32] {
     let cols = matrix.cols();
     &mut matrix.as_mut_slice()[rows.start * cols..rows.end * cols]
-}
-
-/// What of `group` falls into `rows`, counted from their first.
-fn clip<'a>(group: &RowGroup<'a>, rows: &Range<usize>) -> Option<RowGroup<'a>> {
-    let (start, end) = (group.rows.start.max(rows.start), group.rows.end.min(rows.end));
-    (start < end).then(|| RowGroup {
-        rows: start - rows.start..end - rows.start,
-        positions: &group.positions[start - group.rows.start..end - group.rows.start],
-        sequence: group.sequence,
-    })
 }
 
 #[cfg(test)]

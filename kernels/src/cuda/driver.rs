@@ -11,6 +11,9 @@ use crate::error::{Error, ErrorKind, Result};
 /// The first driver that can read the kernels' PTX, as `cuDriverGetVersion` counts: CUDA 13.0.
 const LEAST_DRIVER: c_int = 13_000;
 
+/// What the kernels' PTX is made for.
+const LEAST_CAPABILITY: (u32, u32) = (8, 0);
+
 /// Why there is no GPU to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unavailable {
@@ -39,7 +42,6 @@ impl fmt::Display for Unavailable {
 pub struct Gpu {
     pub ordinal: usize,
     pub name: String,
-    pub memory_bytes: u64,
     /// Major and minor.
     pub compute_capability: (u32, u32),
 }
@@ -74,18 +76,14 @@ pub fn gpus() -> Result<Vec<Gpu>, Unavailable> {
 fn describe(ordinal: usize) -> Result<Gpu> {
     let device = device(ordinal)?;
     let mut name = [0; 256];
-    let mut memory_bytes = 0;
-    // SAFETY: the pointers are valid for the calls, and the length is the buffer's.
-    unsafe {
-        check("cuDeviceGetName", sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device))?;
-        check("cuDeviceTotalMem", sys::cuDeviceTotalMem_v2(&raw mut memory_bytes, device))?;
-    }
+    // SAFETY: the pointer is valid for the call, and the length is the buffer's.
+    check("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) })?;
     // SAFETY: the driver ends the name with a zero inside of the buffer.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     use sys::CUdevice_attribute as Attribute;
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    Ok(Gpu { ordinal, name, memory_bytes: memory_bytes as u64, compute_capability: (major as u32, minor as u32) })
+    Ok(Gpu { ordinal, name, compute_capability: (major as u32, minor as u32) })
 }
 
 fn device(ordinal: usize) -> Result<CUdevice> {
@@ -141,6 +139,7 @@ pub(super) struct Context {
     device: CUdevice,
     raw: CUcontext,
     pub(super) multiprocessors: u32,
+    pub(super) gpu: String,
 }
 
 // SAFETY: a context may be made current on any thread.
@@ -153,16 +152,22 @@ impl Context {
     /// `Unavailable` where there is no such GPU, and the driver's.
     pub(super) fn retain(ordinal: usize) -> Result<Self> {
         let known = gpus().map_err(|why| Error::new(ErrorKind::Unavailable, format!("{why}; take `--device cpu`")))?;
-        if ordinal >= known.len() {
+        let Some(gpu) = known.get(ordinal) else {
             let message = format!("there is no GPU {ordinal}: the driver knows {}, counted from 0", known.len());
             return Err(Error::invalid_input(message));
+        };
+        let (major, minor) = gpu.compute_capability;
+        if gpu.compute_capability < LEAST_CAPABILITY {
+            let name = &gpu.name;
+            let message = format!("{name} has compute capability {major}.{minor}, 8.0 is needed; take `--device cpu`");
+            return Err(Error::new(ErrorKind::Unavailable, message));
         }
         let device = device(ordinal)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is valid for the call.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) })?;
         let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let context = Self { device, raw, multiprocessors: multiprocessors.max(1) as u32 };
+        let context = Self { device, raw, multiprocessors: multiprocessors.max(1) as u32, gpu: gpu.name.clone() };
         context.enter()?;
         Ok(context)
     }
@@ -197,6 +202,15 @@ impl Stream {
         // SAFETY: the pointer is valid for the call.
         check("cuStreamCreate", unsafe { sys::cuStreamCreate(&raw mut raw, flags) })?;
         Ok(Self(raw))
+    }
+
+    /// Whether nothing that was queued has failed so far. Waits for nothing.
+    pub(super) fn check(&self) -> Result<()> {
+        // SAFETY: it lives.
+        match unsafe { sys::cuStreamQuery(self.0) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(()),
+            result => check("cuStreamQuery", result),
+        }
     }
 
     /// What is queued from now on begins after what `event` stands for.

@@ -1,7 +1,5 @@
 //! The steps of a layer, each queued on the device.
 
-use std::ops::Range;
-
 use super::attention::tile_rows;
 use super::backend::CudaPool;
 use super::launch::{self, Element, Heads};
@@ -156,7 +154,7 @@ impl Steps<'_> {
     pub(super) fn finish(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
         for first in (0..hidden.rows).step_by(ROWS_AT_ONCE) {
             let rows = first..hidden.rows.min(first + ROWS_AT_ONCE);
-            let groups: Vec<_> = groups.iter().filter_map(|group| clip(group, &rows)).collect();
+            let groups: Vec<_> = groups.iter().filter_map(|group| group.clip(&rows)).collect();
             let start = hidden.start + (first * self.config.hidden_size * 4) as u64;
             let hidden = Hidden { start, rows: rows.len() };
             self.attention(layer, hidden, &groups, pool)?;
@@ -230,14 +228,4 @@ impl Steps<'_> {
             None => Ok(out),
         }
     }
-}
-
-/// What of `group` falls into `rows`, counted from their first.
-fn clip<'a>(group: &RowGroup<'a>, rows: &Range<usize>) -> Option<RowGroup<'a>> {
-    let (start, end) = (group.rows.start.max(rows.start), group.rows.end.min(rows.end));
-    (start < end).then(|| RowGroup {
-        rows: start - rows.start..end - rows.start,
-        positions: &group.positions[start - group.rows.start..end - group.rows.start],
-        sequence: group.sequence,
-    })
 }

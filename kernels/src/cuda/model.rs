@@ -1,8 +1,10 @@
 //! A language model on a GPU.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::{self, ThreadId};
 
 use super::attention::Tables;
 use super::rope::Angles;
@@ -30,8 +32,16 @@ pub struct CudaModel {
     pack: Box<Pack>,
     /// Nothing while the GPU is gone.
     loaded: RwLock<Option<Arc<Loaded>>>,
-    /// The first error of operations that give none themselves.
-    failure: Mutex<Option<(ErrorKind, String)>>,
+    failures: Mutex<Failures>,
+}
+
+/// What went wrong in operations that give no error themselves.
+#[derive(Debug, Default)]
+struct Failures {
+    /// Why the GPU is lost: for everybody, until it is in use again.
+    lost: Option<String>,
+    /// The first failure of each thread that has not asked yet: the pass of one must not hear of another's, and miss its own.
+    of_threads: HashMap<ThreadId, (ErrorKind, String)>,
 }
 
 /// The model in the memory of a session.
@@ -93,13 +103,18 @@ impl CudaModel {
         check_supported(&config)?;
         let loaded = Loaded::new(&config, ordinal, &pack, options.progress)?;
         let kv_dtype = kv_dtype(&config, &options);
-        let (loaded, failure) = (RwLock::new(Some(Arc::new(loaded))), Mutex::default());
-        Ok(Self { config, kv_dtype, arithmetic, ordinal, pack, loaded, failure })
+        let (loaded, failures) = (RwLock::new(Some(Arc::new(loaded))), Mutex::default());
+        Ok(Self { config, kv_dtype, arithmetic, ordinal, pack, loaded, failures })
     }
 
     /// How its products are made: with the weights themselves, what its numbers depend on.
     pub fn arithmetic(&self) -> Arithmetic {
         self.arithmetic
+    }
+
+    /// The GPU's name; nothing while it is gone.
+    pub fn gpu(&self) -> String {
+        self.loaded().map_or_else(|_| String::new(), |loaded| loaded.session.gpu().to_owned())
     }
 
     /// Bytes of the weights in the GPU's memory; 0 while the GPU is gone.
@@ -110,52 +125,49 @@ impl CudaModel {
     /// What the model lies on.
     ///
     /// # Errors
-    /// `DeviceLost` while the GPU is gone, and what went wrong since the last [`CudaModel::take_failure`].
-    pub(super) fn loaded(&self) -> Result<Arc<Loaded>> {
-        if let Some((kind, message)) = &*self.failure() {
-            return Err(Error::new(*kind, message.clone()));
-        }
+    /// `DeviceLost` while the GPU is gone, and what went wrong on this thread since it asked last.
+    fn loaded(&self) -> Result<Arc<Loaded>> {
+        self.failures().of_this_thread()?;
         let loaded = self.loaded.read().unwrap_or_else(PoisonError::into_inner);
         loaded.clone().ok_or_else(|| Error::new(ErrorKind::DeviceLost, "the GPU is gone"))
     }
 
-    /// What an operation that gives no error itself makes; `None` where it, or one before it, failed.
+    /// What an operation that gives no error itself makes; `None` where it, or one before it on this thread, failed.
     pub(super) fn attempt<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Option<R> {
-        let failed = match self.loaded().map(|loaded| doing(&loaded)) {
-            Ok(Ok(made)) => return Some(made),
-            Ok(Err(error)) => error,
-            // Known already.
-            Err(_) => return None,
-        };
-        self.failure().get_or_insert_with(|| (failed.kind(), failed.to_string()));
-        None
+        // Known already, where there is an error.
+        let loaded = self.loaded().ok()?;
+        doing(&loaded).inspect_err(|error| self.note(&loaded, error, true)).ok()
     }
 
     /// What an operation makes that gives its error; a loss is remembered.
     pub(super) fn checked<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Result<R> {
-        let done = self.loaded().and_then(|loaded| doing(&loaded));
-        if let Err(error) = &done
-            && error.kind() == ErrorKind::DeviceLost
-        {
-            self.failure().get_or_insert_with(|| (error.kind(), error.to_string()));
-        }
-        done
+        let loaded = self.loaded()?;
+        doing(&loaded).inspect_err(|error| self.note(&loaded, error, false))
     }
 
-    /// What went wrong. It is forgotten, unless the GPU is lost: that stays until a new pool is asked for.
-    pub(super) fn take_failure(&self) -> Result<()> {
-        let mut failure = self.failure();
-        let Some((kind, message)) = &*failure else { return Ok(()) };
-        let error = Error::new(*kind, message.clone());
-        if *kind != ErrorKind::DeviceLost {
-            *failure = None;
+    /// Remembers an error: for everybody where it is the GPU's loss, for this thread where nobody else is told of it. Memory of a session
+    /// that is over is gone as well, but for its owner alone.
+    fn note(&self, loaded: &Loaded, error: &Error, is_untold: bool) {
+        let is_loss = error.kind() == ErrorKind::DeviceLost && loaded.session.is_lost();
+        let mut failures = self.failures();
+        if is_loss {
+            failures.lost.get_or_insert_with(|| error.to_string());
+        } else if is_untold {
+            failures.of_threads.entry(thread::current().id()).or_insert_with(|| (error.kind(), error.to_string()));
         }
-        Err(error)
+    }
+
+    /// What went wrong on this thread. It is forgotten, unless the GPU is lost: that stays until a new pool is asked for.
+    pub(super) fn take_failure(&self) -> Result<()> {
+        let mut failures = self.failures();
+        let failed = failures.of_this_thread();
+        failures.of_threads.remove(&thread::current().id());
+        failed
     }
 
     /// Takes a lost GPU into use again, with the weights. Reads them for as long as it takes: nothing else can be done meanwhile.
     pub(super) fn recover(&self) {
-        if !matches!(&*self.failure(), Some((ErrorKind::DeviceLost, _))) {
+        if self.failures().lost.is_none() {
             return;
         }
         let mut place = self.loaded.write().unwrap_or_else(PoisonError::into_inner);
@@ -164,14 +176,26 @@ impl CudaModel {
         match Loaded::new(&self.config, self.ordinal, &self.pack, None) {
             Ok(loaded) => {
                 *place = Some(Arc::new(loaded));
-                *self.failure() = None;
+                *self.failures() = Failures::default();
             }
-            Err(error) => *self.failure() = Some((ErrorKind::DeviceLost, error.to_string())),
+            Err(error) => self.failures().lost = Some(error.to_string()),
         }
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<(ErrorKind, String)>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    fn failures(&self) -> MutexGuard<'_, Failures> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Failures {
+    fn of_this_thread(&self) -> Result<()> {
+        if let Some(message) = &self.lost {
+            return Err(Error::new(ErrorKind::DeviceLost, message.clone()));
+        }
+        match self.of_threads.get(&thread::current().id()) {
+            Some((kind, message)) => Err(Error::new(*kind, message.clone())),
+            None => Ok(()),
+        }
     }
 }
 

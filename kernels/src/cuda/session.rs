@@ -5,7 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{self, Context, Event, Function, Module, Stream};
-use super::staging::Staging;
+use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
@@ -15,6 +15,8 @@ const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
 const GRAIN: usize = 64 << 10;
 /// Host memory that uploads of rows' tables may hold.
 const UPLOAD_BYTES: usize = 16 << 20;
+/// What is copied at once: weights are larger than what may be pinned.
+const PIECE_BYTES: usize = UPLOAD_BYTES / 4;
 /// Host memory that stored KV on its way to the device may hold.
 const LOAD_BYTES: usize = 256 << 20;
 
@@ -131,6 +133,16 @@ impl Session {
         Ok(state)
     }
 
+    /// Whether the GPU does nothing for this session any more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.enter().and_then(|state| state.compute.check()).is_err_and(|error| error.kind() == ErrorKind::DeviceLost)
+    }
+
+    /// The GPU's name.
+    pub(super) fn gpu(&self) -> &str {
+        &self.context.gpu
+    }
+
     /// Processors that run blocks of threads.
     pub(super) fn multiprocessors(&self) -> u32 {
         self.context.multiprocessors
@@ -170,11 +182,10 @@ impl Session {
         let buffer = self.allocate(bytes.len())?;
         let mut state = self.enter()?;
         let state = &mut *state;
-        // In pieces: weights are larger than what may be pinned.
-        for (index, piece) in bytes.chunks(UPLOAD_BYTES / 4).enumerate() {
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
             let mut slot = state.uploads.take(piece.len())?;
             slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
-            let to = buffer.start + (index * (UPLOAD_BYTES / 4)) as u64;
+            let to = buffer.start + (index * PIECE_BYTES) as u64;
             // SAFETY: the slot is not touched before its event is done; the buffer has as many bytes.
             unsafe { state.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
             state.uploads.give_back(slot, &state.compute)?;
@@ -182,25 +193,22 @@ impl Session {
         Ok(buffer)
     }
 
-    /// `bytes` at a place of the device, as they will be once everything queued is done. Waits for that.
+    /// `bytes` at a place of the device, as they will be once everything queued is done. Waits for that, while others may queue.
     pub(super) fn download(&self, from: u64, bytes: usize) -> Result<Vec<u8>> {
-        let mut state = self.enter()?;
-        let state = &mut *state;
         let mut out = Vec::with_capacity(bytes);
-        let piece_bytes = UPLOAD_BYTES / 4;
-        for first in (0..bytes).step_by(piece_bytes) {
-            let piece = (bytes - first).min(piece_bytes);
-            let slot = state.uploads.take(piece)?;
-            // SAFETY: the slot is not touched before the event is done; the caller's buffer has as many bytes.
-            unsafe { state.compute.copy_out(slot.memory.as_ptr(), from + first as u64, piece) }?;
-            let done = Event::new()?;
-            done.record(&state.compute)?;
-            let waited = done.wait();
-            if waited.is_ok() {
-                out.extend_from_slice(&slot.memory.as_slice()[..piece]);
-            }
-            state.uploads.give_back(slot, &state.compute)?;
-            waited?;
+        for first in (0..bytes).step_by(PIECE_BYTES) {
+            let piece = (bytes - first).min(PIECE_BYTES);
+            let slot = {
+                let mut state = self.enter()?;
+                let slot = state.uploads.take(piece)?;
+                // SAFETY: the slot is not touched before its event is done; the caller's buffer has as many bytes.
+                unsafe { state.compute.copy_out(slot.memory.as_ptr(), from + first as u64, piece) }?;
+                slot.done.record(&state.compute)?;
+                slot
+            };
+            slot.done.wait()?;
+            out.extend_from_slice(&slot.memory.as_slice()[..piece]);
+            self.lock().uploads.put(slot);
         }
         Ok(out)
     }
@@ -217,18 +225,10 @@ impl Session {
         let mut slot = state.loads.take(bytes)?;
         slot.memory.as_mut_slice()[..parts[0].len()].copy_from_slice(parts[0]);
         slot.memory.as_mut_slice()[second..bytes].copy_from_slice(parts[1]);
-        state.load.wait_for(&landing.read)?;
-        // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
-        unsafe { state.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
-        landing.filled.record(&state.load)?;
-        state.loads.give_back(slot, &state.load)?;
-        state.compute.wait_for(&landing.filled)?;
-        for launch in place([landing.memory, landing.memory + second as u64]) {
-            state.launch(&launch)?;
-        }
-        landing.read.record(&state.compute)?;
+        let launches = place([landing.memory, landing.memory + second as u64]);
+        let queued = state.queue_load(&landing, slot, bytes, &launches);
         state.landings.push(landing);
-        Ok(())
+        queued
     }
 
     /// Queues a kernel.
@@ -268,6 +268,18 @@ impl State {
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::place).collect();
         // SAFETY: `launch` makes every launch, with the kernel's parameters in order; buffers are as large as shapes say.
         unsafe { self.compute.launch(function, shape.grid, shape.block, shape.shared, &mut pointers) }
+    }
+
+    /// Queues a copy to `landing` and what is launched on it.
+    fn queue_load(&mut self, landing: &Landing, slot: Slot, bytes: usize, launches: &[Launch]) -> Result<()> {
+        self.load.wait_for(&landing.read)?;
+        // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
+        unsafe { self.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
+        landing.filled.record(&self.load)?;
+        self.loads.give_back(slot, &self.load)?;
+        self.compute.wait_for(&landing.filled)?;
+        launches.iter().try_for_each(|launch| self.launch(launch))?;
+        landing.read.record(&self.compute)
     }
 
     /// Device memory for a load: of one whose reader is done, or new.

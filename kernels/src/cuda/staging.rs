@@ -22,7 +22,8 @@ pub(super) struct Staging {
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) memory: Pinned,
-    done: Event,
+    /// What it is free behind.
+    pub(super) done: Event,
 }
 
 impl Staging {
@@ -52,8 +53,13 @@ impl Staging {
     /// Takes a slot back whose copy is queued on `stream`.
     pub(super) fn give_back(&mut self, slot: Slot, stream: &Stream) -> Result<()> {
         slot.done.record(stream)?;
-        self.slots.push(slot);
+        self.put(slot);
         Ok(())
+    }
+
+    /// Takes a slot back whose event was recorded behind its copy.
+    pub(super) fn put(&mut self, slot: Slot) {
+        self.slots.push(slot);
     }
 }
 

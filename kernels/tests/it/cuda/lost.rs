@@ -44,6 +44,30 @@ fn a_pass_on_a_lost_gpu_fails_and_a_new_pool_is_as_before() {
     standin.assert_clean();
 }
 
+/// Two threads compute on one GPU: the engine's, and that of a calibration.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a thread beside, as another user of the model has")]
+fn a_thread_hears_of_its_own_failure_and_of_no_other() {
+    let standin = StandIn::new(3);
+    let model = standin.model("qwen2", KvDtype::F32, ComputeDtype::F32).unwrap();
+    let mut pool = model.new_pool(2);
+    let expected = logits(&model, &mut pool).unwrap();
+    // Nothing lies in it, and nobody has asked why.
+    let mut missing = model.new_pool(1 << 24);
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            assert_eq!(logits(&model, &mut pool).unwrap(), expected);
+            model.check()
+        });
+        other.join().unwrap().unwrap();
+    });
+    assert_eq!(model.check().unwrap_err().kind(), ErrorKind::Full);
+    // Its owner is told; the GPU is not lost for that.
+    assert_eq!(logits(&model, &mut missing).unwrap_err().kind(), ErrorKind::DeviceLost);
+    assert_eq!(logits(&model, &mut pool).unwrap(), expected);
+    standin.assert_clean();
+}
+
 #[test]
 fn a_pool_that_does_not_fit_is_told_once_and_a_smaller_one_works() {
     let standin = StandIn::new(2);
