@@ -6,7 +6,6 @@ use ragstone_kernels::backend::{Backend, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::forward::{Chunk, Forward, Keep, Next, Outcome, Placed, Places, Rider, Selector, Wanted};
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
-use ragstone_kernels::simd::Path;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostGrid, CostProfile, Costs, PrefillCost};
 use ragstone_storage::env::Env;
@@ -15,6 +14,7 @@ use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 
 use crate::error::Result;
 use crate::folders::Progress;
+use crate::language_model::LanguageModel;
 
 /// Tokens that stand before the measured ones, as far as the context goes.
 const CACHED: [u32; 3] = [0, 1024, 4096];
@@ -59,35 +59,35 @@ impl<B: Backend> Selector<B> for Looking<'_> {
     }
 }
 
-/// Opens the costs of a model on this machine, measured now if they never were. BLOCKS, for seconds then.
+/// Opens the costs of a model that are kept by `name`, measured now if they never were. BLOCKS, for seconds then.
 pub(crate) fn open<B: Backend>(
     backend: &B,
-    fingerprint: &Fingerprint,
+    name: &str,
     catalog: &Catalog,
     env: &Env,
     progress: &dyn Fn(Progress),
 ) -> Result<Costs> {
-    let (name, layers) = (name(fingerprint), backend.config().layers as u32);
-    if let Some(kept) = catalog.costs(&name)?.filter(|kept| kept.prefill.is_measured && kept.is_sane(layers)) {
+    let layers = backend.config().layers as u32;
+    if let Some(kept) = catalog.costs(name)?.filter(|kept| kept.prefill.is_measured && kept.is_sane(layers)) {
         return Ok(Costs::new(kept));
     }
     let prefill = measure(backend, env, &|done, total| progress(Progress::Measuring { done, total }))?;
     let costs = Costs::new(CostProfile { prefill, ..CostProfile::assumed()? });
-    keep(&costs, fingerprint, catalog)?;
+    keep(&costs, name, catalog)?;
     Ok(costs)
 }
 
 /// Writes what was learned since.
-pub(crate) fn keep(costs: &Costs, fingerprint: &Fingerprint, catalog: &Catalog) -> Result<()> {
-    catalog.note_costs(&name(fingerprint), &costs.profile())
+pub(crate) fn keep(costs: &Costs, name: &str, catalog: &Catalog) -> Result<()> {
+    catalog.note_costs(name, &costs.profile())
 }
 
 /// To be raised when kernels take another time: what was measured before is measured again.
 const KERNELS: u32 = 2;
 
-/// Costs are of a model, of the kernels that compute it, and of as many threads.
-fn name(fingerprint: &Fingerprint) -> String {
-    format!("{fingerprint}.{}.{}.{KERNELS}", Path::best().name(), rayon::current_num_threads())
+/// The name that costs are kept by. They are of a model, and of what computes it (see [`LanguageModel::machine`]).
+pub(crate) fn name(fingerprint: &Fingerprint, model: &LanguageModel) -> String {
+    format!("{fingerprint}.{}.{KERNELS}", model.machine())
 }
 
 /// Measures a model: prefill times by tokens cached and new, and what placing stored KV takes. What is cached is a pool of zeros: how

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::cuda::{CudaModel, gpus};
+use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::pool::KvLayout;
+use ragstone_kernels::simd;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -68,6 +69,9 @@ impl From<Device> for String {
     }
 }
 
+/// Errors of a GPU that leave [`Device::Auto`] the processor.
+const IS_FOR_THE_PROCESSOR: [ErrorKind; 3] = [ErrorKind::Unavailable, ErrorKind::Full, ErrorKind::UnsupportedModel];
+
 /// The model, by the device it is on.
 #[derive(Clone)]
 pub(crate) enum LanguageModel {
@@ -82,20 +86,21 @@ impl LanguageModel {
     /// As [`Model::load`] and [`CudaModel::load`].
     pub fn load(files: &ModelFiles, path: &Path, device: Device, options: LoadOptions<'_>) -> Result<Self> {
         let on_cpu = || Model::from_files(files, options).map(|model| Self::Cpu(Arc::new(model)));
-        let on_gpu = |ordinal| CudaModel::load(path, ordinal, options).map(|model| Self::Cuda(Arc::new(model)));
+        let on_gpu = |ordinal| {
+            let model = CudaModel::load(path, ordinal, options)?;
+            tracing::info!(gpu = model.gpu(), "the model is on a GPU");
+            Ok(Self::Cuda(Arc::new(model)))
+        };
         match device {
             Device::Cpu => on_cpu(),
             Device::Cuda(ordinal) => on_gpu(ordinal),
-            Device::Auto => match gpus().map(|_| on_gpu(0)) {
-                Ok(Err(error)) if error.kind() == ErrorKind::UnsupportedModel => {
-                    tracing::info!(reason = %error, "the model runs on the processor");
+            Device::Auto => match on_gpu(0) {
+                // No GPU, one that is too old or too small, or a kind of model.
+                Err(error) if IS_FOR_THE_PROCESSOR.contains(&error.kind()) => {
+                    tracing::info!(reason = %error, "the model is on the processor");
                     on_cpu()
                 }
-                Ok(loaded) => loaded,
-                Err(reason) => {
-                    tracing::debug!(%reason, "the model runs on the processor");
-                    on_cpu()
-                }
+                loaded => loaded,
             },
         }
     }
@@ -129,6 +134,14 @@ impl LanguageModel {
         match self {
             Self::Cpu(model) => model.arithmetic().to_string(),
             Self::Cuda(model) => format!("{}, on CUDA", model.arithmetic()),
+        }
+    }
+
+    /// What its times depend on: the processor's kernels and as many threads, or the GPU.
+    pub fn machine(&self) -> String {
+        match self {
+            Self::Cpu(_) => format!("{}.{}", simd::Path::best().name(), rayon::current_num_threads()),
+            Self::Cuda(model) => model.gpu(),
         }
     }
 

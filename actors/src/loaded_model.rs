@@ -79,9 +79,15 @@ impl LoadedModel {
 
     /// What its prefills cost on this machine, measured now if they never were. BLOCKS, for seconds then.
     pub fn costs(&self, catalog: &Catalog, env: &Env, progress: &dyn Fn(Progress)) -> Result<Costs> {
+        let name = self.costs_name();
         match &self.model {
-            LanguageModel::Cpu(model) => costs::open(&**model, &self.fingerprint, catalog, env, progress),
-            LanguageModel::Cuda(model) => costs::open(&**model, &self.fingerprint, catalog, env, progress),
+            LanguageModel::Cpu(model) => costs::open(&**model, &name, catalog, env, progress),
+            LanguageModel::Cuda(model) => costs::open(&**model, &name, catalog, env, progress),
         }
+    }
+
+    /// The name that these are kept by.
+    pub fn costs_name(&self) -> String {
+        costs::name(&self.fingerprint, &self.model)
     }
 }

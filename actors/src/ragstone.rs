@@ -62,6 +62,8 @@ struct Inner {
     pipeline: Arc<Pipeline>,
     engine: Engine,
     model: ModelStatus,
+    /// What its costs are kept by.
+    costs_name: String,
     object: Option<Arc<ObjectTier>>,
     corpus: Corpus,
     catalog: Arc<Catalog>,
@@ -373,9 +375,10 @@ impl Ragstone {
             tracing::warn!("background work was cut short; it is done again when it is needed");
         }
         let (store, catalog) = (self.inner.pipeline.store.clone(), self.inner.catalog.clone());
+        let name = self.inner.costs_name.clone();
         blocking(move || {
             store.flush()?;
-            costs::keep(store.costs(), store.fingerprint(), &catalog)?;
+            costs::keep(store.costs(), &name, &catalog)?;
             catalog.flush()
         })
         .await

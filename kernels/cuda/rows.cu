@@ -1,10 +1,7 @@
-// Copies of rows and parts, and what is asked of many values at once.
+// Copies of rows and of parts.
 //
 // gather_rows  out[i] = in[rows[i]], rows of row_bytes (even) bytes. block 128, grid count: a block has one row.
-// copy_parts   part p: `bytes` bytes to + p * to_stride <- from + p * from_stride. block 256, grid x ceil(bytes / 4096), y
-// parts. finite       *all_finite = 0 if a value is not finite (the host sets 1 before). block 256, grid min(ceil(count /
-// 256), 1024). argmax       out[r] = the token with the greatest of logits[r] [vocab] of f32; of equal ones the lowest.
-// block 256, grid rows.
+// copy_parts   part p: `bytes` bytes to + p * to_stride <- from + p * from_stride. block 256, grid x ceil(bytes / 4096), y parts.
 #include "device.cuh"
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -39,62 +36,4 @@ extern "C" __global__ void __launch_bounds__(256)
         return;
     }
     for (uint64_t at = start + threadIdx.x; at < start + COPY_BYTES && at < bytes; at += blockDim.x) to[at] = from[at];
-}
-
-template <typename T>
-__device__ __forceinline__ void finite(unsigned* all_finite, const T* values, uint64_t count) {
-    bool is_finite = true;
-    const uint64_t step = uint64_t{gridDim.x} * blockDim.x;
-    for (uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += step) {
-        is_finite = is_finite && isfinite(to_float(values[i]));
-    }
-    const bool is_warp_finite = __ballot_sync(ALL_LANES, !is_finite) == 0;
-    if (!is_warp_finite && threadIdx.x % WARP == 0) atomicAnd(all_finite, 0u);
-}
-
-#define FINITE(name, T)                                                                                                    \
-    extern "C" __global__ void __launch_bounds__(256) name(unsigned* all_finite, const T* values, unsigned long long count) { \
-        finite(all_finite, values, count);                                                                                 \
-    }
-
-FINITE(finite_f32, float)
-FINITE(finite_f16, half_t)
-FINITE(finite_bf16, bf16)
-
-/// The better of two candidates.
-struct Candidate {
-    float logit;
-    unsigned token;
-
-    __device__ __forceinline__ void take(float other, unsigned other_token) {
-        if (other > logit || (other == logit && other_token < token)) {
-            logit = other;
-            token = other_token;
-        }
-    }
-};
-
-constexpr unsigned ARGMAX_THREADS = 256;
-
-extern "C" __global__ void __launch_bounds__(ARGMAX_THREADS)
-    argmax(unsigned* out, const float* logits, unsigned rows, unsigned vocab) {
-    __shared__ float best_logits[ARGMAX_THREADS / WARP];
-    __shared__ unsigned best_tokens[ARGMAX_THREADS / WARP];
-    if (blockIdx.x >= rows) return;
-    const float* row = logits + size_t{blockIdx.x} * vocab;
-    // Token 0 unless something is greater: a row without numbers has a token, too.
-    Candidate best = {-INFINITY, 0};
-    for (unsigned token = threadIdx.x; token < vocab; token += ARGMAX_THREADS) best.take(row[token], token);
-    for (unsigned distance = WARP / 2; distance > 0; distance /= 2) {
-        const float logit = __shfl_xor_sync(ALL_LANES, best.logit, distance);
-        best.take(logit, __shfl_xor_sync(ALL_LANES, best.token, distance));
-    }
-    if (threadIdx.x % WARP == 0) {
-        best_logits[threadIdx.x / WARP] = best.logit;
-        best_tokens[threadIdx.x / WARP] = best.token;
-    }
-    __syncthreads();
-    if (threadIdx.x != 0) return;
-    for (unsigned warp = 1; warp < ARGMAX_THREADS / WARP; ++warp) best.take(best_logits[warp], best_tokens[warp]);
-    out[blockIdx.x] = best.token;
 }

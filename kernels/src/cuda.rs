@@ -4,6 +4,7 @@
 //! The sources of the kernels are in `kernels/cuda/`, with what each computes and how it is launched; `ops/cuda/ptx` makes the PTX of them.
 //!
 //! ```text
+//! gpus      which GPUs there are
 //! driver    the driver's functions, owned and checked
 //! session   a GPU in use: streams, memory, launches; a new one begins when the GPU is lost
 //! staging   pinned host memory that copies go through
@@ -19,6 +20,7 @@
 mod attention;
 mod backend;
 mod driver;
+mod gpus;
 mod launch;
 mod layer;
 mod model;
@@ -27,5 +29,5 @@ mod session;
 mod staging;
 mod weights;
 
-pub use driver::{Gpu, Unavailable, gpus};
+pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;

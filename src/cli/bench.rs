@@ -5,6 +5,7 @@ mod overlap;
 mod serve;
 
 use ragstone_actors::blend::Blend;
+use ragstone_actors::language_model::Device;
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::kernels::{Group, Shape};
@@ -13,6 +14,7 @@ use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::model_source;
+use crate::models::need;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
@@ -131,7 +133,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
             let options = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed };
-            print_ttft(&ttft::measure(options, load_options(config)).await?, json)
+            print_ttft(&ttft::measure(options, load_options(config)?).await?, json)
         }
         Command::Controller { speeds, tokens, passages, runs, json } => {
             if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
@@ -143,7 +145,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let runs = at_least_one(runs)?;
             let prompt = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed: 1 };
             let options = controller::Options { prompt, speeds };
-            print_controller(&controller::measure(options, load_options(config)).await?, json)
+            print_controller(&controller::measure(options, load_options(config)?).await?, json)
         }
         Command::Kernels { only, shapes, all_paths, runs, json } => {
             let options = kernels::Options { only, shapes, all_paths, runs: at_least_one(runs)? };
@@ -171,7 +173,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
                 }
                 None => None,
             };
-            let load = load_options(config);
+            let load = load_options(config)?;
             let report = blocking(move || model::measure(folder.as_deref(), load, &options)).await?;
             print_model(&report, json)
         }
@@ -181,9 +183,16 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
     }
 }
 
-fn load_options(config: &Config) -> LoadOptions<'static> {
+/// How a benchmark of the processor loads its model.
+///
+/// # Errors
+/// `InvalidInput` where the settings name another device: nothing would be measured there.
+fn load_options(config: &Config) -> Result<LoadOptions<'static>> {
     let settings = &config.settings;
-    LoadOptions { kv_dtype: settings.kv_dtype, weights: settings.weights, compute: settings.compute, progress: None }
+    if settings.device != Device::Cpu {
+        return Err(Error::invalid_input("this benchmark measures the processor; leave `device` out"));
+    }
+    Ok(need::load_options(settings))
 }
 
 fn at_least_one(runs: usize) -> Result<usize> {

@@ -96,4 +96,15 @@ async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
     let output = command.envs(none).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("offers no GPU") && error.contains("--device cpu"), "{error}");
+    let doctor = |device: &str| {
+        let output = folder.ragstone(&["doctor", "--json", "--device", device]).envs(none).output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = found.as_array().or_else(|| found["findings"].as_array()).unwrap();
+        findings.iter().find(|finding| finding["what"] == "gpu").cloned().unwrap_or_default()
+    };
+    assert_eq!((&doctor("cuda")["state"], &doctor("auto")["state"]), (&json!("problem"), &json!("ok")));
+    assert_eq!(doctor("cpu"), Value::Null);
+    // What would not be heeded is refused.
+    folder.run(&["bench", "model", "--device", "cuda"]).failed_with(&["processor", "leave `device` out"]);
+    folder.run(&["status", "--set", "device=gpu"]).failed_with(&["device", "take cpu, auto, cuda or cuda:1"]);
 }

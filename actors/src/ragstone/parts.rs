@@ -66,6 +66,7 @@ impl Parts {
     pub fn start(self) -> Result<Inner> {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
             self;
+        let costs_name = loaded.costs_name();
         let model = loaded.model;
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
@@ -131,6 +132,7 @@ impl Parts {
             pipeline,
             engine,
             model: status,
+            costs_name,
             object,
             corpus,
             catalog,

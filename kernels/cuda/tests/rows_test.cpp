@@ -103,49 +103,6 @@ void test_copy_parts(unsigned parts, unsigned bytes, unsigned to_gap, unsigned f
     expect_same_bits("copy_parts", to.read(), wanted);
 }
 
-template <typename T> void test_finite(unsigned count) {
-    const auto all_finite = [&](const std::vector<T>& values) {
-        Buffer<T> buffer(values);
-        Buffer<unsigned> answer(std::vector<unsigned>{1});
-        const unsigned blocks = std::min(ceil_div(count, 256), 1024u);
-        run(std::string("finite_") + Type<T>::name, blocks, 256, 0, answer.get(), buffer.get(), uint64_t{count});
-        return answer.read()[0];
-    };
-    std::vector<T> values = random_values<T>(count, 100.0f);
-    const std::string name = std::string("finite_") + Type<T>::name;
-    expect(all_finite(values) == 1, name + " of finite values");
-    T bad;
-    std::memset(&bad, 0xff, sizeof(T));
-    values[below(count)] = bad;
-    expect(all_finite(values) == 0, name + " of a NaN");
-    values.assign(count, T{});
-    const uint32_t infinite = std::bit_cast<uint32_t>(-INFINITY) >> (sizeof(T) == 4 ? 0 : 16);
-    const uint16_t infinite_f16 = 0x7c00;
-    std::memcpy(&values[count - 1], std::is_same_v<T, half_t> ? static_cast<const void*>(&infinite_f16) : &infinite, sizeof(T));
-    expect(all_finite(values) == 0, name + " of an infinity at the end");
-}
-
-void test_argmax(unsigned rows, unsigned vocab) {
-    std::vector<float> logits(rows * vocab);
-    // Few values, so that the greatest is there several times.
-    for (float& logit : logits) logit = static_cast<float>(below(vocab / 8 + 2)) - 3.0f;
-    if (vocab > 3) logits[2] = NAN;
-    std::vector<unsigned> wanted;
-    for (unsigned row = 0; row < rows; ++row) {
-        if (row == 1) std::fill_n(&logits[vocab], vocab, -INFINITY);
-        unsigned best = 0;
-        for (unsigned token = 1; token < vocab; ++token) {
-            const float logit = logits[row * vocab + token];
-            if (!std::isnan(logit) && logit > logits[row * vocab + best]) best = token;
-        }
-        wanted.push_back(best);
-    }
-    Buffer<float> in(logits);
-    Buffer<unsigned> out(rows);
-    run("argmax", rows, 256, 0, out.get(), in.get(), rows, vocab);
-    expect_same_bits("argmax", out.read(), wanted);
-}
-
 template <typename T> void test_deviation(unsigned count, unsigned kv_dim, unsigned compared) {
     const unsigned rows = 9, tokens = 14;
     const std::vector<T> fresh_k = random_values<T>(rows * kv_dim), fresh_v = random_values<T>(rows * kv_dim);
@@ -189,7 +146,6 @@ void test_rows() {
             test_norms<bf16>(rows, width);
         }
         for (const unsigned head_dim : {2u, 6u, 64u, 80u}) test_head_norm(rows, 3, head_dim);
-        for (const unsigned vocab : {1u, 2u, 31u, 256u, 1003u}) test_argmax(rows, vocab);
         for (const unsigned kv_dim : {2u, 31u, 160u}) {
             for (const unsigned compared : {1u, 2u, 3u}) {
                 test_deviation<float>(rows, kv_dim, compared);
@@ -207,10 +163,5 @@ void test_rows() {
         test_copy_parts(1, bytes, 0, 0, 0);
         test_copy_parts(3, bytes, 16, 48, 0);
         test_copy_parts(2, bytes, 5, 3, 1);
-    }
-    for (const unsigned count : {1u, 255u, 257u, 300000u}) {
-        test_finite<float>(count);
-        test_finite<half_t>(count);
-        test_finite<bf16>(count);
     }
 }

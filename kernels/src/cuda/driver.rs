@@ -1,99 +1,20 @@
 //! The driver's functions that the backend uses, each result checked, each handle owned.
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
-use std::fmt;
 use std::ptr;
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The first driver that can read the kernels' PTX, as `cuDriverGetVersion` counts: CUDA 13.0.
-const LEAST_DRIVER: c_int = 13_000;
-
-/// What the kernels' PTX is made for.
-const LEAST_CAPABILITY: (u32, u32) = (8, 0);
-
-/// Why there is no GPU to use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unavailable {
-    /// No driver is installed.
-    NoDriver,
-    /// The driver is older than the kernels: its CUDA version.
-    OldDriver(String),
-    /// The driver says that it has no GPU, or why it does not start.
-    NoGpu(String),
-}
-
-impl fmt::Display for Unavailable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoDriver => write!(f, "no CUDA driver is installed (libcuda.so is not found)"),
-            Self::OldDriver(version) => {
-                write!(f, "the CUDA driver is too old: it is of CUDA {version}, 13.0 (driver 580) is needed")
-            }
-            Self::NoGpu(reason) => write!(f, "the CUDA driver offers no GPU: {reason}"),
-        }
-    }
-}
-
-/// A GPU that the driver knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Gpu {
-    pub ordinal: usize,
-    pub name: String,
-    /// Major and minor.
-    pub compute_capability: (u32, u32),
-}
-
-/// The machine's GPUs.
-///
-/// # Errors
-/// Why there are none.
-pub fn gpus() -> Result<Vec<Gpu>, Unavailable> {
-    // SAFETY: it opens a library by name; a driver's has no requirements on who opens it.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(Unavailable::NoDriver);
-    }
-    let text = |error: Error| Unavailable::NoGpu(error.to_string());
-    let mut version = 0;
-    // SAFETY: the pointer is valid for the call.
-    check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) }).map_err(text)?;
-    if version < LEAST_DRIVER {
-        return Err(Unavailable::OldDriver(format!("{}.{}", version / 1000, version % 1000 / 10)));
-    }
-    // SAFETY: no requirements.
-    check("cuInit", unsafe { sys::cuInit(0) }).map_err(text)?;
-    let mut count = 0;
-    // SAFETY: the pointer is valid for the call.
-    check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&raw mut count) }).map_err(text)?;
-    if count == 0 {
-        return Err(Unavailable::NoGpu("it counts none".to_owned()));
-    }
-    (0..count as usize).map(|ordinal| describe(ordinal).map_err(text)).collect()
-}
-
-fn describe(ordinal: usize) -> Result<Gpu> {
-    let device = device(ordinal)?;
-    let mut name = [0; 256];
-    // SAFETY: the pointer is valid for the call, and the length is the buffer's.
-    check("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) })?;
-    // SAFETY: the driver ends the name with a zero inside of the buffer.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
-    use sys::CUdevice_attribute as Attribute;
-    let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
-    let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    Ok(Gpu { ordinal, name, compute_capability: (major as u32, minor as u32) })
-}
-
-fn device(ordinal: usize) -> Result<CUdevice> {
+pub(super) fn device(ordinal: usize) -> Result<CUdevice> {
     let mut device = 0;
     // SAFETY: the pointer is valid for the call.
     check("cuDeviceGet", unsafe { sys::cuDeviceGet(&raw mut device, ordinal as c_int) })?;
     Ok(device)
 }
 
-fn attribute(device: CUdevice, attribute: sys::CUdevice_attribute) -> Result<c_int> {
+pub(super) fn attribute(device: CUdevice, attribute: sys::CUdevice_attribute) -> Result<c_int> {
     let mut value = 0;
     // SAFETY: the pointer is valid for the call.
     check("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&raw mut value, attribute, device) })?;
@@ -139,7 +60,6 @@ pub(super) struct Context {
     device: CUdevice,
     raw: CUcontext,
     pub(super) multiprocessors: u32,
-    pub(super) gpu: String,
 }
 
 // SAFETY: a context may be made current on any thread.
@@ -149,25 +69,14 @@ unsafe impl Sync for Context {}
 
 impl Context {
     /// # Errors
-    /// `Unavailable` where there is no such GPU, and the driver's.
+    /// The driver's.
     pub(super) fn retain(ordinal: usize) -> Result<Self> {
-        let known = gpus().map_err(|why| Error::new(ErrorKind::Unavailable, format!("{why}; take `--device cpu`")))?;
-        let Some(gpu) = known.get(ordinal) else {
-            let message = format!("there is no GPU {ordinal}: the driver knows {}, counted from 0", known.len());
-            return Err(Error::invalid_input(message));
-        };
-        let (major, minor) = gpu.compute_capability;
-        if gpu.compute_capability < LEAST_CAPABILITY {
-            let name = &gpu.name;
-            let message = format!("{name} has compute capability {major}.{minor}, 8.0 is needed; take `--device cpu`");
-            return Err(Error::new(ErrorKind::Unavailable, message));
-        }
         let device = device(ordinal)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the pointer is valid for the call.
         check("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut raw, device) })?;
         let multiprocessors = attribute(device, sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
-        let context = Self { device, raw, multiprocessors: multiprocessors.max(1) as u32, gpu: gpu.name.clone() };
+        let context = Self { device, raw, multiprocessors: multiprocessors.max(1) as u32 };
         context.enter()?;
         Ok(context)
     }

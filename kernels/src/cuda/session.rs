@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{self, Context, Event, Function, Module, Stream};
+use super::gpus::{Gpu, usable};
 use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -42,6 +43,7 @@ pub(super) struct Shape {
 #[derive(Debug)]
 pub(super) struct Session {
     state: Mutex<State>,
+    gpu: Gpu,
     /// Last: what is above is given back while its context is there.
     context: Context,
 }
@@ -108,6 +110,7 @@ impl Session {
     /// # Errors
     /// `Unavailable` or `InvalidInput` where there is no such GPU, and the driver's.
     pub(super) fn start(ordinal: usize) -> Result<Arc<Self>> {
+        let gpu = usable(ordinal)?;
         let context = Context::retain(ordinal)?;
         let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
         let state = State {
@@ -120,7 +123,7 @@ impl Session {
             compute: Stream::new()?,
             load: Stream::new()?,
         };
-        Ok(Arc::new(Self { state: Mutex::new(state), context }))
+        Ok(Arc::new(Self { state: Mutex::new(state), gpu, context }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -140,7 +143,7 @@ impl Session {
 
     /// The GPU's name.
     pub(super) fn gpu(&self) -> &str {
-        &self.context.gpu
+        &self.gpu.name
     }
 
     /// Processors that run blocks of threads.

@@ -38,7 +38,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
     }
     let lookup = config.settings.lookup(None);
     let options = Options { prompt, answer, streams, runs: at_least_one(runs)?, tiny, lookup };
-    let load = load_options(config);
+    let load = load_options(config)?;
     print(&blocking(move || measure(load, &options)).await?, json)
 }
 

@@ -1,6 +1,8 @@
 //! Processor, memory and open files.
 
 use ragstone_actors::Settings;
+use ragstone_actors::language_model::Device;
+use ragstone_kernels::cuda::usable;
 use ragstone_kernels::simd;
 
 use super::finding::Finding;
@@ -13,6 +15,20 @@ pub fn processor(settings: &Settings) -> Finding {
     let available: Vec<&str> = simd::Path::available().iter().map(|path| path.name()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     judged_processor(&available, cores, settings.kernels.as_deref(), settings.threads)
+}
+
+/// The GPU, where the settings ask for one.
+pub fn gpu(settings: &Settings) -> Option<Finding> {
+    let (ordinal, is_wanted) = match settings.device {
+        Device::Cpu => return None,
+        Device::Auto => (0, false),
+        Device::Cuda(ordinal) => (ordinal, true),
+    };
+    Some(match usable(ordinal) {
+        Ok(gpu) => Finding::ok("gpu", gpu.name),
+        Err(error) if is_wanted => Finding::of("gpu", &error),
+        Err(error) => Finding::ok("gpu", format!("none is used: {error}")),
+    })
 }
 
 fn judged_processor(available: &[&str], cores: usize, forced: Option<&str>, threads: Option<usize>) -> Finding {

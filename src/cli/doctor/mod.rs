@@ -49,6 +49,7 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
         settings_given(config),
         machine::processor(settings),
     ];
+    findings.extend(machine::gpu(settings));
     let (model, weights) = models::language(surface, settings).await;
     let (service, client) = service::running(config).await;
     findings.extend([model, models::embedding(config).await]);
