@@ -106,5 +106,5 @@ async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
     assert_eq!(doctor("cpu"), Value::Null);
     // What would not be heeded is refused.
     folder.run(&["bench", "model", "--device", "cuda"]).failed_with(&["processor", "leave `device` out"]);
-    folder.run(&["status", "--set", "device=gpu"]).failed_with(&["device", "take cpu, auto, cuda or cuda:1"]);
+    folder.run(&["settings", "--set", "device=gpu"]).failed_with(&["device", "take cpu, auto, cuda or cuda:1"]);
 }

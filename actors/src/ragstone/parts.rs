@@ -66,8 +66,7 @@ impl Parts {
     pub fn start(self) -> Result<Inner> {
         let Self { settings, env, loaded, known, store, object, corpus, catalog, encoder, reranker, model_id, runtime } =
             self;
-        let costs_name = loaded.costs_name();
-        let model = loaded.model;
+        let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let layout = model.kv_layout();
         let device = device(&settings, layout)?;
         store.set_device(device.clone());
@@ -81,8 +80,7 @@ impl Parts {
             processors: turns.clone(),
         });
         let runner = runner(queued, &store, device, &engine, &runtime);
-        let (s, r) = (store.clone(), runtime.clone());
-        let evictor = Supervised::start(queued, move || Evictor { store: s.clone(), layout, runtime: r.clone() });
+        let evictor = evictor(queued, &store, layout, &runtime);
         let workers = Workers { runner: runner.clone(), evictor: evictor.clone() };
         let background = Background::start(workers, runtime.clone());
         let jobs = Jobs::new(runtime.clone());
@@ -163,6 +161,12 @@ fn engine(model: &LanguageModel, tier: DeviceTier, settings: &Settings, env: Env
         LanguageModel::Cpu(model) => Engine::start(model.clone(), tier, settings.engine(), env),
         LanguageModel::Cuda(model) => Engine::start(model.clone(), tier, settings.engine(), env),
     }
+}
+
+/// The worker that takes fresh KV into the store.
+fn evictor(queued: usize, store: &KvStore, layout: KvLayout, runtime: &Handle) -> Supervised<Evictor> {
+    let (store, runtime) = (store.clone(), runtime.clone());
+    Supervised::start(queued, move || Evictor { store: store.clone(), layout, runtime: runtime.clone() })
 }
 
 /// The workers that load and prefill.
