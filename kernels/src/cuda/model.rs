@@ -132,29 +132,26 @@ impl CudaModel {
         loaded.clone().ok_or_else(|| Error::new(ErrorKind::DeviceLost, "the GPU is gone"))
     }
 
-    /// What an operation that gives no error itself makes; `None` where it, or one before it on this thread, failed.
+    /// What an operation that gives no error itself makes; `None` where it, or one before it on this thread, failed. Its thread is told by
+    /// [`CudaModel::take_failure`], also if somebody else has taken the GPU into use again by then.
     pub(super) fn attempt<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Option<R> {
-        // Known already, where there is an error.
-        let loaded = self.loaded().ok()?;
-        doing(&loaded).inspect_err(|error| self.note(&loaded, error, true)).ok()
+        let told_later = |error: &Error| {
+            let failure = || (error.kind(), error.to_string());
+            self.failures().of_threads.entry(thread::current().id()).or_insert_with(failure);
+        };
+        self.checked(doing).inspect_err(told_later).ok()
     }
 
     /// What an operation makes that gives its error; a loss is remembered.
     pub(super) fn checked<R>(&self, doing: impl FnOnce(&Loaded) -> Result<R>) -> Result<R> {
         let loaded = self.loaded()?;
-        doing(&loaded).inspect_err(|error| self.note(&loaded, error, false))
-    }
-
-    /// Remembers an error: for everybody where it is the GPU's loss, for this thread where nobody else is told of it. Memory of a session
-    /// that is over is gone as well, but for its owner alone.
-    fn note(&self, loaded: &Loaded, error: &Error, is_untold: bool) {
-        let is_loss = error.kind() == ErrorKind::DeviceLost && loaded.session.is_lost();
-        let mut failures = self.failures();
-        if is_loss {
-            failures.lost.get_or_insert_with(|| error.to_string());
-        } else if is_untold {
-            failures.of_threads.entry(thread::current().id()).or_insert_with(|| (error.kind(), error.to_string()));
-        }
+        // Memory of a session that is over is gone as well, but for its owner alone.
+        let is_loss = |error: &Error| error.kind() == ErrorKind::DeviceLost && loaded.session.is_lost();
+        doing(&loaded).inspect_err(|error| {
+            if is_loss(error) {
+                self.failures().lost.get_or_insert_with(|| error.to_string());
+            }
+        })
     }
 
     /// What went wrong on this thread. It is forgotten, unless the GPU is lost: that stays until a new pool is asked for.
@@ -165,8 +162,10 @@ impl CudaModel {
         failed
     }
 
-    /// Takes a lost GPU into use again, with the weights. Reads them for as long as it takes: nothing else can be done meanwhile.
+    /// Begins anew: forgets what went wrong on this thread, and takes a lost GPU into use again, with the weights. Reads them for as long as
+    /// it takes: nothing else can be done meanwhile.
     pub(super) fn recover(&self) {
+        self.failures().of_threads.remove(&thread::current().id());
         if self.failures().lost.is_none() {
             return;
         }
@@ -176,7 +175,7 @@ impl CudaModel {
         match Loaded::new(&self.config, self.ordinal, &self.pack, None) {
             Ok(loaded) => {
                 *place = Some(Arc::new(loaded));
-                *self.failures() = Failures::default();
+                self.failures().lost = None;
             }
             Err(error) => self.failures().lost = Some(error.to_string()),
         }

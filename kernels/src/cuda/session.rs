@@ -216,8 +216,8 @@ impl Session {
         Ok(out)
     }
 
-    /// Copies `parts` one behind the other to the device, beside what is computed, then queues what `place` launches on them: it is given where
-    /// they lie, and a launcher.
+    /// Copies `parts` to the device, beside what is computed, and queues what `place` says, which is given where they lie. It is called under the
+    /// session's lock: it must not use the session.
     pub(super) fn load(&self, parts: [&[u8]; 2], place: impl FnOnce([u64; 2]) -> Vec<Launch>) -> Result<()> {
         let mut state = self.enter()?;
         let state = &mut *state;

@@ -1,5 +1,7 @@
 //! A GPU that is lost, and one that is full.
 
+use std::sync::Barrier;
+
 use ragstone_kernels::ErrorKind;
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::cuda::CudaModel;
@@ -65,6 +67,34 @@ fn a_thread_hears_of_its_own_failure_and_of_no_other() {
     // Its owner is told; the GPU is not lost for that.
     assert_eq!(logits(&model, &mut missing).unwrap_err().kind(), ErrorKind::DeviceLost);
     assert_eq!(logits(&model, &mut pool).unwrap(), expected);
+    standin.assert_clean();
+}
+
+/// What a thread was given on a lost GPU means nothing, also where another one has it in use again before the first asks.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "a thread beside, as another user of the model has")]
+fn a_loss_is_told_to_whom_it_hit_after_somebody_else_mended_it() {
+    let standin = StandIn::new(4);
+    let model = standin.model("qwen2", KvDtype::F32, ComputeDtype::F32).unwrap();
+    let turn = Barrier::new(2);
+    let expected = logits(&model, &mut model.new_pool(2)).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| {
+            let rows = model.embed(&[5, 6], &[0, 1]).unwrap();
+            standin.set("lost_after", "1");
+            drop(model.logits(&rows));
+            drop(rows);
+            turn.wait();
+            turn.wait();
+            model.check()
+        });
+        turn.wait();
+        let mut pool = model.new_pool(2);
+        assert!(model.check().is_ok(), "it is in use again");
+        assert_eq!(logits(&model, &mut pool).unwrap(), expected);
+        turn.wait();
+        assert_eq!(other.join().unwrap().unwrap_err().kind(), ErrorKind::DeviceLost);
+    });
     standin.assert_clean();
 }
 
