@@ -31,3 +31,5 @@ mod weights;
 
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+#[doc(hidden)]
+pub use session::keep_freed_memory;
