@@ -37,6 +37,17 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_words(words: [u32; 4], to: *mut u32) {
+        // SAFETY: the caller's pointer is good for four words.
+        unsafe { to.cast::<[u32; 4]>().write_unaligned(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn zip_words(a: [u32; 4], b: [u32; 4]) -> [[u32; 4]; 2] {
+        [[a[0], b[0], a[1], b[1]], [a[2], b[2], a[3], b[3]]]
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: [u32; 4]) -> [u32; 4] {
         words.map(|word| word & 0xffff)
     }
@@ -57,6 +68,23 @@ impl Vector for Portable {
             }
         }
         sum
+    }
+
+    #[inline(always)]
+    unsafe fn split_bf16(pairs: [u32; 4]) -> [Self; 2] {
+        [Self(pairs.map(|pair| f32::from_bits(pair << 16))), Self(pairs.map(|pair| f32::from_bits(pair & 0xffff_0000)))]
+    }
+
+    #[inline(always)]
+    unsafe fn pair_bf16(low: Self, high: Self) -> [u32; 4] {
+        let pair = |lane: usize| u32::from(bf16_bits(low.0[lane])) | u32::from(bf16_bits(high.0[lane])) << 16;
+        [pair(0), pair(1), pair(2), pair(3)]
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2] {
+        let (a, b) = (a.0, b.0);
+        [Self([a[0], a[2], b[0], b[2]]), Self([a[1], a[3], b[1], b[3]])]
     }
 
     #[inline(always)]

@@ -38,6 +38,22 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn store_words(words: __m512i, to: *mut u32) {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe { _mm512_storeu_si512(to.cast(), words) }
+    }
+
+    #[inline(always)]
+    unsafe fn zip_words(a: __m512i, b: __m512i) -> [__m512i; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+            [_mm512_permutex2var_epi32(a, lower, b), _mm512_permutex2var_epi32(a, upper, b)]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: __m512i) -> __m512i {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
@@ -73,6 +89,40 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
             );
             let odd = _mm512_madd_epi16(_mm512_srli_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
             _mm512_add_epi32(sum, _mm512_add_epi32(even, odd))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn split_bf16(pairs: __m512i) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            let low = _mm512_slli_epi32::<16>(pairs);
+            [Self(_mm512_castsi512_ps(low)), Self(_mm512_castsi512_ps(high))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair_bf16(low: Self, high: Self) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let round = |values: Self| {
+                let bits = _mm512_castps_si512(values.0);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
+            };
+            let (low, high) = (round(low), round(high));
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            [Self(_mm512_permutex2var_ps(a.0, even, b.0)), Self(_mm512_permutex2var_ps(a.0, odd, b.0))]
         }
     }
 
