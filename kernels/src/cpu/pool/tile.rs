@@ -65,7 +65,7 @@ impl<'a> Tile<'a> {
     ) -> Result<()> {
         let (head_dim, len) = (self.layout.head_dim, self.rope.angles_len());
         let positions = &positions[..BLOCK_TOKENS];
-        let in_turn = (positions[0]..).zip(positions).all(|(wanted, position)| wanted == *position);
+        let in_turn = positions.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
         let kept = in_turn.then(|| self.rope.kept_angles(positions[0], BLOCK_TOKENS)).flatten();
         if kept.is_none() {
             self.angles.resize(BLOCK_TOKENS * len, 0.0);
