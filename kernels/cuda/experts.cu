@@ -18,7 +18,7 @@
 #include "reduce.cuh"
 
 constexpr unsigned ROUTE_THREADS = 128, GROUP_THREADS = 256;
-/// What a configuration may have.
+/// What a configuration may have; `MOST_EXPERTS` of the host.
 constexpr unsigned MOST_EXPERTS = 4096;
 
 /// In the order of scores, for all bits: numbers, infinities, and what is no number before or behind them (IEEE 754 totalOrder).

@@ -194,7 +194,7 @@ void test_choices(const std::vector<unsigned>& chosen, unsigned rows, unsigned e
 }  // namespace
 
 void test_experts() {
-    for (const unsigned experts : {1u, 3u, 8u, 33u, 128u, 300u}) {
+    for (const unsigned experts : {1u, 3u, 33u, 128u, 200u}) {
         for (const unsigned per_row : {1u, 2u, 8u, experts}) {
             if (per_row > experts) continue;
             const std::string what = std::to_string(per_row) + " of " + std::to_string(experts);
@@ -209,12 +209,10 @@ void test_experts() {
         }
     }
     test_route_without_numbers();
-    for (const unsigned rows : {1u, 20u, 150u}) {
-        test_choices(route(random_values<float>(rows * 5), 5, 2, true).chosen, rows, 5, 2);
-        // Most experts have no row.
-        test_choices(route(random_values<float>(rows * 40), 40, 3, false).chosen, rows, 40, 3);
-        // All rows have one expert, beside which nobody has one.
-        test_choices(std::vector<unsigned>(rows, 2), rows, 4, 1);
-        test_choices(std::vector<unsigned>(rows, 0), rows, 1, 1);
-    }
+    for (const unsigned rows : {1u, 90u}) test_choices(route(random_values<float>(rows * 5), 5, 3, true).chosen, rows, 5, 3);
+    // Most experts have no row.
+    for (const unsigned rows : {1u, 7u}) test_choices(route(random_values<float>(rows * 40), 40, 3, true).chosen, rows, 40, 3);
+    // All rows have one expert, and the others none.
+    test_choices(std::vector<unsigned>(140, 2), 140, 4, 1);
+    test_choices(std::vector<unsigned>(1, 0), 1, 1, 1);
 }
