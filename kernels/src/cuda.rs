@@ -11,6 +11,7 @@
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
 //! layer     the steps of a layer
+//! experts   those of a mixture of experts
 //! backend   the engine's view of it
 //! ```
 //!
@@ -20,6 +21,7 @@
 mod attention;
 mod backend;
 mod driver;
+mod experts;
 mod gpus;
 mod launch;
 mod layer;
