@@ -142,6 +142,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn from_integers(words: Self::Words) -> Self;
     /// The low halves of all bytes, and the high ones.
     unsafe fn nibbles(words: Self::Words) -> [Self::Words; 2];
+    /// Four quads of numbers of six bits: their low halves as [`Vector::nibbles`] has them, the first two quads in the first word; of their upper
+    /// two bits those of the first quad are the lowest of each byte of `high`.
+    unsafe fn sixes(low: [Self::Words; 2], high: Self::Words) -> [Self::Words; 4];
     /// `LANES` unsigned bytes as numbers.
     unsafe fn load_bytes(from: *const u8) -> Self;
     /// `LANES` values of f16, widened.

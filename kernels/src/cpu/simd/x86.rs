@@ -92,6 +92,17 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn sixes(low: [__m512i; 2], high: __m512i) -> [__m512i; 4] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm512_slli_epi32::<4>(high), _mm512_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm512_srli_epi32::<2>(high))]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())))) }

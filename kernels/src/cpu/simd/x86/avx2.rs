@@ -68,6 +68,17 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn sixes(low: [__m256i; 2], high: __m256i) -> [__m256i; 4] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm256_slli_epi32::<4>(high), _mm256_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm256_srli_epi32::<2>(high))]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { Self(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())))) }
