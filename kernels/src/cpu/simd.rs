@@ -138,6 +138,12 @@ pub(crate) trait Vector: Copy {
     /// `sum +` the sum of four products by lane, for words that are quads of bytes, unsigned in `a` and signed in `b`;
     /// exact while it fits 32 bits.
     unsafe fn dot_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// [`Vector::dot_bytes`] of bytes in `a` that are below 128.
+    #[inline(always)]
+    unsafe fn dot_small_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        // SAFETY: the caller's promise.
+        unsafe { Self::dot_bytes(sum, a, b) }
+    }
     /// The nearest f32 of words that are signed integers.
     unsafe fn from_integers(words: Self::Words) -> Self;
     /// The low halves of all bytes, and the high ones.

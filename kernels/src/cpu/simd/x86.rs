@@ -77,6 +77,19 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            if BYTES {
+                return _mm512_dpbusd_epi32(sum, a, b);
+            }
+            // Two products are less than 2^15.
+            let pairs = _mm512_maddubs_epi16(a, b);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m512i) -> Self {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtepi32_ps(words)) }

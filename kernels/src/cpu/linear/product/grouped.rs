@@ -11,7 +11,7 @@ mod unpack;
 use std::ops::Range;
 
 use super::{FEW_ROWS, MAX_ROWS, STEP_BLOCK, Task};
-use crate::linear::groups::{Bits, GROUPS, Grouping, HALVES, Scales};
+use crate::linear::groups::{GROUPS, Grouping, HALVES, Scales};
 use crate::linear::panels::{PANEL, QUANT_GROUP, Values};
 use crate::simd::{Vector, row_tiles};
 use direct::Direct;
@@ -63,8 +63,9 @@ impl Task<'_> {
             let x = unsafe { std::slice::from_raw_parts_mut(unpacked.as_mut_ptr().cast::<u32>(), unpacked.len()) };
             x.iter_mut().zip(row).for_each(|(x, word)| *x = word ^ SIGNS);
             for (index, (block, x)) in blocks.chunks_exact(words).zip(x.as_chunks().0).enumerate() {
+                let direct = Direct { task: self, index, grouping, block, x };
                 // SAFETY: the caller's promise.
-                unsafe { self.direct::<V, VECS>(grouping, index, (block, x), sums) };
+                unsafe { direct.multiply::<V, VECS>(sums) };
             }
             return;
         }
@@ -82,39 +83,6 @@ impl Task<'_> {
                     Scales::Min | Scales::Nested => self.tiles_of::<V, true, GROUPS, ROWS, 2>(range, unpacked, sums),
                     Scales::Pair => self.tiles_of::<V, false, HALVES, ROWS, 2>(range, unpacked, sums),
                     Scales::Steps => self.tiles_of::<V, false, 1, ROWS, VECS>(range, unpacked, sums),
-                }
-            }
-        }
-    }
-
-    /// The row, of which `x` are signed bytes, by a packed block.
-    ///
-    /// # Safety
-    /// As [`Task::grouped`].
-    #[inline(always)]
-    unsafe fn direct<V: Vector, const VECS: usize>(
-        &self,
-        grouping: Grouping,
-        index: usize,
-        (block, x): (&[u32], &[u32; BLOCK_WORDS]),
-        sums: &mut [f32],
-    ) {
-        for column in (0..PANEL).step_by(VECS * V::LANES) {
-            let direct = Direct { task: self, index, grouping, block, x, column };
-            // SAFETY: the caller's promise.
-            unsafe {
-                match (grouping.bits, grouping.scales) {
-                    (Bits::Four, Scales::Symmetric) => direct.fill::<V, Symmetric, 4, VECS>(sums),
-                    (Bits::Six, Scales::Symmetric) => direct.fill::<V, Symmetric, 6, VECS>(sums),
-                    (Bits::Eight, Scales::Symmetric) => direct.fill::<V, Symmetric, 8, VECS>(sums),
-                    (Bits::Four, Scales::Min) => direct.fill::<V, Min, 4, VECS>(sums),
-                    (Bits::Six, Scales::Min) => direct.fill::<V, Min, 6, VECS>(sums),
-                    (Bits::Four, Scales::Nested) => direct.fill::<V, Nested, 4, VECS>(sums),
-                    (Bits::Six, Scales::Nested) => direct.fill::<V, Nested, 6, VECS>(sums),
-                    (Bits::Four, Scales::Pair) => direct.fill::<V, Pair, 4, VECS>(sums),
-                    (Bits::Six, Scales::Pair) => direct.fill::<V, Pair, 6, VECS>(sums),
-                    (Bits::Four, Scales::Steps) => direct.fill::<V, Steps, 4, VECS>(sums),
-                    _ => unreachable!("nothing is kept as {grouping:?}"),
                 }
             }
         }

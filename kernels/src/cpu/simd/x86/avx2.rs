@@ -53,6 +53,16 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            // Two products are less than 2^15.
+            let pairs = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m256i) -> Self {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { Self(_mm256_cvtepi32_ps(words)) }
