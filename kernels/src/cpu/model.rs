@@ -95,7 +95,7 @@ pub struct Arithmetic {
 
 impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "weights {}, compute {}", self.weights.name(), self.compute.name())
+        write!(f, "weights {}, compute {}", self.weights.identity(), self.compute.name())
     }
 }
 

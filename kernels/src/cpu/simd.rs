@@ -147,10 +147,19 @@ pub(crate) trait Vector: Copy {
     unsafe fn pair_bf16(low: Self, high: Self) -> Self::Words;
     /// The lanes of even numbers of `a` and then of `b`, and those of odd ones.
     unsafe fn unzip(a: Self, b: Self) -> [Self; 2];
+    /// [`Vector::dot_bytes`] of bytes in `a` that are below 128.
+    #[inline(always)]
+    unsafe fn dot_small_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        // SAFETY: the caller's promise.
+        unsafe { Self::dot_bytes(sum, a, b) }
+    }
     /// The nearest f32 of words that are signed integers.
     unsafe fn from_integers(words: Self::Words) -> Self;
     /// The low halves of all bytes, and the high ones.
     unsafe fn nibbles(words: Self::Words) -> [Self::Words; 2];
+    /// Four quads of numbers of six bits: their low halves as [`Vector::nibbles`] has them, the first two quads in the first word; of their upper
+    /// two bits those of the first quad are the lowest of each byte of `high`.
+    unsafe fn sixes(low: [Self::Words; 2], high: Self::Words) -> [Self::Words; 4];
     /// `LANES` unsigned bytes as numbers.
     unsafe fn load_bytes(from: *const u8) -> Self;
     /// `LANES` values of f16, widened.

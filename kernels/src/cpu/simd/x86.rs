@@ -127,6 +127,19 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            if BYTES {
+                return _mm512_dpbusd_epi32(sum, a, b);
+            }
+            // Two products are less than 2^15.
+            let pairs = _mm512_maddubs_epi16(a, b);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m512i) -> Self {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtepi32_ps(words)) }
@@ -138,6 +151,17 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
         unsafe {
             let mask = _mm512_set1_epi8(15);
             [_mm512_and_si512(words, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sixes(low: [__m512i; 2], high: __m512i) -> [__m512i; 4] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm512_slli_epi32::<4>(high), _mm512_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm512_srli_epi32::<2>(high))]
         }
     }
 

@@ -103,6 +103,16 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            // Two products are less than 2^15.
+            let pairs = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m256i) -> Self {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { Self(_mm256_cvtepi32_ps(words)) }
@@ -114,6 +124,17 @@ impl Vector for Avx2 {
         unsafe {
             let mask = _mm256_set1_epi8(15);
             [_mm256_and_si256(words, mask), _mm256_and_si256(_mm256_srli_epi32::<4>(words), mask)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sixes(low: [__m256i; 2], high: __m256i) -> [__m256i; 4] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm256_slli_epi32::<4>(high), _mm256_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm256_srli_epi32::<2>(high))]
         }
     }
 
