@@ -12,6 +12,8 @@
 //! weights   a checkpoint's matrices in device memory
 //! layer     the steps of a layer
 //! backend   the engine's view of it
+//! check     every kernel beside the host, for `ragstone bench parity`
+//! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
 //! ```
 //!
 //! Work is queued on one compute stream, in order. Stored KV goes to the device on a stream of its own, while the layer before is still
@@ -19,15 +21,18 @@
 
 mod attention;
 mod backend;
+mod check;
 mod driver;
 mod gpus;
 mod launch;
 mod layer;
+pub mod measure;
 mod model;
 mod rope;
 mod session;
 mod staging;
 mod weights;
 
+pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
