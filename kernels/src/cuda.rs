@@ -13,6 +13,8 @@
 //! layer     the steps of a layer
 //! experts   those of a mixture of experts
 //! backend   the engine's view of it
+//! check     every kernel beside the host, for `ragstone bench parity`
+//! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
 //! ```
 //!
 //! Work is queued on one compute stream, in order. Stored KV goes to the device on a stream of its own, while the layer before is still
@@ -20,17 +22,20 @@
 
 mod attention;
 mod backend;
+mod check;
 mod driver;
 mod experts;
 mod gpus;
 mod launch;
 mod layer;
+pub mod measure;
 mod model;
 mod rope;
 mod session;
 mod staging;
 mod weights;
 
+pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
 #[doc(hidden)]

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use ragstone_kernels::model::LoadOptions;
+use ragstone_kernels::model::{LoadOptions, Model};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
 use ragstone_storage::prompt::plan::{Choosing, PlanOptions, Ratio, ReuseMode, Why};
@@ -96,7 +96,9 @@ pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Rep
 }
 
 fn run(options: &Options, load: LoadOptions<'_>, runtime: Handle) -> Result<Report> {
-    let mut bench = Bench::new(options.prompt, load, AdmissionRule::Cost, runtime)?;
+    let model = Model::random(options.prompt.shape.config()?, options.prompt.seed, load);
+    let arithmetic = model.arithmetic().to_string();
+    let mut bench = Bench::new(options.prompt, model, &arithmetic, AdmissionRule::Cost, runtime)?;
     bench.fill()?;
     bench.disk.costs().set_prefill(bench.measure_costs()?);
     let choosing = options.prompt.selection.choosing(bench.model.config().layers);
@@ -151,12 +153,12 @@ fn ways(floor: f32, choosing: Choosing) -> Vec<(String, PlanOptions)> {
 }
 
 /// Makes reads take as long as a disk of that speed would, which carries one after the other.
-fn slow_down(env: &Env, bench: &Bench, gb_per_s: f64) {
+fn slow_down(env: &Env, bench: &Bench<Model>, gb_per_s: f64) {
     let delay = bench.frame_bytes() as f64 / (gb_per_s * 1e9);
     env.set_fail_point("disk.read_frame", FailMode::Line(Duration::from_secs_f64(delay)), 1);
 }
 
-fn sample(bench: &mut Bench, options: &PlanOptions, samples: &mut Samples) -> Result<()> {
+fn sample(bench: &mut Bench<Model>, options: &PlanOptions, samples: &mut Samples) -> Result<()> {
     let (store, segments) = (bench.disk.clone(), bench.prompt(true));
     let started = Stopwatch::start();
     let ttft::Answered { done, plan, .. } = bench.prefill(&store, &segments, *options, false)?;

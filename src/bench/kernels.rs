@@ -1,5 +1,7 @@
 //! Each kernel by itself, beside what the machine could do at most.
 
+pub mod gpu;
+
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::{Bits, Grouping, Precision, Scales};
 use ragstone_kernels::measure::{self, Case, Layers};
@@ -61,6 +63,9 @@ const BLOCKS: [(&str, Bits, Scales); 4] = [
     ("Q6_K", Bits::Six, Scales::Pair),
 ];
 
+/// Tokens that attention looks at.
+const TOKENS: [usize; 1] = [4096];
+
 /// What is read to find out how fast: more than any cache holds.
 const READ_BYTES: usize = 1 << 30;
 
@@ -81,6 +86,8 @@ pub struct Options {
     pub only: Vec<Group>,
     /// Of linear layers; [`SHAPES`] if empty.
     pub shapes: Vec<Shape>,
+    /// That attention looks at; [`TOKENS`] if empty.
+    pub tokens: Vec<usize>,
     /// Every path of the machine, not only the best.
     pub all_paths: bool,
     pub runs: usize,
@@ -165,6 +172,7 @@ fn cases(options: &Options) -> Vec<Case> {
     let best = [Path::best()];
     let paths = if options.all_paths { Path::available() } else { &best };
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
+    let tokens = if options.tokens.is_empty() { &TOKENS[..] } else { &options.tokens };
     let mut cases = Vec::new();
     if wanted(Group::Linear) {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
@@ -186,11 +194,11 @@ fn cases(options: &Options) -> Vec<Case> {
     for &path in paths {
         if wanted(Group::Attention) {
             for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
-                cases.extend(
-                    [(512, 4096), (77, 4096), (1, 4096)]
-                        .map(|(rows, tokens)| measure::attention(path, dtype, rows, tokens)),
-                );
-                cases.push(measure::weights(path, dtype, LOOKING_TOKENS as usize, 4096));
+                for &tokens in tokens {
+                    let rows = [512, 77, 1].map(|rows: usize| rows.min(tokens));
+                    cases.extend(rows.map(|rows| measure::attention(path, dtype, rows, tokens)));
+                    cases.push(measure::weights(path, dtype, (LOOKING_TOKENS as usize).min(tokens), tokens));
+                }
             }
         }
     }

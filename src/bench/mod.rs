@@ -7,17 +7,15 @@ pub mod kernels;
 pub mod model;
 pub mod overlap;
 pub mod serve;
+mod shape;
 pub mod tiers;
 pub mod ttft;
 
 use ragstone_kernels::simd::Path;
 use serde::Serialize;
 
-/// Qwen2.5-0.5B's shape, for random weights: the time does not depend on what the weights are.
-const QWEN_05B: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 151936,
-    "hidden_size": 896, "intermediate_size": 4864, "num_hidden_layers": 24, "num_attention_heads": 14,
-    "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "max_position_embeddings": 32768,
-    "tie_word_embeddings": true, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
+use self::shape::QWEN_05B;
+pub use self::shape::Shape;
 
 /// The middle of some samples, and how far they spread.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -72,13 +70,21 @@ pub struct Machine {
     /// The instruction set in use, and those that there are, fastest first.
     pub path: &'static str,
     pub paths: Vec<&'static str>,
+    /// Where the model is on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
 }
 
 impl Machine {
     /// This one.
     pub fn here() -> Self {
         let paths = Path::available().iter().map(|path| path.name()).collect();
-        Self { threads: rayon::current_num_threads(), path: Path::best().name(), paths }
+        Self { threads: rayon::current_num_threads(), path: Path::best().name(), paths, gpu: None }
+    }
+
+    /// This one, where a GPU computes.
+    fn with_gpu(gpu: String) -> Self {
+        Self { gpu: Some(gpu), ..Self::here() }
     }
 }
 

@@ -2,17 +2,19 @@
 
 use std::path::Path;
 
-use ragstone_kernels::config::ModelConfig;
+use ragstone_actors::language_model::Device;
+use ragstone_kernels::backend::{Backend, Slots, StoredKv};
+use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
-use ragstone_kernels::model::{LoadOptions, Model};
-use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvPool};
-use ragstone_kernels::profile::Part;
+use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
+use ragstone_kernels::profile::{Part, Profile};
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
-use super::{Machine, QWEN_05B, Spread};
+use super::{Machine, Shape, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
@@ -25,13 +27,15 @@ const WARM_UP_TOKENS: usize = 64;
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Of random weights, where no folder is given.
+    pub shape: Shape,
     /// Lengths of prompts.
     pub prefill: Vec<usize>,
     /// Tokens that stand before the first decoded one.
     pub contexts: Vec<usize>,
     /// Rounds; each measures every case once.
     pub runs: usize,
-    /// Whether each case runs once more, to see where its time goes.
+    /// Whether each case runs once more, to see where its time goes; on the processor.
     pub profile: bool,
 }
 
@@ -82,18 +86,59 @@ pub struct PartOfTime {
     pub share: f64,
 }
 
-/// Measures the model in `folder`, or one of Qwen2.5-0.5B's shape with random weights.
-pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) -> Result<Report> {
+/// A model on its device.
+struct Loaded<'a, B: Backend> {
+    model: &'a B,
+    machine: Machine,
+    arithmetic: Arithmetic,
+    weight_bytes: usize,
+    load_seconds: f64,
+    /// Where its time goes; of the processor.
+    profile: Option<&'a Profile>,
+}
+
+/// Measures the model in `folder`, or one of random weights.
+pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, options: &Options) -> Result<Report> {
     let progress = Progress::new("loading the model", Unit::Bytes);
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
+    if let Device::Cuda(ordinal) = device {
+        let model = match folder {
+            Some(folder) => CudaModel::load(folder, ordinal, load)?,
+            None => CudaModel::random(options.shape.config()?, 1, ordinal, load)?,
+        };
+        return report(
+            &Loaded {
+                machine: Machine::with_gpu(model.gpu()),
+                arithmetic: model.arithmetic(),
+                weight_bytes: model.size_in_bytes(),
+                load_seconds: started.elapsed_s(),
+                profile: None,
+                model: &model,
+            },
+            options,
+        );
+    }
     let model = match folder {
         Some(folder) => Model::load(folder, load)?,
-        None => Model::random(ModelConfig::from_json(QWEN_05B)?, 1, load),
+        None => Model::random(options.shape.config()?, 1, load),
     };
-    let load_seconds = started.elapsed_s();
-    drop(progress);
+    report(
+        &Loaded {
+            machine: Machine::here(),
+            arithmetic: model.arithmetic(),
+            weight_bytes: model.size_in_bytes(),
+            load_seconds: started.elapsed_s(),
+            profile: Some(model.profile()),
+            model: &model,
+        },
+        options,
+    )
+}
+
+fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Report> {
+    let (model, layout) = (loaded.model, loaded.model.kv_layout());
     let longest = options.prefill.iter().copied().chain(options.contexts.iter().map(|context| context + NEW_TOKENS));
     let longest = longest.max().unwrap_or(0);
     if longest > model.config().max_positions {
@@ -102,48 +147,40 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
             model.config().max_positions
         )));
     }
-    let (prefill, decode) = samples(&model, longest, options)?;
-    let (prefill_parts, decode_parts) =
-        if options.profile { profiles(&model, longest, options)? } else { Default::default() };
+    let (prefill, decode) = samples(model, longest, options)?;
+    let (prefill_parts, decode_parts) = match (options.profile, loaded.profile) {
+        (false, _) => Default::default(),
+        (true, Some(profile)) => profiles(model, profile, longest, options)?,
+        (true, None) => return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out")),
+    };
     let parts = |profiles: &[Vec<PartOfTime>], at: usize| profiles.get(at).cloned().unwrap_or_default();
-    let arithmetic = model.arithmetic();
+    let prefill = options.prefill.iter().zip(prefill).enumerate().map(|(at, (tokens, seconds))| {
+        let seconds = Spread::of(seconds);
+        let parts = parts(&prefill_parts, at);
+        Prefill { tokens: *tokens, parts, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
+    });
+    let decode = options.contexts.iter().zip(decode).enumerate().map(|(at, (context, seconds))| {
+        let seconds = Spread::of(seconds);
+        let kv_bytes = (context + NEW_TOKENS / 2) * layout.token_bytes();
+        let bytes = NEW_TOKENS * (loaded.weight_bytes + kv_bytes);
+        Decode {
+            context: *context,
+            new_tokens: NEW_TOKENS,
+            parts: parts(&decode_parts, at),
+            seconds,
+            tokens_per_second: seconds.rate(NEW_TOKENS as f64),
+            gbps: seconds.rate(bytes as f64 / 1e9),
+        }
+    });
     Ok(Report {
-        machine: Machine::here(),
-        weights: arithmetic.weights.name(),
-        compute: arithmetic.compute.name(),
-        kv_dtype: model.kv_layout().dtype.name(),
-        weight_bytes: model.size_in_bytes(),
-        load_seconds,
-        prefill: options
-            .prefill
-            .iter()
-            .zip(prefill)
-            .enumerate()
-            .map(|(at, (tokens, seconds))| {
-                let seconds = Spread::of(seconds);
-                let parts = parts(&prefill_parts, at);
-                Prefill { tokens: *tokens, parts, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
-            })
-            .collect(),
-        decode: options
-            .contexts
-            .iter()
-            .zip(decode)
-            .enumerate()
-            .map(|(at, (context, seconds))| {
-                let seconds = Spread::of(seconds);
-                let kv_bytes = (context + NEW_TOKENS / 2) * model.kv_layout().token_bytes();
-                let bytes = NEW_TOKENS * (model.size_in_bytes() + kv_bytes);
-                Decode {
-                    context: *context,
-                    new_tokens: NEW_TOKENS,
-                    parts: parts(&decode_parts, at),
-                    seconds,
-                    tokens_per_second: seconds.rate(NEW_TOKENS as f64),
-                    gbps: seconds.rate(bytes as f64 / 1e9),
-                }
-            })
-            .collect(),
+        weights: loaded.arithmetic.weights.name(),
+        compute: loaded.arithmetic.compute.name(),
+        kv_dtype: layout.dtype.name(),
+        weight_bytes: loaded.weight_bytes,
+        load_seconds: loaded.load_seconds,
+        prefill: prefill.collect(),
+        decode: decode.collect(),
+        machine: loaded.machine.clone(),
     })
 }
 
@@ -151,7 +188,7 @@ pub fn measure(folder: Option<&Path>, load: LoadOptions<'_>, options: &Options) 
 type Samples = Vec<Vec<f64>>;
 
 /// Every case once a round, so that a change of the machine's speed meets all of them.
-fn samples(model: &Model, longest: usize, options: &Options) -> Result<(Samples, Samples)> {
+fn samples<B: Backend>(model: &B, longest: usize, options: &Options) -> Result<(Samples, Samples)> {
     let mut sequence = Sequence::new(model, longest);
     let (prefills, contexts) = (&options.prefill, &options.contexts);
     let (mut prefill, mut decode) = (vec![Vec::new(); prefills.len()], vec![Vec::new(); contexts.len()]);
@@ -179,13 +216,18 @@ fn samples(model: &Model, longest: usize, options: &Options) -> Result<(Samples,
 type Profiles = Vec<Vec<PartOfTime>>;
 
 /// Where the time of every case goes. Looking costs next to nothing, and is done apart from the samples all the same.
-fn profiles(model: &Model, longest: usize, options: &Options) -> Result<(Profiles, Profiles)> {
+fn profiles<B: Backend>(
+    model: &B,
+    profile: &Profile,
+    longest: usize,
+    options: &Options,
+) -> Result<(Profiles, Profiles)> {
     let mut sequence = Sequence::new(model, longest);
     sequence.prefill(longest.min(WARM_UP_TOKENS))?;
-    let mut profiled = |run: &mut dyn FnMut(&mut Sequence<'_>) -> Result<f64>| {
-        model.profile().start();
+    let mut profiled = |run: &mut dyn FnMut(&mut Sequence<'_, B>) -> Result<f64>| {
+        profile.start();
         let seconds = run(&mut sequence);
-        Ok(parts_of(model.profile().stop(), seconds?))
+        Ok(parts_of(profile.stop(), seconds?))
     };
     let prefill = options.prefill.iter().map(|tokens| profiled(&mut |sequence| sequence.prefill(*tokens)));
     let prefill = prefill.collect::<Result<_>>()?;
@@ -200,16 +242,16 @@ fn parts_of(timed: impl IntoIterator<Item = (Part, f64)>, all: f64) -> Vec<PartO
 }
 
 /// One sequence, computed as the engine does.
-struct Sequence<'a> {
-    model: &'a Model,
-    pool: KvPool,
+struct Sequence<'a, B: Backend> {
+    model: &'a B,
+    pool: B::Pool,
     blocks: Vec<BlockId>,
     positions: Vec<u32>,
     tokens: Vec<u32>,
 }
 
-impl<'a> Sequence<'a> {
-    fn new(model: &'a Model, longest: usize) -> Self {
+impl<'a, B: Backend> Sequence<'a, B> {
+    fn new(model: &'a B, longest: usize) -> Self {
         let blocks: Vec<BlockId> = (0..longest.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let vocabulary = model.config().vocab_size as u32;
         let mut random = fastrand::Rng::with_seed(1);
@@ -237,12 +279,16 @@ impl<'a> Sequence<'a> {
     fn decode(&mut self, context: usize) -> Result<f64> {
         let layout = self.model.kv_layout();
         let mut random = fastrand::Rng::with_seed(2);
-        let mut kv: Vec<f32> = (0..context * layout.kv_dim()).map(|_| random.f32() - 0.5).collect();
-        layout.dtype.round(&mut kv);
-        let (slots, data) = (&self.positions[..context], KvData::F32(&kv));
+        let kv: Vec<f32> = (0..context * layout.kv_dim()).map(|_| random.f32() - 0.5).collect();
+        let kv = layout.dtype.encode(&kv);
+        let slots = &self.positions[..context];
         for layer in 0..layout.layers {
-            self.pool.write(layer, self.model.rope(layer), &self.blocks, slots, slots, data, data)?;
+            let to = Slots { blocks: &self.blocks, slots, positions: slots };
+            let stored = StoredKv { dtype: layout.dtype, k: &kv, v: &kv };
+            self.model.place_stored(&mut self.pool, layer, to, stored)?;
         }
+        // What a device has queued is done when it has been read.
+        self.model.read_block(&self.pool, self.blocks[0])?;
         let mut token = self.tokens[0];
         let started = Stopwatch::start();
         for step in 0..NEW_TOKENS {
@@ -259,12 +305,16 @@ impl<'a> Sequence<'a> {
         let end = first + tokens.len();
         let places = Places::of(first as u32..end as u32, &self.positions);
         let mut forward = Forward::new(self.model, &mut self.pool);
-        forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])
+        let logits = forward.logits(tokens, places, Wanted::Last, &self.blocks, &self.positions[..end])?;
+        self.model.check()?;
+        Ok(logits)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ragstone_kernels::config::ModelConfig;
+
     use super::*;
 
     #[test]
@@ -273,8 +323,9 @@ mod tests {
             "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 256, "torch_dtype": "bfloat16"}"#;
         let model = Model::random(ModelConfig::from_json(config).unwrap(), 1, LoadOptions::default());
-        let options = Options { prefill: vec![100], contexts: vec![20], runs: 1, profile: true };
-        let (prefill, decode) = profiles(&model, 100, &options).unwrap();
+        let options =
+            Options { shape: Shape::Tiny, prefill: vec![100], contexts: vec![20], runs: 1, profile: true };
+        let (prefill, decode) = profiles(&model, model.profile(), 100, &options).unwrap();
         for parts in [&prefill[0], &decode[0]] {
             assert_eq!(parts.len(), Part::ALL.len() + 1);
             // Each was seen; and as parts do not nest, something is left for the rest.

@@ -14,9 +14,8 @@ use ragstone_storage::corpus::Document;
 use ragstone_storage::env::{Env, FailMode, Stopwatch};
 use serde::Serialize;
 
-use super::serve::Shape;
 use super::serve::random_model::{word, write_embedder, write_model};
-use super::{Machine, Percentiles, Spread};
+use super::{Machine, Percentiles, Shape, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 

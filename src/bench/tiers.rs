@@ -1,7 +1,9 @@
-//! How fast KV leaves each tier, beside the raw medium: a copy in memory, positioned reads of a file.
+//! How fast KV leaves each tier, beside the raw medium: a copy in memory or to a GPU's, positioned reads of a file.
 //!
 //! Each pair is measured in turn within every round, over the same number of bytes in pieces of the same size, so that their
 //! ratio is of one machine at one time. What the tiers do besides (checksums, rotation, placing) counts against them.
+
+mod gpu;
 
 use std::fs::File;
 use std::io::Write;
@@ -10,8 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use ragstone_kernels::config::ModelConfig;
+use ragstone_actors::language_model;
 use ragstone_kernels::dtype::KvDtype;
+use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
 use ragstone_kernels::rope::Rope;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
@@ -25,7 +28,8 @@ use ragstone_storage::tier::{EntryId, EntryTier, TierEntry};
 use ragstone_storage::tree::TierOptions;
 use serde::Serialize;
 
-use super::{QWEN_05B, Spread};
+use self::gpu::Gpu;
+use super::{Shape, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
@@ -35,6 +39,8 @@ const FINGERPRINT: Fingerprint = Fingerprint([7; 32]);
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
+    /// Of the model whose entries they are.
+    pub shape: Shape,
     /// Length of an entry.
     pub tokens: usize,
     /// Entries read in a round.
@@ -80,26 +86,60 @@ struct Times {
     rounds: Vec<(f64, f64)>,
 }
 
+/// What entries are placed on.
+enum Target {
+    Processor(Processor),
+    Gpu(Box<Gpu>),
+}
+
+impl Target {
+    fn new(options: &Options, device: language_model::Device, load: LoadOptions<'_>) -> Result<Self> {
+        let (shape, tokens) = (options.shape, options.tokens);
+        Ok(match device {
+            language_model::Device::Cuda(ordinal) => {
+                let load = LoadOptions { kv_dtype: Some(KvDtype::Bf16), ..load };
+                Self::Gpu(Box::new(Gpu::new(shape, ordinal, load, tokens)?))
+            }
+            _ => Self::Processor(Processor::new(shape, tokens)?),
+        })
+    }
+
+    /// What it is compared with.
+    fn copies(&self) -> &'static str {
+        match self {
+            Self::Processor(_) => "memcpy",
+            Self::Gpu(_) => "pinned copy",
+        }
+    }
+}
+
 /// Measures on a temporary folder of the system's (`TMPDIR`).
-pub fn measure(options: &Options) -> Result<Report> {
+pub fn measure(options: &Options, device: language_model::Device, load: LoadOptions<'_>) -> Result<Report> {
+    let mut target = Target::new(options, device, load)?;
     let entries = make_entries(options)?;
     let folder = tempfile::tempdir().map_err(|error| Error::internal(format!("no temporary folder: {error}")))?;
     let disk = fill_disk(folder.path(), &entries)?;
     let raw = raw_file(folder.path(), &entries)?;
-    let mut device = Device::new(options.tokens)?;
     let bucket = options.object.as_ref().map(|object| fill_bucket(object, &entries)).transpose()?;
     let bytes: u64 = entries.iter().map(|entry| entry.header().frames_bytes()).sum();
 
     let progress = Progress::new("measuring tiers", Unit::Items);
     let mut times = [
-        Times { path: "host to device, verified and rotated", raw: "memcpy", rounds: Vec::new() },
+        Times { path: "host to device, verified and rotated", raw: target.copies(), rounds: Vec::new() },
         Times { path: "disk to host, verified", raw: "positioned reads", rounds: Vec::new() },
         Times { path: "object to host, verified", raw: "ranged GETs, in turn", rounds: Vec::new() },
         Times { path: "object to host, verified", raw: "ranged GETs, at once", rounds: Vec::new() },
+        Times { path: "device to host", raw: target.copies(), rounds: Vec::new() },
     ];
     for round in 0..options.runs {
         progress.set(round as u64, options.runs as u64);
-        times[0].rounds.push((device.place(&entries)?, device.copy(&entries)));
+        match &mut target {
+            Target::Processor(here) => times[0].rounds.push((here.place(&entries)?, here.copy(&entries))),
+            Target::Gpu(gpu) => {
+                times[0].rounds.push((gpu.place(&entries)?, gpu.copy(entries.len(), true)?));
+                times[4].rounds.push((gpu.export(entries.len())?, gpu.copy(entries.len(), false)?));
+            }
+        }
         times[1].rounds.push((read_disk(&disk, folder.path(), &entries)?, read_raw(&raw, &entries)?));
         if let Some(bucket) = &bucket {
             let ids: Vec<EntryId> = entries.iter().map(|entry| entry.header().id()).collect();
@@ -127,16 +167,16 @@ impl Times {
     }
 }
 
-fn layout() -> Result<(KvLayout, Rope)> {
-    let config = ModelConfig::from_json(QWEN_05B)?;
+fn layout(shape: Shape) -> Result<(KvLayout, Rope)> {
+    let config = shape.config()?;
     let layout =
         KvLayout { layers: config.layers, kv_heads: config.kv_heads, head_dim: config.head_dim, dtype: KvDtype::Bf16 };
     Ok((layout, Rope::new(&config)))
 }
 
-/// Entries of Qwen2.5-0.5B's shape whose values are noise: nothing on the way can compress them.
+/// Entries whose values are noise: nothing on the way can compress them.
 fn make_entries(options: &Options) -> Result<Vec<Arc<Entry>>> {
-    let (layout, _) = layout()?;
+    let (layout, _) = layout(options.shape)?;
     let random = Env::seeded(1, 0);
     let side = options.tokens * layout.kv_dim();
     let noise = |_| {
@@ -165,8 +205,8 @@ fn make_entries(options: &Options) -> Result<Vec<Arc<Entry>>> {
     (0..options.entries).map(make).collect()
 }
 
-/// The device's pool, and a buffer as large for plain copies.
-struct Device {
+/// A pool in this machine's memory, and a buffer as large for plain copies.
+struct Processor {
     pool: KvPool,
     rope: Rope,
     blocks: Vec<BlockId>,
@@ -174,9 +214,9 @@ struct Device {
     buffer: Vec<u8>,
 }
 
-impl Device {
-    fn new(tokens: usize) -> Result<Self> {
-        let (layout, rope) = layout()?;
+impl Processor {
+    fn new(shape: Shape, tokens: usize) -> Result<Self> {
+        let (layout, rope) = layout(shape)?;
         let blocks = tokens.div_ceil(BLOCK_TOKENS);
         Ok(Self {
             pool: KvPool::new(layout, blocks),

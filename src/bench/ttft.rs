@@ -4,6 +4,7 @@
 //! no retrieval. The modes alternate within each round, so that a change of the machine's speed meets all of them. Buckets are
 //! on loopback, in this process: one as fast as it goes, and one as slow as another region's.
 
+mod result;
 mod stores;
 
 use std::sync::Arc;
@@ -14,9 +15,11 @@ use ragstone_actors::eviction::{Evictor, FreshKv};
 use ragstone_actors::fusion::{Fuse, Fusor, ReadAhead};
 use ragstone_actors::prefill::{FreshSegment, PrefillError, Prefilled, Prompt, Selection, prefill};
 use ragstone_actors::worker::Service;
-use ragstone_kernels::config::ModelConfig;
+use ragstone_actors::language_model::Device;
+use ragstone_kernels::backend::Backend;
+use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::model::{LoadOptions, Model};
-use ragstone_kernels::pool::{BLOCK_TOKENS, KvPool};
+use ragstone_kernels::pool::BLOCK_TOKENS;
 use ragstone_kernels::sampling::argmax;
 use ragstone_storage::cost::PrefillCost;
 use ragstone_storage::env::{Env, Stopwatch};
@@ -27,12 +30,13 @@ use ragstone_storage::store::{AdmissionRule, KvStore};
 use ragstone_storage::tier::SharedTier;
 use ragstone_storage::tier::device::{DeviceOptions, DeviceTier};
 use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
-use serde::Serialize;
 use tokio::runtime::Handle;
 
+pub use self::result::ModeResult;
+use self::result::Run;
 use self::stores::Tiers;
 use super::bucket::{Bucket, Pace};
-use super::{QWEN_05B, Spread};
+use super::{Shape, Spread};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
 
@@ -49,6 +53,8 @@ const SLOW: Pace = Pace { latency: Duration::from_millis(200), bytes_per_s: 100e
 /// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
+    /// Of the random weights.
+    pub shape: Shape,
     /// Length of the prompt: system prompt, passages and question.
     pub prompt_tokens: usize,
     /// Passages of equal length.
@@ -61,34 +67,6 @@ pub struct Options {
     pub ratio: f32,
     /// Seed of weights and tokens.
     pub seed: u64,
-}
-
-/// One mode's times.
-#[derive(Debug, Clone, Serialize)]
-pub struct ModeResult {
-    pub mode: &'static str,
-    pub prompt_tokens: usize,
-    pub ttft_ms_median: f64,
-    pub ratio_to_full: f64,
-    pub runs: usize,
-    pub ttft_ms_min: f64,
-    pub ttft_ms_max: f64,
-    /// Median time spent waiting for a layer: what the overlap did not hide.
-    pub load_wait_ms_median: f64,
-    /// Bytes loaded by one run.
-    pub loaded_bytes: u64,
-    /// Tokens of the prompt that the last layer computed.
-    pub computed_tokens: u32,
-    /// Median time of the look-up and the plan, which come before everything else.
-    pub look_up_ms_median: f64,
-    /// Median time that loads took, beside the computation.
-    pub load_ms_median: f64,
-    /// Median time that the computation took.
-    pub compute_ms_median: f64,
-    /// Median of what the plan predicted from the first load to the first token; NaN (null) where it predicts nothing.
-    pub predicted_ms_median: f64,
-    /// The time to the first token by what was predicted for that very prompt, the median of the runs.
-    pub of_predicted: f64,
 }
 
 /// Where a mode's KV lies, and how it is used.
@@ -125,18 +103,6 @@ enum Tier {
     SlowBucket,
 }
 
-/// One measured run.
-struct Run {
-    ttft_ms: f64,
-    load_wait_ms: f64,
-    loaded_bytes: u64,
-    computed_tokens: u32,
-    look_up_ms: f64,
-    load_ms: f64,
-    compute_ms: f64,
-    predicted_ms: f64,
-}
-
 /// A prompt that was computed.
 pub(super) struct Answered {
     pub done: Prefilled,
@@ -146,15 +112,29 @@ pub(super) struct Answered {
     pub look_up_ms: f64,
 }
 
-/// Measures every mode. Needs about 3.5 GiB of memory and 300 MiB in the system's temporary folder.
-pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
+/// Measures every mode. With the least model it needs about 3.5 GiB of memory and 300 MiB in the system's temporary folder.
+pub async fn measure(options: Options, device: Device, load: LoadOptions<'static>) -> Result<Vec<ModeResult>> {
     let (fast, slow) = (Bucket::start(None)?, Bucket::start(Some(SLOW))?);
     let buckets = [fast.options(), slow.options()];
     let handle = Handle::current();
     let work = move || {
-        let mut bench = Bench::new(options, load, AdmissionRule::Always, handle)?;
-        bench.open_buckets(&buckets)?;
-        bench.run()
+        let (config, seed) = (options.shape.config()?, options.seed);
+        let progress = Progress::new("building a random model", Unit::Nothing);
+        progress.tick();
+        match device {
+            Device::Cuda(ordinal) => {
+                let model = CudaModel::random(config, seed, ordinal, load)?;
+                drop(progress);
+                let identity = model.arithmetic().to_string();
+                every_mode(Bench::new(options, model, &identity, AdmissionRule::Always, handle)?, &buckets)
+            }
+            _ => {
+                let model = Model::random(config, seed, load);
+                drop(progress);
+                let identity = model.arithmetic().to_string();
+                every_mode(Bench::new(options, model, &identity, AdmissionRule::Always, handle)?, &buckets)
+            }
+        }
     };
     let measured = tokio::task::spawn_blocking(work).await;
     fast.stop().await;
@@ -162,11 +142,18 @@ pub async fn measure(options: Options, load: LoadOptions<'static>) -> Result<Vec
     measured.map_err(|error| Error::internal(format!("the benchmark failed: {error}")))?
 }
 
+fn every_mode<B: Backend>(mut bench: Bench<B>, buckets: &[ObjectOptions]) -> Result<Vec<ModeResult>> {
+    bench.open_buckets(buckets)?;
+    bench.run()
+}
+
 /// A model, a store, and a prompt whose passages are in it.
-pub(super) struct Bench {
+pub(super) struct Bench<B: Backend> {
     options: Options,
-    pub model: Model,
-    pool: KvPool,
+    pub model: B,
+    /// How its products are made.
+    arithmetic: String,
+    pool: B::Pool,
     device: DeviceTier,
     host: KvStore,
     /// A host tier without room: every run reads the disk.
@@ -180,9 +167,15 @@ pub(super) struct Bench {
     folder: tempfile::TempDir,
 }
 
-impl Bench {
-    /// `admission` is the disk's alone.
-    pub fn new(options: Options, load: LoadOptions<'_>, admission: AdmissionRule, runtime: Handle) -> Result<Self> {
+impl<B: Backend> Bench<B> {
+    /// Of a model of the options' shape and seed, whose products are made as `arithmetic` says. `admission` is the disk's alone.
+    pub fn new(
+        options: Options,
+        model: B,
+        arithmetic: &str,
+        admission: AdmissionRule,
+        runtime: Handle,
+    ) -> Result<Self> {
         let passage_tokens =
             options.prompt_tokens.saturating_sub(ROOT_TOKENS + QUESTION_TOKENS) / options.passages.max(1);
         if options.passages == 0 || options.runs == 0 || passage_tokens == 0 {
@@ -192,11 +185,7 @@ impl Bench {
                 options.prompt_tokens, options.passages
             )));
         }
-        let progress = Progress::new("building a random model", Unit::Nothing);
-        progress.tick();
-        let config = ModelConfig::from_json(QWEN_05B)?;
-        let vocabulary = config.vocab_size as u32;
-        let model = Model::random(config, options.seed, load);
+        let vocabulary = model.config().vocab_size as u32;
         let question_tokens = options.prompt_tokens - ROOT_TOKENS - options.passages * passage_tokens;
         // What a prompt left on the device, and another prompt beside it.
         let blocks = 3 * options.prompt_tokens.div_ceil(BLOCK_TOKENS);
@@ -205,7 +194,8 @@ impl Bench {
         let (pool, device) = (model.new_pool(blocks), DeviceTier::new(device)?);
         let folder = tempfile::tempdir().map_err(|error| Error::io("create", &std::env::temp_dir(), error))?;
         let env = Env::system_with_seed(options.seed);
-        let open = |name: &str, tiers| stores::open(&folder.path().join(name), tiers, &model, options.seed, &env);
+        let of = stores::Of { shape: options.shape, seed: options.seed, arithmetic, layout: model.kv_layout() };
+        let open = |name: &str, tiers| stores::open(&folder.path().join(name), tiers, &of, &env);
         let host = Tiers { host_bytes: 4 << 30, disk_bytes: 4 << 30, object: None, admission: AdmissionRule::Always };
         let disk = Tiers { host_bytes: 0, admission, ..host.clone() };
         let (host, disk) = (open("host", host)?, open("disk", disk)?);
@@ -216,8 +206,22 @@ impl Bench {
         let root = segment(SegmentKind::SystemPrompt, ROOT_TOKENS);
         let passages = (0..options.passages).map(|_| segment(SegmentKind::Passage, passage_tokens)).collect();
         let question = segment(SegmentKind::Question, question_tokens);
-        let buckets = Vec::new();
-        Ok(Self { options, model, pool, device, host, disk, buckets, root, passages, question, runtime, folder })
+        let (buckets, arithmetic) = (Vec::new(), arithmetic.to_owned());
+        Ok(Self {
+            options,
+            model,
+            arithmetic,
+            pool,
+            device,
+            host,
+            disk,
+            buckets,
+            root,
+            passages,
+            question,
+            runtime,
+            folder,
+        })
     }
 
     /// Adds stores that have nothing but a bucket.
@@ -227,7 +231,9 @@ impl Bench {
                 Arc::new(ObjectTier::open(bucket, *self.host.fingerprint(), self.host.env().clone())?);
             let tiers = Tiers { host_bytes: 0, disk_bytes: 0, object: Some(object), admission: AdmissionRule::Always };
             let folder = self.folder.path().join(format!("bucket-{index}"));
-            self.buckets.push(stores::open(&folder, tiers, &self.model, self.options.seed, self.host.env())?);
+            let Options { shape, seed, .. } = self.options;
+            let of = stores::Of { shape, seed, arithmetic: &self.arithmetic, layout: self.model.kv_layout() };
+            self.buckets.push(stores::open(&folder, tiers, &of, self.host.env())?);
         }
         Ok(())
     }
@@ -262,7 +268,8 @@ impl Bench {
             }
         }
         let full = Spread::of(runs[0].iter().map(|run| run.ttft_ms)).median;
-        let results = MODES.iter().zip(runs).map(|((mode, ..), runs)| self.result(mode, &runs, full));
+        let tokens = self.options.prompt_tokens;
+        let results = MODES.iter().zip(runs).map(|((mode, ..), runs)| ModeResult::of(mode, tokens, &runs, full));
         Ok(results.collect())
     }
 
@@ -370,7 +377,7 @@ impl Bench {
         let begun = self.device.begin(fused.device.as_ref(), prefix, tokens.len(), true);
         let (mut table, copy) = begun.map_err(|why| Error::internal(format!("the pool is too small: {why:?}")))?;
         if let Some(copy) = copy {
-            self.pool.copy_block(copy.from(), copy.to())?;
+            self.model.copy_block(&mut self.pool, copy.from(), copy.to())?;
         }
         let prompt = Prompt {
             tokens: tokens.clone(),
@@ -404,27 +411,5 @@ impl Bench {
         let layout = self.model.kv_layout();
         let tokens = self.passages.first().map_or(0, |passage| passage.tokens.len());
         layout.token_bytes() / layout.layers * tokens
-    }
-
-    fn result(&self, mode: &'static str, runs: &[Run], full: f64) -> ModeResult {
-        let times = Spread::of(runs.iter().map(|run| run.ttft_ms));
-        let median = |of: fn(&Run) -> f64| Spread::of(runs.iter().map(of)).median;
-        ModeResult {
-            mode,
-            prompt_tokens: self.options.prompt_tokens,
-            ttft_ms_median: times.median,
-            ratio_to_full: times.median / full,
-            runs: runs.len(),
-            ttft_ms_min: times.least,
-            ttft_ms_max: times.greatest,
-            load_wait_ms_median: median(|run| run.load_wait_ms),
-            loaded_bytes: runs.last().map_or(0, |run| run.loaded_bytes),
-            computed_tokens: runs.last().map_or(0, |run| run.computed_tokens),
-            look_up_ms_median: median(|run| run.look_up_ms),
-            load_ms_median: median(|run| run.load_ms),
-            compute_ms_median: median(|run| run.compute_ms),
-            predicted_ms_median: median(|run| run.predicted_ms),
-            of_predicted: median(|run| run.ttft_ms / run.predicted_ms),
-        }
     }
 }

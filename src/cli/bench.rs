@@ -1,26 +1,30 @@
 //! `ragstone bench`
 
 mod drafts;
+mod kernels;
+mod model;
 mod overlap;
+mod parity;
 mod serve;
 
 use ragstone_actors::blend::Blend;
 use ragstone_actors::language_model::Device;
 use ragstone_kernels::model::LoadOptions;
 
-use crate::bench::kernels::{Group, Shape};
-use crate::bench::{Spread, controller, kernels, model, tiers, ttft};
+use crate::bench::{Shape, Spread, controller, tiers, ttft};
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::model_source;
 use crate::models::need;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
-    /// Time to first token, by where the passages' KV comes from; random weights of Qwen2.5-0.5B's shape. Blended as the settings
+    /// Time to first token, by where the passages' KV comes from; random weights. Blended as the settings
     /// selector, selection_layer and recompute_ratio say (cacheblend on layer 2, 15 %)
     Ttft {
+        /// The random model
+        #[arg(long, value_enum, default_value_t = Shape::Qwen05b)]
+        shape: Shape,
         /// Tokens of the prompt
         #[arg(long, value_name = "N", default_value_t = 4096)]
         tokens: usize,
@@ -56,28 +60,15 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Each kernel by itself, beside what this machine could do at most
-    Kernels {
-        /// Measure only these
-        #[arg(long, value_name = "GROUP", value_enum)]
-        only: Vec<Group>,
-        /// A shape of linear layers, such as 512x896x4864 (rows, inputs, outputs)
-        #[arg(long = "shape", value_name = "RxIxO")]
-        shapes: Vec<Shape>,
-        /// Measure every instruction set that this machine has
-        #[arg(long)]
-        all_paths: bool,
-        /// Rounds; each measures every kernel once
-        #[arg(long, value_name = "N", default_value_t = 5)]
-        runs: usize,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
-    /// How fast KV leaves each tier, beside a plain copy, plain reads and plain GETs of the same bytes; the bucket is that
+    /// Each kernel by itself, beside what this machine could do at most; with --device cuda, products and attention of a GPU
+    Kernels(kernels::Args),
+    /// How fast KV leaves each tier (with --device cuda to and from a GPU), beside plain copies, reads and GETs of the same bytes; the bucket is that
     /// of --set object_url=…, which ops/bench/tiers starts a server for
     Tiers {
-        /// Tokens of an entry, of Qwen2.5-0.5B's shape: 12 KiB each
+        /// The model whose entries they are
+        #[arg(long, value_enum, default_value_t = Shape::Qwen05b)]
+        shape: Shape,
+        /// Tokens of an entry, 12 KiB each with the shape of Qwen2.5-0.5B
         #[arg(long, value_name = "N", default_value_t = 256)]
         tokens: usize,
         /// Entries read in a round
@@ -91,23 +82,9 @@ pub enum Command {
         json: bool,
     },
     /// Prefill and decode of a whole model: that of --model, or one of Qwen2.5-0.5B's shape with random weights
-    Model {
-        /// Lengths of prompts
-        #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "512,2048,4096")]
-        prefill: Vec<usize>,
-        /// Tokens that stand before the first decoded one
-        #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "0,4096")]
-        context: Vec<usize>,
-        /// Rounds; each measures every length once
-        #[arg(long, value_name = "N", default_value_t = 3)]
-        runs: usize,
-        /// Also say where the time goes: products, attention and the others, in one more run of each length
-        #[arg(long)]
-        profile: bool,
-        /// Print JSON
-        #[arg(long)]
-        json: bool,
-    },
+    Model(model::Args),
+    /// Whether a GPU computes what the processor does: every kernel on random inputs, and the bits of rows; needs --device cuda
+    Parity(parity::Args),
     /// Tokens a second of answers that quote their prompt, and of others, with drafts by look-up and without; random weights of
     /// Qwen2.5-0.5B's shape, and answers that are prescribed
     Drafts(drafts::Args),
@@ -123,7 +100,7 @@ pub enum Command {
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     config.settings.prepare_compute()?;
     match command {
-        Command::Ttft { tokens, passages, runs, seed, json } => {
+        Command::Ttft { shape, tokens, passages, runs, seed, json } => {
             if tokens > 32_768 {
                 return Err(Error::invalid_input(format!("--tokens {tokens} is beyond the model's context of 32768")));
             }
@@ -132,8 +109,8 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             }
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
-            let options = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed };
-            print_ttft(&ttft::measure(options, load_options(config)?).await?, json)
+            let options = ttft::Options { shape, prompt_tokens: tokens, passages, runs, selection, ratio, seed };
+            print_ttft(&ttft::measure(options, device(config)?, need::load_options(&config.settings)).await?, json)
         }
         Command::Controller { speeds, tokens, passages, runs, json } => {
             if let Some(speed) = speeds.iter().find(|speed| !(0.001..=1000.0).contains(*speed)) {
@@ -143,43 +120,37 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             }
             let Blend { selection, ratio, .. } = Blend::of(&config.settings, None);
             let runs = at_least_one(runs)?;
-            let prompt = ttft::Options { prompt_tokens: tokens, passages, runs, selection, ratio, seed: 1 };
+            let shape = Shape::Qwen05b;
+            let prompt = ttft::Options { shape, prompt_tokens: tokens, passages, runs, selection, ratio, seed: 1 };
             let options = controller::Options { prompt, speeds };
             print_controller(&controller::measure(options, load_options(config)?).await?, json)
         }
-        Command::Kernels { only, shapes, all_paths, runs, json } => {
-            let options = kernels::Options { only, shapes, all_paths, runs: at_least_one(runs)? };
-            let report = blocking(move || kernels::measure(&options)).await?;
-            print_kernels(&report, json)
-        }
-        Command::Tiers { tokens, entries, runs, json } => {
+        Command::Kernels(args) => kernels::run(config, args).await,
+        Command::Tiers { shape, tokens, entries, runs, json } => {
             if tokens == 0 || entries == 0 {
                 return Err(Error::invalid_input("--tokens and --entries must be at least 1"));
             }
             let object = config.settings.object();
-            let options = tiers::Options { tokens, entries, runs: at_least_one(runs)?, object };
-            print_tiers(&blocking(move || tiers::measure(&options)).await?, json)
+            let (device, load) = (device(config)?, need::load_options(&config.settings));
+            let options = tiers::Options { shape, tokens, entries, runs: at_least_one(runs)?, object };
+            print_tiers(&blocking(move || tiers::measure(&options, device, load)).await?, json)
         }
-        Command::Model { prefill, context, runs, profile, json } => {
-            if prefill.contains(&0) {
-                return Err(Error::invalid_input("--prefill 0: a prompt has at least one token"));
-            }
-            let options = model::Options { prefill, contexts: context, runs: at_least_one(runs)?, profile };
-            let surface = &config.surface;
-            let folder = match &surface.model {
-                Some(model) => {
-                    let models = config.data()?.join("models");
-                    Some(model_source::find(Some(model), surface.offline, &models).await?.path)
-                }
-                None => None,
-            };
-            let load = load_options(config)?;
-            let report = blocking(move || model::measure(folder.as_deref(), load, &options)).await?;
-            print_model(&report, json)
-        }
+        Command::Model(args) => model::run(config, args).await,
+        Command::Parity(args) => parity::run(config, args).await,
         Command::Drafts(args) => drafts::run(config, args).await,
         Command::Serve(args) => serve::run(config, *args).await,
         Command::Overlap(args) => overlap::run(config, *args).await,
+    }
+}
+
+/// The device that is measured.
+///
+/// # Errors
+/// `InvalidInput` where the settings leave it open.
+fn device(config: &Config) -> Result<Device> {
+    match config.settings.device {
+        Device::Auto => Err(Error::invalid_input("a benchmark measures one device; take `--device cuda` or `--device cpu`")),
+        device => Ok(device),
     }
 }
 
@@ -270,35 +241,6 @@ fn print_controller(report: &controller::Report, json: bool) -> Result<()> {
     ))
 }
 
-fn print_kernels(report: &kernels::Report, json: bool) -> Result<()> {
-    if json {
-        return output::json(report);
-    }
-    let (machine, ceilings) = (&report.machine, &report.ceilings);
-    output::line(&format!("{} threads, {} (of {})", machine.threads, machine.path, machine.paths.join(", ")))?;
-    output::line(&format!(
-        "at most: {:.0} GFLOP/s f32, {:.0} GFLOP/s bf16, {:.0} GOP/s int8, reading {:.1} GB/s\n",
-        ceilings.f32_gflops.median, ceilings.bf16_gflops.median, ceilings.int8_gops.median, ceilings.read_gbps.median
-    ))?;
-    output::line(
-        "kernel            path        type  shape               ms (min .. max)             GFLOP/s    GB/s  of ceiling",
-    )?;
-    for result in &report.results {
-        output::line(&format!(
-            "{:<17} {:<11} {:<5} {:<15} {} {:>8} {:>7.1} {:>11.2}",
-            result.kernel,
-            result.path,
-            result.precision,
-            result.shape,
-            milliseconds(result.seconds),
-            if result.gflops.median > 0.0 { format!("{:.0}", result.gflops.median) } else { "-".into() },
-            result.gbps.median,
-            result.of_ceiling,
-        ))?;
-    }
-    Ok(())
-}
-
 fn print_tiers(report: &tiers::Report, json: bool) -> Result<()> {
     if json {
         return output::json(report);
@@ -321,45 +263,6 @@ fn print_tiers(report: &tiers::Report, json: bool) -> Result<()> {
             ratio.least,
             ratio.greatest,
         ))?;
-    }
-    Ok(())
-}
-
-fn print_model(report: &model::Report, json: bool) -> Result<()> {
-    if json {
-        return output::json(report);
-    }
-    let machine = &report.machine;
-    output::line(&format!(
-        "{} threads, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
-        machine.threads,
-        machine.path,
-        report.weights,
-        report.weight_bytes as f64 / f64::from(1 << 20),
-        report.compute,
-        report.kv_dtype,
-        report.load_seconds,
-    ))?;
-    output::line("                    ms (min .. max)                 tokens/s    GB/s")?;
-    for prefill in &report.prefill {
-        let rate = prefill.tokens_per_second.median;
-        output::line(&format!("prefill {:<6} {} {rate:>12.1}", prefill.tokens, milliseconds(prefill.seconds)))?;
-    }
-    for decode in &report.decode {
-        let (rate, gbps) = (decode.tokens_per_second.median, decode.gbps.median);
-        let seconds = milliseconds(decode.seconds);
-        output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
-    }
-    let profiled = report.prefill.iter().map(|prefill| (format!("prefill {}", prefill.tokens), &prefill.parts));
-    let profiled =
-        profiled.chain(report.decode.iter().map(|decode| (format!("decode@{}", decode.context), &decode.parts)));
-    let profiled: Vec<_> = profiled.filter(|(_, parts)| !parts.is_empty()).collect();
-    let Some((_, first)) = profiled.first() else { return Ok(()) };
-    let names: String = first.iter().map(|part| format!("{:>13}", part.part)).collect();
-    output::line(&format!("\nshare of the time  {names}"))?;
-    for (case, parts) in profiled {
-        let shares: String = parts.iter().map(|part| format!("{:>11.1} %", part.share * 100.0)).collect();
-        output::line(&format!("{case:<18} {shares}"))?;
     }
     Ok(())
 }

@@ -173,6 +173,39 @@ async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
     assert_eq!((&doctor("cuda")["state"], &doctor("auto")["state"]), (&json!("problem"), &json!("ok")));
     assert_eq!(doctor("cpu"), Value::Null);
     // What would not be heeded is refused.
-    folder.run(&["bench", "model", "--device", "cuda"]).failed_with(&["processor", "leave `device` out"]);
+    folder.run(&["bench", "drafts", "--device", "cuda"]).failed_with(&["processor", "leave `device` out"]);
+    folder.run(&["bench", "model", "--device", "auto"]).failed_with(&["one device", "--device cuda"]);
+    folder.run(&["bench", "parity"]).failed_with(&["add `--device cuda`"]);
     folder.run(&["settings", "--set", "device=gpu"]).failed_with(&["device", "take cpu, auto, cuda or cuda:1"]);
+}
+
+/// As somebody with a GPU runs it, in tiny shapes. Comparing with transformers needs torch, and is left out; kernels are compared in
+/// a test of their own.
+#[test]
+fn a_gpu_is_checked_and_measured_by_one_command() {
+    let folder = Folder::new();
+    let out = folder.path().join("gpu-check");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("ops/gpu-check");
+    let report = folder.path().join("standin.log");
+    let check = |only: &str| {
+        let mut command = Command::new(&script);
+        command.args(["--quick", "--binary", env!("CARGO_BIN_EXE_ragstone"), "--only", only, "--out"]).arg(&out);
+        command.env("LD_LIBRARY_PATH", standin()).env("CUDA_STANDIN_REPORT", &report);
+        command
+    };
+    let done = check("gpu,bench").output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    let text = std::fs::read_to_string(out.join("report.md")).unwrap_or_default();
+    assert!(done.status.success(), "{said}\n{text}");
+    assert_clean(&folder);
+    for words in ["compute capability 8.0", "| exact_device |", "| blend_bucket |", "| linear | bf16 |", "pinned copy", "| decode |"] {
+        assert!(text.contains(words), "no {words} in {text}");
+    }
+    let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
+    let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect();
+    assert_eq!(steps, ["gpu", "kernels", "tiers-tiny", "model-tiny", "ttft-tiny-256"]);
+
+    let failed = check("gpu").env("CUDA_STANDIN_DEVICES", "0").output().unwrap();
+    let text = std::fs::read_to_string(out.join("report.md")).unwrap();
+    assert!(failed.status.code() == Some(1) && text.contains("1 of 1 steps failed"), "{text}");
 }

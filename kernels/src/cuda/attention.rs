@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::launch::{self, AttentionTile, Context, Element, Heads, SEGMENT};
 use super::model::Loaded;
-use super::session::Buffer;
+use super::session::{Buffer, Launch, Session};
 use crate::backend::RowGroup;
 use crate::error::Result;
 
@@ -54,7 +54,7 @@ impl HostTables {
         tables
     }
 
-    fn most_slots(&self) -> u32 {
+    pub(super) fn most_slots(&self) -> u32 {
         self.tiles.iter().map(|tile| tile.slots).max().unwrap_or(0)
     }
 }
@@ -78,14 +78,7 @@ impl Loaded {
         if let Some(tables) = last.as_ref().filter(|tables| tables.host == host) {
             return Ok(tables.clone());
         }
-        let upload = |values: &[u32]| self.session.upload(values);
-        let tables = Arc::new(Tables {
-            row_positions: upload(&host.row_positions)?,
-            tiles: self.session.upload(&host.tiles)?,
-            blocks: upload(&host.blocks)?,
-            key_positions: upload(&host.key_positions)?,
-            host,
-        });
+        let tables = Arc::new(Tables::upload(&self.session, host)?);
         *last = Some(tables.clone());
         Ok(tables)
     }
@@ -99,24 +92,57 @@ impl Loaded {
         tables: &Tables,
         heads: Heads,
     ) -> Result<()> {
-        let (session, tiles) = (&self.session, &tables.host.tiles);
-        let rows = tables.host.row_positions.len() as u32;
-        let segments = segments(tiles.len(), heads.kv_heads, tables.host.most_slots(), session.multiprocessors());
-        if segments == 0 {
-            let whole = launch::attention(element, out.pointer(), (0, 1), q.pointer(), context, tiles, rows, heads);
-            return session.launch(&whole);
-        }
-        let floats = segments as usize * rows as usize * heads.heads as usize * (heads.head_dim as usize + 2);
-        let partial = session.allocate(4 * floats)?;
-        let (to, tiles_there) = (partial.pointer(), (tables.tiles.pointer(), tiles.len() as u32));
-        session.run(&[
-            launch::attention(element, 0, (to, segments), q.pointer(), context, tiles, rows, heads),
-            launch::attention_combine(out.pointer(), to, tiles_there, rows, heads),
-        ])
+        let (session, host) = (&self.session, &tables.host);
+        let segments = segments(host.tiles.len(), heads.kv_heads, host.most_slots(), session.multiprocessors());
+        let partial = (segments > 0).then(|| session.allocate(tables.partial_bytes(segments, heads))).transpose()?;
+        let split = partial.as_ref().map(|partial| (partial.pointer(), segments));
+        session.run(&tables.launches(element, (out.pointer(), q.pointer()), split, context, heads))
     }
 }
 
 impl Tables {
+    /// Copies the tables to the device.
+    pub(super) fn upload(session: &Arc<Session>, host: HostTables) -> Result<Self> {
+        let upload = |values: &[u32]| session.upload(values);
+        Ok(Self {
+            row_positions: upload(&host.row_positions)?,
+            tiles: session.upload(&host.tiles)?,
+            blocks: upload(&host.blocks)?,
+            key_positions: upload(&host.key_positions)?,
+            host,
+        })
+    }
+
+    /// The memory that it lies in.
+    pub(super) fn into_buffers(self) -> [Buffer; 4] {
+        [self.row_positions, self.tiles, self.blocks, self.key_positions]
+    }
+
+    /// Bytes of what so many segments of the context come to, before they are put together.
+    pub(super) fn partial_bytes(&self, segments: u32, heads: Heads) -> usize {
+        4 * segments as usize * self.host.row_positions.len() * heads.heads as usize * (heads.head_dim as usize + 2)
+    }
+
+    /// What attends with queries at `q`, to `out`: over the context at once, or over segments of it, by way of memory for them.
+    pub(super) fn launches(
+        &self,
+        element: Element,
+        (out, q): (u64, u64),
+        split: Option<(u64, u32)>,
+        context: Context,
+        heads: Heads,
+    ) -> Vec<Launch> {
+        let (tiles, rows) = (&self.host.tiles, self.host.row_positions.len() as u32);
+        let Some((partial, segments)) = split else {
+            return vec![launch::attention(element, out, (0, 1), q, context, tiles, rows, heads)];
+        };
+        let tiles_there = (self.tiles.pointer(), tiles.len() as u32);
+        vec![
+            launch::attention(element, 0, (partial, segments), q, context, tiles, rows, heads),
+            launch::attention_combine(out, partial, tiles_there, rows, heads),
+        ]
+    }
+
     /// What attention reads of them, beside K and V.
     pub(super) fn context(&self, (keys, values): (u64, u64), slopes: Option<&Buffer>, window: Option<u32>) -> Context {
         Context {

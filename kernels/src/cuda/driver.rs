@@ -21,6 +21,14 @@ pub(super) fn attribute(device: CUdevice, attribute: sys::CUdevice_attribute) ->
     Ok(value)
 }
 
+/// Bytes of a device's memory.
+pub(super) fn total_memory(device: CUdevice) -> Result<u64> {
+    let mut bytes = 0;
+    // SAFETY: the pointer is valid for the call.
+    check("cuDeviceTotalMem", unsafe { sys::cuDeviceTotalMem_v2(&raw mut bytes, device) })?;
+    Ok(bytes as u64)
+}
+
 /// A driver's answer as a result: out of memory is [`ErrorKind::Full`], what concerns one call's arguments is
 /// [`ErrorKind::Internal`], and anything else means that the context is gone.
 pub(super) fn check(what: &str, result: CUresult) -> Result<()> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use cudarc::driver::sys;
 
-use super::driver::{attribute, check, device};
+use super::driver::{attribute, check, device, total_memory};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The first driver that can read the kernels' PTX, as `cuDriverGetVersion` counts: CUDA 13.0.
@@ -38,12 +38,32 @@ impl fmt::Display for Unavailable {
 }
 
 /// A GPU that the driver knows.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Gpu {
     pub ordinal: usize,
     pub name: String,
     /// Major and minor.
     pub compute_capability: (u32, u32),
+    /// The CUDA version of the driver.
+    pub driver: String,
+    pub memory_bytes: u64,
+    pub multiprocessors: u32,
+    /// Of the multiprocessors, at most; 0 where the driver does not tell.
+    pub clock_khz: u64,
+    /// What its memory carries in a second, by its clock and its width; 0 where the driver does not tell.
+    pub memory_bytes_per_s: u64,
+}
+
+impl fmt::Display for Gpu {
+    /// `NVIDIA H100 80GB HBM3, compute capability 9.0, 132 multiprocessors, 79.6 GiB, driver of CUDA 13.0`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, compute_capability: (major, minor), multiprocessors, driver, .. } = self;
+        let gib = self.memory_bytes as f64 / f64::from(1 << 30);
+        write!(
+            f,
+            "{name}, compute capability {major}.{minor}, {multiprocessors} multiprocessors, {gib:.1} GiB, driver of CUDA {driver}"
+        )
+    }
 }
 
 /// The machine's GPUs.
@@ -59,8 +79,9 @@ pub fn gpus() -> Result<Vec<Gpu>, Unavailable> {
     let mut version = 0;
     // SAFETY: the pointer is valid for the call.
     check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&raw mut version) }).map_err(text)?;
+    let driver = format!("{}.{}", version / 1000, version % 1000 / 10);
     if version < LEAST_DRIVER {
-        return Err(Unavailable::OldDriver(format!("{}.{}", version / 1000, version % 1000 / 10)));
+        return Err(Unavailable::OldDriver(driver));
     }
     // SAFETY: no requirements.
     check("cuInit", unsafe { sys::cuInit(0) }).map_err(text)?;
@@ -70,10 +91,10 @@ pub fn gpus() -> Result<Vec<Gpu>, Unavailable> {
     if count == 0 {
         return Err(Unavailable::NoGpu("it counts none".to_owned()));
     }
-    (0..count as usize).map(|ordinal| describe(ordinal).map_err(text)).collect()
+    (0..count as usize).map(|ordinal| describe(ordinal, &driver).map_err(text)).collect()
 }
 
-fn describe(ordinal: usize) -> Result<Gpu> {
+fn describe(ordinal: usize, driver: &str) -> Result<Gpu> {
     let device = device(ordinal)?;
     let mut name = [0; 256];
     // SAFETY: the pointer is valid for the call, and the length is the buffer's.
@@ -83,7 +104,22 @@ fn describe(ordinal: usize) -> Result<Gpu> {
     use sys::CUdevice_attribute as Attribute;
     let major = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
     let minor = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
-    Ok(Gpu { ordinal, name, compute_capability: (major as u32, minor as u32) })
+    let multiprocessors = attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+    // Only benchmarks ask for these, and newer drivers may leave them out.
+    let or_unknown = |of| attribute(device, of).map_or(0, |value| value.max(0) as u64);
+    let memory_khz = or_unknown(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+    let bus_bits = or_unknown(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+    Ok(Gpu {
+        ordinal,
+        name,
+        compute_capability: (major as u32, minor as u32),
+        driver: driver.to_owned(),
+        memory_bytes: total_memory(device)?,
+        multiprocessors: multiprocessors.max(1) as u32,
+        clock_khz: or_unknown(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+        // Two bits a line and clock.
+        memory_bytes_per_s: 2 * 1000 * memory_khz * bus_bits / 8,
+    })
 }
 
 /// The GPU of that number, counted from 0.
@@ -123,7 +159,16 @@ mod tests {
 
     #[test]
     fn a_gpu_that_is_too_old_is_named() {
-        let gpu = |compute_capability| Gpu { ordinal: 0, name: "Tesla T4".to_owned(), compute_capability };
+        let gpu = |compute_capability| Gpu {
+            ordinal: 0,
+            name: "Tesla T4".to_owned(),
+            compute_capability,
+            driver: "13.0".to_owned(),
+            memory_bytes: 15 << 30,
+            multiprocessors: 40,
+            clock_khz: 0,
+            memory_bytes_per_s: 0,
+        };
         assert!(gpu((8, 0)).check().is_ok() && gpu((12, 1)).check().is_ok());
         let error = gpu((7, 5)).check().unwrap_err();
         assert!(

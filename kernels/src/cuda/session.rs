@@ -5,13 +5,13 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::driver::{self, Context, Event, Function, Module, Stream};
+use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
 use super::gpus::{Gpu, usable};
 use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
-const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
+pub(super) const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
 
 /// Device memory comes in multiples of this, so that what is freed fits what is asked for next.
 const GRAIN: usize = 64 << 10;
@@ -249,6 +249,29 @@ impl Session {
         let queued = state.queue_load(&landing, slot, bytes, &launches);
         state.landings.push(landing);
         queued
+    }
+
+    /// Host memory that is copied to and from directly, for as long as it is held on this thread.
+    pub(super) fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        let _state = self.enter()?;
+        Pinned::new(bytes)
+    }
+
+    /// Copies between pinned memory and the device's, as much as both have, and waits.
+    pub(super) fn copy_pinned(&self, host: &mut Pinned, device: &Buffer, to_device: bool) -> Result<()> {
+        let (bytes, place) = (host.len().min(device.bytes), host.as_ptr());
+        let state = self.enter()?;
+        let done = Event::new()?;
+        // SAFETY: both have as many bytes, and are borrowed until the copy is done.
+        unsafe {
+            match to_device {
+                true => state.compute.copy_in(device.start, place, bytes),
+                false => state.compute.copy_out(place, device.start, bytes),
+            }
+        }?;
+        done.record(&state.compute)?;
+        drop(state);
+        done.wait()
     }
 
     /// Queues a kernel.

@@ -1,5 +1,6 @@
 //! The CUDA backend, on a stand-in for the driver that runs the same kernels on the CPU and checks each access (`tests/standin/README.md`).
 
+mod check;
 mod lost;
 mod parity;
 mod standin;

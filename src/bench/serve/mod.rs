@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use ragstone_kernels::files::ModelFiles;
 
 use self::clients::Clients;
-pub use self::random_model::Shape;
+use super::Shape;
 use crate::access;
 use crate::client::Client;
 use crate::config::Config;

@@ -7,14 +7,8 @@ use std::path::{Path, PathBuf};
 use ragstone_kernels::config::ModelConfig;
 use serde_json::{Map, Value, json};
 
-use crate::bench::QWEN_05B;
+use crate::bench::Shape;
 use crate::error::{Error, Result};
-
-/// A model that computes in no time: for tests of the benchmark itself.
-const TINY: &str = r#"{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "vocab_size": 512, "hidden_size": 64,
-    "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 32768, "tie_word_embeddings": true,
-    "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
 
 /// The smallest embedding model that can be loaded, but for its vocabulary.
 const EMBEDDER: &str = r#"{"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 1,
@@ -24,25 +18,6 @@ const EMBEDDER: &str = r#"{"model_type": "bert", "hidden_size": 64, "num_hidden_
 /// Values that are made up; longer tensors repeat them. A prime, so that no two rows of a matrix are the same.
 const NOISE_VALUES: usize = (1 << 19) - 1;
 
-/// What the random model looks like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Shape {
-    /// Qwen2.5-0.5B's
-    #[value(name = "qwen-0.5b")]
-    Qwen05b,
-    /// A model that takes no time, to try the command
-    Tiny,
-}
-
-impl Shape {
-    fn config(self) -> &'static str {
-        match self {
-            Self::Qwen05b => QWEN_05B,
-            Self::Tiny => TINY,
-        }
-    }
-}
-
 /// The word of a token id. Words stand for one token each, so that a text has as many tokens as words.
 pub fn word(id: u32) -> String {
     format!("w{id}")
@@ -51,9 +26,9 @@ pub fn word(id: u32) -> String {
 /// Writes a language model into a new folder in `parent`. BLOCKS, for a second a gigabyte.
 pub fn write_model(parent: &Path, shape: Shape, seed: u64) -> Result<PathBuf> {
     let folder = create(parent, "random-model")?;
-    let config = ModelConfig::from_json(shape.config())?;
+    let config = shape.config()?;
     let vocabulary: Map<String, Value> = (0..config.vocab_size as u32).map(|id| (word(id), json!(id))).collect();
-    write(&folder.join("config.json"), shape.config().as_bytes())?;
+    write(&folder.join("config.json"), shape.json().as_bytes())?;
     write(&folder.join("tokenizer.json"), tokenizer(vocabulary, &word(0), Value::Null).to_string().as_bytes())?;
     write_tensors(&folder.join("model.safetensors"), &language_model(&config), seed)?;
     Ok(folder)
@@ -131,7 +106,7 @@ impl Tensor {
     }
 }
 
-/// The tensors of a Qwen2 whose output head is its embedding. Sizes are such that logits are a few units.
+/// The tensors of a Qwen2. Sizes are such that logits are a few units.
 fn language_model(config: &ModelConfig) -> Vec<Tensor> {
     let (hidden, inner) = (config.hidden_size, config.intermediate_size);
     let (query, kv) = (config.query_dim(), config.kv_dim());
@@ -140,6 +115,9 @@ fn language_model(config: &ModelConfig) -> Vec<Tensor> {
         Tensor::new("model.embed_tokens.weight", &[config.vocab_size, hidden], Values::Noise(1.0)),
         Tensor::new("model.norm.weight", &[hidden], Values::Noise(2.0 / (hidden as f32).sqrt())),
     ];
+    if !config.tie_embeddings {
+        tensors.push(Tensor::matrix("lm_head.weight", config.vocab_size, hidden));
+    }
     for layer in 0..config.layers {
         let name = |part: &str| format!("model.layers.{layer}.{part}");
         tensors.extend([

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ragstone_kernels::model::Model;
+use ragstone_kernels::pool::KvLayout;
 use ragstone_storage::catalog::Catalog;
 use ragstone_storage::cost::{CostProfile, Costs};
 use ragstone_storage::entry::EntryShape;
@@ -13,7 +13,7 @@ use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::store::{AdmissionRule, KvStore, StoreOptions, TierOptions};
 use ragstone_storage::tier::SharedTier;
 
-use crate::bench::QWEN_05B;
+use crate::bench::Shape;
 use crate::error::Result;
 
 /// What a store has.
@@ -26,15 +26,23 @@ pub(super) struct Tiers {
     pub admission: AdmissionRule,
 }
 
-/// Opens a store in a new folder, for the random model of that seed.
-pub(super) fn open(folder: &Path, tiers: Tiers, model: &Model, seed: u64, env: &Env) -> Result<KvStore> {
+/// The random model that a store is for.
+pub(super) struct Of<'a> {
+    pub shape: Shape,
+    pub seed: u64,
+    pub arithmetic: &'a str,
+    pub layout: KvLayout,
+}
+
+/// Opens a store in a new folder.
+pub(super) fn open(folder: &Path, tiers: Tiers, of: &Of<'_>, env: &Env) -> Result<KvStore> {
     let catalog = Arc::new(Catalog::open(&folder.join("catalog"), env)?);
     let identity = ModelIdentity {
-        config: QWEN_05B.as_bytes(),
+        config: of.shape.json().as_bytes(),
         tokenizer: b"none",
-        weights: Weights::Seed(seed),
-        arithmetic: &model.arithmetic().to_string(),
-        kv_dtype: model.kv_layout().dtype,
+        weights: Weights::Seed(of.seed),
+        arithmetic: of.arithmetic,
+        kv_dtype: of.layout.dtype,
         positional: "rope",
     };
     let tier = |capacity_bytes| TierOptions { capacity_bytes, policy: PolicyKind::Lru };
@@ -42,7 +50,7 @@ pub(super) fn open(folder: &Path, tiers: Tiers, model: &Model, seed: u64, env: &
         host: tier(tiers.host_bytes),
         disk: tier(tiers.disk_bytes),
         object: tiers.object,
-        shape: EntryShape::of(&model.kv_layout()),
+        shape: EntryShape::of(&of.layout),
         admission: tiers.admission,
         costs: Costs::new(CostProfile::assumed()?),
     };

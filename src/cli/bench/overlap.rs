@@ -1,7 +1,7 @@
 //! `ragstone bench overlap`
 
+use crate::bench::Shape;
 use crate::bench::overlap::{Options, Report, Side, measure};
-use crate::bench::serve::Shape;
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, Result};

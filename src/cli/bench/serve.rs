@@ -2,8 +2,8 @@
 
 use ragstone_storage::store::AdmissionRule;
 
-use crate::bench::serve::{Setup, Shape, engine, groups, overload, pml, rag, reorder, with_service};
-use crate::bench::{Machine, Percentiles};
+use crate::bench::serve::{Setup, engine, groups, overload, pml, rag, reorder, with_service};
+use crate::bench::{Machine, Percentiles, Shape};
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::Result;

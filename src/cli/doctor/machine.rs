@@ -25,7 +25,7 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
         Device::Cuda(ordinal) => (ordinal, true),
     };
     Some(match usable(ordinal) {
-        Ok(gpu) => Finding::ok("gpu", gpu.name),
+        Ok(gpu) => Finding::ok("gpu", gpu.to_string()),
         Err(error) if is_wanted => Finding::of("gpu", &error),
         Err(error) => Finding::ok("gpu", format!("none is used: {error}")),
     })

@@ -1,0 +1,116 @@
+//! Matrix products: near the exact sums, and a row's bits the same whatever the tile.
+
+use super::Check;
+use super::compare::Tolerance;
+use super::inputs::Input;
+use crate::cuda::launch::{self, Element};
+use crate::cuda::session::Launch;
+use crate::dtype::KvDtype::{self, Bf16, F32};
+use crate::error::Result;
+
+/// What is multiplied.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    rows: u32,
+    outputs: u32,
+    inputs: u32,
+    has_bias: bool,
+    adds: bool,
+    /// Values before x and w: addresses that are not aligned to 16 bytes.
+    shift: u32,
+}
+
+/// Values of a large product that are compared: each is a sum that the host has to make.
+const MOST_COMPARED: usize = 1 << 14;
+
+pub(super) fn check(check: &mut Check) -> Result<()> {
+    // Rows on both sides of each tile's bound; outputs and inputs that fill none.
+    let fixed = [
+        [1, 1, 1, 0],
+        [1, 33, 16, 0],
+        [2, 64, 8, 0],
+        [7, 65, 100, 0],
+        [16, 40, 64, 0],
+        [17, 129, 72, 0],
+        [33, 31, 200, 1],
+        [64, 70, 33, 0],
+        [65, 9, 96, 3],
+        [130, 66, 136, 0],
+        [5, 7, 1000, 0],
+    ];
+    let mut shapes = check.shapes(&fixed, [200, 200, 600, 4]);
+    if check.options.large {
+        // Of a model of 7 billion weights: decode, the chosen rows of a blend, prefill.
+        shapes.extend([[1, 3584, 18_944, 0], [48, 18_944, 3584, 0], [512, 4608, 3584, 0]]);
+    }
+    for (index, [rows, outputs, inputs, shift]) in shapes.into_iter().enumerate() {
+        let (has_bias, adds) = (index % 3 != 0, index % 2 == 1);
+        let shape = Shape { rows, outputs, inputs, has_bias, adds, shift };
+        [F32, Bf16].into_iter().try_for_each(|dtype| product(check, dtype, shape))?;
+    }
+    Ok(())
+}
+
+struct Factors {
+    x: Input,
+    w: Input,
+    bias: Input,
+}
+
+impl Factors {
+    /// Rows from `first` on, to `out`.
+    fn launch(&self, dtype: KvDtype, of: Shape, (first, rows): (u32, u32), out: u64) -> Launch {
+        let row_bytes = u64::from(of.inputs) * dtype.size_in_bytes() as u64;
+        let x = self.x.at + u64::from(first) * row_bytes;
+        let places = (out, x, self.w.at, if of.has_bias { self.bias.at } else { 0 });
+        launch::gemm(Element::from(dtype), places, (rows, of.outputs, of.inputs), of.adds)
+    }
+
+    fn value(&self, of: Shape, before: &[f32], (row, output): (usize, usize)) -> f64 {
+        let (inputs, outputs) = (of.inputs as usize, of.outputs as usize);
+        let before = if of.adds { f64::from(before[row * outputs + output]) } else { 0.0 };
+        let bias = if of.has_bias { self.bias.f64(output) } else { 0.0 };
+        let pairs = self.x.values[row * inputs..][..inputs].iter().zip(&self.w.values[output * inputs..][..inputs]);
+        before + bias + pairs.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>()
+    }
+}
+
+/// Tensor cores may cut off what they sum up where a processor rounds.
+fn tolerance(dtype: KvDtype, inputs: u32) -> Tolerance {
+    let each = if dtype == F32 { 1e-6 } else { 2e-6 };
+    Tolerance::new(1e-5, each * f64::from(inputs) + 1e-5)
+}
+
+fn product(check: &mut Check, dtype: KvDtype, of: Shape) -> Result<()> {
+    let (rows, outputs, inputs) = (of.rows as usize, of.outputs as usize, of.inputs as usize);
+    let factors = Factors {
+        x: check.shifted(dtype, rows * inputs, 1.0, of.shift as usize)?,
+        w: check.shifted(dtype, outputs * inputs, 1.0, of.shift as usize)?,
+        bias: check.random(F32, outputs, 1.0)?,
+    };
+    let before = check.noise(rows * outputs, 1.0);
+    let out = check.given(F32, before.clone())?;
+    let launch = factors.launch(dtype, of, (0, of.rows), out.at);
+    check.run(&launch)?;
+    let got = check.read(F32, out.buffer(), rows * outputs)?;
+    let places: Vec<usize> = match rows * outputs {
+        all if all <= MOST_COMPARED => (0..all).collect(),
+        all => (0..MOST_COMPARED).map(|_| check.random.usize(0..all)).collect(),
+    };
+    let wanted: Vec<f64> =
+        places.iter().map(|at| factors.value(of, &before, (at / outputs, at % outputs))).collect();
+    let compared: Vec<f32> = places.iter().map(|at| got[*at]).collect();
+    let case = format!("{rows}x{outputs}x{inputs}");
+    check.compare(&launch.name, &case, &compared, &wanted, tolerance(dtype, of.inputs));
+
+    // Of each tile that has fewer rows, the last ones.
+    for few in [1, 16, 17, 64].into_iter().filter(|few| *few < of.rows) {
+        let first = (of.rows - few) as usize * outputs;
+        let out = check.given(F32, before[first..].to_vec())?;
+        check.run(&factors.launch(dtype, of, (of.rows - few, few), out.at))?;
+        let alone = check.read(F32, out.buffer(), few as usize * outputs)?;
+        let what = format!("products of {dtype}: rows alone and beside others");
+        check.same_bits(&what, &format!("{few} of {case}"), &alone, &got[first..]);
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! The same on a GPU: products and attention in the sizes of models, beside what its data sheet promises.
+
+use ragstone_kernels::cuda::Gpu;
+use ragstone_kernels::cuda::measure::{Case, Measured, peak_operations};
+use ragstone_kernels::dtype::KvDtype;
+use serde::Serialize;
+
+use super::{CaseResult, Group, Options, Shape, shape};
+use crate::bench::Spread;
+use crate::error::{Error, Result};
+use crate::progress::{Progress, Unit};
+
+/// Prefill, the chosen rows of a blend, and decode: of Qwen2.5-0.5B and of Qwen2.5-7B.
+const SHAPES: [Shape; 8] = [
+    shape(2048, 896, 4864),
+    shape(2048, 4864, 896),
+    shape(512, 3584, 18_944),
+    shape(2048, 3584, 18_944),
+    shape(2048, 18_944, 3584),
+    shape(77, 3584, 18_944),
+    shape(1, 896, 4864),
+    shape(1, 3584, 18_944),
+];
+
+/// Heads, KV heads and values a head, of the same two.
+const HEADS: [[usize; 3]; 2] = [[14, 2, 64], [28, 4, 128]];
+/// Rows that look.
+const ROWS: [usize; 3] = [2048, 77, 1];
+/// Tokens that they look at.
+const TOKENS: [usize; 2] = [4096, 16_384];
+
+#[derive(Debug, Clone, Serialize)]
+pub struct GpuReport {
+    pub gpu: Gpu,
+    pub peak: Peak,
+    pub results: Vec<CaseResult>,
+}
+
+/// What the GPU could do at most; nothing where its generation is not in the table, or the driver does not tell its clocks.
+#[derive(Debug, Clone, Serialize)]
+pub struct Peak {
+    /// Where the figures come from.
+    pub by: &'static str,
+    pub bf16_gflops: Option<f64>,
+    pub f32_gflops: Option<f64>,
+    pub read_gbps: Option<f64>,
+}
+
+/// Measures every case on GPU `ordinal` once a round.
+pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
+    if options.all_paths || options.only.iter().any(|group| !matches!(group, Group::Linear | Group::Attention)) {
+        return Err(Error::invalid_input("on a GPU there are `--only linear` and `--only attention`, and no --all-paths"));
+    }
+    let measured = Measured::start(ordinal)?;
+    let mut cases = cases(&measured, options)?;
+    let progress = Progress::new("measuring", Unit::Items);
+    let total = (options.runs * cases.len()) as u64;
+    let mut samples = vec![Vec::new(); cases.len()];
+    for round in 0..options.runs {
+        for (index, case) in cases.iter_mut().enumerate() {
+            progress.set((round * samples.len() + index) as u64, total);
+            samples[index].push(case.sample()?);
+        }
+    }
+    let gpu = measured.gpu().clone();
+    let giga = |dtype| peak_operations(&gpu, dtype).map(|operations| operations / 1e9);
+    let bytes = gpu.memory_bytes_per_s as f64;
+    let peak = Peak {
+        by: "operations a clock of its compute capability, by NVIDIA's data sheets, times multiprocessors and clock; memory by clock and width",
+        bf16_gflops: giga(KvDtype::Bf16),
+        f32_gflops: giga(KvDtype::F32),
+        read_gbps: (bytes > 0.0).then_some(bytes / 1e9),
+    };
+    let results = cases.iter().zip(samples).map(|(case, seconds)| result(case, Spread::of(seconds), &peak)).collect();
+    Ok(GpuReport { gpu, peak, results })
+}
+
+fn result(case: &Case, seconds: Spread, peak: &Peak) -> CaseResult {
+    let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
+    let most = if case.precision == "f32" { peak.f32_gflops } else { peak.bf16_gflops };
+    let shares = [most.map(|most| gflops.median / most), peak.read_gbps.map(|most| gbps.median / most)];
+    CaseResult {
+        kernel: case.kernel,
+        path: "cuda",
+        precision: case.precision,
+        shape: case.shape.clone(),
+        seconds,
+        gflops,
+        gbps,
+        of_ceiling: shares.into_iter().flatten().fold(f64::NAN, f64::max),
+    }
+}
+
+fn cases(measured: &Measured, options: &Options) -> Result<Vec<Case>> {
+    let wanted = |group| options.only.is_empty() || options.only.contains(&group);
+    let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
+    let tokens = if options.tokens.is_empty() { &TOKENS[..] } else { &options.tokens };
+    let mut cases = Vec::new();
+    if wanted(Group::Linear) {
+        for dtype in [KvDtype::F32, KvDtype::Bf16] {
+            for Shape { rows, inputs, outputs } in shapes {
+                cases.push(measured.product(dtype, [*rows, *inputs, *outputs])?);
+            }
+        }
+    }
+    if wanted(Group::Attention) {
+        for heads in HEADS {
+            for (rows, tokens) in ROWS.iter().flat_map(|rows| tokens.iter().map(move |tokens| (*rows, *tokens))) {
+                for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+                    cases.push(measured.attention(dtype, heads, rows.min(tokens), tokens)?);
+                }
+            }
+        }
+    }
+    Ok(cases)
+}
