@@ -84,16 +84,14 @@ fn config(head_dim: usize) -> ModelConfig {
     ModelConfig::from_json(&config).unwrap()
 }
 
-/// Of five experts a row goes through two, in the second of three layers through none.
+/// A row goes through two of five experts, in the second of three layers through none.
 fn mixture(bias: bool) -> ModelConfig {
-    let config = format!(
-        r#"{{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
+    let config = r#"{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
         "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": 8,
         "rope_theta": 10000.0, "max_position_embeddings": 2048, "tie_word_embeddings": true, "hidden_act": "silu",
         "torch_dtype": "bfloat16", "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 36,
-        "norm_topk_prob": true, "mlp_only_layers": [1]}}"#
-    );
-    ModelConfig { mlp_bias: bias, ..ModelConfig::from_json(&config).unwrap() }
+        "norm_topk_prob": true, "mlp_only_layers": [1]}"#;
+    ModelConfig { mlp_bias: bias, ..ModelConfig::from_json(config).unwrap() }
 }
 
 fn tokens(count: usize) -> Vec<u32> {
