@@ -89,7 +89,8 @@ impl Checked {
 
     /// Everything that is wrong, a line each.
     pub fn problems(&self) -> Vec<String> {
-        let kernels = self.kernels.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.kernel)));
+        let kernels =
+            self.kernels.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.kernel)));
         let bits = self.bits.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.what)));
         kernels.chain(bits).collect()
     }
