@@ -65,7 +65,7 @@ impl LoadedModel {
         let fingerprint = fingerprint(&identity, Some(catalog), Some(&hashing))?;
         let mut weights_digest = weights_digest(&weights, Some(catalog))?;
         if let format @ (WeightFormat::Q8 | WeightFormat::Q4 | WeightFormat::Native) = model.arithmetic().weights {
-            weights_digest = format!("{weights_digest}.{}", format.name());
+            weights_digest = format!("{weights_digest}.{}", format.identity());
         }
         Ok(Self {
             weights_digest,

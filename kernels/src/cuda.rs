@@ -11,6 +11,7 @@
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
 //! layer     the steps of a layer
+//! experts   those of a mixture of experts
 //! backend   the engine's view of it
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
@@ -23,6 +24,7 @@ mod attention;
 mod backend;
 mod check;
 mod driver;
+mod experts;
 mod gpus;
 mod launch;
 mod layer;
@@ -36,3 +38,5 @@ mod weights;
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+#[doc(hidden)]
+pub use session::keep_freed_memory;

@@ -59,6 +59,15 @@ impl WeightFormat {
             Self::Native => "native",
         }
     }
+
+    /// What stands for it where what was computed is kept: its name. Of [`WeightFormat::Native`] a number more, to be raised when a block's values
+    /// are kept otherwise, so that what was computed before is computed again.
+    pub fn identity(self) -> &'static str {
+        match self {
+            Self::Native => "native-2",
+            other => other.name(),
+        }
+    }
 }
 
 /// The element type of stored keys and values. K and V are rounded to this type as they leave their projection, so that

@@ -49,6 +49,10 @@ class Kind:
     def is_ragstone(self) -> bool:
         return self.name.startswith("ragstone")
 
+    @property
+    def is_vllm(self) -> bool:
+        return self.name.startswith("vllm")
+
 
 WHOLE_MODEL = ("prefill", "decode")
 KINDS = {
@@ -60,6 +64,8 @@ KINDS = {
         Kind("llama.cpp-bf16", "bf16", WHOLE_MODEL),
         Kind("llama.cpp-q8", "q8_0", WHOLE_MODEL),
         Kind("llama.cpp-q4", "q4_k_m", WHOLE_MODEL),
+        Kind("vllm", "bf16", WHOLE_MODEL, default=False),
+        Kind("vllm-f32", "f32", WHOLE_MODEL, default=False),
         Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
         Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
         Kind("ragstone-q4", "q4", WHOLE_MODEL, ragstone=("--weights", "q4")),
@@ -82,7 +88,10 @@ class Sample:
 class Worker:
     """A `peers_worker.py`."""
 
-    def __init__(self, python: Path, kind: Kind, log: Path, arguments: list[str], threads: int, new_tokens: int):
+    def __init__(
+        self, python: Path, kind: Kind, log: Path, arguments: list[str], threads: int, new_tokens: int,
+        variables: dict[str, str],
+    ):  # fmt: skip
         self.kind, self.log, self.new_tokens = kind, log, new_tokens
         self.output = open(log, "w")
         command = [python, HERE / "peers_worker.py", "--engine", kind.name, "--threads", threads, *arguments]
@@ -90,6 +99,7 @@ class Worker:
             "OMP_NUM_THREADS": str(threads),
             "TOKENIZERS_PARALLELISM": "false",
             "HF_HUB_OFFLINE": "1",  # Everything it needs is in a folder.
+            **variables,
         }
         self.process = subprocess.Popen(
             [str(part) for part in command],

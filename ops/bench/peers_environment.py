@@ -1,7 +1,7 @@
 """The throw-away environment: a virtual environment with the pinned engines, and the models.
 
     DIR/made-for.json    what it was made for; another pin or another processor, and it is made again
-    DIR/venv             the engines; llama.cpp compiled for this processor
+    DIR/venv             the engines but vLLM, which peers_vllm.py installs; llama.cpp compiled for this processor
     DIR/models/NAME      what peers_models.py writes, with a file `made` when whole
     DIR/ragstone-data    ragstone's data folder: its benchmarks leave the user's own alone
     DIR/log              what pip and the engines printed

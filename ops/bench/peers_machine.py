@@ -41,16 +41,29 @@ def usable_cpus() -> set[int]:
     return set(range(os.cpu_count() or 1))
 
 
-def physical_cores() -> int:
-    """Physical cores among the usable processors: those that share a core count once."""
-    cores = set()
-    for cpu in usable_cpus():
+def cores() -> list[list[int]]:
+    """The usable processors, by physical core."""
+    found: dict[str, list[int]] = {}
+    for cpu in sorted(usable_cpus()):
         siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
         try:
-            cores.add(siblings.read_text().strip())
+            core = siblings.read_text().strip()
         except OSError:
-            cores.add(str(cpu))
-    return len(cores)
+            core = str(cpu)
+        found.setdefault(core, []).append(cpu)
+    return list(found.values())
+
+
+def physical_cores() -> int:
+    """Physical cores among the usable processors: those that share a core count once."""
+    return len(cores())
+
+
+def bound_cpus(threads: int) -> list[int]:
+    """Processors to bind `threads` threads to: one of every core, before a second of any."""
+    firsts = [core[0] for core in cores()]
+    seconds = [cpu for core in cores() for cpu in core[1:]]
+    return (firsts + seconds)[:threads]
 
 
 def memory_bytes(field: str) -> int:

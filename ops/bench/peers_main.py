@@ -1,9 +1,10 @@
 """ops/bench/peers: ragstone and outside engines, measured in one run.
 
-Installs PyTorch, transformers and llama.cpp (compiled for this processor) into a throw-away environment, makes
-random-weight models in the formats that each needs, checks that the engines compute the same, and measures them
-interleaved: in every round each engine measures each case once, in rotating order, and only one computes at a time.
-Results are medians with the least and the greatest; ratios are taken within rounds.
+Installs PyTorch, transformers and llama.cpp (compiled for this processor) into a throw-away environment, and vLLM's CPU
+build into one of its own if --engines names it, makes random-weight models in the formats that each needs, checks that
+the engines compute the same, and measures them interleaved: in every round each engine measures each case once, in
+rotating order, and only one computes at a time. Results are medians with the least and the greatest; ratios are taken
+within rounds.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from peers_environment import Environment, Unusable, say
 from peers_machine import busy_seconds, commit, machine, memory_bytes, physical_cores, process_seconds
 from peers_series import Case, Measured
 from peers_shapes import BYTES_PER_WEIGHT, LINEAR_SHAPES, MODELS, LinearShape
+from peers_vllm import VLLM_MEMORY_BYTES, VllmEnvironment, require_platform
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ["linear", "prefill", "decode"]
@@ -105,14 +107,15 @@ def arguments() -> argparse.Namespace:
     default_engines = [kind.name for kind in KINDS.values() if kind.default]
     parser = OneLine(
         prog="ops/bench/peers", description=__doc__.split("\n\n", 1)[1], allow_abbrev=False,
-        epilog="Installing takes about 6 GB and a few minutes, once; a model about 5 GB. pip's own settings "
-        "(PIP_INDEX_URL, pip.conf) apply. A whole run with both models takes an hour on two cores; --quick, minutes.",
+        epilog="Installing takes about 6 GB and a few minutes, once, vLLM as much again; a model about 5 GB. pip's own "
+        "settings (PIP_INDEX_URL, pip.conf) apply. A whole run with both models takes an hour on two cores; --quick, "
+        "minutes.",
     )  # fmt: skip
     add = parser.add_argument
     add("--models", type=choice(list(MODELS)), default=list(MODELS), metavar="LIST",
         help=f"of {', '.join(MODELS)}; without it, all")  # fmt: skip
     add("--engines", type=choice(list(KINDS)), default=default_engines, metavar="LIST",
-        help=f"of {', '.join(KINDS)}; all; without it, those without -f32")  # fmt: skip
+        help=f"of {', '.join(KINDS)}; all; without it, those without -f32 and vllm")  # fmt: skip
     add("--cases", type=choice(CASES), default=CASES, metavar="LIST", help=f"of {', '.join(CASES)}; without it, all")
     add("--prefill", type=sizes(16), metavar="LIST", help="prompts, tokens (512,2048,4096,8192)")
     add("--context", type=sizes(0), metavar="LIST", help="tokens before those decoded (0,4096)")
@@ -183,8 +186,10 @@ class Clock:
 class Run:
     """One run of the script."""
 
-    def __init__(self, given: argparse.Namespace, environment: Environment, ragstone: Path | None):
-        self.given, self.environment, self.ragstone = given, environment, ragstone
+    def __init__(
+        self, given: argparse.Namespace, environment: Environment, ragstone: Path | None, vllm: VllmEnvironment | None
+    ):
+        self.given, self.environment, self.ragstone, self.vllm = given, environment, ragstone, vllm
         self.measured = Measured()
         self.failed: list[dict] = []
         self.agreement: list[dict] = []
@@ -203,7 +208,10 @@ class Run:
             longest = max([*given.prefill, *(context + given.new_tokens for context in given.context)])
             flags += ["--model", str(folder), "--positions", str(longest)]
         log = self.environment.log / f"{kind.name}{'-' + model if model else ''}.log"
-        return Worker(self.environment.python, kind, log, flags, given.threads, given.new_tokens)
+        python, variables = self.environment.python, {}
+        if kind.is_vllm:
+            python, variables = self.vllm.python, self.vllm.variables(given.threads)
+        return Worker(python, kind, log, flags, given.threads, given.new_tokens, variables)
 
     def fail(self, kind: Kind, model: str, why: Exception, retried: bool = False) -> None:
         say(f"{kind.name} {model}: {why}")
@@ -234,6 +242,7 @@ class Run:
         if not cases or not kinds:
             return
         need = sum(MODELS[name].matrix_weights() * BYTES_PER_WEIGHT[kind.weights] * 1.3 + 1e9 for kind in kinds)
+        need += sum(VLLM_MEMORY_BYTES for kind in kinds if kind.is_vllm)
         if 0 < memory_bytes("MemAvailable") < need:
             free = f"{memory_bytes('MemAvailable') / 2**30:.0f} of {need / 2**30:.0f} GiB are free"
             raise Unusable(f"{name} in all engines at once: {free}: name fewer with --engines")
@@ -332,6 +341,7 @@ class Run:
     def report(self, started: str) -> dict:
         """Everything, for --json."""
         given = self.given
+        vllm = self.vllm.versions() if self.vllm else {}
         return {
             "schema": 1,
             "started": started,
@@ -341,7 +351,7 @@ class Run:
             "rounds": given.rounds,
             "new_tokens": given.new_tokens,
             "models": given.models,
-            "versions": self.environment.versions() | ragstone_version(self.ragstone),
+            "versions": self.environment.versions() | vllm | ragstone_version(self.ragstone),
             "machine": machine(given.threads),
             "engines": self.engines,
             "agreement": self.agreement,
@@ -364,16 +374,22 @@ def main() -> int:
         environment.clean()
         return 0
     started = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    models = given.models if set(given.cases) & {"prefill", "decode"} else []
+    vllm = VllmEnvironment(environment) if models and any(KINDS[name].is_vllm for name in given.engines) else None
+    if vllm:
+        require_platform()  # Before what takes long.
     wants_ragstone = any(KINDS[name].is_ragstone for name in given.engines)
     ragstone = find_ragstone(given) if wants_ragstone else None
     environment.hold()
     environment.install()
-    for model in given.models if set(given.cases) & {"prefill", "decode"} else []:
+    if vllm:
+        vllm.install()
+    for model in models:
         environment.model(model)
     busy = os.getloadavg()[0]
     if busy > 0.5 * given.threads:
         say(f"note: other work runs here (load {busy:.1f}); times will vary")
-    run = Run(given, environment, ragstone)
+    run = Run(given, environment, ragstone, vllm)
     try:
         if "linear" in given.cases:
             run.linear()

@@ -47,6 +47,11 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
         if spread:
             found.append(Ratio(what, model, ours.case, spread, wanted))
 
+    def compare_with_vllm(case: Case) -> None:
+        for ours in ("ragstone", "ragstone-q8"):
+            for theirs, title in (("vllm", "vLLM bf16"), ("vllm-f32", "vLLM f32")):
+                compare(f"{ours} / {title}", case.model, measured.get(case, ours), measured.get(case, theirs), None)
+
     for case in measured.cases("linear"):
         compare(
             "ragstone bf16 (its best path) / PyTorch bf16", "", best_linear(measured, case, "bf16"),
@@ -70,6 +75,7 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             ours = measured.get(case, "ragstone-q8")
             compare("ragstone-q8 / transformers bf16", model, ours, transformers, None)
             compare("ragstone-q8 / llama.cpp's better", model, ours, llama, None)
+            compare_with_vllm(case)
         for case in measured.cases("decode", model):
             ours, ours_q8 = measured.get(case, "ragstone"), measured.get(case, "ragstone-q8")
             wanted = 1.2 if amx else None
@@ -81,6 +87,7 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
             compare("ragstone-gguf / llama.cpp-q4", model, ours_gguf, measured.get(case, "llama.cpp-q4"), 1.2)
             compare("ragstone-q4 / ragstone-q8", model, ours_q4, ours_q8, 1.7)
             compare("ragstone / transformers bf16", model, ours, measured.get(case, "transformers"), None)
+            compare_with_vllm(case)
         for series in measured.find("decode", model) if bandwidth else []:
             share = bandwidth_share(series, bandwidth, new_tokens)
             wanted = 0.7 if amx and series.engine in ("ragstone", "ragstone-q8") else None

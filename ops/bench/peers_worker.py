@@ -1,4 +1,4 @@
-"""One engine, loaded once, that answers requests until its standard input ends. Runs in the peers' environment:
+"""One engine, loaded once, that answers requests until its standard input ends. Runs in the peers' environment or vLLM's:
 
     python peers_worker.py --engine NAME --threads N [--model FOLDER] [--positions N] [--plain]
 
@@ -71,6 +71,11 @@ def make(name: str, arguments: argparse.Namespace) -> Engine:
 
         file = {"llama.cpp-bf16": "bf16.gguf", "llama.cpp-q8": "q8_0.gguf", "llama.cpp-q4": "q4_k_m.gguf"}[name]
         return LlamaCpp(arguments.model, file, arguments.threads, arguments.positions, repack=not arguments.plain)
+    if name in ("vllm", "vllm-f32"):
+        from peers_engine_vllm import Vllm
+
+        dtype = "bfloat16" if name == "vllm" else "float32"
+        return Vllm(arguments.model, dtype, arguments.threads, arguments.positions)
     raise SystemExit(f"no engine {name}")
 
 

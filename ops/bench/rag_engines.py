@@ -14,6 +14,7 @@ from pathlib import Path
 
 from peers_environment import Unusable, last_line, say
 from peers_machine import TICK, usable_cpus
+from peers_vllm import preload, tcmalloc
 from rag_client import Answer, Failed, ask, request
 from rag_environment import HERE, RagEnvironment
 from rag_workload import QUESTION_TOKENS, Question, text
@@ -206,18 +207,16 @@ class Vllm(Server):
 
     def variables(self) -> dict[str, str]:
         folder = self.run.environment.folder
-        openmp = folder / "venv" / "lib" / "libiomp5.so"
-        preload = [path for path in (self.run.environment.tcmalloc(), openmp) if path and path.exists()]
         return {
             "VLLM_CPU_KVCACHE_SPACE": str(CACHE_GIB),
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(usable_cpus())[: self.run.threads])),
             "VLLM_NO_USAGE_STATS": "1",
             "VLLM_CACHE_ROOT": str(folder / "vllm-cache"),
-            "LD_PRELOAD": ":".join(map(str, preload)),
+            "LD_PRELOAD": preload(folder, folder / "venv"),
         }
 
     def setting(self) -> str:
-        allocator = "tcmalloc" if self.run.environment.tcmalloc() else "the C library's allocator"
+        allocator = "tcmalloc" if tcmalloc(self.run.environment.folder / "lib") else "the C library's allocator"
         return f"{self.dtype}, prefix caching, {allocator} and Intel's OpenMP; its defaults otherwise"
 
 

@@ -11,25 +11,22 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import tarfile
 from pathlib import Path
 
 from peers_environment import (
-    CMAKE_ARGUMENTS, REQUIREMENTS, Environment, Unusable, last_error, last_line, pip_step, run_logged, say, tail,
+    CMAKE_ARGUMENTS, REQUIREMENTS, Environment, Unusable, last_error, last_line, run_logged, say, tail,
 )  # fmt: skip
 from peers_machine import cpu_flags
+from peers_vllm import BASE, PINS as VLLM, install_pins, require_platform
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-BASE = HERE / "rag_requirements.txt"
-VLLM = HERE / "rag_vllm_requirements.txt"
 LLAMA_CMAKE = [
     "-DCMAKE_BUILD_TYPE=Release", *CMAKE_ARGUMENTS.split(), "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF",
     "-DLLAMA_OPENSSL=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DBUILD_SHARED_LIBS=OFF",
 ]  # fmt: skip
-TCMALLOC = "libtcmalloc_minimal.so.4"
 
 
 class RagEnvironment(Environment):
@@ -50,25 +47,9 @@ class RagEnvironment(Environment):
         digest = hashlib.sha256(VLLM.read_bytes()).hexdigest()
         if done.exists() and done.read_text() == digest:
             return
-        command = [self.python, "-m", "pip", "install", "--verbose", "--disable-pip-version-check", "--no-input"]
-        log = self.log / "install-vllm.log"
-        if run_logged("pip (vLLM)", [*command, "--no-deps", "--requirement", VLLM], log, {}, pip_step) != 0:
-            raise Unusable(f"pip failed: {last_error(log)}; its log is {log}")
+        require_platform()
+        install_pins(self.python, self.log)
         done.write_text(digest)
-
-    def tcmalloc(self) -> Path | None:
-        """The allocator: the system's, or out of Debian's package, which is unpacked here and not installed. None where
-        there is none: vLLM then runs with the C library's."""
-        kept = self.folder / "lib"
-        found = [*Path("/usr/lib").glob(f"*/{TCMALLOC}"), *kept.glob(f"usr/lib/*/{TCMALLOC}")]
-        if not found and shutil.which("apt-get") and shutil.which("dpkg"):
-            kept.mkdir(exist_ok=True)
-            quiet = {"cwd": kept, "capture_output": True}
-            subprocess.run(["apt-get", "download", "libtcmalloc-minimal4"], **quiet)
-            for package in kept.glob("*.deb"):
-                subprocess.run(["dpkg", "-x", package, kept], **quiet)
-            found = [*kept.glob(f"usr/lib/*/{TCMALLOC}")]
-        return found[0] if found else None
 
     def llama_server(self) -> Path:
         """llama.cpp's server; compiled unless it is there."""

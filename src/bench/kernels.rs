@@ -56,10 +56,11 @@ const fn shape(rows: usize, inputs: usize, outputs: usize) -> Shape {
 }
 
 /// Forms of GGUF's blocks.
-const BLOCKS: [(&str, Bits, Scales); 3] = [
+const BLOCKS: [(&str, Bits, Scales); 4] = [
     ("Q8_0", Bits::Eight, Scales::Symmetric),
     ("Q4_0", Bits::Four, Scales::Symmetric),
     ("Q4_K", Bits::Four, Scales::Nested),
+    ("Q6_K", Bits::Six, Scales::Pair),
 ];
 
 /// Tokens that attention looks at.

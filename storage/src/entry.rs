@@ -29,7 +29,7 @@ use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::pool::KvLayout;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::frame::{self, CHECKSUM_BYTES, FORMAT_VERSION, Frame, FrameShape, dtype_code, dtype_of_code, u64_at};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
@@ -243,7 +243,7 @@ impl EntryHeader {
         debug_assert_eq!(out.len(), FIXED_BYTES);
         out.put_slice(self.salt.as_bytes());
         self.tokens.iter().for_each(|&id| out.put_u32_le(id));
-        let checksum = xxh3_64(&out);
+        let checksum = XxHash3_64::oneshot(&out);
         out.put_u64_le(checksum);
         out.freeze()
     }
@@ -259,7 +259,7 @@ impl EntryHeader {
             return Err(corrupt("too short"));
         }
         let (body, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
-        if xxh3_64(body) != u64_at(checksum, 0) {
+        if XxHash3_64::oneshot(body) != u64_at(checksum, 0) {
             return Err(corrupt("the checksum does not match"));
         }
         let header = Self::parse(body).ok_or_else(|| corrupt("it is malformed or of another version"))?;

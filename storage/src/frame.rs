@@ -20,7 +20,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use ragstone_kernels::dtype::KvDtype;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use crate::key::KvKey;
 use crate::{Error, Result};
@@ -100,7 +100,7 @@ pub fn encode(key: &KvKey, layer: u32, shape: &FrameShape, k: &[u8], v: &[u8]) -
     debug_assert_eq!(out.len(), HEADER_BYTES);
     out.put_slice(k);
     out.put_slice(v);
-    let checksum = xxh3_64(&out);
+    let checksum = XxHash3_64::oneshot(&out);
     out.put_u64_le(checksum);
     Ok(out.freeze())
 }
@@ -118,7 +118,7 @@ pub fn decode(bytes: &Bytes, key: &KvKey, layer: u32, shape: &FrameShape) -> Res
         return Err(corrupt(&format!("the frame has {} bytes, wanted {:?}", bytes.len(), shape.frame_bytes())));
     }
     let end = bytes.len() - CHECKSUM_BYTES;
-    if xxh3_64(&bytes[..end]) != u64_at(bytes, end) {
+    if XxHash3_64::oneshot(&bytes[..end]) != u64_at(bytes, end) {
         return Err(corrupt("the checksum does not match"));
     }
     let side = (end - HEADER_BYTES) / 2;

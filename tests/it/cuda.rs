@@ -4,9 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use futures::future::join_all;
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, Service, WORLD};
+use crate::harness::{Folder, Service, WORLD, error_message};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -78,6 +79,73 @@ async fn answers_are_those_of_the_cpu_cold_warm_blended_and_after_a_restart() {
         assert!(tokens(&report, "exact") > 50, "{report}");
         assert_eq!((&restarted, &report["loads"][0]["tier"]), (&full, &json!(tier)), "to the last bit");
     }
+    assert_eq!(service.stop(), 0);
+    assert_clean(&folder);
+}
+
+/// What a metric says, over all its labels.
+async fn metric(service: &Service, name: &str) -> f64 {
+    let text = reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
+    let samples = text.lines().filter(|line| line.starts_with(name)).filter_map(|line| line.rsplit(' ').next());
+    samples.map(|value| value.parse::<f64>().unwrap()).sum()
+}
+
+/// Wherever the GPU was lost, in a calibration or in an answer: who was answered hears of it or goes on, and answers afterwards are those of before,
+/// from what the other tiers kept.
+#[tokio::test]
+async fn a_gpu_that_is_lost_is_taken_into_use_again() {
+    let folder = Folder::new();
+    let service = serve(&folder, &["--device", "cuda"], &[("CUDA_STANDIN", "relaxed")]).await;
+    service.add("world", WORLD).await;
+    let (expected, _) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(service.stop(), 0);
+
+    let variables = [("CUDA_STANDIN", "relaxed"), ("CUDA_STANDIN_SEED", "9"), ("CUDA_STANDIN_LOST_AFTER", "3000")];
+    let service = serve(&folder, &["--device", "cuda"], &variables).await;
+    let body = json!({
+        "messages": [{ "role": "user", "content": FIRST }], "temperature": 0, "max_tokens": 16, "logprobs": true,
+        "ragstone": { "collection": "world", "top_k": 4, "reuse": "exact" },
+    });
+    let mut answered = 0;
+    while metric(&service, "ragstone_device_lost_total").await == 0.0 {
+        assert!(answered < 100, "it is never lost");
+        let (status, answer) = service.post(CHAT, &body).await;
+        match status {
+            200 => assert_eq!(answer["choices"][0], expected, "to the last bit"),
+            _ => assert!(error_message(&answer).contains("the device was lost"), "{status}: {answer}"),
+        }
+        answered += 1;
+    }
+    let (after, report) = ask(&service, FIRST, json!("exact")).await;
+    assert!(tokens(&report, "exact") > 50, "{report}");
+    assert_eq!(after, expected, "to the last bit");
+    assert_eq!(metric(&service, "ragstone_device_lost_total").await, 1.0);
+    assert_eq!(service.stop(), 0);
+    assert_clean(&folder);
+}
+
+#[tokio::test]
+async fn answers_that_are_preempted_are_those_that_were_alone() {
+    let folder = Folder::new();
+    // Room for one of the four groups, and some of a second one.
+    let arguments = ["--device", "cuda", "--set", "device_bytes=200000", "--set", "device_cache=false"];
+    let service = serve(&folder, &arguments, &[("CUDA_STANDIN", "relaxed"), ("CUDA_STANDIN_SEED", "10")]).await;
+    let bodies = [1, 2, 3, 4].map(|seed| {
+        json!({
+            "messages": [{ "role": "user", "content": format!("{seed}: What does the harbour of Tarn look like in winter?") }],
+            "temperature": 1.0, "seed": seed, "n": 2, "max_tokens": 32, "ignore_eos": true, "logprobs": true,
+        })
+    });
+    let mut alone = Vec::new();
+    for body in &bodies {
+        alone.push(service.ask(CHAT, body).await["choices"].clone());
+    }
+    assert_eq!(metric(&service, "ragstone_preemptions_total").await, 0.0);
+    let together = join_all(bodies.iter().map(|body| service.ask(CHAT, body))).await;
+    for (answer, expected) in together.iter().zip(&alone) {
+        assert_eq!(&answer["choices"], expected, "to the last bit");
+    }
+    assert!(metric(&service, "ragstone_preemptions_total").await > 0.0);
     assert_eq!(service.stop(), 0);
     assert_clean(&folder);
 }

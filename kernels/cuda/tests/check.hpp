@@ -97,3 +97,4 @@ void test_positions();
 void test_attention();
 void test_attention_weights();
 void test_gemm();
+void test_experts();

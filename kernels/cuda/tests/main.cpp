@@ -1,6 +1,6 @@
 // Runs every kernel on the stand-in for the driver and compares it with a plain reference.
 //
-//     kernels_test [part ...]     parts: rows, values, positions, attention, weights, gemm; all of them if none is given
+//     kernels_test [part ...]     parts: rows, values, positions, attention, weights, gemm, experts; all of them if none is given
 #include <chrono>
 
 #include "check.hpp"
@@ -12,7 +12,8 @@ int main(int count, char** arguments) {
     };
     const Part parts[] = {{"rows", test_rows},           {"values", test_values},
                           {"positions", test_positions}, {"attention", test_attention},
-                          {"weights", test_attention_weights}, {"gemm", test_gemm}};
+                          {"weights", test_attention_weights}, {"gemm", test_gemm},
+                          {"experts", test_experts}};
     for (const Part& part : parts) {
         bool is_wanted = count == 1;
         for (int i = 1; i < count; ++i) is_wanted = is_wanted || std::strcmp(arguments[i], part.name) == 0;

@@ -96,10 +96,10 @@ mod tests {
     fn every_case_runs_and_counts_its_work() {
         let mut cases = ceilings(1 << 20);
         let layers = Layers::new(Precision::Bf16, 3, 32, 70);
-        let nested = Grouping { bits: Bits::Four, scales: Scales::Nested };
-        let blocks = Layers::of_blocks("Q4_K", nested, 3, 32, 70);
+        let of = |name, bits, scales| Layers::of_blocks(name, Grouping { bits, scales }, 3, 32, 70);
+        let blocks = [of("Q4_K", Bits::Four, Scales::Nested), of("Q6_K", Bits::Six, Scales::Pair)];
         for &path in Path::available() {
-            cases.extend([&layers, &blocks].map(|layers| linear(path, layers)));
+            cases.extend([&layers, &blocks[0], &blocks[1]].map(|layers| linear(path, layers)));
             cases.push(attention(path, KvDtype::Bf16, 3, 40));
             cases.push(weights(path, KvDtype::Bf16, 3, 40));
         }

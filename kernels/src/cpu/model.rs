@@ -30,7 +30,7 @@ pub(crate) use elementwise::Norm;
 pub(crate) use elementwise::layer_norm;
 use elementwise::rms_norm;
 pub(crate) use embedding::Embedding;
-pub(crate) use feed_forward::{Expand, FeedForward};
+pub(crate) use feed_forward::{Expand, FeedForward, Mixture, Part};
 pub(crate) use load::{kv_dtype, load_parts, slopes};
 pub use need::{kv_layout, weight_format, weights_in_memory};
 pub(crate) use parts::{Packer, Parts};
@@ -95,7 +95,7 @@ pub struct Arithmetic {
 
 impl fmt::Display for Arithmetic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "weights {}, compute {}", self.weights.name(), self.compute.name())
+        write!(f, "weights {}, compute {}", self.weights.identity(), self.compute.name())
     }
 }
 

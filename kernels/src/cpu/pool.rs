@@ -271,7 +271,7 @@ impl KvPool {
         heads.try_for_each(|head| {
             let row = &mut *Scratch::take(layout.head_dim);
             // A decode step writes single tokens: it allocates nothing.
-            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout));
+            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope));
             let mut token = 0;
             while token < slots.len() {
                 let (block, lane) = (slots[token] as usize / BLOCK_TOKENS, slots[token] as usize % BLOCK_TOKENS);
@@ -279,12 +279,11 @@ impl KvPool {
                 if let (Some(tile), Cells::Bf16(keys), Cells::Bf16(values)) = (&mut tile, keys, values)
                     && fills_a_block(&slots[token..])
                 {
-                    tile.take_keys(k, token, head, rope, &positions[token..])?;
                     // SAFETY: the block was checked; this task alone writes this head.
-                    unsafe { tile.place_keys(keys, start) };
-                    tile.take_values(v, token, head)?;
-                    // SAFETY: as above.
-                    unsafe { tile.place_values(values, start) };
+                    unsafe {
+                        tile.place_keys(k, (token, head), &positions[token..], (keys, start))?;
+                        tile.place_values(v, (token, head), (values, start))?;
+                    }
                     token += BLOCK_TOKENS;
                     continue;
                 }

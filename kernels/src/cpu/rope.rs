@@ -47,6 +47,12 @@ impl Rope {
         Self { head_dim: 2 * frequencies.len(), frequencies, attention_factor, chunks }
     }
 
+    /// A rotation of the first elements of heads of `head_dim`.
+    #[cfg(test)]
+    pub(crate) fn of_part(head_dim: usize, frequencies: Vec<f32>, kept_positions: usize) -> Self {
+        Self { head_dim, ..Self::from_frequencies(frequencies, 1.0, kept_positions) }
+    }
+
     /// Values of a head.
     pub fn head_dim(&self) -> usize {
         self.head_dim
@@ -71,6 +77,21 @@ impl Rope {
         });
     }
 
+    /// The cosines and then the sines of `count` positions from `first` on, [`angles_len`](Self::angles_len) of each; `None` where they are not
+    /// kept beside each other.
+    pub(crate) fn kept_angles(&self, first: u32, count: usize) -> Option<&[f32]> {
+        let (chunk, start) = (first as usize / CHUNK, first as usize % CHUNK);
+        if start + count > CHUNK {
+            return None;
+        }
+        let angles = self.chunks.get(chunk)?.get_or_init(|| self.chunk(chunk));
+        Some(&angles[start * self.angles_len()..(start + count) * self.angles_len()])
+    }
+
+    fn chunk(&self, chunk: usize) -> Box<[f32]> {
+        (chunk * CHUNK..(chunk + 1) * CHUNK).flat_map(|position| self.angles(position)).collect()
+    }
+
     /// Copies the cosines and then the sines of `position`, [`angles_len`](Self::angles_len) in all.
     pub(crate) fn copy_angles(&self, position: u32, to: &mut [f32]) {
         self.with_angles(position, |cos, sin| {
@@ -86,8 +107,7 @@ impl Rope {
         let position = position as usize;
         match self.chunks.get(position / CHUNK) {
             Some(chunk) => {
-                let first = position / CHUNK * CHUNK;
-                let angles = chunk.get_or_init(|| (first..first + CHUNK).flat_map(|p| self.angles(p)).collect());
+                let angles = chunk.get_or_init(|| self.chunk(position / CHUNK));
                 then_split(&angles[position % CHUNK * 2 * pairs..][..2 * pairs], pairs, then)
             }
             None => then_split(&self.angles(position), pairs, then),

@@ -131,6 +131,9 @@ pub(crate) trait Vector: Copy {
     type Words: Copy;
     unsafe fn load_words(from: *const u32) -> Self::Words;
     unsafe fn splat_word(word: u32) -> Self::Words;
+    unsafe fn store_words(words: Self::Words, to: *mut u32);
+    /// Words of both in turn: the first of `a`, the first of `b`, the second of `a`; then those of the upper halves.
+    unsafe fn zip_words(a: Self::Words, b: Self::Words) -> [Self::Words; 2];
     /// The low half of each word, the high half zero.
     unsafe fn low_halves(words: Self::Words) -> Self::Words;
     /// `self + a.low * b.low + a.high * b.high` by lane, for words that are pairs of bf16.
@@ -138,10 +141,25 @@ pub(crate) trait Vector: Copy {
     /// `sum +` the sum of four products by lane, for words that are quads of bytes, unsigned in `a` and signed in `b`;
     /// exact while it fits 32 bits.
     unsafe fn dot_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words;
+    /// The low and the high halves of words that are pairs of bf16, widened.
+    unsafe fn split_bf16(pairs: Self::Words) -> [Self; 2];
+    /// The nearest bf16 of both, ties to even, as the low and the high halves of words. A NaN stays one if its low half is zero.
+    unsafe fn pair_bf16(low: Self, high: Self) -> Self::Words;
+    /// The lanes of even numbers of `a` and then of `b`, and those of odd ones.
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2];
+    /// [`Vector::dot_bytes`] of bytes in `a` that are below 128.
+    #[inline(always)]
+    unsafe fn dot_small_bytes(sum: Self::Words, a: Self::Words, b: Self::Words) -> Self::Words {
+        // SAFETY: the caller's promise.
+        unsafe { Self::dot_bytes(sum, a, b) }
+    }
     /// The nearest f32 of words that are signed integers.
     unsafe fn from_integers(words: Self::Words) -> Self;
     /// The low halves of all bytes, and the high ones.
     unsafe fn nibbles(words: Self::Words) -> [Self::Words; 2];
+    /// Four quads of numbers of six bits: their low halves as [`Vector::nibbles`] has them, the first two quads in the first word; of their upper
+    /// two bits those of the first quad are the lowest of each byte of `high`.
+    unsafe fn sixes(low: [Self::Words; 2], high: Self::Words) -> [Self::Words; 4];
     /// `LANES` unsigned bytes as numbers.
     unsafe fn load_bytes(from: *const u8) -> Self;
     /// `LANES` values of f16, widened.

@@ -163,6 +163,15 @@ impl Stream {
         check("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(to, 0, bytes, self.0) })
     }
 
+    /// Queues the end of what [`allocate`] gave.
+    ///
+    /// # Safety
+    /// It must not be used any more by anything that is queued later, or in another stream.
+    pub(super) unsafe fn free(&self, start: CUdeviceptr) {
+        // SAFETY: the caller's promise. After a loss there is nothing left to free.
+        let _ = unsafe { sys::cuMemFreeAsync(start, self.0) };
+    }
+
     /// Queues a kernel.
     ///
     /// # Safety

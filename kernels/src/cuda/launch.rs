@@ -1,5 +1,7 @@
 //! Each kernel with its parameters and its launch geometry, as `kernels/cuda/launch.md` has them.
 
+pub(super) mod experts;
+
 use super::session::{Argument, Launch, Session, Shape};
 use crate::activation::Activation;
 use crate::dtype::KvDtype;
@@ -277,6 +279,36 @@ pub(super) fn attention_weights(
     of(format!("attention_weights_{}", element.name()), [rows, 1, 1], 256, 0, arguments)
 }
 
+/// What a block of threads computes of a product, and with what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ProductTile {
+    element: Element,
+    pub(super) rows: u32,
+    outputs: u32,
+    block: u32,
+    shared: u32,
+}
+
+impl ProductTile {
+    /// That of a product of so many rows.
+    pub(super) fn of(element: Element, rows: u32) -> Self {
+        let (rows, outputs, block, shared) = match (element, rows) {
+            (Element::F32, ..=16) => (16, 32, 128, 0),
+            (Element::F32, _) => (64, 64, 256, 0),
+            (_, ..=16) => (16, 32, 64, 49_152),
+            (_, ..=64) => (64, 64, 128, 49_152),
+            _ => (128, 128, 128, 49_152),
+        };
+        Self { element, rows, outputs, block, shared }
+    }
+
+    /// A product's launch. `tiles` is those over its rows.
+    fn launch(self, kernel: &str, tiles: u32, outputs: u32, arguments: Vec<Argument>) -> Launch {
+        let name = format!("{kernel}_{}_{}", self.element.name(), self.rows);
+        of(name, [tiles, outputs.div_ceil(self.outputs), 1], self.block, self.shared, arguments)
+    }
+}
+
 /// `out (+)= x w^T + bias`; `bias` may be null.
 pub(super) fn gemm(
     element: Element,
@@ -284,17 +316,9 @@ pub(super) fn gemm(
     (rows, outputs, inputs): (u32, u32, u32),
     adds: bool,
 ) -> Launch {
-    // Block of threads, rows and outputs of a tile, shared memory.
-    let (tile, block, [tile_rows, tile_outputs], shared) = match (element, rows) {
-        (Element::F32, ..=16) => (16, 128, [16, 32], 0),
-        (Element::F32, _) => (64, 256, [64, 64], 0),
-        (_, ..=16) => (16, 64, [16, 32], 49_152),
-        (_, ..=64) => (64, 128, [64, 64], 49_152),
-        _ => (128, 128, [128, 128], 49_152),
-    };
-    let grid = [rows.div_ceil(tile_rows), outputs.div_ceil(tile_outputs), 1];
+    let tile = ProductTile::of(element, rows);
     let arguments = vec![P(out), P(x), P(w), P(bias), U32(rows), U32(outputs), U32(inputs), U32(adds.into())];
-    of(format!("gemm_{}_{tile}", element.name()), grid, block, shared, arguments)
+    tile.launch("gemm", rows.div_ceil(tile.rows), outputs, arguments)
 }
 
 /// `activation(gate) * up` of rows `[gate, up]`.

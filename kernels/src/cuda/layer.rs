@@ -5,10 +5,10 @@ use super::backend::CudaPool;
 use super::launch::{self, Element, Heads};
 use super::model::{CudaModel, Loaded};
 use super::session::Buffer;
-use super::weights::{DeviceLayer, DeviceNorm, HeadNorm, Matrix};
+use super::weights::{DeviceFeedForward, DeviceLayer, DeviceNorm, HeadNorm, Matrix};
 use crate::backend::RowGroup;
 use crate::config::{FeedForwardKind, ModelConfig};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
 const ROWS_AT_ONCE: usize = 2048;
@@ -42,7 +42,7 @@ impl Steps<'_> {
         &self.on.weights.layers[layer]
     }
 
-    fn values(&self, element: Element, rows: usize, width: usize) -> Result<Buffer> {
+    pub(super) fn values(&self, element: Element, rows: usize, width: usize) -> Result<Buffer> {
         self.on.session.allocate(rows * width * element.size_in_bytes())
     }
 
@@ -87,7 +87,12 @@ impl Steps<'_> {
         if norm.is_none() && self.config.residual_scale == 1.0 {
             return self.product_to(matrix, x, hidden.rows, hidden.start, true);
         }
-        let mut added = self.product(matrix, x, hidden.rows)?;
+        let added = self.product(matrix, x, hidden.rows)?;
+        self.add_rows(added, norm, hidden)
+    }
+
+    /// Adds rows to `hidden` in the same way.
+    fn add_rows(&self, mut added: Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
         if let Some(norm) = norm {
             added = self.norm(norm, Hidden { start: added.pointer(), rows: hidden.rows }, Element::F32)?;
         }
@@ -97,7 +102,7 @@ impl Steps<'_> {
     }
 
     /// f32 values as the factors of a product with `element`.
-    fn factors(&self, values: Buffer, element: Element, count: usize) -> Result<Buffer> {
+    pub(super) fn factors(&self, values: Buffer, element: Element, count: usize) -> Result<Buffer> {
         if element == Element::F32 {
             return Ok(values);
         }
@@ -178,20 +183,35 @@ impl Steps<'_> {
 
     fn feed_forward(&self, layer: usize, hidden: Hidden) -> Result<()> {
         let weights = self.layer(layer);
-        let (width, out) = (self.config.intermediate_size, weights.down.element);
-        let x = self.norm(&weights.post_norm, hidden, weights.up.element)?;
-        let up = self.product(&weights.up, &x, hidden.rows)?;
-        let inner = self.values(out, hidden.rows, width)?;
+        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
+        match &weights.feed_forward {
+            DeviceFeedForward::One(part) => {
+                let x = self.norm(&weights.post_norm, hidden, part.up.element)?;
+                let up = self.product(&part.up, &x, hidden.rows)?;
+                let inner = self.activated(&up, part.down.element, hidden.rows, self.config.intermediate_size)?;
+                self.add(&part.down, &inner, norm, hidden)
+            }
+            DeviceFeedForward::Experts { router, all } => {
+                let rule = self.config.experts_of(layer);
+                let rule = rule.ok_or_else(|| Error::internal("a layer has experts that its model has not"))?;
+                let sum = self.mix(rule, (router, all), &weights.post_norm, hidden)?;
+                self.add_rows(sum, norm, hidden)
+            }
+        }
+    }
+
+    /// What enters a feed-forward part's way out, `[rows, width]`: of gates and ups, or ups alone.
+    pub(super) fn activated(&self, up: &Buffer, element: Element, rows: usize, width: usize) -> Result<Buffer> {
+        let inner = self.values(element, rows, width)?;
         let (to, from) = (inner.pointer(), up.pointer());
         self.on.session.launch(&match self.config.feed_forward.gate() {
-            Some(activation) => launch::gated(activation, out, to, from, hidden.rows as u32, width as u32),
+            Some(activation) => launch::gated(activation, element, to, from, rows as u32, width as u32),
             None => {
                 let is_relu = self.config.feed_forward == FeedForwardKind::PlainRelu;
-                launch::activate(is_relu, out, to, from, (hidden.rows * width) as u64)
+                launch::activate(is_relu, element, to, from, (rows * width) as u64)
             }
         })?;
-        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
-        self.add(&weights.down, &inner, norm, hidden)
+        Ok(inner)
     }
 
     /// Logits of rows that left the last layer, f32 `[rows, vocab]`.

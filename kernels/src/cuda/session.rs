@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
@@ -20,6 +21,14 @@ const UPLOAD_BYTES: usize = 16 << 20;
 const PIECE_BYTES: usize = UPLOAD_BYTES / 4;
 /// Host memory that stored KV on its way to the device may hold.
 const LOAD_BYTES: usize = 256 << 20;
+
+static KEEPS_FREED: AtomicBool = AtomicBool::new(true);
+
+/// Whether sessions that start from now on keep freed memory for what is asked for next. They do; a test that looks for uses of memory that is
+/// stale or too short has each buffer made for itself, as long as was asked for.
+pub fn keep_freed_memory(keeps: bool) {
+    KEEPS_FREED.store(keeps, Ordering::Relaxed);
+}
 
 /// A kernel's argument.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +53,7 @@ pub(super) struct Shape {
 pub(super) struct Session {
     state: Mutex<State>,
     gpu: Gpu,
+    keeps_freed: bool,
     /// Last: what is above is given back while its context is there.
     context: Context,
 }
@@ -100,7 +110,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.session.lock().free.entry(self.bytes).or_default().push(self.start);
+        let mut state = self.session.lock();
+        if self.session.keeps_freed {
+            state.free.entry(self.bytes).or_default().push(self.start);
+        } else if self.session.context.enter().is_ok() {
+            // SAFETY: it was used on the compute stream alone, and nobody has it any more.
+            unsafe { state.compute.free(self.start) };
+        }
     }
 }
 
@@ -123,7 +139,8 @@ impl Session {
             compute: Stream::new()?,
             load: Stream::new()?,
         };
-        Ok(Arc::new(Self { state: Mutex::new(state), gpu, context }))
+        let keeps_freed = KEEPS_FREED.load(Ordering::Relaxed);
+        Ok(Arc::new(Self { state: Mutex::new(state), gpu, keeps_freed, context }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -153,7 +170,7 @@ impl Session {
 
     /// Device memory of at least so many bytes, of any content.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let bytes = size_class(bytes);
+        let bytes = if self.keeps_freed { size_class(bytes) } else { bytes.max(1) };
         let mut state = self.enter()?;
         let start = match state.free.get_mut(&bytes).and_then(Vec::pop) {
             Some(start) => start,
@@ -262,12 +279,9 @@ impl Session {
         self.enter()?.launch(launch)
     }
 
-    /// Waits until all that was queued is done: an error that came up on the way is known then.
+    /// Waits until all that was queued is done: an error that came up on the way is known then. Gives the driver back what nobody uses.
     pub(super) fn finish(&self) -> Result<()> {
-        let state = self.enter()?;
-        let done = Event::new()?;
-        done.record(&state.compute)?;
-        done.wait()
+        self.enter()?.trim()
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::launch::Element;
+use super::launch::{self, Element};
 use super::session::{Buffer, Session};
 use crate::activation::Activation;
 use crate::config::ModelConfig;
 use crate::dtype::bf16_bits;
 use crate::error::{Error, Result};
 use crate::linear::{GroupedRows, Precision, Weights};
-use crate::model::{Embedding, Expand, FeedForward, Layer, Norm, Packer, Parts};
+use crate::model::{Embedding, Expand, FeedForward, Layer, Mixture, Norm, Packer, Part, Parts};
 
 /// A matrix, with its bias.
 #[derive(Debug)]
@@ -37,6 +37,34 @@ pub(super) struct HeadNorm {
     pub(super) len: usize,
 }
 
+/// A feed-forward part.
+#[derive(Debug)]
+pub(super) struct DevicePart {
+    /// Gate and up, or up alone.
+    pub(super) up: Matrix,
+    pub(super) down: Matrix,
+}
+
+/// What follows a layer's attention.
+#[derive(Debug)]
+pub(super) enum DeviceFeedForward {
+    One(DevicePart),
+    /// A matrix has the rows of all experts, expert after expert.
+    Experts {
+        router: Matrix,
+        all: DevicePart,
+    },
+}
+
+impl DeviceFeedForward {
+    fn matrices(&self) -> Vec<&Matrix> {
+        match self {
+            Self::One(DevicePart { up, down }) => vec![up, down],
+            Self::Experts { router, all: DevicePart { up, down } } => vec![router, up, down],
+        }
+    }
+}
+
 /// A layer's weights.
 #[derive(Debug)]
 pub(super) struct DeviceLayer {
@@ -49,9 +77,7 @@ pub(super) struct DeviceLayer {
     pub(super) k_norm: Option<HeadNorm>,
     pub(super) post_norm: DeviceNorm,
     pub(super) output_norms: Option<[DeviceNorm; 2]>,
-    /// Gate and up, or up alone.
-    pub(super) up: Matrix,
-    pub(super) down: Matrix,
+    pub(super) feed_forward: DeviceFeedForward,
 }
 
 /// All of a model's weights.
@@ -70,7 +96,10 @@ impl DeviceWeights {
     /// Bytes of matrices and tables.
     pub(super) fn size_in_bytes(&self) -> usize {
         let matrix = |matrix: &Matrix| matrix.outputs * matrix.inputs * matrix.element.size_in_bytes();
-        let layers = self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.up, &l.down]).map(matrix);
+        let of_layer = |l: &DeviceLayer| {
+            [&l.q, &l.k, &l.v, &l.o].into_iter().chain(l.feed_forward.matrices()).map(matrix).sum::<usize>()
+        };
+        let layers = self.layers.iter().map(of_layer);
         let tables = [self.embedding.as_ref().map(|(table, _)| table), self.position_table.as_ref()];
         layers.sum::<usize>() + matrix(&self.head) + tables.into_iter().flatten().map(Buffer::len).sum::<usize>()
     }
@@ -121,10 +150,13 @@ impl OnDevice {
     }
 
     fn layer(&self, layer: Layer<Matrix>) -> Result<DeviceLayer> {
-        let FeedForward::One(part) = layer.feed_forward else {
-            return Err(Error::internal("experts came as far as the device; they are refused before"));
+        let feed_forward = match layer.feed_forward {
+            FeedForward::One(part) => DeviceFeedForward::One(part.into()),
+            FeedForward::Experts(Mixture { router, mut parts }) => {
+                let all = parts.pop().ok_or_else(|| Error::internal("a mixture without experts"))?;
+                DeviceFeedForward::Experts { router, all: all.into() }
+            }
         };
-        let (Expand::Gated(up) | Expand::Plain(up)) = part.expand;
         let output_norms = match &layer.output_norms {
             Some([attention, feed_forward]) => Some([self.norm(attention)?, self.norm(feed_forward)?]),
             None => None,
@@ -139,9 +171,30 @@ impl OnDevice {
             k: layer.k,
             v: layer.v,
             o: layer.o,
-            up,
-            down: part.down,
+            feed_forward,
         })
+    }
+
+    /// Matrices of one shape as a single one, each one's rows behind those of the one before.
+    fn stacked(&self, matrices: &[Matrix]) -> Result<Matrix> {
+        let first = matrices.first().ok_or_else(|| Error::internal("a mixture without experts"))?;
+        let (element, inputs) = (first.element, first.inputs);
+        let weights: Vec<&Buffer> = matrices.iter().map(|matrix| &matrix.weights).collect();
+        let weights = self.joined(&weights, first.outputs * inputs * element.size_in_bytes())?;
+        let biases: Option<Vec<&Buffer>> = matrices.iter().map(|matrix| matrix.bias.as_ref()).collect();
+        let bias =
+            biases.map(|biases| self.joined(&biases, first.outputs * Element::F32.size_in_bytes())).transpose()?;
+        Ok(Matrix { weights, bias, element, outputs: matrices.len() * first.outputs, inputs })
+    }
+
+    /// The first `bytes` of each buffer, one behind the other.
+    fn joined(&self, buffers: &[&Buffer], bytes: usize) -> Result<Buffer> {
+        let all = self.0.allocate(buffers.len() * bytes)?;
+        for (index, buffer) in buffers.iter().enumerate() {
+            let to = all.pointer() + (index * bytes) as u64;
+            self.0.launch(&launch::copy_parts((to, 0), (buffer.pointer(), 0), 1, bytes as u64))?;
+        }
+        Ok(all)
     }
 
     /// Copies what is not there yet.
@@ -202,14 +255,32 @@ impl Packer for OnDevice {
     ) -> Result<Matrix> {
         self.grouped(outputs, inputs, rows[0], None)
     }
+
+    /// One part that has all of them. An expert's own memory is free again for those of the next layer.
+    fn experts(&self, parts: Vec<Part<Matrix>>) -> Result<Vec<Part<Matrix>>> {
+        let is_gated = parts.iter().all(|part| matches!(part.expand, Expand::Gated(_)));
+        let parts = parts.into_iter().map(DevicePart::from).map(|part| (part.up, part.down));
+        let (ups, downs): (Vec<Matrix>, Vec<Matrix>) = parts.unzip();
+        let up = self.stacked(&ups)?;
+        let expand = if is_gated { Expand::Gated(up) } else { Expand::Plain(up) };
+        Ok(vec![Part { expand, down: self.stacked(&downs)? }])
+    }
+}
+
+impl From<Part<Matrix>> for DevicePart {
+    fn from(part: Part<Matrix>) -> Self {
+        let (Expand::Gated(up) | Expand::Plain(up)) = part.expand;
+        Self { up, down: part.down }
+    }
 }
 
 /// Refuses what the backend does not run.
 pub(super) fn check_supported(config: &ModelConfig) -> Result<()> {
-    let problem = if config.experts.is_some() {
-        "a mixture of experts"
-    } else if config.head_dim > super::launch::MOST_HEAD_DIM {
+    let experts = config.experts.as_ref().map_or(0, |experts| experts.count);
+    let problem = if config.head_dim > launch::MOST_HEAD_DIM {
         "heads of more than 256 elements"
+    } else if experts > launch::experts::MOST_EXPERTS {
+        "more than 4,096 experts"
     } else {
         return Ok(());
     };

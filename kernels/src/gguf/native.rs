@@ -1,7 +1,7 @@
 //! Rows of quantized blocks as panels take them: the file's integers and scales, not their products.
 //!
-//! Q4_0, Q4_1, Q8_0, Q4_K, and in 8 bits for 5 Q5_0, Q5_1, Q5_K, keep their values. Q2_K, Q3_K and Q6_K have scales for 16 weights, which no
-//! product here knows: they are rounded to 8 bits with a scale for each 32.
+//! All keep their values but Q2_K: Q5_0, Q5_1 and Q5_K in 6 bits for 5, Q3_K in 4 bits for 3. Q2_K has a least value for each 16 weights, which no
+//! product here knows: it is rounded to 8 bits with a scale for each 32.
 
 use candle_core::quantized::GgmlDType;
 
@@ -54,9 +54,12 @@ impl BlockType {
             GgmlDType::Q4_0 => (Bits::Four, Scales::Symmetric),
             GgmlDType::Q4_1 => (Bits::Four, Scales::Min),
             GgmlDType::Q4K => (Bits::Four, Scales::Nested),
-            GgmlDType::Q5_0 | GgmlDType::Q8_0 => (Bits::Eight, Scales::Symmetric),
-            GgmlDType::Q5_1 => (Bits::Eight, Scales::Min),
-            GgmlDType::Q5K => (Bits::Eight, Scales::Nested),
+            GgmlDType::Q5_0 => (Bits::Six, Scales::Symmetric),
+            GgmlDType::Q5_1 => (Bits::Six, Scales::Min),
+            GgmlDType::Q5K => (Bits::Six, Scales::Nested),
+            GgmlDType::Q3K => (Bits::Four, Scales::Pair),
+            GgmlDType::Q6K => (Bits::Six, Scales::Pair),
+            GgmlDType::Q8_0 => (Bits::Eight, Scales::Symmetric),
             _ => return None,
         };
         Some(Grouping { bits, scales })
@@ -68,6 +71,8 @@ impl BlockType {
         match self.0 {
             GgmlDType::Q4K => take_nested(block, 16, None, at, row),
             GgmlDType::Q5K => take_nested(block, 48, Some(16), at, row),
+            GgmlDType::Q3K => take_three(block, at, row),
+            GgmlDType::Q6K => take_six(block, at, row),
             kind => {
                 row.scales[at] = half(0);
                 let quants = &mut row.quants[at * GROUP..][..GROUP];
@@ -83,8 +88,8 @@ impl BlockType {
                     GgmlDType::Q5_0 => {
                         halves(&block[6..], quants);
                         fifth_bits(&block[2..6], quants);
-                        // Less 16, and 128 as all quants of 8 bits.
-                        quants.iter_mut().for_each(|quant| *quant += 128 - 16);
+                        // The file takes 16 from each, and products 32.
+                        quants.iter_mut().for_each(|quant| *quant += 32 - 16);
                     }
                     GgmlDType::Q5_1 => {
                         row.mins[at] = half(2);
@@ -133,5 +138,48 @@ fn take_nested(block: &[u8], low: usize, fifth: Option<usize>, at: usize, row: &
             let high = fifth.map_or(0, |fifth| block[fifth + k] >> group & 1);
             *quant = (byte >> (4 * (group % 2)) & 15) | high << 4;
         }
+    }
+}
+
+/// A block of sixteen scales of six bits, less 32, for quants of three bits, less 4: the lower two of a group are in the bytes from 32 on, two bits
+/// in each, and the third ones, by group, in the bits of the first 32 bytes.
+fn take_three(block: &[u8], at: usize, row: &mut GroupRow) {
+    let packed = &block[96..108];
+    let scale = |part: usize| {
+        let (low, high) = (packed[part % 8] >> (4 * (part / 8)) & 15, packed[8 + part % 4] >> (2 * (part / 4)) & 3);
+        128 - 32 + (low | high << 4)
+    };
+    put_pairs(at, [block[108], block[109]], scale, row);
+    for (group, quants) in row.quants[at * SUPER * GROUP..][..SUPER * GROUP].chunks_exact_mut(GROUP).enumerate() {
+        let low = &block[32 + group / 4 * GROUP..][..GROUP];
+        for ((quant, low), high) in quants.iter_mut().zip(low).zip(block) {
+            // Products take 8 from each.
+            *quant = 8 - 4 + (low >> (2 * (group % 4)) & 3 | (high >> group & 1) << 2);
+        }
+    }
+}
+
+/// A block of sixteen scales of signed bytes for quants of six bits, less 32: of a group the lower four are in halves of 32 bytes from 0 on, and
+/// the upper two in the bytes from 128 on, two bits in each.
+fn take_six(block: &[u8], at: usize, row: &mut GroupRow) {
+    put_pairs(at, [block[208], block[209]], |part| block[192 + part] ^ 0x80, row);
+    for (group, quants) in row.quants[at * SUPER * GROUP..][..SUPER * GROUP].chunks_exact_mut(GROUP).enumerate() {
+        let (half, quarter) = (group / 4, group % 4);
+        let low = &block[half * 64 + quarter % 2 * GROUP..][..GROUP];
+        let high = &block[128 + half * GROUP..][..GROUP];
+        for ((quant, low), high) in quants.iter_mut().zip(low).zip(high) {
+            *quant = low >> (quarter / 2 * 4) & 15 | (high >> (2 * quarter) & 3) << 4;
+        }
+    }
+}
+
+/// The scales of a block of eight groups, one for each half of a group, of which 128 are more; `outer` is an f16.
+fn put_pairs(at: usize, outer: [u8; 2], scale: impl Fn(usize) -> u8, row: &mut GroupRow) {
+    for to in row.outer.iter_mut().skip(2 * at).take(2) {
+        to[0] = u16::from_le_bytes(outer);
+    }
+    for group in 0..SUPER {
+        row.scales[at * SUPER + group] = scale(2 * group).into();
+        row.mins[at * SUPER + group] = scale(2 * group + 1).into();
     }
 }

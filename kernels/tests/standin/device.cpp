@@ -68,6 +68,11 @@ uintptr_t Device::allocate(size_t bytes) {
     return place;
 }
 
+size_t Device::allocated_at(uintptr_t address) const {
+    const auto found = allocations.find(address);
+    return found == allocations.end() ? 0 : found->second.bytes;
+}
+
 bool Device::release(uintptr_t address) {
     const auto found = allocations.find(address);
     if (found == allocations.end()) return false;

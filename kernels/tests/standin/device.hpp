@@ -35,6 +35,8 @@ public:
 
     /// 0 if there is not enough memory.
     uintptr_t allocate(size_t bytes);
+    /// How many bytes are allocated from `address` on; 0 if no allocation starts there.
+    size_t allocated_at(uintptr_t address) const;
     /// False if `address` is not the start of an allocation.
     bool release(uintptr_t address);
     /// All memory is given back.

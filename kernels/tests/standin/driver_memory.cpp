@@ -70,6 +70,16 @@ CUDA_API int cuMemFree_v2(DevicePointer pointer) {
     });
 }
 
+CUDA_API int cuMemFreeAsync(DevicePointer pointer, void* handle) {
+    return with_device("cuMemFreeAsync", [&](Device&) -> int {
+        Stream* stream = stream_of(handle);
+        if (stream == nullptr) return invalid_handle;
+        if (is_capturing()) return capture_unsupported;
+        if (pointer != 0) enqueue(*stream, Release{pointer});
+        return success;
+    });
+}
+
 CUDA_API int cuMemHostAlloc(void** memory, size_t bytes, unsigned) {
     return with_device("cuMemHostAlloc", [&](Device&) -> int {
         if (bytes == 0) return invalid_value;

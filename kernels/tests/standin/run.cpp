@@ -61,6 +61,7 @@ const char* name_of(const Work& work) {
     if (std::holds_alternative<Download>(work)) return "the copy to the host";
     if (std::holds_alternative<DeviceCopy>(work)) return "the copy within the device";
     if (std::holds_alternative<Fill>(work)) return "the fill";
+    if (std::holds_alternative<Release>(work)) return "the release";
     return "nothing";
 }
 
@@ -104,6 +105,14 @@ void run(const DeviceCopy& copy) {
 void run(const Fill& fill) {
     if (!touch(fill.to, fill.bytes, Access::write)) return;
     std::memset(reinterpret_cast<void*>(fill.to), fill.value, fill.bytes);
+}
+
+void run(const Release& release) {
+    Device* device = device_of(release.address);
+    const size_t bytes = device == nullptr ? 0 : device->allocated_at(release.address);
+    if (bytes == 0) return problem(format("0x%lx is freed, which is not the start of an allocation", release.address));
+    // As a write: whoever still uses the memory has to come before.
+    if (check_copy(device->space, release.address, bytes, Access::write)) device->release(release.address);
 }
 
 void run(const Mark& mark) { mark.event->time = std::chrono::steady_clock::now(); }

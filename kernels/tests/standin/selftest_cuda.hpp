@@ -21,6 +21,7 @@ int cuCtxSynchronize();
 int cuMemGetInfo_v2(size_t* free, size_t* total);
 int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes);
 int cuMemFree_v2(unsigned long long pointer);
+int cuMemFreeAsync(unsigned long long pointer, void* stream);
 int cuMemHostAlloc(void** memory, size_t bytes, unsigned flags);
 int cuMemFreeHost(void* memory);
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, void* stream);

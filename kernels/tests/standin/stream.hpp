@@ -66,13 +66,17 @@ struct Fill {
     uint8_t value;
     size_t bytes;
 };
+/// Gives device memory back.
+struct Release {
+    uintptr_t address;
+};
 struct Mark {
     std::shared_ptr<Event> event;
 };
 /// Only waits for others.
 struct Nothing {};
 
-using Work = std::variant<Launch, Upload, Download, DeviceCopy, Fill, Mark, Nothing>;
+using Work = std::variant<Launch, Upload, Download, DeviceCopy, Fill, Release, Mark, Nothing>;
 
 struct Operation {
     Work work;

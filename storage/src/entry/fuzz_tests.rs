@@ -11,7 +11,7 @@ fn holds(input: &[u8]) -> bool {
     let key = header.derived_key();
     let mut row = input.to_vec();
     row[8..40].copy_from_slice(key.as_bytes());
-    let checksum = xxh3_64(&row[..end]);
+    let checksum = XxHash3_64::oneshot(&row[..end]);
     row[end..].copy_from_slice(&checksum.to_le_bytes());
     let header = EntryHeader::decode(&row, &key).expect("sum and key fit");
     assert_eq!(header.encode(), row);

@@ -62,7 +62,7 @@ fn assert_corrupt(bytes: &[u8], what: &str) {
 }
 
 fn with_checksum(mut body: Vec<u8>) -> Vec<u8> {
-    let checksum = xxh3_64(&body);
+    let checksum = XxHash3_64::oneshot(&body);
     body.extend(checksum.to_le_bytes());
     body
 }

@@ -17,7 +17,7 @@ fn holds(input: &[u8]) -> bool {
     drop(decode(&Bytes::copy_from_slice(input), &key, layer, &shape));
     let mut sealed = input.to_vec();
     let end = sealed.len() - CHECKSUM_BYTES;
-    let checksum = xxh3_64(&sealed[..end]);
+    let checksum = XxHash3_64::oneshot(&sealed[..end]);
     sealed[end..].copy_from_slice(&checksum.to_le_bytes());
     let sealed = Bytes::from(sealed);
     let decoded = decode(&sealed, &key, layer, &shape);

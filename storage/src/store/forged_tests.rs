@@ -7,8 +7,9 @@ use object_store::memory::InMemory;
 use object_store::path::Path as Name;
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use ragstone_kernels::dtype::KvDtype;
+use std::hash::Hasher as _;
 use tempfile::TempDir;
-use xxhash_rust::xxh3::Xxh3;
+use twox_hash::XxHash3_64;
 
 use super::tests::options;
 use super::*;
@@ -152,10 +153,10 @@ fn a_scale_that_is_not_finite_is_a_late_miss_and_leaves_the_bucket() {
             let start = object.len() - frame_bytes * SHAPE.layers as usize;
             let frame = &mut object[start..start + frame_bytes];
             frame[..4].copy_from_slice(&bad.to_le_bytes());
-            let mut hasher = Xxh3::with_seed(1);
-            hasher.update(id().key.as_bytes());
-            hasher.update(&frame[..frame_bytes - 8]);
-            let sum = hasher.digest();
+            let mut hasher = XxHash3_64::with_seed(1);
+            hasher.write(id().key.as_bytes());
+            hasher.write(&frame[..frame_bytes - 8]);
+            let sum = hasher.finish();
             frame[frame_bytes - 8..].copy_from_slice(&sum.to_le_bytes());
         });
         let store = open(&dir, Some(bucket_tier(&bucket, Codec::Q8)), Some(SHAPE));

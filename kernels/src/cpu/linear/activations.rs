@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::groups::{GROUP, GROUPS};
+use super::groups::{HALF, HALVES};
 use super::panels::QUANT_GROUP;
 use crate::aligned::Aligned;
 use crate::scratch::Scratch;
@@ -72,7 +72,7 @@ pub struct Activations {
     words: Aligned<u32>,
     /// Q8: `[rows][groups]`.
     scales: Aligned<f32>,
-    /// Q8: `[rows][groups][4]`: of 32 values each, without the 128 that is added to them.
+    /// Q8: `[rows][groups][8]`: of 16 values each, without the 128 that is added to them.
     sums: Aligned<i32>,
 }
 
@@ -166,12 +166,12 @@ impl Activations {
                 let groups = width.div_ceil(QUANT_GROUP);
                 let words = self.words[..rows * stride].par_chunks_mut(rows_per_task * stride);
                 let scales = self.scales[..rows * groups].par_chunks_mut(rows_per_task * groups);
-                let sums = self.sums[..rows * groups * GROUPS].par_chunks_mut(rows_per_task * groups * GROUPS);
+                let sums = self.sums[..rows * groups * HALVES].par_chunks_mut(rows_per_task * groups * HALVES);
                 words.zip(scales).zip(sums).enumerate().for_each(|(chunk, ((words, scales), sums))| {
                     let mut values = Scratch::take(4 * stride);
                     values[width..].fill(0.0);
                     let rows = words.chunks_exact_mut(stride).zip(scales.chunks_exact_mut(groups));
-                    for (row, ((words, scales), sums)) in rows.zip(sums.chunks_exact_mut(groups * GROUPS)).enumerate() {
+                    for (row, ((words, scales), sums)) in rows.zip(sums.chunks_exact_mut(groups * HALVES)).enumerate() {
                         make(chunk * rows_per_task + row, &mut values[..width]);
                         simd::dispatch(path, QuantizeRow { values: &values, words, scales, sums });
                     }
@@ -215,7 +215,7 @@ impl Activations {
             Format::Q8 => {
                 self.words.grow(size(rows, format.stride(width)));
                 self.scales.grow(size(rows, width.div_ceil(QUANT_GROUP)));
-                self.sums.grow(size(rows, width.div_ceil(QUANT_GROUP) * GROUPS));
+                self.sums.grow(size(rows, width.div_ceil(QUANT_GROUP) * HALVES));
             }
         }
         // Last: if there is no memory, this still says what there was before.
@@ -311,10 +311,10 @@ impl Kernel for QuantizeRow<'_> {
                 *word = u32::from_le_bytes(bytes);
             }
         }
-        for (words, sum) in words.chunks_exact(GROUP / 4).zip(sums) {
-            // Two sums of sixteen bytes in the halves of a word.
+        for (words, sum) in words.chunks_exact(HALF / 4).zip(sums) {
+            // Two sums of eight bytes in the halves of a word.
             let pairs = words.iter().fold(0, |sum, word| sum + (word & 0x00ff_00ff) + (word >> 8 & 0x00ff_00ff));
-            *sum = (pairs & 0xffff) as i32 + (pairs >> 16) as i32 - 128 * GROUP as i32;
+            *sum = (pairs & 0xffff) as i32 + (pairs >> 16) as i32 - 128 * HALF as i32;
         }
     }
 }

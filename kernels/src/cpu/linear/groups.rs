@@ -1,4 +1,4 @@
-//! Weights in groups of 32 inputs: quants of 4 or 8 bits, and a scale or two for each group.
+//! Weights in groups of 32 inputs: quants of 4, 6 or 8 bits, and a scale or two for each group.
 //!
 //! Half of the forms are those of GGUF's blocks, whose values they keep exactly; one is our own. Quants are unsigned, so that a product takes
 //! them as they are; what makes them weights is in [`Scales`].
@@ -12,6 +12,10 @@ use crate::simd::{self, Kernel, Path, Vector};
 pub(super) const GROUP: usize = 32;
 /// Groups of a block: those whose activations share a scale.
 pub(super) const GROUPS: usize = QUANT_GROUP / GROUP;
+/// Inputs of half a group, which may have a scale of its own.
+pub(super) const HALF: usize = GROUP / 2;
+/// Halves of all groups of a block.
+pub(super) const HALVES: usize = QUANT_GROUP / HALF;
 
 /// How wide the quants of groups are, and what they stand for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,19 +28,24 @@ pub struct Grouping {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bits {
     Four,
+    Six,
     Eight,
 }
 
 /// What a quant `q` stands for, and what a group's scales take in memory beside its quants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scales {
-    /// `scale * (q - middle)`, the middle 8 or 128; f16: half a bit a weight. GGUF's Q4_0 and Q8_0.
+    /// `scale * (q - middle)`, the middle 8, 32 or 128; f16: half a bit a weight. GGUF's Q4_0 and Q8_0, and Q5_0 in 6 bits.
     Symmetric,
-    /// `scale * q + min`, both f16: a bit a weight. GGUF's Q4_1, and Q5_1 in 8 bits. Quants below 128.
+    /// `scale * q + min`, both f16: a bit a weight. GGUF's Q4_1, and Q5_1 in 6 bits. Quants below 128.
     Min,
     /// `outer * scale * q - outer_min * min`: bytes, and by 128 inputs two f16: 3/4 of a bit. GGUF's Q4_K (which has 6 bits for each byte,
-    /// and f16 by 256 inputs: 1/2), and Q5_K in 8 bits. Quants below 128.
+    /// and f16 by 256 inputs: 1/2), and Q5_K in 6 bits. Quants below 128.
     Nested,
+    /// `outer * scale * (q - middle)`: a signed byte for each half of a group, to which 128 are added; by 128 inputs an f16: 5/8 of a bit.
+    /// GGUF's Q6_K (which has its f16 by 256 inputs: 9/16), and Q3_K in 4 bits. Quants of 4 or 6 bits: a half's sum times its scale is then
+    /// less than 2^24, which f32 has exactly.
+    Pair,
     /// `unit * outer * (scale * q + min)`: an unsigned and a signed byte, by 128 inputs an f16, by output an f32: 5/8 of a bit. What is in
     /// brackets fits a signed byte, so many rows take it as weights of 8 bits, with exact sums over 128 inputs. Ours, of 4 bits only.
     Steps,
@@ -52,6 +61,7 @@ impl Bits {
     pub(super) const fn middle(self) -> i32 {
         match self {
             Self::Four => 8,
+            Self::Six => 32,
             Self::Eight => 128,
         }
     }
@@ -64,6 +74,7 @@ pub struct GroupRow {
     pub quants: Vec<u8>,
     /// By group: the bits of an f16, or a byte.
     pub scales: Vec<u16>,
+    /// By group; of [`Scales::Pair`] the scale of the second half.
     pub mins: Vec<u16>,
     /// By block of 128 inputs, the bits of f16: of scales and of mins.
     pub outer: Vec<[u16; 2]>,
@@ -291,15 +302,25 @@ impl Grouping {
             for (k, out) in out.iter_mut().enumerate() {
                 let quant = match self.bits {
                     Bits::Four => words[k / 8 * PANEL + column] >> (8 * (k % 4) + k % 8 / 4 * 4) & 15,
+                    Bits::Six => {
+                        let (low, high) = (k / HALF * 3 + k % HALF / 8, k / HALF * 3 + 2);
+                        let low = words[low * PANEL + column] >> (8 * (k % 4) + k % 8 / 4 * 4) & 15;
+                        let high = words[high * PANEL + column] >> (8 * (k % 4) + k % HALF / 4 * 2) & 3;
+                        low | high << 4
+                    }
                     Bits::Eight => words[k / 4 * PANEL + column] >> (8 * (k % 4)) & 255,
                 };
                 let quant = quant as f32;
+                let centred = quant - self.bits.middle() as f32;
                 let min = PANEL + column;
                 *out = match self.scales {
-                    Scales::Symmetric => half(scales, column) * (quant - self.bits.middle() as f32),
+                    Scales::Symmetric => half(scales, column) * centred,
                     Scales::Min => half(scales, column) * quant + half(scales, min),
                     Scales::Nested => {
                         half(block, column) * byte(scales, column) * quant - half(block, min) * byte(scales, min)
+                    }
+                    Scales::Pair => {
+                        half(block, column) * (byte(scales, k / HALF * PANEL + column) - 128.0) * centred
                     }
                     Scales::Steps => {
                         unit * half(block, column) * (byte(scales, column) * quant + (byte(scales, min) - 128.0))

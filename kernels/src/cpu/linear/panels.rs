@@ -59,6 +59,7 @@ impl Grouping {
     pub(super) const fn quant_words(self) -> usize {
         match self.bits {
             Bits::Four => GROUP / 8 * PANEL,
+            Bits::Six => GROUP / 16 * 3 * PANEL,
             Bits::Eight => GROUP / 4 * PANEL,
         }
     }
@@ -67,7 +68,7 @@ impl Grouping {
     const fn group_words(self) -> usize {
         self.quant_words()
             + match self.scales {
-                Scales::Symmetric | Scales::Nested | Scales::Steps => PANEL / 2,
+                Scales::Symmetric | Scales::Nested | Scales::Pair | Scales::Steps => PANEL / 2,
                 Scales::Min => PANEL,
             }
     }
@@ -77,7 +78,7 @@ impl Grouping {
         match self.scales {
             Scales::Symmetric | Scales::Min => 0,
             Scales::Nested => PANEL,
-            Scales::Steps => PANEL / 2,
+            Scales::Pair | Scales::Steps => PANEL / 2,
         }
     }
 
@@ -86,10 +87,13 @@ impl Grouping {
     ///
     /// ```text
     /// 4 bits     [4][o 64]  u32: k .. k + 4 in the low halves of its bytes, k + 4 .. k + 8 in the high ones
+    /// 6 bits     [2] by 16 inputs: [2][o 64] u32 as of 4 bits; [o 64] u32: bits 4 and 5 of k .. k + 4 in the lowest two of its bytes, of the
+    ///            next four inputs in the two above, and so on
     /// 8 bits     [8][o 64]  u32: k .. k + 4
     /// Symmetric  scale f16 [o 64]
     /// Min        scale f16 [o 64], min f16 [o 64]
     /// Nested     scale u8 [o 64], min u8 [o 64]; outer: scale f16 [o 64], min f16 [o 64]
+    /// Pair       scale + 128 u8 [o 64] of the first 16 inputs, of the others u8 [o 64]; outer: scale f16 [o 64]
     /// Steps      scale u8 [o 64], min + 128 u8 [o 64]; outer: scale f16 [o 64]
     /// ```
     pub(super) const fn block_words(self) -> usize {
@@ -106,6 +110,30 @@ impl Grouping {
         (self.block_words() * 32) as f64 / (QUANT_GROUP * PANEL) as f64
     }
 
+    /// Writes a group's quants to their column.
+    fn place_quants(self, quants: &[u8], column: usize, words: &mut [u32]) {
+        let mut quads = [0; GROUP / 4];
+        quads.iter_mut().zip(quants.as_chunks::<4>().0).for_each(|(quad, bytes)| *quad = u32::from_le_bytes(*bytes));
+        let (lines, _) = words.as_chunks_mut::<PANEL>();
+        match self.bits {
+            Bits::Four => {
+                for (line, [low, high]) in lines.iter_mut().zip(quads.as_chunks::<2>().0) {
+                    line[column] = low | high << 4;
+                }
+            }
+            Bits::Six => {
+                for (lines, quads) in lines.as_chunks_mut::<3>().0.iter_mut().zip(quads.as_chunks::<4>().0) {
+                    let low = quads.map(|quad| quad & 0x0f0f_0f0f);
+                    let high = quads.map(|quad| quad >> 4 & 0x0303_0303);
+                    lines[0][column] = low[0] | low[1] << 4;
+                    lines[1][column] = low[2] | low[3] << 4;
+                    lines[2][column] = high[0] | high[1] << 2 | high[2] << 4 | high[3] << 6;
+                }
+            }
+            Bits::Eight => lines.iter_mut().zip(quads).for_each(|(line, quad)| line[column] = quad),
+        }
+    }
+
     /// Writes a row's values of a block to its column.
     fn place(self, row: &GroupRow, index: usize, column: usize, block: &mut [u32]) {
         let halves = |scales: &mut [u32], at: usize, half: u16| {
@@ -118,20 +146,7 @@ impl Grouping {
         };
         for (group, quants) in row.quants[index * QUANT_GROUP..][..QUANT_GROUP].chunks_exact(GROUP).enumerate() {
             let (words, scales) = block[self.group_at(group)..][..self.group_words()].split_at_mut(self.quant_words());
-            let quads = quants.as_chunks::<4>().0;
-            match self.bits {
-                Bits::Four => {
-                    for (pair, quads) in quads.as_chunks::<2>().0.iter().enumerate() {
-                        let [low, high] = quads.map(u32::from_le_bytes);
-                        words[pair * PANEL + column] = low | high << 4;
-                    }
-                }
-                Bits::Eight => {
-                    for (quad, bytes) in quads.iter().enumerate() {
-                        words[quad * PANEL + column] = u32::from_le_bytes(*bytes);
-                    }
-                }
-            }
+            self.place_quants(quants, column, words);
             let (scale, min) = (row.scales[index * GROUPS + group], row.mins[index * GROUPS + group]);
             match self.scales {
                 Scales::Symmetric => halves(scales, column, scale),
@@ -139,7 +154,7 @@ impl Grouping {
                     halves(scales, column, scale);
                     halves(scales, PANEL + column, min);
                 }
-                Scales::Nested | Scales::Steps => {
+                Scales::Nested | Scales::Pair | Scales::Steps => {
                     bytes(scales, column, scale);
                     bytes(scales, PANEL + column, min);
                 }

@@ -58,9 +58,18 @@ impl Layers {
         let fill = |output: usize, row: &mut GroupRow| {
             let mut rng = fastrand::Rng::with_seed(output as u64);
             rng.fill(&mut row.quants);
-            // Of 4 bits the least that are random, and 1/1024 as an f16.
-            row.quants.iter_mut().for_each(|quant| *quant &= if grouping.bits == Bits::Four { 15 } else { 255 });
-            let scale = if grouping.scales == Scales::Nested { 1 } else { 0x1400 };
+            // As many bits as there are of those that are random; one, and 1/1024 as an f16.
+            let bits = match grouping.bits {
+                Bits::Four => 15,
+                Bits::Six => 63,
+                Bits::Eight => 255,
+            };
+            row.quants.iter_mut().for_each(|quant| *quant &= bits);
+            let scale = match grouping.scales {
+                Scales::Nested => 1,
+                Scales::Pair => 128 + 1,
+                Scales::Symmetric | Scales::Min | Scales::Steps => 0x1400,
+            };
             row.scales.fill(scale);
             row.outer.fill([0x1400, 0x1400]);
         };

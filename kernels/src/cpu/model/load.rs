@@ -194,16 +194,15 @@ impl<P: Packer> Loader<'_, P> {
         let router = format!("{layer_name}.{}.weight", experts.router);
         let router = self.values(&router, &[rule.count, config.hidden_size])?;
         let router = self.packer.linear(rule.count, config.hidden_size, Weights::F32(&router), None, Precision::F32)?;
-        if experts.each.is_empty() {
-            let parts = self.stacked_parts(&layer_name, rule)?;
-            return Ok(FeedForward::Experts(Mixture { router, parts }));
-        }
         let part = |expert: usize| {
             let name = format!("{layer_name}.{}.{expert}", experts.each);
             self.part(&name, (experts.up, experts.down), rule.intermediate_size)
         };
-        let parts = (0..rule.count).map(part).collect::<Result<_>>()?;
-        Ok(FeedForward::Experts(Mixture { router, parts }))
+        let parts = match experts.each.is_empty() {
+            true => self.stacked_parts(&layer_name, rule)?,
+            false => (0..rule.count).map(part).collect::<Result<_>>()?,
+        };
+        Ok(FeedForward::Experts(Mixture { router, parts: self.packer.experts(parts)? }))
     }
 
     /// Experts whose tensors are one each, of the gates and ups in turn.

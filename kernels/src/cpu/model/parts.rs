@@ -1,6 +1,7 @@
 //! A model's weights by part, in the form that its device keeps matrices in.
 
 use super::elementwise::Norm;
+use super::feed_forward::Part;
 use super::load::slopes;
 use super::{Arithmetic, Embedding, Layer, Model};
 use crate::activation::Activation;
@@ -67,6 +68,11 @@ pub(crate) trait Packer {
         bias: Option<[&[f32]; 2]>,
         activation: Activation,
     ) -> Result<Self::Linear>;
+
+    /// A layer's experts, which were packed one by one, as the device keeps them: so, unless it has another way.
+    fn experts(&self, parts: Vec<Part<Self::Linear>>) -> Result<Vec<Part<Self::Linear>>> {
+        Ok(parts)
+    }
 }
 
 /// The CPU's packer: panels in host memory.

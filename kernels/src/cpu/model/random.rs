@@ -142,7 +142,7 @@ impl<P: Packer> Source<'_, P> {
         // Of the mean of some that have nothing to do with each other.
         let gain = gain * (experts.per_row as f32).sqrt();
         let parts = (0..count).map(|_| self.part(config, experts.intermediate_size, gain)).collect::<Result<_>>()?;
-        Ok(FeedForward::Experts(Mixture { router, parts }))
+        Ok(FeedForward::Experts(Mixture { router, parts: self.packer.experts(parts)? }))
     }
 
     fn part(&mut self, config: &ModelConfig, inner: usize, gain: f32) -> Result<Part<P::Linear>> {

@@ -52,11 +52,29 @@ fn land_in_slots(layout: KvLayout) {
     assert!((0..5 * layout.block_len()).all(|at| cell(pool.arenas(0).0, at) == 0.0), "the other layer is untouched");
 }
 
-/// Whole blocks are placed by another way than single tokens, with the same bits.
+/// Whole blocks are placed by another way than single tokens, with the same bits: heads that are turned in whole vectors, in part, and not; positions whose
+/// angles are kept, and others.
 #[test]
 fn blocks_and_single_tokens_are_placed_alike() {
-    let layout = KvLayout { head_dim: 18, ..LAYOUT };
-    let rope = Rope::from_frequencies((0..9).map(|i| 1.0 / (1 + i) as f32).collect(), 1.0, 64);
+    for (head_dim, pairs, kept) in [
+        (18, 9, 64),
+        (18, 5, 64),
+        (64, 32, 2048),
+        (64, 32, 64),
+        (128, 64, 2048),
+        (32, 16, 2048),
+        (96, 48, 2048),
+        (64, 16, 2048),
+    ] {
+        let frequencies = (0..pairs).map(|i| 1.0 / (1 + i) as f32).collect();
+        let rope = Rope::of_part(head_dim, frequencies, kept);
+        for step in [1, 3] {
+            are_placed_alike(KvLayout { head_dim, ..LAYOUT }, &rope, step);
+        }
+    }
+}
+
+fn are_placed_alike(layout: KvLayout, rope: &Rope, step: u32) {
     let tokens = 53;
     let mut rng = fastrand::Rng::with_seed(3);
     let values: Vec<u8> =
@@ -64,7 +82,8 @@ fn blocks_and_single_tokens_are_placed_alike() {
     let (k, v) = values.split_at(values.len() / 2);
     let (k, v) = ([k, k].concat(), [v, v].concat());
     let blocks = [4, 1, 3, 0].map(BlockId);
-    let positions: Vec<u32> = (0..tokens as u32).map(|token| 70 + 3 * token).collect();
+    // Over a border between angles that are kept together.
+    let positions: Vec<u32> = (0..tokens as u32).map(|token| 1001 + step * token).collect();
     // From the middle of a block, over two whole ones, into a fourth.
     let slots: Vec<u32> = (5..5 + tokens as u32).collect();
     let row = layout.kv_dim() * 2;
@@ -72,12 +91,12 @@ fn blocks_and_single_tokens_are_placed_alike() {
     fn data(bytes: &[u8]) -> KvData<'_> {
         KvData::Bytes(KvDtype::Bf16, bytes)
     }
-    together.write(0, &rope, &blocks, &slots, &positions, data(&k), data(&v)).unwrap();
+    together.write(0, rope, &blocks, &slots, &positions, data(&k), data(&v)).unwrap();
     let mut apart = KvPool::new(layout, 5);
     for token in 0..tokens {
         let (slot, position) = (&slots[token..=token], &positions[token..=token]);
         let at = token * row..(token + 1) * row;
-        apart.write(0, &rope, &blocks, slot, position, data(&k[at.clone()]), data(&v[at])).unwrap();
+        apart.write(0, rope, &blocks, slot, position, data(&k[at.clone()]), data(&v[at])).unwrap();
     }
     let bits = |pool: &KvPool| {
         let (keys, values) = pool.arenas(0);

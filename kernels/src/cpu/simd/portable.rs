@@ -37,6 +37,17 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn store_words(words: [u32; 4], to: *mut u32) {
+        // SAFETY: the caller's pointer is good for four words.
+        unsafe { to.cast::<[u32; 4]>().write_unaligned(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn zip_words(a: [u32; 4], b: [u32; 4]) -> [[u32; 4]; 2] {
+        [[a[0], b[0], a[1], b[1]], [a[2], b[2], a[3], b[3]]]
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: [u32; 4]) -> [u32; 4] {
         words.map(|word| word & 0xffff)
     }
@@ -60,6 +71,23 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn split_bf16(pairs: [u32; 4]) -> [Self; 2] {
+        [Self(pairs.map(|pair| f32::from_bits(pair << 16))), Self(pairs.map(|pair| f32::from_bits(pair & 0xffff_0000)))]
+    }
+
+    #[inline(always)]
+    unsafe fn pair_bf16(low: Self, high: Self) -> [u32; 4] {
+        let pair = |lane: usize| u32::from(bf16_bits(low.0[lane])) | u32::from(bf16_bits(high.0[lane])) << 16;
+        [pair(0), pair(1), pair(2), pair(3)]
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2] {
+        let (a, b) = (a.0, b.0);
+        [Self([a[0], a[2], b[0], b[2]]), Self([a[1], a[3], b[1], b[3]])]
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: [u32; 4]) -> Self {
         Self(words.map(|word| word as i32 as f32))
     }
@@ -67,6 +95,17 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn nibbles(words: [u32; 4]) -> [[u32; 4]; 2] {
         [words.map(|word| word & 0x0f0f_0f0f), words.map(|word| word >> 4 & 0x0f0f_0f0f)]
+    }
+
+    #[inline(always)]
+    unsafe fn sixes(low: [[u32; 4]; 2], high: [u32; 4]) -> [[u32; 4]; 4] {
+        let quad = |at: usize| {
+            let (low, shift) = (low[at / 2], 4 * (at % 2));
+            std::array::from_fn(|lane| {
+                low[lane] >> shift & 0x0f0f_0f0f | (high[lane] >> (2 * at) & 0x0303_0303) << 4
+            })
+        };
+        [quad(0), quad(1), quad(2), quad(3)]
     }
 
     #[inline(always)]

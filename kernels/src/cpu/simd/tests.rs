@@ -215,3 +215,62 @@ fn dot_products_of_words_agree_with_scalars() {
         }
     }
 }
+
+/// What a vector's pairs and words become on their way through lanes, one after the other.
+struct Shuffles<'a> {
+    words: &'a [u32],
+    values: &'a [f32],
+    out: &'a mut Vec<[u32; 2]>,
+    lanes: &'a mut usize,
+}
+
+impl Kernel for Shuffles<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        *self.lanes = V::LANES;
+        let mut put = |kind: u32, words: V::Words| {
+            let mut lanes = [0; 16];
+            // SAFETY: no vector is longer; `dispatch` checked the machine.
+            unsafe { V::store_words(words, lanes.as_mut_ptr()) };
+            self.out.extend(lanes[..V::LANES].iter().map(|word| [kind, *word]));
+        };
+        // SAFETY: both have two vectors' values; `dispatch` checked the machine.
+        unsafe {
+            let (a, b) = (V::load_words(self.words.as_ptr()), V::load_words(self.words.as_ptr().add(V::LANES)));
+            let (c, d) = (V::load(self.values.as_ptr()), V::load(self.values.as_ptr().add(V::LANES)));
+            let [first, second] = V::zip_words(a, b);
+            put(0, first);
+            put(1, second);
+            let [low, high] = V::split_bf16(a);
+            put(2, V::pair_bf16(low, high));
+            put(3, V::pair_bf16(c, d));
+            let [even, odd] = V::unzip(c, d);
+            put(4, V::pair_bf16(even, odd));
+        }
+    }
+}
+
+#[test]
+fn words_and_pairs_go_where_they_should_on_every_path() {
+    let words: Vec<u32> = (0..32_u32).map(|i| (i * 0x0101_0203) ^ 0x3f80_4000).collect();
+    let mut values: Vec<f32> = (0..32_u32).map(|i| (i as f32 - 15.5) * 1.003_906_3_f32.powi(i as i32)).collect();
+    // Ties, both ways; what is no normal number; the greatest, which becomes an infinity.
+    values[..6].copy_from_slice(
+        &[0x3f80_8000, 0x3f81_8000, 0x0000_8001, 0x8000_7fff, 0x7f7f_ffff, 0x7fc0_0000].map(f32::from_bits),
+    );
+    for &path in Path::available() {
+        let (mut out, mut lanes) = (Vec::new(), 0);
+        dispatch(path, Shuffles { words: &words, values: &values, out: &mut out, lanes: &mut lanes });
+        let pair = |low: f32, high: f32| {
+            u32::from(crate::dtype::bf16_bits(low)) | u32::from(crate::dtype::bf16_bits(high)) << 16
+        };
+        let zipped = (0..lanes).flat_map(|i| [words[i], words[lanes + i]]);
+        let expected = zipped
+            .enumerate()
+            .map(|(i, word)| [u32::from(i >= lanes), word])
+            .chain((0..lanes).map(|i| [2, words[i]]))
+            .chain((0..lanes).map(|i| [3, pair(values[i], values[lanes + i])]))
+            .chain((0..lanes).map(|i| [4, pair(values[2 * i], values[2 * i + 1])]));
+        assert_eq!(out, expected.collect::<Vec<_>>(), "{path:?}");
+    }
+}

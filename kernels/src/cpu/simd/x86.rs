@@ -38,6 +38,22 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn store_words(words: __m512i, to: *mut u32) {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe { _mm512_storeu_si512(to.cast(), words) }
+    }
+
+    #[inline(always)]
+    unsafe fn zip_words(a: __m512i, b: __m512i) -> [__m512i; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let lower = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let upper = _mm512_add_epi32(lower, _mm512_set1_epi32(8));
+            [_mm512_permutex2var_epi32(a, lower, b), _mm512_permutex2var_epi32(a, upper, b)]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: __m512i) -> __m512i {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { _mm512_and_si512(words, _mm512_set1_epi32(0xffff)) }
@@ -77,6 +93,53 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
     }
 
     #[inline(always)]
+    unsafe fn split_bf16(pairs: __m512i) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let high = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+            let low = _mm512_slli_epi32::<16>(pairs);
+            [Self(_mm512_castsi512_ps(low)), Self(_mm512_castsi512_ps(high))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair_bf16(low: Self, high: Self) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let round = |values: Self| {
+                let bits = _mm512_castps_si512(values.0);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd)
+            };
+            let (low, high) = (round(low), round(high));
+            _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            [Self(_mm512_permutex2var_ps(a.0, even, b.0)), Self(_mm512_permutex2var_ps(a.0, odd, b.0))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            if BYTES {
+                return _mm512_dpbusd_epi32(sum, a, b);
+            }
+            // Two products are less than 2^15.
+            let pairs = _mm512_maddubs_epi16(a, b);
+            _mm512_add_epi32(sum, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m512i) -> Self {
         // SAFETY: the contract of `Vector`, see above.
         unsafe { Self(_mm512_cvtepi32_ps(words)) }
@@ -88,6 +151,17 @@ impl<const BF16: bool, const BYTES: bool> Vector for Avx512<BF16, BYTES> {
         unsafe {
             let mask = _mm512_set1_epi8(15);
             [_mm512_and_si512(words, mask), _mm512_and_si512(_mm512_srli_epi32::<4>(words), mask)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sixes(low: [__m512i; 2], high: __m512i) -> [__m512i; 4] {
+        // SAFETY: the contract of `Vector`, see above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm512_or_si512(low, _mm512_and_si512(high, _mm512_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm512_slli_epi32::<4>(high), _mm512_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm512_srli_epi32::<2>(high))]
         }
     }
 

@@ -21,7 +21,8 @@
 //! ```
 
 use bytes::{BufMut, Bytes, BytesMut};
-use xxhash_rust::xxh3::Xxh3;
+use std::hash::Hasher as _;
+use twox_hash::XxHash3_64;
 
 use crate::frame::{CHECKSUM_BYTES, u64_at};
 use crate::key::{Fingerprint, KvKey, SegmentDigest};
@@ -97,10 +98,10 @@ fn parse(body: &[u8], key: &KvKey) -> Option<EntrySummary> {
 }
 
 fn checksum(key: &KvKey, body: &[u8]) -> u64 {
-    let mut hasher = Xxh3::new();
-    hasher.update(key.as_bytes());
-    hasher.update(body);
-    hasher.digest()
+    let mut hasher = XxHash3_64::new();
+    hasher.write(key.as_bytes());
+    hasher.write(body);
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use object_store::path::Path;
-use xxhash_rust::xxh3::xxh3_64;
+use twox_hash::XxHash3_64;
 
 use super::codec::Codec;
 use crate::entry::{Entry, EntryHeader};
@@ -167,7 +167,7 @@ pub(super) fn encode(entry: &Entry, codec: Codec) -> Result<Vec<Bytes>> {
         out.put_u64_le(frame.len() as u64);
         at += frame.len() as u64;
     }
-    let checksum = xxh3_64(&out);
+    let checksum = XxHash3_64::oneshot(&out);
     out.put_u64_le(checksum);
     Ok(std::iter::once(out.freeze()).chain(frames).collect())
 }
@@ -209,7 +209,7 @@ pub(super) fn decode(bytes: &[u8], promise: &Promise, name: &Name) -> Result<Lay
         return Err(corrupt("another length than it promises"));
     }
     let (body, checksum) = bytes.split_at(bytes.len() - CHECKSUM_BYTES);
-    if xxh3_64(body) != u64_at(checksum, 0) {
+    if XxHash3_64::oneshot(body) != u64_at(checksum, 0) {
         return Err(corrupt("the checksum does not match"));
     }
     let codec = Codec::of_code(body[6]).filter(|codec| body[7] == 0 && Space::of(*codec) == name.space);
@@ -340,7 +340,7 @@ mod tests {
         let changed = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = bytes.clone();
             change(&mut bytes);
-            let checksum = xxh3_64(&bytes[..header_bytes - 8]);
+            let checksum = XxHash3_64::oneshot(&bytes[..header_bytes - 8]);
             bytes[header_bytes - 8..header_bytes].copy_from_slice(&checksum.to_le_bytes());
             read(&bytes, &name)
         };

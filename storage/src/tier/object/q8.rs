@@ -11,7 +11,8 @@
 use bytes::Bytes;
 use half::{bf16, f16};
 use ragstone_kernels::dtype::KvDtype;
-use xxhash_rust::xxh3::Xxh3;
+use std::hash::Hasher as _;
+use twox_hash::XxHash3_64;
 
 use crate::frame::{self, CHECKSUM_BYTES, Frame, FrameShape, u64_at};
 use crate::key::KvKey;
@@ -123,10 +124,10 @@ fn push(value: f32, dtype: KvDtype, out: &mut Vec<u8>) {
 }
 
 fn checksum(key: &KvKey, layer: u32, body: &[u8]) -> u64 {
-    let mut hasher = Xxh3::with_seed(u64::from(layer) + 1);
-    hasher.update(key.as_bytes());
-    hasher.update(body);
-    hasher.digest()
+    let mut hasher = XxHash3_64::with_seed(u64::from(layer) + 1);
+    hasher.write(key.as_bytes());
+    hasher.write(body);
+    hasher.finish()
 }
 
 #[cfg(test)]

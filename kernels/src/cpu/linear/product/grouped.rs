@@ -1,4 +1,4 @@
-//! Products of weights in groups of 32: sums within a group are exact integers, which are scaled and summed in f32.
+//! Products of weights in groups of 32: sums within a group, or half of one, are exact integers, which are scaled and summed in f32.
 //!
 //! One row reads the packed block, and takes its quants apart in registers. More share a block that is taken apart once, to
 //! signed bytes and f32 scales in the second cache. Both make the same integers and round in the same order, so a row's bits do not depend
@@ -11,11 +11,11 @@ mod unpack;
 use std::ops::Range;
 
 use super::{FEW_ROWS, MAX_ROWS, STEP_BLOCK, Task};
-use crate::linear::groups::{Bits, GROUPS, Grouping, Scales};
+use crate::linear::groups::{GROUPS, Grouping, HALVES, Scales};
 use crate::linear::panels::{PANEL, QUANT_GROUP, Values};
 use crate::simd::{Vector, row_tiles};
 use direct::Direct;
-use scales::{Min, Nested, Steps, Symmetric};
+use scales::{Min, Nested, Pair, Steps, Symmetric};
 use unpack::Unpacked;
 
 /// Rows up to which the packed block is multiplied as it is.
@@ -63,8 +63,9 @@ impl Task<'_> {
             let x = unsafe { std::slice::from_raw_parts_mut(unpacked.as_mut_ptr().cast::<u32>(), unpacked.len()) };
             x.iter_mut().zip(row).for_each(|(x, word)| *x = word ^ SIGNS);
             for (index, (block, x)) in blocks.chunks_exact(words).zip(x.as_chunks().0).enumerate() {
+                let direct = Direct { task: self, index, grouping, block, x };
                 // SAFETY: the caller's promise.
-                unsafe { self.direct::<V, VECS>(grouping, index, (block, x), sums) };
+                unsafe { direct.multiply::<V, VECS>(sums) };
             }
             return;
         }
@@ -78,38 +79,10 @@ impl Task<'_> {
                     unpack::<V>(grouping, block, to);
                 }
                 match grouping.scales {
-                    Scales::Symmetric => self.tiles_of::<V, false, false, ROWS, 2>(range, unpacked, sums),
-                    Scales::Min | Scales::Nested => self.tiles_of::<V, true, false, ROWS, 2>(range, unpacked, sums),
-                    Scales::Steps => self.tiles_of::<V, false, true, ROWS, VECS>(range, unpacked, sums),
-                }
-            }
-        }
-    }
-
-    /// The row, of which `x` are signed bytes, by a packed block.
-    ///
-    /// # Safety
-    /// As [`Task::grouped`].
-    #[inline(always)]
-    unsafe fn direct<V: Vector, const VECS: usize>(
-        &self,
-        grouping: Grouping,
-        index: usize,
-        (block, x): (&[u32], &[u32; BLOCK_WORDS]),
-        sums: &mut [f32],
-    ) {
-        for column in (0..PANEL).step_by(VECS * V::LANES) {
-            let direct = Direct { task: self, index, grouping, block, x, column };
-            // SAFETY: the caller's promise.
-            unsafe {
-                match (grouping.bits, grouping.scales) {
-                    (Bits::Four, Scales::Symmetric) => direct.fill::<V, Symmetric<8>, false, VECS>(sums),
-                    (Bits::Eight, Scales::Symmetric) => direct.fill::<V, Symmetric<128>, true, VECS>(sums),
-                    (Bits::Four, Scales::Min) => direct.fill::<V, Min, false, VECS>(sums),
-                    (Bits::Eight, Scales::Min) => direct.fill::<V, Min, true, VECS>(sums),
-                    (Bits::Four, Scales::Nested) => direct.fill::<V, Nested, false, VECS>(sums),
-                    (Bits::Eight, Scales::Nested) => direct.fill::<V, Nested, true, VECS>(sums),
-                    (_, Scales::Steps) => direct.fill::<V, Steps, false, VECS>(sums),
+                    Scales::Symmetric => self.tiles_of::<V, false, GROUPS, ROWS, 2>(range, unpacked, sums),
+                    Scales::Min | Scales::Nested => self.tiles_of::<V, true, GROUPS, ROWS, 2>(range, unpacked, sums),
+                    Scales::Pair => self.tiles_of::<V, false, HALVES, ROWS, 2>(range, unpacked, sums),
+                    Scales::Steps => self.tiles_of::<V, false, 1, ROWS, VECS>(range, unpacked, sums),
                 }
             }
         }
@@ -120,7 +93,7 @@ impl Task<'_> {
     /// # Safety
     /// As [`Task::grouped`].
     #[inline(always)]
-    unsafe fn tiles_of<V: Vector, const HAS_MIN: bool, const IS_WHOLE: bool, const ROWS: usize, const VECS: usize>(
+    unsafe fn tiles_of<V: Vector, const HAS_MIN: bool, const PARTS: usize, const ROWS: usize, const VECS: usize>(
         &self,
         range: Range<usize>,
         unpacked: &[f32],
@@ -131,11 +104,11 @@ impl Task<'_> {
             let first = self.rows.start + row;
             for column in (0..PANEL).step_by(VECS * V::LANES) {
                 for (unpacked, index) in unpacked.chunks_exact(Unpacked::LEN).zip(range.clone()) {
-                    let tile = Tile::<HAS_MIN, IS_WHOLE> {
+                    let tile = Tile::<HAS_MIN, PARTS> {
                         x: self.x.words[first * stride + index * BLOCK_WORDS..].as_ptr(),
                         stride,
                         scales: self.x.scales[first * blocks + index..].as_ptr(),
-                        group_sums: self.x.sums[(first * blocks + index) * GROUPS..].as_ptr(),
+                        half_sums: self.x.sums[(first * blocks + index) * HALVES..].as_ptr(),
                         blocks,
                         weights: Unpacked::at(unpacked, column),
                         sums: sums[row * PANEL + column..].as_mut_ptr(),
@@ -165,41 +138,40 @@ impl Task<'_> {
 unsafe fn unpack<V: Vector>(grouping: Grouping, block: &[u32], to: &mut [f32]) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (grouping.bits, grouping.scales) {
-            (Bits::Four, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<8>, false>(grouping, block, to),
-            (Bits::Eight, Scales::Symmetric) => Unpacked::fill::<V, Symmetric<128>, true>(grouping, block, to),
-            (Bits::Four, Scales::Min) => Unpacked::fill::<V, Min, false>(grouping, block, to),
-            (Bits::Eight, Scales::Min) => Unpacked::fill::<V, Min, true>(grouping, block, to),
-            (Bits::Four, Scales::Nested) => Unpacked::fill::<V, Nested, false>(grouping, block, to),
-            (Bits::Eight, Scales::Nested) => Unpacked::fill::<V, Nested, true>(grouping, block, to),
-            (_, Scales::Steps) => Unpacked::fill::<V, Steps, false>(grouping, block, to),
+        match grouping.scales {
+            Scales::Symmetric => Unpacked::fill::<V, Symmetric>(grouping, block, to),
+            Scales::Min => Unpacked::fill::<V, Min>(grouping, block, to),
+            Scales::Nested => Unpacked::fill::<V, Nested>(grouping, block, to),
+            Scales::Pair => Unpacked::fill::<V, Pair>(grouping, block, to),
+            Scales::Steps => Unpacked::fill::<V, Steps>(grouping, block, to),
         }
     }
 }
 
-/// A tile of sums, and the block that flows into it.
-struct Tile<const HAS_MIN: bool, const IS_WHOLE: bool> {
+/// A tile of sums, and the block that flows into it. `PARTS` of the block are scaled apart: all of it is one, or its groups, or their halves; of
+/// all but groups an outer scale comes last.
+struct Tile<const HAS_MIN: bool, const PARTS: usize> {
     x: *const u32,
     /// Words between two rows of x.
     stride: usize,
     /// Rows are `blocks` apart.
     scales: *const f32,
-    /// Rows are four times `blocks` apart.
-    group_sums: *const i32,
+    /// Rows are eight times `blocks` apart.
+    half_sums: *const i32,
     blocks: usize,
     weights: Unpacked,
     /// Rows are [`PANEL`] apart.
     sums: *mut f32,
 }
 
-impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
+impl<const HAS_MIN: bool, const PARTS: usize> Tile<HAS_MIN, PARTS> {
     /// # Safety
     /// The machine must have the instruction set of `V`; pointers must be good for `ROWS` rows and a block.
     #[inline(always)]
     unsafe fn fill<V: Vector, const ROWS: usize, const VECS: usize>(&self) {
         // SAFETY: the caller's promise. Arrays are walked by reference throughout: by value they would go through memory.
         unsafe {
-            if IS_WHOLE {
+            if PARTS == 1 {
                 let totals = self.dots::<V, ROWS, VECS>(0, BLOCK_WORDS);
                 for (row, totals) in totals.iter().enumerate() {
                     let scale = V::splat(*self.scales.add(row * self.blocks));
@@ -211,10 +183,14 @@ impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
                 }
                 return;
             }
-            let inner = self.groups::<V, ROWS, VECS>();
+            let inner = self.parts::<V, ROWS, VECS>();
             for (row, inner) in inner.iter().enumerate() {
                 let scale = V::splat(*self.scales.add(row * self.blocks));
                 for (vec, inner) in inner.iter().enumerate() {
+                    let inner = match PARTS {
+                        GROUPS => *inner,
+                        _ => inner.mul(V::load(self.weights.outer.add(vec * V::LANES))),
+                    };
                     let sum = self.sums.add(row * PANEL + vec * V::LANES);
                     inner.mul_add(scale, V::load(sum)).store(sum);
                 }
@@ -222,29 +198,45 @@ impl<const HAS_MIN: bool, const IS_WHOLE: bool> Tile<HAS_MIN, IS_WHOLE> {
         }
     }
 
-    /// The scaled sums of the four groups.
+    /// The sum of the parts, each scaled.
     ///
     /// # Safety
     /// As [`Tile::fill`].
     #[inline(always)]
-    unsafe fn groups<V: Vector, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
+    unsafe fn parts<V: Vector, const ROWS: usize, const VECS: usize>(&self) -> [[V; VECS]; ROWS] {
         // SAFETY: the caller's promise.
         unsafe {
             let mut inner = [[V::splat(0.0); VECS]; ROWS];
-            for group in 0..GROUPS {
-                let totals = self.dots::<V, ROWS, VECS>(group, BLOCK_WORDS / GROUPS);
+            for part in 0..PARTS {
+                let totals = self.dots::<V, ROWS, VECS>(part, BLOCK_WORDS / PARTS);
                 for (row, (inner, totals)) in inner.iter_mut().zip(&totals).enumerate() {
-                    let x = V::splat(*self.group_sums.add(row * self.blocks * GROUPS + group) as f32);
+                    let x = match HAS_MIN {
+                        true => self.group_sum(row, part) as f32,
+                        false => 0.0,
+                    };
                     for (vec, (inner, total)) in inner.iter_mut().zip(totals).enumerate() {
-                        let at = group * PANEL + vec * V::LANES;
+                        let at = part * PANEL + vec * V::LANES;
                         *inner = V::from_integers(*total).mul_add(V::load(self.weights.scales.add(at)), *inner);
                         if HAS_MIN {
-                            *inner = x.mul_add(V::load(self.weights.mins.add(at)), *inner);
+                            *inner = V::splat(x).mul_add(V::load(self.weights.mins.add(at)), *inner);
                         }
                     }
                 }
             }
             inner
+        }
+    }
+
+    /// The sum of a row's inputs of a group.
+    ///
+    /// # Safety
+    /// As [`Tile::fill`].
+    #[inline(always)]
+    unsafe fn group_sum(&self, row: usize, group: usize) -> i32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let halves = self.half_sums.add(row * self.blocks * HALVES + 2 * group);
+            *halves + *halves.add(1)
         }
     }
 

@@ -6,24 +6,27 @@ use super::*;
 use crate::linear::groups::{GROUP, GROUPS, OWN};
 use crate::linear::panels::QUANT_GROUP;
 
-const GROUPINGS: [Grouping; 7] = [
+const GROUPINGS: [Grouping; 10] = [
     Grouping { bits: Bits::Four, scales: Scales::Symmetric },
     Grouping { bits: Bits::Four, scales: Scales::Min },
     Grouping { bits: Bits::Four, scales: Scales::Nested },
+    Grouping { bits: Bits::Four, scales: Scales::Pair },
     OWN,
+    Grouping { bits: Bits::Six, scales: Scales::Symmetric },
+    Grouping { bits: Bits::Six, scales: Scales::Min },
+    Grouping { bits: Bits::Six, scales: Scales::Nested },
+    Grouping { bits: Bits::Six, scales: Scales::Pair },
     Grouping { bits: Bits::Eight, scales: Scales::Symmetric },
-    Grouping { bits: Bits::Eight, scales: Scales::Min },
-    Grouping { bits: Bits::Eight, scales: Scales::Nested },
 ];
 
 /// Any quants and scales that the grouping allows, the greatest and the least among them; weights are of about one.
 fn random_row(grouping: Grouping, inputs: usize, seed: u64) -> GroupRow {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut row = GroupRow::new(inputs);
-    let most = match grouping {
-        Grouping { bits: Bits::Four, .. } => 15,
-        Grouping { scales: Scales::Symmetric, .. } => 255,
-        _ => 127,
+    let most = match grouping.bits {
+        Bits::Four => 15,
+        Bits::Six => 63,
+        Bits::Eight => 255,
     };
     row.quants[..inputs].iter_mut().for_each(|quant| *quant = [0, most, rng.u8(0..=most)][rng.usize(0..3)]);
     let half = |value: f32| f16::from_f32(value).to_bits();
@@ -33,6 +36,7 @@ fn random_row(grouping: Grouping, inputs: usize, seed: u64) -> GroupRow {
             Scales::Symmetric => (half((2.0 * rng.f32() - 1.0) * unit), 0),
             Scales::Min => (half(rng.f32() * unit), half(-rng.f32())),
             Scales::Nested => (rng.u16(0..64), rng.u16(0..64)),
+            Scales::Pair => ([0, 255, rng.u16(0..256)][rng.usize(0..3)], rng.u16(0..256)),
             Scales::Steps => {
                 let step = rng.u16(0..18);
                 (step, rng.u16(0..=255 - 15 * step))
@@ -42,6 +46,7 @@ fn random_row(grouping: Grouping, inputs: usize, seed: u64) -> GroupRow {
     row.outer.iter_mut().for_each(|outer| {
         *outer = match grouping.scales {
             Scales::Nested => [half(rng.f32() * unit / 64.0), half(rng.f32() / 64.0)],
+            Scales::Pair => [half(rng.f32() * unit / 64.0), 0],
             _ => [half(rng.f32()), 0],
         };
     });
@@ -57,14 +62,22 @@ fn random_rows(grouping: Grouping, inputs: usize, seed: u64) -> GroupedRows<'sta
 /// What a row stands for, by the definition.
 fn meaning(grouping: Grouping, row: &GroupRow, inputs: usize) -> Vec<f32> {
     let half = |bits: u16| f16::from_bits(bits).to_f32();
+    let middle = match grouping.bits {
+        Bits::Four => 8.0,
+        Bits::Six => 32.0,
+        Bits::Eight => 128.0,
+    };
     let weight = |k: usize| {
         let (quant, group, [outer, outer_min]) = (f32::from(row.quants[k]), k / GROUP, row.outer[k / QUANT_GROUP]);
         let (scale, min) = (row.scales[group], row.mins[group]);
         match grouping.scales {
-            Scales::Symmetric if grouping.bits == Bits::Four => half(scale) * (quant - 8.0),
-            Scales::Symmetric => half(scale) * (quant - 128.0),
+            Scales::Symmetric => half(scale) * (quant - middle),
             Scales::Min => half(scale) * quant + half(min),
             Scales::Nested => half(outer) * f32::from(scale) * quant - half(outer_min) * f32::from(min),
+            Scales::Pair => {
+                let scale = if k % GROUP < GROUP / 2 { scale } else { min };
+                half(outer) * (f32::from(scale) - 128.0) * (quant - middle)
+            }
             Scales::Steps => row.unit * half(outer) * (f32::from(scale) * quant + f32::from(min) - 128.0),
         }
     };
@@ -231,7 +244,7 @@ fn what_is_not_finite_among_four_bits_shows() {
 
 #[test]
 fn groups_take_no_more_memory_than_their_bits_and_scales() {
-    let expected = [4.5, 5.0, 4.75, 4.625, 8.5, 9.0, 8.75];
+    let expected = [4.5, 5.0, 4.75, 4.625, 4.625, 6.5, 7.0, 6.75, 6.625, 8.5];
     for (grouping, bits) in GROUPINGS.into_iter().zip(expected) {
         assert!((grouping.bits_per_weight() - bits).abs() < 1e-9, "{grouping:?}");
         let (inputs, outputs) = (896, 128);

@@ -22,6 +22,22 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn store_words(words: __m256i, to: *mut u32) {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe { _mm256_storeu_si256(to.cast(), words) }
+    }
+
+    #[inline(always)]
+    unsafe fn zip_words(a: __m256i, b: __m256i) -> [__m256i; 2] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            // Of each half of 128 bits.
+            let (lower, upper) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            [_mm256_permute2x128_si256::<0x20>(lower, upper), _mm256_permute2x128_si256::<0x31>(lower, upper)]
+        }
+    }
+
+    #[inline(always)]
     unsafe fn low_halves(words: __m256i) -> __m256i {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { _mm256_and_si256(words, _mm256_set1_epi32(0xffff)) }
@@ -53,6 +69,50 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn split_bf16(pairs: __m256i) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            let high = _mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000_u32 as i32));
+            let low = _mm256_slli_epi32::<16>(pairs);
+            [Self(_mm256_castsi256_ps(low)), Self(_mm256_castsi256_ps(high))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn pair_bf16(low: Self, high: Self) -> __m256i {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            let round = |values: Self| {
+                let bits = _mm256_castps_si256(values.0);
+                let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+                _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd)
+            };
+            let (low, high) = (round(low), round(high));
+            _mm256_blend_epi16::<0xaa>(_mm256_srli_epi32::<16>(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn unzip(a: Self, b: Self) -> [Self; 2] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            // Of each half of 128 bits: two of `a`, two of `b`.
+            let order = |halves| Self(_mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(halves))));
+            [order(_mm256_shuffle_ps::<0x88>(a.0, b.0)), order(_mm256_shuffle_ps::<0xdd>(a.0, b.0))]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dot_small_bytes(sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            // Two products are less than 2^15.
+            let pairs = _mm256_maddubs_epi16(a, b);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn from_integers(words: __m256i) -> Self {
         // SAFETY: the contract of `Vector`, see the module above.
         unsafe { Self(_mm256_cvtepi32_ps(words)) }
@@ -64,6 +124,17 @@ impl Vector for Avx2 {
         unsafe {
             let mask = _mm256_set1_epi8(15);
             [_mm256_and_si256(words, mask), _mm256_and_si256(_mm256_srli_epi32::<4>(words), mask)]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn sixes(low: [__m256i; 2], high: __m256i) -> [__m256i; 4] {
+        // SAFETY: the contract of `Vector`, see the module above.
+        unsafe {
+            let [[a, b], [c, d]] = [Self::nibbles(low[0]), Self::nibbles(low[1])];
+            let with = |low, high| _mm256_or_si256(low, _mm256_and_si256(high, _mm256_set1_epi8(0x30)));
+            let [of_a, of_b] = [_mm256_slli_epi32::<4>(high), _mm256_slli_epi32::<2>(high)];
+            [with(a, of_a), with(b, of_b), with(c, high), with(d, _mm256_srli_epi32::<2>(high))]
         }
     }
 

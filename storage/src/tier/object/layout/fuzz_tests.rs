@@ -16,7 +16,7 @@ fn name(codec: Codec) -> Name {
 
 fn seal(bytes: &mut [u8]) {
     if let Some(end) = bytes.len().checked_sub(CHECKSUM_BYTES) {
-        let checksum = xxh3_64(&bytes[..end]);
+        let checksum = XxHash3_64::oneshot(&bytes[..end]);
         bytes[end..].copy_from_slice(&checksum.to_le_bytes());
     }
 }

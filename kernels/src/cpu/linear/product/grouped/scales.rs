@@ -8,8 +8,15 @@ use crate::simd::Vector;
 pub(super) struct ScalePointers {
     /// Those of a block.
     pub(super) outer: *const u32,
-    /// Those of a group.
+    /// Those of a group, or of half of one.
     pub(super) group: *const u32,
+}
+
+impl ScalePointers {
+    /// Of half of a group instead, where these are a group's and each half has a byte for each output.
+    pub(super) fn of_half(self, half: usize) -> Self {
+        Self { group: self.group.wrapping_add(half * PANEL / 4), ..self }
+    }
 }
 
 /// How quants become weights. `column` is one of a panel.
@@ -18,11 +25,15 @@ pub(super) struct ScalePointers {
 /// Of all methods: the machine must have the instruction set of `V`, `from` must be good for a block's and a group's scales, and a vector from
 /// `column` on must be within the panel.
 pub(super) trait ScalesOf {
-    /// What is taken from each quant in integers.
-    const MIDDLE: i32 = 0;
+    /// Whether the [middle](crate::linear::Bits) is taken from each quant, in integers.
+    const HAS_MIDDLE: bool = false;
     /// Whether a group has a least value beside its scale.
     const HAS_MIN: bool;
-    /// Whether scales and least values are small integers, so that sums over the block are exact, and an outer scale comes last.
+    /// Whether each half of a group has a scale of its own.
+    const IS_PAIR: bool = false;
+    /// Whether scales and least values are small integers, and an outer scale comes last.
+    const HAS_OUTER: bool = false;
+    /// Whether what the outer scale multiplies fits a signed byte, so that sums over the block are exact.
     const IS_WHOLE: bool = false;
 
     /// What a quant is multiplied with.
@@ -36,10 +47,10 @@ pub(super) trait ScalesOf {
 }
 
 /// See [`Scales::Symmetric`](crate::linear::groups::Scales::Symmetric).
-pub(super) struct Symmetric<const MIDDLE: i32>;
+pub(super) struct Symmetric;
 
-impl<const MIDDLE: i32> ScalesOf for Symmetric<MIDDLE> {
-    const MIDDLE: i32 = MIDDLE;
+impl ScalesOf for Symmetric {
+    const HAS_MIDDLE: bool = true;
     const HAS_MIN: bool = false;
 
     #[inline(always)]
@@ -118,11 +129,40 @@ impl ScalesOf for Nested {
     }
 }
 
+/// See [`Scales::Pair`](crate::linear::groups::Scales::Pair).
+pub(super) struct Pair;
+
+impl ScalesOf for Pair {
+    const HAS_MIDDLE: bool = true;
+    const HAS_MIN: bool = false;
+    const IS_PAIR: bool = true;
+    const HAS_OUTER: bool = true;
+
+    #[inline(always)]
+    unsafe fn scale<V: Vector>(from: ScalePointers, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_bytes(from.group.cast::<u8>().add(column)).sub(V::splat(128.0)) }
+    }
+
+    #[inline(always)]
+    unsafe fn min<V: Vector>(_: ScalePointers, _: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::splat(0.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn outer<V: Vector>(from: ScalePointers, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load_f16(from.outer.cast::<u16>().add(column)) }
+    }
+}
+
 /// See [`Scales::Steps`](crate::linear::groups::Scales::Steps).
 pub(super) struct Steps;
 
 impl ScalesOf for Steps {
     const HAS_MIN: bool = true;
+    const HAS_OUTER: bool = true;
     const IS_WHOLE: bool = true;
 
     #[inline(always)]

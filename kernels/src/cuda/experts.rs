@@ -1,0 +1,90 @@
+//! A mixture of experts on the device: rows find their experts and their way back without the host. What it computes, and why a row's bits
+//! do not depend on the others, is said where the CPU does it (`cpu/model/feed_forward.rs`).
+
+use super::launch::experts::{self as launch, Groups, Mix};
+use super::launch::{Element, ProductTile};
+use super::layer::{Hidden, Steps};
+use super::session::Buffer;
+use super::weights::{DeviceNorm, DevicePart, Matrix};
+use crate::config::Experts;
+use crate::error::Result;
+
+/// Which rows go through which experts, in device memory.
+struct Routes {
+    mix: Mix,
+    tile: ProductTile,
+    /// `[rows, per_row]`
+    weights: Buffer,
+    counts: Buffer,
+    starts: Buffer,
+    tile_starts: Buffer,
+    rows: Buffer,
+    places: Buffer,
+}
+
+impl Routes {
+    fn groups(&self) -> Groups {
+        let [counts, starts, tile_starts] = [&self.counts, &self.starts, &self.tile_starts].map(Buffer::pointer);
+        Groups { counts, starts, tile_starts, rows: self.rows.pointer(), places: self.places.pointer() }
+    }
+}
+
+impl Steps<'_> {
+    /// What the experts make of rows once these are normed: each row's sum, f32 `[rows, hidden]`.
+    pub(super) fn mix(
+        &self,
+        rule: &Experts,
+        (router, all): (&Matrix, &DevicePart),
+        norm: &DeviceNorm,
+        hidden: Hidden,
+    ) -> Result<Buffer> {
+        let (rows, width) = (hidden.rows, self.config.hidden_size);
+        let normed = self.norm(norm, hidden, Element::F32)?;
+        let scores = self.product(router, &normed, rows)?;
+        let routes = self.routes(rule, &scores, rows, all.up.element)?;
+        let x = self.factors(normed, all.up.element, rows * width)?;
+        let up = self.expert_product(&all.up, (&x, routes.rows.pointer()), &routes)?;
+        let choices = rows * rule.per_row;
+        let inner = self.activated(&up, all.down.element, choices, rule.intermediate_size)?;
+        let out = self.expert_product(&all.down, (&inner, 0), &routes)?;
+        let sum = self.values(Element::F32, rows, width)?;
+        let (to, from, places) = (sum.pointer(), out.pointer(), routes.places.pointer());
+        let combine = launch::combine_experts(to, from, routes.weights.pointer(), places, routes.mix, width as u32);
+        self.on.session.launch(&combine)?;
+        Ok(sum)
+    }
+
+    /// Of scores `[rows, experts]`; for products of `element`.
+    fn routes(&self, rule: &Experts, scores: &Buffer, rows: usize, element: Element) -> Result<Routes> {
+        let mix = Mix { rows: rows as u32, experts: rule.count as u32, per_row: rule.per_row as u32 };
+        let list = |len: usize| self.on.session.allocate(4 * len);
+        let choices = rows * rule.per_row;
+        let chosen = list(choices)?;
+        let routes = Routes {
+            mix,
+            tile: mix.tile(element),
+            weights: list(choices)?,
+            counts: list(rule.count)?,
+            starts: list(rule.count + 1)?,
+            tile_starts: list(rule.count + 1)?,
+            rows: list(choices)?,
+            places: list(choices)?,
+        };
+        let to = (chosen.pointer(), routes.weights.pointer());
+        self.on.session.launch(&launch::route(to, scores.pointer(), mix, rule.is_normalized))?;
+        self.on.session.run(&launch::group_choices(routes.groups(), chosen.pointer(), mix, routes.tile))?;
+        Ok(routes)
+    }
+
+    /// Each expert's product, by place: f32 `[choices, outputs]`. `list` says which row of `x` is at a place, unless it is null.
+    fn expert_product(&self, all: &Matrix, (x, list): (&Buffer, u64), routes: &Routes) -> Result<Buffer> {
+        let outputs = all.outputs / routes.mix.experts as usize;
+        let out = self.values(Element::F32, routes.mix.choices() as usize, outputs)?;
+        let weights = (all.weights.pointer(), all.bias.as_ref().map_or(0, Buffer::pointer));
+        let shape = (outputs as u32, all.inputs as u32);
+        let places = (out.pointer(), x.pointer(), list);
+        let product = launch::expert_gemm(routes.tile, places, weights, routes.groups(), routes.mix, shape);
+        self.on.session.launch(&product)?;
+        Ok(out)
+    }
+}
