@@ -56,7 +56,12 @@ impl<'a, B: Backend> Run<'a, B> {
     }
 
     /// The logits of tokens `first` to `end`, what stands before them being there.
-    fn logits(&mut self, first: usize, end: usize, selector: Option<&mut dyn Selector<B>>) -> Result<Vec<f32>> {
+    fn logits<'s>(
+        &'s mut self,
+        first: usize,
+        end: usize,
+        selector: Option<&'s mut dyn Selector<B>>,
+    ) -> Result<Vec<f32>> {
         let places = Places::of(first as u32..end as u32, &self.positions);
         let chunk = Chunk::embed(self.model, &self.tokens[first..end], places, Wanted::All)?;
         let rider = Rider { chunk, blocks: &self.blocks, key_positions: &self.positions[..end], selector };
