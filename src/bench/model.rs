@@ -323,8 +323,7 @@ mod tests {
             "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
             "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 256, "torch_dtype": "bfloat16"}"#;
         let model = Model::random(ModelConfig::from_json(config).unwrap(), 1, LoadOptions::default());
-        let options =
-            Options { shape: Shape::Tiny, prefill: vec![100], contexts: vec![20], runs: 1, profile: true };
+        let options = Options { shape: Shape::Tiny, prefill: vec![100], contexts: vec![20], runs: 1, profile: true };
         let (prefill, decode) = profiles(&model, model.profile(), 100, &options).unwrap();
         for parts in [&prefill[0], &decode[0]] {
             assert_eq!(parts.len(), Part::ALL.len() + 1);

@@ -149,7 +149,9 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 /// `InvalidInput` where the settings leave it open.
 fn device(config: &Config) -> Result<Device> {
     match config.settings.device {
-        Device::Auto => Err(Error::invalid_input("a benchmark measures one device; take `--device cuda` or `--device cpu`")),
+        Device::Auto => {
+            Err(Error::invalid_input("a benchmark measures one device; take `--device cuda` or `--device cpu`"))
+        }
         device => Ok(device),
     }
 }

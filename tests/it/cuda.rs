@@ -198,7 +198,14 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
     let text = std::fs::read_to_string(out.join("report.md")).unwrap_or_default();
     assert!(done.status.success(), "{said}\n{text}");
     assert_clean(&folder);
-    for words in ["compute capability 8.0", "| exact_device |", "| blend_bucket |", "| linear | bf16 |", "pinned copy", "| decode |"] {
+    for words in [
+        "compute capability 8.0",
+        "| exact_device |",
+        "| blend_bucket |",
+        "| linear | bf16 |",
+        "pinned copy",
+        "| decode |",
+    ] {
         assert!(text.contains(words), "no {words} in {text}");
     }
     let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();

@@ -9,6 +9,7 @@
 //! rows       embedding, norms, rows gathered
 //! positions  rotation, placing
 //! products   matrix products
+//! experts    mixtures of experts: routes, groups, products, sums
 //! attention  attention whole, split and combined, and what rows look at
 //! reuse      deviations, copies of parts
 //! bits       a whole model: rows alone, beside others, in pieces, over stored KV
@@ -17,6 +18,7 @@
 mod attention;
 mod bits;
 mod compare;
+mod experts;
 mod inputs;
 mod positions;
 mod products;
@@ -89,7 +91,8 @@ impl Checked {
 
     /// Everything that is wrong, a line each.
     pub fn problems(&self) -> Vec<String> {
-        let kernels = self.kernels.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.kernel)));
+        let kernels =
+            self.kernels.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.kernel)));
         let bits = self.bits.iter().filter_map(|of| of.problem.as_ref().map(|why| format!("{}: {why}", of.what)));
         kernels.chain(bits).collect()
     }
@@ -106,6 +109,7 @@ pub fn check(ordinal: usize, options: CheckOptions) -> Result<Checked> {
     rows::check(&mut check)?;
     positions::check(&mut check)?;
     products::check(&mut check)?;
+    experts::check(&mut check)?;
     attention::check(&mut check)?;
     reuse::check(&mut check)?;
     bits::check(&mut check, ordinal)?;
@@ -224,7 +228,7 @@ mod tests {
         let text = "//\n.visible .entry b_f32(\n\t.param .u64 p\n)\n{ }\n\t// .globl\n.visible .entry a(\n)";
         assert_eq!(kernel_names(text), ["a", "b_f32"]);
         let names = kernel_names(PTX);
-        assert!(names.len() >= 47 && names.contains(&"gemm_bf16_128") && names.contains(&"attention_combine"));
+        assert!(names.len() >= 56 && names.contains(&"gemm_bf16_128") && names.contains(&"attention_combine"));
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl Copies {
     ///
     /// # Errors
     /// The driver's.
-    pub fn to_device(&mut self) -> Result<()> {
+    pub fn copy_in(&mut self) -> Result<()> {
         self.session.copy_pinned(&mut self.host, &self.device, true)
     }
 
@@ -213,7 +213,7 @@ impl Copies {
     ///
     /// # Errors
     /// The driver's.
-    pub fn to_host(&mut self) -> Result<()> {
+    pub fn copy_out(&mut self) -> Result<()> {
         self.session.copy_pinned(&mut self.host, &self.device, false)
     }
 }

@@ -49,7 +49,9 @@ pub struct Peak {
 /// Measures every case on GPU `ordinal` once a round.
 pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
     if options.all_paths || options.only.iter().any(|group| !matches!(group, Group::Linear | Group::Attention)) {
-        return Err(Error::invalid_input("on a GPU there are `--only linear` and `--only attention`, and no --all-paths"));
+        return Err(Error::invalid_input(
+            "on a GPU there are `--only linear` and `--only attention`, and no --all-paths",
+        ));
     }
     let measured = Measured::start(ordinal)?;
     let mut cases = cases(&measured, options)?;

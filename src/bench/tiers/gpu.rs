@@ -69,7 +69,7 @@ impl Gpu {
     pub(super) fn copy(&mut self, entries: usize, to_device: bool) -> Result<f64> {
         let started = Stopwatch::start();
         for _ in 0..entries {
-            if to_device { self.copies.to_device() } else { self.copies.to_host() }?;
+            if to_device { self.copies.copy_in() } else { self.copies.copy_out() }?;
         }
         Ok(started.elapsed_s())
     }

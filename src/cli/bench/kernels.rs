@@ -92,4 +92,3 @@ fn print_results(results: &[CaseResult]) -> Result<()> {
     }
     Ok(())
 }
-

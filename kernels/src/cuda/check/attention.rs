@@ -30,7 +30,12 @@ struct Case {
     is_plain: bool,
 }
 
-fn case([heads, kv_heads, head_dim, window]: [u32; 4], has_slopes: bool, sequences: &[(u32, u32)], is_plain: bool) -> Case {
+fn case(
+    [heads, kv_heads, head_dim, window]: [u32; 4],
+    has_slopes: bool,
+    sequences: &[(u32, u32)],
+    is_plain: bool,
+) -> Case {
     Case { heads, kv_heads, head_dim, window, has_slopes, sequences: sequences.to_vec(), is_plain }
 }
 
@@ -213,7 +218,13 @@ fn positions(check: &mut Check, (rows, slots): (u32, u32), is_plain: bool) -> (V
 }
 
 /// Attention of some groups' rows, whole or split over the context; also the name of the kernel that walks over it.
-fn attend(check: &Check, batch: &Batch, groups: &[RowGroup<'_>], rows: usize, splits: bool) -> Result<(String, Vec<f32>)> {
+fn attend(
+    check: &Check,
+    batch: &Batch,
+    groups: &[RowGroup<'_>],
+    rows: usize,
+    splits: bool,
+) -> Result<(String, Vec<f32>)> {
     let (heads, element) = (batch.heads(), Element::from(batch.dtype));
     let tables = Tables::upload(&check.session, HostTables::of(groups, rows))?;
     let slopes = batch.of.has_slopes.then(|| batch.slopes.buffer());

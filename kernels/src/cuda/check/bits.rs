@@ -56,7 +56,12 @@ impl<'a, B: Backend> Run<'a, B> {
     }
 
     /// The logits of tokens `first` to `end`, what stands before them being there.
-    fn logits(&mut self, first: usize, end: usize, selector: Option<&mut dyn Selector<B>>) -> Result<Vec<f32>> {
+    fn logits<'s>(
+        &'s mut self,
+        first: usize,
+        end: usize,
+        selector: Option<&'s mut dyn Selector<B>>,
+    ) -> Result<Vec<f32>> {
         let places = Places::of(first as u32..end as u32, &self.positions);
         let chunk = Chunk::embed(self.model, &self.tokens[first..end], places, Wanted::All)?;
         let rider = Rider { chunk, blocks: &self.blocks, key_positions: &self.positions[..end], selector };
@@ -138,7 +143,8 @@ fn of_model(check: &mut Check, dtype: KvDtype, model: &CudaModel) -> Result<()> 
 /// The logits of the short prompt, computed in one pass with another sequence of the same pool.
 fn beside_another(model: &CudaModel) -> Result<Vec<f32>> {
     let (one, other) = (Run::new(model, SHORT), Run::new(model, 40));
-    let others_blocks: Vec<BlockId> = (0..other.blocks.len()).map(|at| BlockId((one.blocks.len() + at) as u32)).collect();
+    let others_blocks: Vec<BlockId> =
+        (0..other.blocks.len()).map(|at| BlockId((one.blocks.len() + at) as u32)).collect();
     let mut pool = model.new_pool(one.blocks.len() + others_blocks.len());
     let all = |run: &Run<'_, CudaModel>| Places::of(0..run.positions.len() as u32, &run.positions);
     let rider = |run: &Run<'_, CudaModel>| Chunk::embed(model, &run.tokens, all(run), Wanted::All);

@@ -72,11 +72,12 @@ fn rotate(check: &mut Check, dtype: KvDtype, (rows, heads, head_dim): (u32, u32,
     let shape = Heads { heads, kv_heads: heads, head_dim };
     let launch = launch::rotate(Element::from(dtype), places, turn(angles.as_ref(), pairs), SCALE, rows, shape);
     check.run(&launch)?;
-    let wanted: Vec<f64> = input.values.chunks(len).enumerate().fold(Vec::with_capacity(count), |mut all, (head, values)| {
-        let position = positions[head / heads as usize];
-        all.extend(turned(values, angles.as_ref(), position, pairs).iter().map(|value| value * f64::from(SCALE)));
-        all
-    });
+    let wanted: Vec<f64> =
+        input.values.chunks(len).enumerate().fold(Vec::with_capacity(count), |mut all, (head, values)| {
+            let position = positions[head / heads as usize];
+            all.extend(turned(values, angles.as_ref(), position, pairs).iter().map(|value| value * f64::from(SCALE)));
+            all
+        });
     let got = check.read(dtype, &out, count)?;
     let case = format!("{rows} rows of {heads} heads of {head_dim}, {pairs} pairs");
     check.compare(&launch.name, &case, &got, &wanted, tolerance(dtype));
@@ -89,7 +90,8 @@ fn place(check: &mut Check, dtype: KvDtype, (tokens, kv_heads, head_dim): (u32, 
     let (len, kv_dim) = (head_dim as usize, (kv_heads * head_dim) as usize);
     let own_blocks = tokens / BLOCK_TOKENS as u32 + 3;
     let pool_blocks = own_blocks + 4;
-    let (k, v) = (check.random(dtype, tokens as usize * kv_dim, 1.0)?, check.random(dtype, tokens as usize * kv_dim, 1.0)?);
+    let (k, v) =
+        (check.random(dtype, tokens as usize * kv_dim, 1.0)?, check.random(dtype, tokens as usize * kv_dim, 1.0)?);
     let angles = angles(check, pairs)?;
     let blocks = check.shuffled(pool_blocks);
     let mut slots = check.shuffled(own_blocks * BLOCK_TOKENS as u32);

@@ -97,8 +97,7 @@ fn product(check: &mut Check, dtype: KvDtype, of: Shape) -> Result<()> {
         all if all <= MOST_COMPARED => (0..all).collect(),
         all => (0..MOST_COMPARED).map(|_| check.random.usize(0..all)).collect(),
     };
-    let wanted: Vec<f64> =
-        places.iter().map(|at| factors.value(of, &before, (at / outputs, at % outputs))).collect();
+    let wanted: Vec<f64> = places.iter().map(|at| factors.value(of, &before, (at / outputs, at % outputs))).collect();
     let compared: Vec<f32> = places.iter().map(|at| got[*at]).collect();
     let case = format!("{rows}x{outputs}x{inputs}");
     check.compare(&launch.name, &case, &compared, &wanted, tolerance(dtype, of.inputs));

@@ -1,8 +1,8 @@
 //! Embedding, norms, and rows that are gathered.
 
+use super::Check;
 use super::compare::Tolerance;
 use super::inputs::rounding;
-use super::Check;
 use crate::cuda::launch::{self, Element};
 use crate::dtype::KvDtype::{self, Bf16, F32};
 use crate::error::Result;
@@ -21,7 +21,9 @@ pub(super) fn check(check: &mut Check) -> Result<()> {
     for [rows, heads, head_dim] in check.shapes(&[[1, 3, 2], [2, 3, 6], [7, 1, 64], [33, 3, 80]], [20, 8, 256]) {
         head_norm(check, (rows, heads, head_dim))?;
     }
-    for [count, pairs, shift] in check.shapes(&[[1, 1, 0], [17, 3, 0], [5, 8, 1], [3, 500, 0], [4, 24, 1]], [30, 700, 2]) {
+    for [count, pairs, shift] in
+        check.shapes(&[[1, 1, 0], [17, 3, 0], [5, 8, 1], [3, 500, 0], [4, 24, 1]], [30, 700, 2])
+    {
         gather(check, (count, 2 * pairs), shift as usize)?;
     }
     Ok(())
@@ -131,7 +133,8 @@ fn gather(check: &mut Check, (count, row_bytes): (u32, u32), shift: usize) -> Re
     let from_there = there.pointer() + shift as u64;
     let launch = launch::gather_rows(out.pointer(), from_there, list.pointer(), count, row_bytes);
     check.run(&launch)?;
-    let wanted: Vec<u8> = rows.iter().flat_map(|row| &from[shift + *row as usize * bytes..][..bytes]).copied().collect();
+    let wanted: Vec<u8> =
+        rows.iter().flat_map(|row| &from[shift + *row as usize * bytes..][..bytes]).copied().collect();
     let got = check.session.download(out.pointer(), wanted.len())?;
     check.compare_bytes(&launch.name, &format!("{count} rows of {row_bytes} bytes"), &got, &wanted);
     Ok(())

@@ -1,8 +1,8 @@
 //! Kernels that work value by value: activations, conversions, sums.
 
+use super::Check;
 use super::compare::Tolerance;
 use super::inputs::rounding;
-use super::Check;
 use crate::activation::Activation;
 use crate::cuda::launch::{self, Element};
 use crate::dtype::KvDtype::{self, Bf16, F16, F32};
@@ -99,7 +99,8 @@ fn convert(check: &mut Check, dtype: KvDtype) -> Result<()> {
     let mut values = check.noise(4000, 10.0);
     for exponent in -30..17 {
         let step = |power: i32| 2.0_f32.powi(power);
-        for fraction in [1.0, 1.0 + step(-8), 1.0 + 3.0 * step(-8), 1.0 + step(-11), 1.0 + 3.0 * step(-11), 1.999_999_9] {
+        for fraction in [1.0, 1.0 + step(-8), 1.0 + 3.0 * step(-8), 1.0 + step(-11), 1.0 + 3.0 * step(-11), 1.999_999_9]
+        {
             let x = fraction * step(exponent);
             values.extend([x, -x, x.next_down()]);
         }
