@@ -88,7 +88,7 @@ struct Times {
 
 /// What entries are placed on.
 enum Target {
-    Processor(Processor),
+    Processor(Box<Processor>),
     Gpu(Box<Gpu>),
 }
 
@@ -100,7 +100,7 @@ impl Target {
                 let load = LoadOptions { kv_dtype: Some(KvDtype::Bf16), ..load };
                 Self::Gpu(Box::new(Gpu::new(shape, ordinal, load, tokens)?))
             }
-            _ => Self::Processor(Processor::new(shape, tokens)?),
+            _ => Self::Processor(Box::new(Processor::new(shape, tokens)?)),
         })
     }
 

@@ -24,7 +24,7 @@ use crate::files::ModelFiles;
 use crate::linear::{Activations, Format, Input, Linear, Output};
 use crate::matrix::Matrix;
 use crate::pool::{KvLayout, KvPool};
-use crate::profile::{Part, Profile};
+use crate::profile::{self, Profile};
 use crate::rope::Rope;
 pub(crate) use elementwise::Norm;
 pub(crate) use elementwise::layer_norm;
@@ -218,16 +218,16 @@ impl Model {
                 let normed = &mut scratch.normed;
                 self.norm(part(hidden, &rows), &weights.input_norm, weights.k.format(), normed);
                 let k = part_mut(&mut kv.k, &rows);
-                self.profile.time(Part::Project, || weights.k.forward(&*normed, Output::Store(k)));
+                self.profile.time(profile::Part::Project, || weights.k.forward(&*normed, Output::Store(k)));
                 if let Some(norm) = &weights.k_norm {
-                    self.profile.time(Part::Norm, || rms_norm(k, norm, self.config.norm_eps));
+                    self.profile.time(profile::Part::Norm, || rms_norm(k, norm, self.config.norm_eps));
                 }
                 // A file may have the two in different types.
                 if weights.v.format() != weights.k.format() {
                     self.norm(part(hidden, &rows), &weights.input_norm, weights.v.format(), normed);
                 }
                 let v = part_mut(&mut kv.v, &rows);
-                self.profile.time(Part::Project, || {
+                self.profile.time(profile::Part::Project, || {
                     weights.v.forward(&*normed, Output::Store(v));
                     [k, v].into_par_iter().for_each(|values| self.kv_dtype.round(values));
                 });
@@ -291,7 +291,7 @@ impl Model {
         self.with_scratch(|scratch| {
             self.norm(hidden.as_slice(), &self.final_norm, self.head.format(), &mut scratch.normed);
             let logits = Output::Store(out.as_mut_slice());
-            self.profile.time(Part::Logits, || self.head.forward(&scratch.normed, logits));
+            self.profile.time(profile::Part::Logits, || self.head.forward(&scratch.normed, logits));
         });
         if self.config.logits_scale != 1.0 {
             out.as_mut_slice()
@@ -316,16 +316,16 @@ impl Model {
         let rows = scratch.q.rows();
         let mixed = scratch.mixed.reshape(rows, self.config.query_dim());
         let options = self.attention_options(layer);
-        self.profile.time(Part::Attend, || attend(pool, layer, &scratch.q, groups, options, mixed));
+        self.profile.time(profile::Part::Attend, || attend(pool, layer, &scratch.q, groups, options, mixed));
         let input = match weights.o.format() {
             Format::F32 => Input::f32(mixed.as_slice(), rows),
             format => {
-                self.profile.time(Part::Norm, || scratch.mixed_in.encode(format, mixed.as_slice(), rows));
+                self.profile.time(profile::Part::Norm, || scratch.mixed_in.encode(format, mixed.as_slice(), rows));
                 Input::from(&scratch.mixed_in)
             }
         };
         let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
-        self.profile.time(Part::Output, || self.add(&weights.o, input, norm, hidden, &mut scratch.added));
+        self.profile.time(profile::Part::Output, || self.add(&weights.o, input, norm, hidden, &mut scratch.added));
     }
 
     /// Adds what `linear` makes of `input` to `hidden`, as [`Model::add_rows`] does.
@@ -378,12 +378,13 @@ impl Model {
         let rows = hidden.len() / config.hidden_size;
         self.norm(hidden, &weights.input_norm, weights.q.format(), &mut scratch.normed);
         let q = scratch.q.reshape(rows, config.query_dim());
-        self.profile.time(Part::Project, || weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice())));
+        self.profile
+            .time(profile::Part::Project, || weights.q.forward(&scratch.normed, Output::Store(q.as_mut_slice())));
         if let Some(norm) = &weights.q_norm {
-            self.profile.time(Part::Norm, || rms_norm(q.as_mut_slice(), norm, config.norm_eps));
+            self.profile.time(profile::Part::Norm, || rms_norm(q.as_mut_slice(), norm, config.norm_eps));
         }
         let rope = self.rope(layer);
-        self.profile.time(Part::Place, || {
+        self.profile.time(profile::Part::Place, || {
             for group in groups {
                 let rotated = part_mut(q, &group.rows).par_chunks_mut(config.query_dim()).with_min_len(32);
                 rotated.zip(group.positions).for_each(|(row, position)| rope.rotate_row(row, *position));
@@ -393,7 +394,7 @@ impl Model {
 
     fn norm(&self, from: &[f32], norm: &Norm, format: Format, to: &mut Activations) {
         let (width, epsilon) = (norm.width(), self.config.norm_eps);
-        self.profile.time(Part::Norm, || {
+        self.profile.time(profile::Part::Norm, || {
             to.fill(format, from.len() / width, width, |row, out| {
                 norm.row(&from[row * width..(row + 1) * width], out, epsilon);
             });
