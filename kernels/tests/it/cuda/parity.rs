@@ -229,7 +229,7 @@ fn what_the_backend_does_not_keep_is_refused_with_what_to_do() {
     assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains("bf16"), "{error}");
     let error = CudaModel::load(&crate::fixtures::folder("qwen2"), 3, LoadOptions::default()).unwrap_err();
     assert!(error.to_string().contains("GPU 3"), "{error}");
-    standin.set("memory", "100000");
+    standin.set("memory", "10000");
     standin.set("reset", "");
     let error = CudaModel::load(&crate::fixtures::folder("qwen2"), 0, LoadOptions::default()).unwrap_err();
     assert!(error.kind() == ErrorKind::Full && error.to_string().contains("MiB free"), "{error}");
