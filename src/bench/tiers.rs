@@ -227,17 +227,27 @@ impl Processor {
         })
     }
 
-    /// Verifies every frame and writes it into the blocks, rotated to its place. Seconds.
+    /// Verifies every frame and writes it into the blocks, rotated to its place: one is verified while the one before is placed, as a load's thread
+    /// does beside the engine's. Seconds.
     fn place(&mut self, entries: &[Arc<Entry>]) -> Result<f64> {
         let started = Stopwatch::start();
-        for entry in entries {
-            let dtype = entry.header().dtype;
-            for layer in 0..entry.header().layers {
-                let frame = entry.layer(layer)?;
-                let (k, v) = (KvData::Bytes(dtype, &frame.k), KvData::Bytes(dtype, &frame.v));
-                self.pool.write(layer as usize, &self.rope, &self.blocks, &self.slots, &self.slots, k, v)?;
+        let mut frames = entries.iter().flat_map(|entry| (0..entry.header().layers).map(move |layer| (entry, layer)));
+        let mut verify =
+            move || frames.next().map(|(entry, layer)| Ok((layer, entry.header().dtype, entry.layer(layer)?)));
+        let Self { pool, rope, blocks, slots, .. } = self;
+        rayon::scope(|_| {
+            let mut next = verify().transpose()?;
+            while let Some((layer, dtype, frame)) = next {
+                let place = || {
+                    let (k, v) = (KvData::Bytes(dtype, &frame.k), KvData::Bytes(dtype, &frame.v));
+                    pool.write(layer as usize, rope, blocks, slots, slots, k, v)
+                };
+                let (placed, verified) = rayon::join(place, || verify().transpose());
+                placed?;
+                next = verified?;
             }
-        }
+            Ok::<_, Error>(())
+        })?;
         Ok(started.elapsed_s())
     }
 
