@@ -26,6 +26,10 @@ class Prompts:
 
     def __init__(self, folder: Path):
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        config = folder / "tokenizer_config.json"
+        stated = json.loads(config.read_text()).get("add_bos_token") if config.exists() else None
+        added = self.tokenizer.encode("a")[:1] == [self.tokenizer.bos_token_id]
+        self.bos = self.tokenizer.bos_token if (added if stated is None else stated) else ""
         self.by_bytes: dict[bytes, list[int]] = {}
         for token, id in self.tokenizer.get_vocab().items():
             self.by_bytes.setdefault(self.bytes_of(token), []).append(id)
@@ -38,8 +42,8 @@ class Prompts:
             turns = [{"role": "system", "content": SYSTEM.rstrip()}, {"role": "user", "content": PLACE + end}]
             text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
             begin, end = text.split(PLACE)
-        elif tokenizer.bos_token:
-            begin = tokenizer.bos_token + begin
+        else:
+            begin = self.bos + begin
         texts = [begin, *map(passage_text, passages), end]
         return [tokenizer.encode(text, add_special_tokens=False) for text in texts]
 
