@@ -91,6 +91,8 @@ def check_prompt(parts: list[list[int]], answer: dict) -> list[int]:
 
 def spread(values: list[float]) -> dict[str, float]:
     """Mean, 99th percentile by the nearest rank, greatest."""
+    if not values:
+        raise Failed("no token of any answer is known by its bytes; take another model")
     values = sorted(values)
     return {"mean": sum(values) / len(values), "p99": values[-(-len(values) * 99 // 100) - 1], "max": values[-1]}
 
@@ -109,8 +111,6 @@ def measured(prompts: Prompts, reference: Reference, asked: list, given: list[di
         chosen = theirs[torch.arange(len(ids)), torch.tensor(ids)]
         regrets += (theirs.max(dim=-1).values - chosen).tolist()
         off += (chosen - torch.tensor(logprobs)).abs().tolist()
-    if not regrets:
-        raise Failed("no token of any answer is known by its bytes; take another model")
     return {"positions": len(regrets), "regret": spread(regrets), "logprob_off": spread(off), "reused_tokens": loaded}
 
 
@@ -169,6 +169,13 @@ def compare(given) -> dict:
     }  # fmt: skip
 
 
+def at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     add = parser.add_argument
@@ -177,8 +184,8 @@ def main() -> int:
     add("--reference", help="where transformers computes: cuda or cpu (a GPU, if it finds one)")
     add("--model", default=str(ROOT / "ops/demo-model/checkpoint"), help="a folder (the demo model)")
     add("--set", default=str(ROOT / "examples/world/held-out.json"), help="questions with their passages")
-    add("--questions", type=int, default=16, help="how many of them (16)")
-    add("--tokens", type=int, default=32, help="of each answer (32)")
+    add("--questions", type=at_least_one, default=16, help="how many of them (16)")
+    add("--tokens", type=at_least_one, default=32, help="of each answer (32)")
     given = parser.parse_args()
     try:
         report = compare(given)

@@ -148,6 +148,9 @@ def main() -> int:
     for step in ran:
         last = (folder / f"{step['step']}.log").read_text().strip().splitlines()[-1:] if step in failed else []
         rows.append([step["step"], "FAILED" if step in failed else "ok", step["seconds"], *(last or [""])])
+    if not ran:
+        print("no step ran: give --only some of gpu, parity, golden and bench", file=sys.stderr)
+        return 1
     verdict = f"{len(failed)} of {len(ran)} steps failed." if failed else f"All {len(ran)} steps passed."
     lines = ["# ragstone on a GPU", "", verdict, "", *table(["step", "", "s", "last words"], rows)]
     lines += [line for step in ran for line in section(step)]

@@ -149,7 +149,8 @@ pub fn measure(options: &Options) -> Result<Report> {
         let (gflops, gbps) = (seconds.rate(case.operations / 1e9), seconds.rate(case.bytes / 1e9));
         let arithmetic = match (case.kernel, case.precision) {
             (_, "bf16") => ceiling.bf16_gflops,
-            (_, "q8" | "q4" | "Q8_0" | "Q4_0" | "Q4_K") => ceiling.int8_gops,
+            (_, "q8" | "q4") => ceiling.int8_gops,
+            (_, precision) if BLOCKS.iter().any(|(name, ..)| *name == precision) => ceiling.int8_gops,
             _ => ceiling.f32_gflops,
         };
         CaseResult {
@@ -165,6 +166,13 @@ pub fn measure(options: &Options) -> Result<Report> {
     });
     let results = results.collect();
     Ok(Report { machine: Machine::here(), ceilings: ceiling, results })
+}
+
+/// Of some numbers of rows those that look at `tokens`; each once, also where there are fewer tokens.
+fn rows_of(rows: &[usize], tokens: usize) -> Vec<usize> {
+    let mut rows: Vec<usize> = rows.iter().map(|rows| *rows.min(&tokens)).collect();
+    rows.dedup();
+    rows
 }
 
 fn cases(options: &Options) -> Vec<Case> {
@@ -195,7 +203,7 @@ fn cases(options: &Options) -> Vec<Case> {
         if wanted(Group::Attention) {
             for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
                 for &tokens in tokens {
-                    let rows = [512, 77, 1].map(|rows: usize| rows.min(tokens));
+                    let rows = rows_of(&[512, 77, 1], tokens);
                     cases.extend(rows.map(|rows| measure::attention(path, dtype, rows, tokens)));
                     cases.push(measure::weights(path, dtype, (LOOKING_TOKENS as usize).min(tokens), tokens));
                 }

@@ -104,6 +104,9 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
     if let Device::Cuda(ordinal) = device {
+        if options.profile {
+            return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out"));
+        }
         let model = match folder {
             Some(folder) => CudaModel::load(folder, ordinal, load)?,
             None => CudaModel::random(options.shape.config()?, 1, ordinal, load)?,
@@ -139,7 +142,11 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
 
 fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Report> {
     let (model, layout) = (loaded.model, loaded.model.kv_layout());
-    let longest = options.prefill.iter().copied().chain(options.contexts.iter().map(|context| context + NEW_TOKENS));
+    let longest = options
+        .prefill
+        .iter()
+        .copied()
+        .chain(options.contexts.iter().map(|context| context.saturating_add(NEW_TOKENS)));
     let longest = longest.max().unwrap_or(0);
     if longest > model.config().max_positions {
         return Err(Error::invalid_input(format!(
@@ -148,10 +155,9 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
         )));
     }
     let (prefill, decode) = samples(model, longest, options)?;
-    let (prefill_parts, decode_parts) = match (options.profile, loaded.profile) {
-        (false, _) => Default::default(),
-        (true, Some(profile)) => profiles(model, profile, longest, options)?,
-        (true, None) => return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out")),
+    let (prefill_parts, decode_parts) = match loaded.profile.filter(|_| options.profile) {
+        Some(profile) => profiles(model, profile, longest, options)?,
+        None => Default::default(),
     };
     let parts = |profiles: &[Vec<PartOfTime>], at: usize| profiles.get(at).cloned().unwrap_or_default();
     let prefill = options.prefill.iter().zip(prefill).enumerate().map(|(at, (tokens, seconds))| {

@@ -12,6 +12,7 @@ use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
 use crate::rope::Rope;
 use crate::scratch::Scratch;
+use crate::simd::Path;
 
 /// Tokens of a block.
 pub const BLOCK_TOKENS: usize = 16;
@@ -246,11 +247,24 @@ impl KvPool {
         k: KvData<'_>,
         v: KvData<'_>,
     ) -> Result<()> {
+        self.write_on(Path::best(), layer, rope, Slots { blocks, slots, positions }, k, v)
+    }
+
+    fn write_on(
+        &mut self,
+        path: Path,
+        layer: usize,
+        rope: &Rope,
+        to: Slots<'_>,
+        k: KvData<'_>,
+        v: KvData<'_>,
+    ) -> Result<()> {
+        let Slots { blocks, slots, positions } = to;
         if rope.head_dim() != self.layout.head_dim {
             let message = format!("a rotation of {} and heads of {}", rope.head_dim(), self.layout.head_dim);
             return Err(Error::invalid_input(message));
         }
-        check_slots(&self.layout, self.blocks, layer, Slots { blocks, slots, positions })?;
+        check_slots(&self.layout, self.blocks, layer, to)?;
         for (name, data) in [("K", k), ("V", v)] {
             if data.len() != slots.len() * self.layout.kv_dim() {
                 return Err(Error::invalid_input(format!(
@@ -271,7 +285,7 @@ impl KvPool {
         heads.try_for_each(|head| {
             let row = &mut *Scratch::take(layout.head_dim);
             // A decode step writes single tokens: it allocates nothing.
-            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope));
+            let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope, path));
             let mut token = 0;
             while token < slots.len() {
                 let (block, lane) = (slots[token] as usize / BLOCK_TOKENS, slots[token] as usize % BLOCK_TOKENS);

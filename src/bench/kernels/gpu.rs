@@ -5,7 +5,7 @@ use ragstone_kernels::cuda::measure::{Case, Measured, peak_operations};
 use ragstone_kernels::dtype::KvDtype;
 use serde::Serialize;
 
-use super::{CaseResult, Group, Options, Shape, shape};
+use super::{CaseResult, Group, Options, Shape, rows_of, shape};
 use crate::bench::Spread;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Unit};
@@ -107,9 +107,11 @@ fn cases(measured: &Measured, options: &Options) -> Result<Vec<Case>> {
     }
     if wanted(Group::Attention) {
         for heads in HEADS {
-            for (rows, tokens) in ROWS.iter().flat_map(|rows| tokens.iter().map(move |tokens| (*rows, *tokens))) {
+            for (rows, tokens) in
+                tokens.iter().flat_map(|tokens| rows_of(&ROWS, *tokens).into_iter().map(move |rows| (rows, *tokens)))
+            {
                 for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
-                    cases.push(measured.attention(dtype, heads, rows.min(tokens), tokens)?);
+                    cases.push(measured.attention(dtype, heads, rows, tokens)?);
                 }
             }
         }

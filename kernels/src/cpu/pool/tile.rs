@@ -38,11 +38,11 @@ struct Stored<'a> {
 }
 
 impl<'a> Tile<'a> {
-    pub fn new(layout: KvLayout, rope: &'a Rope) -> Self {
+    pub fn new(layout: KvLayout, rope: &'a Rope, path: Path) -> Self {
         Self {
             layout,
             rope,
-            path: Path::best(),
+            path,
             row: vec![0.0; layout.head_dim],
             angles: Vec::new(),
             bits: Aligned::zeros(layout.head_dim * BLOCK_TOKENS),
