@@ -204,7 +204,7 @@ fn cases(options: &Options) -> Vec<Case> {
             for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
                 for &tokens in tokens {
                     let rows = rows_of(&[512, 77, 1], tokens);
-                    cases.extend(rows.map(|rows| measure::attention(path, dtype, rows, tokens)));
+                    cases.extend(rows.into_iter().map(|rows| measure::attention(path, dtype, rows, tokens)));
                     cases.push(measure::weights(path, dtype, (LOOKING_TOKENS as usize).min(tokens), tokens));
                 }
             }
