@@ -319,9 +319,7 @@ impl Grouping {
                     Scales::Nested => {
                         half(block, column) * byte(scales, column) * quant - half(block, min) * byte(scales, min)
                     }
-                    Scales::Pair => {
-                        half(block, column) * (byte(scales, k / HALF * PANEL + column) - 128.0) * centred
-                    }
+                    Scales::Pair => half(block, column) * (byte(scales, k / HALF * PANEL + column) - 128.0) * centred,
                     Scales::Steps => {
                         unit * half(block, column) * (byte(scales, column) * quant + (byte(scales, min) - 128.0))
                     }

@@ -73,9 +73,7 @@ impl Vector for Portable {
     unsafe fn sixes(low: [[u32; 4]; 2], high: [u32; 4]) -> [[u32; 4]; 4] {
         let quad = |at: usize| {
             let (low, shift) = (low[at / 2], 4 * (at % 2));
-            std::array::from_fn(|lane| {
-                low[lane] >> shift & 0x0f0f_0f0f | (high[lane] >> (2 * at) & 0x0303_0303) << 4
-            })
+            std::array::from_fn(|lane| low[lane] >> shift & 0x0f0f_0f0f | (high[lane] >> (2 * at) & 0x0303_0303) << 4)
         };
         [quad(0), quad(1), quad(2), quad(3)]
     }
