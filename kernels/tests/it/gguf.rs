@@ -178,7 +178,10 @@ fn quantized_weights_stay_as_they_are_unless_asked_otherwise() {
     let file = path("mixed.gguf");
     let model = Model::load(&file, LoadOptions::default()).unwrap();
     assert_eq!((model.arithmetic().weights, model.kv_layout().dtype), (WeightFormat::Native, KvDtype::F16));
-    assert!(model.arithmetic().to_string().starts_with("weights native-2, "), "another fingerprint than of other forms");
+    assert!(
+        model.arithmetic().to_string().starts_with("weights native-2, "),
+        "another fingerprint than of other forms"
+    );
     let sizes =
         [Some(WeightFormat::F32), Some(WeightFormat::Bf16), None].map(|weights| load(&file, weights).size_in_bytes());
     // Gate and up are of two types, which takes 8.5 bits a weight; most of what else there is has 6.625, as Q6_K.
