@@ -24,7 +24,7 @@ pub struct Grouping {
     pub scales: Scales,
 }
 
-/// The width of a quant.
+/// The width of a quant. Products know 8 bits with [`Scales::Symmetric`] only, and [`Scales::Steps`] with 4 bits only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bits {
     Four,

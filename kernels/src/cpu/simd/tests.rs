@@ -168,6 +168,8 @@ struct Dots<'a> {
     b: &'a [u32; 16],
     bf16: &'a mut [f32; 16],
     bytes: &'a mut [u32; 16],
+    /// Of bytes of `a` without their highest bits.
+    small: &'a mut [u32; 16],
 }
 
 impl Kernel for Dots<'_> {
@@ -180,6 +182,9 @@ impl Kernel for Dots<'_> {
                 V::splat(0.5).dot_bf16(a, V::low_halves(b)).store(self.bf16.as_mut_ptr().add(start));
                 let total = V::dot_bytes(V::splat_word(7), a, b);
                 self.bytes.as_mut_ptr().add(start).cast::<V::Words>().write_unaligned(total);
+                let a = self.a.map(|word| word & 0x7f7f_7f7f);
+                let total = V::dot_small_bytes(V::splat_word(7), V::load_words(a.as_ptr().add(start)), b);
+                self.small.as_mut_ptr().add(start).cast::<V::Words>().write_unaligned(total);
             }
         }
     }
@@ -196,16 +201,15 @@ fn dot_products_of_words_agree_with_scalars() {
             (a, b) = ([0xffff_ffff; 16], [0x8080_8080; 16]);
         }
         for &path in Path::available() {
-            let (mut bf16, mut bytes) = ([0.0; 16], [0; 16]);
-            dispatch(path, Dots { a: &a, b: &b, bf16: &mut bf16, bytes: &mut bytes });
+            let (mut bf16, mut bytes, mut small) = ([0.0; 16], [0; 16], [0; 16]);
+            dispatch(path, Dots { a: &a, b: &b, bf16: &mut bf16, bytes: &mut bytes, small: &mut small });
             for lane in 0..16 {
-                let expected: i32 = a[lane]
-                    .to_le_bytes()
-                    .into_iter()
-                    .zip(b[lane].to_le_bytes())
-                    .map(|(a, b)| i32::from(a) * i32::from(b as i8))
-                    .sum();
-                assert_eq!(bytes[lane] as i32, 7 + expected, "{path:?}");
+                let expected = |mask: u8| -> i32 {
+                    let pairs = a[lane].to_le_bytes().into_iter().zip(b[lane].to_le_bytes());
+                    pairs.map(|(a, b)| i32::from(a & mask) * i32::from(b as i8)).sum()
+                };
+                assert_eq!(bytes[lane] as i32, 7 + expected(0xff), "{path:?}");
+                assert_eq!(small[lane] as i32, 7 + expected(0x7f), "{path:?}");
                 let low = |word: u32| f64::from(f32::from_bits(word << 16));
                 let expected = 0.5 + low(a[lane]) * low(b[lane]);
                 if round > 0 {
@@ -272,5 +276,44 @@ fn words_and_pairs_go_where_they_should_on_every_path() {
             .chain((0..lanes).map(|i| [3, pair(values[i], values[lanes + i])]))
             .chain((0..lanes).map(|i| [4, pair(values[2 * i], values[2 * i + 1])]));
         assert_eq!(out, expected.collect::<Vec<_>>(), "{path:?}");
+    }
+}
+
+/// 64 quads of six bits, by lane of four vectors.
+struct Sixes<'a> {
+    low: &'a [[u32; 16]; 2],
+    high: &'a [u32; 16],
+    out: &'a mut [[u32; 16]; 4],
+}
+
+impl Kernel for Sixes<'_> {
+    #[inline(always)]
+    unsafe fn run<V: Vector, const ROWS: usize, const VECS: usize>(self) {
+        for start in (0..16).step_by(V::LANES) {
+            // SAFETY: vectors divide 16, words are as wide as lanes; `dispatch` checked the machine.
+            unsafe {
+                let load = |words: &[u32; 16]| V::load_words(words.as_ptr().add(start));
+                let quads = V::sixes([load(&self.low[0]), load(&self.low[1])], load(self.high));
+                for (out, quad) in self.out.iter_mut().zip(quads) {
+                    V::store_words(quad, out.as_mut_ptr().add(start));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn numbers_of_six_bits_are_put_together() {
+    let mut rng = fastrand::Rng::with_seed(9);
+    let mut words = || std::array::from_fn::<u32, 16, _>(|_| rng.u32(..));
+    let (low, high) = ([words(), words()], words());
+    for &path in Path::available() {
+        let mut out = [[0; 16]; 4];
+        dispatch(path, Sixes { low: &low, high: &high, out: &mut out });
+        for (quad, lane, byte) in (0..4 * 16 * 4).map(|at| (at / 64, at / 4 % 16, at % 4)) {
+            let low = low[quad / 2][lane] >> (8 * byte + 4 * (quad % 2)) & 15;
+            let high = high[lane] >> (8 * byte + 2 * quad) & 3;
+            assert_eq!(out[quad][lane] >> (8 * byte) & 255, low | high << 4, "{path:?}: quad {quad}, byte {byte}");
+        }
     }
 }

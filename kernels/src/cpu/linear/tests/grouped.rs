@@ -151,6 +151,31 @@ fn a_grouped_row_has_the_same_bits_alone_and_in_any_batch() {
     }
 }
 
+/// The greatest quants, scales and activations: no integer overflows, and what f32 has to round is rounded alike by one row and by many.
+#[test]
+fn the_greatest_sums_have_the_same_bits_alone_and_in_a_batch() {
+    let (inputs, outputs) = (256, 65);
+    for bits in [Bits::Four, Bits::Six] {
+        let grouping = Grouping { bits, scales: Scales::Pair };
+        // Minus the middle in each place, times minus 128.
+        let fill = |_: usize, row: &mut GroupRow| {
+            row.quants.fill(0);
+            row.scales.fill(0);
+            row.mins.fill(0);
+            row.outer.fill([f16::ONE.to_bits(), 0]);
+        };
+        let linear = Linear::grouped(outputs, inputs, &GroupedRows { grouping, fill: Box::new(fill) }, None);
+        let middle = if bits == Bits::Four { 8.0 } else { 32.0 };
+        let x = vec![127.0; 5 * inputs];
+        for &path in Path::available() {
+            let (one, many) = (forward(&linear, path, &x[..inputs], 1), forward(&linear, path, &x, 5));
+            assert!(many.chunks(outputs).all(|row| row == one), "{path:?} {bits:?}");
+            let expected = 256.0 * 128.0 * middle * 127.0;
+            assert!(one.iter().all(|sum| (sum - expected).abs() < 1e-6 * expected), "{path:?} {bits:?}: {}", one[0]);
+        }
+    }
+}
+
 #[test]
 fn dot_products_of_bytes_change_no_bits_of_groups() {
     if !Path::available().contains(&Path::Avx512Vnni) {
