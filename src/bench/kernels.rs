@@ -130,16 +130,7 @@ pub fn measure(options: &Options) -> Result<Report> {
     let mut cases = measure::ceilings(READ_BYTES);
     let ceilings = cases.len();
     cases.extend(self::cases(options));
-    let progress = Progress::new("measuring", Unit::Items);
-    let total = (options.runs * cases.len()) as u64;
-    let mut samples = vec![Vec::new(); cases.len()];
-    for round in 0..options.runs {
-        for (index, case) in cases.iter_mut().enumerate() {
-            progress.set((round * samples.len() + index) as u64, total);
-            samples[index].push(case.sample());
-        }
-    }
-    let seconds: Vec<Spread> = samples.into_iter().map(Spread::of).collect();
+    let seconds = in_turn(options.runs, &mut cases, |case| Ok(case.sample()))?;
     let rate = |index: usize| {
         let case: &Case = &cases[index];
         seconds[index].rate(case.operations.max(case.bytes) / 1e9)
@@ -166,6 +157,20 @@ pub fn measure(options: &Options) -> Result<Report> {
     });
     let results = results.collect();
     Ok(Report { machine: Machine::here(), ceilings: ceiling, results })
+}
+
+/// Seconds of every case, each sampled once a round: a change of the machine's speed meets all of them.
+fn in_turn<C>(runs: usize, cases: &mut [C], mut sample: impl FnMut(&mut C) -> Result<f64>) -> Result<Vec<Spread>> {
+    let progress = Progress::new("measuring", Unit::Items);
+    let total = (runs * cases.len()) as u64;
+    let mut samples = vec![Vec::new(); cases.len()];
+    for round in 0..runs {
+        for (index, case) in cases.iter_mut().enumerate() {
+            progress.set((round * samples.len() + index) as u64, total);
+            samples[index].push(sample(case)?);
+        }
+    }
+    Ok(samples.into_iter().map(Spread::of).collect())
 }
 
 /// Of some numbers of rows those that look at `tokens`; each once, also where there are fewer tokens.

@@ -19,7 +19,7 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
 use ragstone_kernels::rope::Rope;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::frame;
+use ragstone_storage::frame::{self, Frame};
 use ragstone_storage::key::Fingerprint;
 use ragstone_storage::policy::PolicyKind;
 use ragstone_storage::tier::disk::DiskTier;
@@ -167,6 +167,25 @@ impl Times {
     }
 }
 
+/// Verifies every frame and calls `place` with it, its layer and its type: on the processor's threads, one frame verified while the one before is
+/// placed. So does a pass, beside the thread of a load.
+fn place_verified(
+    entries: &[Arc<Entry>],
+    mut place: impl FnMut(usize, KvDtype, &Frame) -> Result<()> + Send,
+) -> Result<()> {
+    let mut frames = entries.iter().flat_map(|entry| (0..entry.header().layers).map(move |layer| (entry, layer)));
+    let mut verify = move || frames.next().map(|(entry, layer)| Ok((layer, entry.header().dtype, entry.layer(layer)?)));
+    rayon::scope(|_| {
+        let mut next = verify().transpose()?;
+        while let Some((layer, dtype, frame)) = next {
+            let (placed, verified) = rayon::join(|| place(layer as usize, dtype, &frame), || verify().transpose());
+            placed?;
+            next = verified?;
+        }
+        Ok(())
+    })
+}
+
 fn layout(shape: Shape) -> Result<(KvLayout, Rope)> {
     let config = shape.config()?;
     let layout =
@@ -227,26 +246,13 @@ impl Processor {
         })
     }
 
-    /// Verifies every frame and writes it into the blocks, rotated to its place: one is verified while the one before is placed, as a load's thread
-    /// does beside the engine's. Seconds.
+    /// Verifies every frame and writes it into the blocks, rotated to its place. Seconds.
     fn place(&mut self, entries: &[Arc<Entry>]) -> Result<f64> {
         let started = Stopwatch::start();
-        let mut frames = entries.iter().flat_map(|entry| (0..entry.header().layers).map(move |layer| (entry, layer)));
-        let mut verify =
-            move || frames.next().map(|(entry, layer)| Ok((layer, entry.header().dtype, entry.layer(layer)?)));
         let Self { pool, rope, blocks, slots, .. } = self;
-        rayon::scope(|_| {
-            let mut next = verify().transpose()?;
-            while let Some((layer, dtype, frame)) = next {
-                let place = || {
-                    let (k, v) = (KvData::Bytes(dtype, &frame.k), KvData::Bytes(dtype, &frame.v));
-                    pool.write(layer as usize, rope, blocks, slots, slots, k, v)
-                };
-                let (placed, verified) = rayon::join(place, || verify().transpose());
-                placed?;
-                next = verified?;
-            }
-            Ok::<_, Error>(())
+        place_verified(entries, |layer, dtype, frame| {
+            let (k, v) = (KvData::Bytes(dtype, &frame.k), KvData::Bytes(dtype, &frame.v));
+            pool.write(layer, rope, blocks, slots, slots, k, v)
         })?;
         Ok(started.elapsed_s())
     }

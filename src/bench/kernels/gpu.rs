@@ -5,10 +5,9 @@ use ragstone_kernels::cuda::measure::{Case, Measured, peak_operations};
 use ragstone_kernels::dtype::KvDtype;
 use serde::Serialize;
 
-use super::{CaseResult, Group, Options, Shape, rows_of, shape};
+use super::{CaseResult, Group, Options, Shape, in_turn, rows_of, shape};
 use crate::bench::Spread;
 use crate::error::{Error, Result};
-use crate::progress::{Progress, Unit};
 
 /// Prefill, the chosen rows of a blend, and decode: of Qwen2.5-0.5B and of Qwen2.5-7B.
 const SHAPES: [Shape; 8] = [
@@ -55,15 +54,7 @@ pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
     }
     let measured = Measured::start(ordinal)?;
     let mut cases = cases(&measured, options)?;
-    let progress = Progress::new("measuring", Unit::Items);
-    let total = (options.runs * cases.len()) as u64;
-    let mut samples = vec![Vec::new(); cases.len()];
-    for round in 0..options.runs {
-        for (index, case) in cases.iter_mut().enumerate() {
-            progress.set((round * samples.len() + index) as u64, total);
-            samples[index].push(case.sample()?);
-        }
-    }
+    let seconds = in_turn(options.runs, &mut cases, Case::sample)?;
     let gpu = measured.gpu().clone();
     let giga = |dtype| peak_operations(&gpu, dtype).map(|operations| operations / 1e9);
     let bytes = gpu.memory_bytes_per_s as f64;
@@ -73,7 +64,7 @@ pub fn measure(ordinal: usize, options: &Options) -> Result<GpuReport> {
         f32_gflops: giga(KvDtype::F32),
         read_gbps: (bytes > 0.0).then_some(bytes / 1e9),
     };
-    let results = cases.iter().zip(samples).map(|(case, seconds)| result(case, Spread::of(seconds), &peak)).collect();
+    let results = cases.iter().zip(seconds).map(|(case, seconds)| result(case, seconds, &peak)).collect();
     Ok(GpuReport { gpu, peak, results })
 }
 

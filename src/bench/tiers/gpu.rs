@@ -10,6 +10,7 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::entry::Entry;
 use ragstone_storage::env::Stopwatch;
 
+use super::place_verified;
 use crate::bench::Shape;
 use crate::error::Result;
 
@@ -41,15 +42,11 @@ impl Gpu {
     /// Verifies every frame and writes it into the blocks, rotated to its place. Seconds, until all is there.
     pub(super) fn place(&mut self, entries: &[Arc<Entry>]) -> Result<f64> {
         let started = Stopwatch::start();
-        for entry in entries {
-            let dtype = entry.header().dtype;
-            for layer in 0..entry.header().layers {
-                let frame = entry.layer(layer)?;
-                let to = Slots { blocks: &self.blocks, slots: &self.slots, positions: &self.slots };
-                let stored = StoredKv { dtype, k: &frame.k, v: &frame.v };
-                self.model.place_stored(&mut self.pool, layer as usize, to, stored)?;
-            }
-        }
+        let Self { model, pool, blocks, slots, .. } = self;
+        place_verified(entries, |layer, dtype, frame| {
+            let to = Slots { blocks, slots, positions: slots };
+            model.place_stored(pool, layer, to, StoredKv { dtype, k: &frame.k, v: &frame.v })
+        })?;
         // A block is read once all that was queued before it is done.
         self.model.read_block(&self.pool, self.blocks[0])?;
         Ok(started.elapsed_s())

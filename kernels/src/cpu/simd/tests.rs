@@ -181,10 +181,10 @@ impl Kernel for Dots<'_> {
                 let (a, b) = (V::load_words(self.a.as_ptr().add(start)), V::load_words(self.b.as_ptr().add(start)));
                 V::splat(0.5).dot_bf16(a, V::low_halves(b)).store(self.bf16.as_mut_ptr().add(start));
                 let total = V::dot_bytes(V::splat_word(7), a, b);
-                self.bytes.as_mut_ptr().add(start).cast::<V::Words>().write_unaligned(total);
+                V::store_words(total, self.bytes.as_mut_ptr().add(start));
                 let a = self.a.map(|word| word & 0x7f7f_7f7f);
                 let total = V::dot_small_bytes(V::splat_word(7), V::load_words(a.as_ptr().add(start)), b);
-                self.small.as_mut_ptr().add(start).cast::<V::Words>().write_unaligned(total);
+                V::store_words(total, self.small.as_mut_ptr().add(start));
             }
         }
     }
