@@ -140,7 +140,7 @@ impl LanguageModel {
     /// What its times depend on: the processor's kernels and as many threads, or the GPU.
     pub fn machine(&self) -> String {
         match self {
-            Self::Cpu(_) => format!("{}.{}", simd::Path::best().name(), rayon::current_num_threads()),
+            Self::Cpu(_) => format!("{}.{}", simd::Paths::in_use(), rayon::current_num_threads()),
             Self::Cuda(model) => model.gpu(),
         }
     }

@@ -27,6 +27,7 @@ pub mod fusion;
 mod fuzz;
 mod grammars;
 pub mod jobs;
+pub mod kernel_choice;
 pub mod language_model;
 pub mod library;
 mod loaded_model;

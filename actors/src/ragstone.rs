@@ -35,6 +35,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::events::Feed;
 use crate::folders::{Folders, Progress};
 use crate::jobs::Jobs;
+use crate::kernel_choice;
 use crate::library::Library;
 use crate::loaded_model::LoadedModel;
 use crate::pipeline::Pipeline;
@@ -101,6 +102,7 @@ impl Ragstone {
                 )
             })?;
             let catalog = Arc::new(Catalog::open(&folders.data.join("catalog"), &env)?);
+            kernel_choice::choose(Some(&catalog))?;
             let loaded = LoadedModel::load(&settings, &folders, &catalog, &progress)?;
             catalog.note_model(&loaded.fingerprint, &folders.model_id, env.now_unix_ms())?;
             let name = loaded.fingerprint.to_string();

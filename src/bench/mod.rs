@@ -11,7 +11,7 @@ mod shape;
 pub mod tiers;
 pub mod ttft;
 
-use ragstone_kernels::simd::Path;
+use ragstone_kernels::simd::{Path, Paths};
 use serde::Serialize;
 
 use self::shape::QWEN_05B;
@@ -67,8 +67,8 @@ impl Percentiles {
 pub struct Machine {
     /// Compute threads.
     pub threads: usize,
-    /// The instruction set in use, and those that there are, fastest first.
-    pub path: &'static str,
+    /// The instruction sets in use, and those that there are, fastest first.
+    pub path: String,
     pub paths: Vec<&'static str>,
     /// Where the model is on one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ impl Machine {
     /// This one.
     pub fn here() -> Self {
         let paths = Path::available().iter().map(|path| path.name()).collect();
-        Self { threads: rayon::current_num_threads(), path: Path::best().name(), paths, gpu: None }
+        Self { threads: rayon::current_num_threads(), path: Paths::in_use().to_string(), paths, gpu: None }
     }
 
     /// This one, where a GPU computes.

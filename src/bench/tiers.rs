@@ -3,13 +3,9 @@
 //! Each pair is measured in turn within every round, over the same number of bytes in pieces of the same size, so that their
 //! ratio is of one machine at one time. What the tiers do besides (checksums, rotation, placing) counts against them.
 
+mod disk;
 mod gpu;
 
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::sync::Arc;
 
 use ragstone_actors::language_model;
@@ -19,18 +15,17 @@ use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId, KvData, KvLayout, KvPool};
 use ragstone_kernels::rope::Rope;
 use ragstone_storage::entry::{Entry, EntryBuilder, NewEntry};
 use ragstone_storage::env::{Env, Stopwatch};
-use ragstone_storage::frame::{self, Frame};
+use ragstone_storage::frame::Frame;
 use ragstone_storage::key::Fingerprint;
-use ragstone_storage::policy::PolicyKind;
-use ragstone_storage::tier::disk::DiskTier;
+use ragstone_storage::prompt::plan::DISK_LANES;
 use ragstone_storage::tier::object::{ObjectOptions, ObjectTier};
-use ragstone_storage::tier::{EntryId, EntryTier, TierEntry};
-use ragstone_storage::tree::TierOptions;
+use ragstone_storage::tier::{EntryId, EntryTier};
 use serde::Serialize;
 
+use self::disk::Disk;
 use self::gpu::Gpu;
 use super::{Shape, Spread};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::progress::{Progress, Unit};
 
 /// Of no model.
@@ -117,9 +112,7 @@ impl Target {
 pub fn measure(options: &Options, device: language_model::Device, load: LoadOptions<'_>) -> Result<Report> {
     let mut target = Target::new(options, device, load)?;
     let entries = make_entries(options)?;
-    let folder = tempfile::tempdir().map_err(|error| Error::internal(format!("no temporary folder: {error}")))?;
-    let disk = fill_disk(folder.path(), &entries)?;
-    let raw = raw_file(folder.path(), &entries)?;
+    let disk = Disk::fill(&entries)?;
     let bucket = options.object.as_ref().map(|object| fill_bucket(object, &entries)).transpose()?;
     let bytes: u64 = entries.iter().map(|entry| entry.header().frames_bytes()).sum();
 
@@ -127,6 +120,7 @@ pub fn measure(options: &Options, device: language_model::Device, load: LoadOpti
     let mut times = [
         Times { path: "host to device, verified and rotated", raw: target.copies(), rounds: Vec::new() },
         Times { path: "disk to host, verified", raw: "positioned reads", rounds: Vec::new() },
+        Times { path: "disk to host, verified, in lanes", raw: "positioned reads, as many", rounds: Vec::new() },
         Times { path: "object to host, verified", raw: "ranged GETs, in turn", rounds: Vec::new() },
         Times { path: "object to host, verified", raw: "ranged GETs, at once", rounds: Vec::new() },
         Times { path: "device to host", raw: target.copies(), rounds: Vec::new() },
@@ -137,16 +131,17 @@ pub fn measure(options: &Options, device: language_model::Device, load: LoadOpti
             Target::Processor(here) => times[0].rounds.push((here.place(&entries)?, here.copy(&entries))),
             Target::Gpu(gpu) => {
                 times[0].rounds.push((gpu.place(&entries)?, gpu.copy(entries.len(), true)?));
-                times[4].rounds.push((gpu.export(entries.len())?, gpu.copy(entries.len(), false)?));
+                times[5].rounds.push((gpu.export(entries.len())?, gpu.copy(entries.len(), false)?));
             }
         }
-        times[1].rounds.push((read_disk(&disk, folder.path(), &entries)?, read_raw(&raw, &entries)?));
+        times[1].rounds.push(disk.round(1)?);
+        times[2].rounds.push(disk.round(DISK_LANES)?);
         if let Some(bucket) = &bucket {
             let ids: Vec<EntryId> = entries.iter().map(|entry| entry.header().id()).collect();
             let took = bucket.measure_load(&ids)?;
             let ours = took.entries.as_secs_f64();
-            times[2].rounds.push((ours, took.gets.as_secs_f64()));
-            times[3].rounds.push((ours, took.gets_at_once.as_secs_f64()));
+            times[3].rounds.push((ours, took.gets.as_secs_f64()));
+            times[4].rounds.push((ours, took.gets_at_once.as_secs_f64()));
         }
     }
     let pairs = times.into_iter().filter(|times| !times.rounds.is_empty()).map(|times| times.pair(bytes)).collect();
@@ -273,88 +268,10 @@ impl Processor {
     }
 }
 
-fn fill_disk(folder: &Path, entries: &[Arc<Entry>]) -> Result<DiskTier> {
-    let options = TierOptions { capacity_bytes: 1 << 40, policy: PolicyKind::Lru };
-    let tier = DiskTier::open(
-        &folder.join("kv"),
-        options,
-        Env::system(),
-        &ragstone_storage::tier::disk::Remembered::default(),
-    )?;
-    for entry in entries {
-        tier.put(entry)?;
-    }
-    tier.compact()?;
-    Ok(tier)
-}
-
 fn fill_bucket(options: &ObjectOptions, entries: &[Arc<Entry>]) -> Result<ObjectTier> {
     let tier = ObjectTier::open(options, FINGERPRINT, Env::system())?;
     for entry in entries {
         tier.put(entry)?;
     }
     Ok(tier)
-}
-
-fn raw_file(folder: &Path, entries: &[Arc<Entry>]) -> Result<File> {
-    let path = folder.join("raw");
-    let write = || {
-        let mut file = File::options().create_new(true).read(true).write(true).open(&path)?;
-        for frame in entries.iter().flat_map(|entry| entry.frames()) {
-            file.write_all(frame)?;
-        }
-        file.sync_all()?;
-        Ok(file)
-    };
-    write().map_err(|error: std::io::Error| Error::io("cannot write", &path, error))
-}
-
-/// Reads and verifies every frame through the disk tier, from a cold page cache. Seconds.
-fn read_disk(tier: &DiskTier, folder: &Path, entries: &[Arc<Entry>]) -> Result<f64> {
-    let dir = folder.join("kv");
-    let failed = |error: std::io::Error| Error::io("cannot read", &dir, error);
-    for file in std::fs::read_dir(&dir).map_err(failed)? {
-        let path = file.map_err(failed)?.path();
-        if path.is_file() {
-            forget_pages(&File::open(&path).map_err(failed)?)?;
-        }
-    }
-    let started = Stopwatch::start();
-    for entry in entries {
-        let held: Arc<dyn TierEntry> = tier
-            .open(&entry.header().id())?
-            .ok_or_else(|| Error::internal("an entry left a tier that has room for all of them"))?;
-        let header = held.header();
-        for layer in 0..header.layers {
-            let bytes = held.frame(layer)?;
-            std::hint::black_box(frame::decode(&bytes, &header.key, layer, &header.frame_shape())?);
-        }
-    }
-    Ok(started.elapsed_s())
-}
-
-/// Reads the same bytes in the same pieces from a plain file, from a cold page cache. Seconds.
-fn read_raw(file: &File, entries: &[Arc<Entry>]) -> Result<f64> {
-    forget_pages(file)?;
-    let started = Stopwatch::start();
-    let mut at = 0;
-    for frame in entries.iter().flat_map(|entry| entry.frames()) {
-        let mut buffer = vec![0; frame.len()];
-        file.read_exact_at(&mut buffer, at)
-            .map_err(|error| Error::internal(format!("the raw file could not be read: {error}")))?;
-        std::hint::black_box(&buffer);
-        at += frame.len() as u64;
-    }
-    Ok(started.elapsed_s())
-}
-
-/// Has the system drop a file's pages from its cache.
-fn forget_pages(file: &File) -> Result<()> {
-    // SAFETY: it takes numbers only, and the descriptor is open for as long as `file` is borrowed.
-    let failed = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    if failed == 0 {
-        return Ok(());
-    }
-    let error = std::io::Error::from_raw_os_error(failed);
-    Err(Error::internal(format!("the page cache could not be emptied: {error}")))
 }

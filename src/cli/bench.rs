@@ -8,6 +8,7 @@ mod parity;
 mod serve;
 
 use ragstone_actors::blend::Blend;
+use ragstone_actors::kernel_choice;
 use ragstone_actors::language_model::Device;
 use ragstone_kernels::model::LoadOptions;
 
@@ -99,6 +100,7 @@ pub enum Command {
 /// Runs a benchmark.
 pub async fn run(config: &Config, command: Command) -> Result<()> {
     config.settings.prepare_compute()?;
+    kernel_choice::choose(None)?;
     match command {
         Command::Ttft { shape, tokens, passages, runs, seed, json } => {
             if tokens > 32_768 {

@@ -16,10 +16,10 @@ pub use weights::attention_weights;
 pub(crate) use weights::attention_weights_with;
 
 use crate::aligned::SharedMut;
-use crate::dtype::ComputeDtype;
+use crate::dtype::{ComputeDtype, KvDtype};
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, KvPool};
-use crate::simd::{self, Path};
+use crate::simd::{self, Path, Work};
 use tile::{KEY_TILE, RowTile};
 
 /// Pairs of (query row, head) that share a tile of keys while it is in the L1 cache.
@@ -61,7 +61,13 @@ pub fn attend(
     options: AttentionOptions<'_>,
     out: &mut Matrix,
 ) {
-    attend_on(Path::best(), pool, layer, q, groups, options, out);
+    attend_on(path_for(pool, options), pool, layer, q, groups, options, out);
+}
+
+/// What computes attention over `pool`.
+fn path_for(pool: &KvPool, options: AttentionOptions<'_>) -> Path {
+    let is_bf16 = pool.layout().dtype == KvDtype::Bf16 && options.compute == ComputeDtype::Bf16;
+    Path::of(if is_bf16 { Work::Bf16Attention } else { Work::F32Attention })
 }
 
 /// [`attend`] on a given instruction set.

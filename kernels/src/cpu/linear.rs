@@ -202,7 +202,7 @@ impl Linear {
     /// # Panics
     /// If a shape or the input's format does not fit.
     pub fn forward<'a>(&self, x: impl Into<Input<'a>>, out: Output<'_>) {
-        self.forward_on(Path::best(), x.into(), out);
+        self.forward_on(self.format.path(), x.into(), out);
     }
 
     /// [`Linear::forward`] on a given instruction set.
@@ -229,13 +229,13 @@ impl Linear {
         out: &mut Activations,
         spare: &mut Activations,
     ) {
-        self.forward_gated_on(Path::best(), x.into(), format, width, out, spare);
+        self.forward_gated_on([self.format.path(), format.path()], x.into(), format, width, out, spare);
     }
 
-    /// [`Linear::forward_gated`] on a given instruction set.
+    /// [`Linear::forward_gated`] on given instruction sets: that of these products, and that of those which read `out`.
     pub(crate) fn forward_gated_on(
         &self,
-        path: Path,
+        [path, next]: [Path; 2],
         x: Input<'_>,
         format: Format,
         width: usize,
@@ -244,7 +244,7 @@ impl Linear {
     ) {
         let activation = self.gate.expect("a plain layer has no gate");
         assert_eq!(2 * width.next_multiple_of(GATE_COLUMNS), self.out_features(), "width of the gated outputs");
-        let (rows, has_tiles) = (x.rows, path == Path::Amx);
+        let (rows, has_tiles) = (x.rows, next == Path::Amx);
         // A group of 8-bit values shares a scale, which is not known before the whole group is.
         let direct = if format == Format::Q8 { &mut *spare } else { &mut *out };
         let kept = if format == Format::Q8 { Format::F32 } else { format };
@@ -254,9 +254,9 @@ impl Linear {
                 Sink::GateBf16 { to: SharedMut::new(halves), places, width, activation }
             }
         };
-        self.run(path, has_tiles, x, sink);
+        self.run(path, path == Path::Amx, x, sink);
         if format == Format::Q8 {
-            out.encode_on(path, format, &spare.f32_rows()[..rows * width], rows);
+            out.encode_on(next, format, &spare.f32_rows()[..rows * width], rows);
         }
     }
 

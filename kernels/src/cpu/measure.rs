@@ -5,6 +5,7 @@
 //! speed meets all of them.
 
 mod ceiling;
+mod choice;
 mod kernels;
 
 use std::time::{Duration, Instant};
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use crate::simd::Path;
 
 pub use ceiling::ceilings;
+pub use choice::fastest_paths;
 pub use kernels::{Layers, attention, elementwise, linear, weights};
 
 /// A sample is repeated until it takes at least this long, so that a clock's step and a thread's start do not count.

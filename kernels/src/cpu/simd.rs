@@ -5,6 +5,7 @@
 //! function that carries the features; a call that stayed behind would be compiled without them, and be slow.
 
 pub(crate) mod amx;
+mod choice;
 mod exp;
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -12,12 +13,17 @@ mod x86;
 
 use std::sync::OnceLock;
 
+use serde::{Deserialize, Serialize};
+
+pub use choice::{Paths, Work};
+
 use crate::error::{Error, Result};
 pub(crate) use exp::{exp, exp_coarse};
 
 /// An instruction set that the kernels are compiled for. The bits of a result depend on the path, and on nothing
 /// else: not on the batch, not on the number of threads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Path {
     /// Matrix products of bf16 in tiles (AMX-BF16), everything else as [`Path::Avx512Bf16`].
     Amx,
@@ -32,8 +38,6 @@ pub enum Path {
     /// What every machine has; multiply and add are rounded apart.
     Portable,
 }
-
-static FORCED: OnceLock<Path> = OnceLock::new();
 
 impl Path {
     const ALL: [Self; 6] = [Self::Amx, Self::Avx512Bf16, Self::Avx512Vnni, Self::Avx512, Self::Avx2, Self::Portable];
@@ -67,9 +71,14 @@ impl Path {
         }
     }
 
-    /// The fastest path of this machine, or the one that was [forced](Path::force).
+    /// The path of everything that is not measured: this machine's first, or the one that was [forced](Path::force).
     pub fn best() -> Self {
-        *FORCED.get_or_init(|| Self::available()[0])
+        Self::of(Work::Elementwise)
+    }
+
+    /// The path of a kind of work, of [those in use](Paths::in_use).
+    pub fn of(work: Work) -> Self {
+        Paths::in_use().of(work)
     }
 
     /// Makes every later computation of this process take this path.
@@ -77,18 +86,7 @@ impl Path {
     /// # Errors
     /// `InvalidInput` if this machine cannot run it, or another path has computed something already.
     pub fn force(self) -> Result<()> {
-        if !Self::available().contains(&self) {
-            let names: Vec<_> = Self::available().iter().map(|path| path.name()).collect();
-            return Err(Error::invalid_input(format!(
-                "this machine cannot run the {} kernels; it has {}",
-                self.name(),
-                names.join(", ")
-            )));
-        }
-        match *FORCED.get_or_init(|| self) {
-            path if path == self => Ok(()),
-            path => Err(Error::invalid_input(format!("the {} kernels are in use already", path.name()))),
-        }
+        Paths::all(self).choose()
     }
 
     /// A short name, for flags, logs and reports.

@@ -57,7 +57,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
     output::line(&format!(
         "{} threads, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
         machine.threads,
-        machine.gpu.as_deref().unwrap_or(machine.path),
+        machine.gpu.as_deref().unwrap_or(&machine.path),
         report.weights,
         report.weight_bytes as f64 / f64::from(1 << 20),
         report.compute,

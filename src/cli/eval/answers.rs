@@ -208,7 +208,7 @@ fn bound(dataset: &Path, ragstone: &Ragstone, options: &Options) -> Result<Bound
             .chat_template()
             .map_or_else(String::new, |it| hex::encode(Sha256::digest(it.as_bytes()))),
         settings: hex::encode(Sha256::digest(&settings)),
-        kernels: simd::Path::best().name().into(),
+        kernels: simd::Paths::in_use().to_string(),
         threads: rayon::current_num_threads(),
         date: ragstone.date_in_prompts().map(|today| today.format("%Y-%m-%d")),
         max_tokens: options.max_tokens,

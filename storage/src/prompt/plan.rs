@@ -17,7 +17,7 @@ pub use self::cheapest::{InTier, cheapest};
 pub use self::decide::Why;
 use self::decide::{Decision, decide, parts};
 pub use self::options::{Choosing, LOOKING_TOKENS, PlanOptions, Ratio, ReuseMode};
-pub use self::predict::{BEGUN_TOGETHER, lanes};
+pub use self::predict::{BEGUN_TOGETHER, DISK_LANES, lanes};
 use self::predict::{Share, alone};
 pub use self::recurring::Recurring;
 use crate::cost::{CostModel, Prediction};

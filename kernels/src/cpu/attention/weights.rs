@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::tile::{KEY_TILE, RowTile, WeightTile};
-use super::{AttentionOptions, RowGroup, check_group, check_slopes, spans};
+use super::{AttentionOptions, RowGroup, check_group, check_slopes, path_for, spans};
 use crate::aligned::SharedMut;
 use crate::matrix::Matrix;
 use crate::pool::KvPool;
@@ -27,7 +27,8 @@ pub fn attention_weights(
     group: &RowGroup<'_>,
     options: AttentionOptions<'_>,
 ) -> Matrix {
-    attention_weights_with(Path::best(), Path::best() == Path::Amx, pool, layer, q, group, options)
+    let path = path_for(pool, options);
+    attention_weights_with(path, path == Path::Amx, pool, layer, q, group, options)
 }
 
 /// [`attention_weights`] on a given instruction set; `has_tiles` as in [`attend_with`](super::attend_with).

@@ -6,7 +6,7 @@ use super::groups::{HALF, HALVES};
 use super::panels::QUANT_GROUP;
 use crate::aligned::Aligned;
 use crate::scratch::Scratch;
-use crate::simd::{self, Kernel, Path, Vector, amx};
+use crate::simd::{self, Kernel, Path, Vector, Work, amx};
 
 /// Values that one thread encodes at a time.
 const VALUES_PER_TASK: usize = 1 << 14;
@@ -24,6 +24,15 @@ pub enum Format {
 }
 
 impl Format {
+    /// What makes products of it.
+    pub(super) fn path(self) -> Path {
+        Path::of(match self {
+            Self::F32 => Work::F32Products,
+            Self::Bf16 => Work::Bf16Products,
+            Self::Q8 => Work::ByteProducts,
+        })
+    }
+
     /// Elements of a row in memory, in f32 or in words of 32 bits. Words are padded with zeros to whole steps.
     fn stride(self, width: usize) -> usize {
         match self {
@@ -119,7 +128,7 @@ impl Activations {
     /// Makes these the rows that `make` writes, `[rows, width]`; it gets a row's index and its place, with any values in
     /// it. Rows are made in parallel.
     pub fn fill(&mut self, format: Format, rows: usize, width: usize, make: impl Fn(usize, &mut [f32]) + Sync) {
-        let path = Path::best();
+        let path = format.path();
         self.fill_with(path, path == Path::Amx, format, rows, width, make);
     }
 
@@ -185,7 +194,7 @@ impl Activations {
     /// # Panics
     /// If the length does not fit.
     pub fn encode(&mut self, format: Format, x: &[f32], rows: usize) {
-        self.encode_on(Path::best(), format, x, rows);
+        self.encode_on(format.path(), format, x, rows);
     }
 
     /// [`Activations::encode`] on a given instruction set.

@@ -278,7 +278,14 @@ fn a_gated_layer_is_the_activation_of_one_times_the_other() {
                 let (mut inner, mut spare) = (Activations::default(), Activations::default());
                 // A longer use before leaves nothing behind.
                 inner.encode(identity.format(), &vec![f32::NAN; 2 * rows * (width + 9)], 2 * rows);
-                gated.forward_gated_on(path, Input::f32(&x, rows), identity.format(), width, &mut inner, &mut spare);
+                gated.forward_gated_on(
+                    [path, path],
+                    Input::f32(&x, rows),
+                    identity.format(),
+                    width,
+                    &mut inner,
+                    &mut spare,
+                );
                 let mut out = vec![f32::NAN; rows * width];
                 identity.forward_on(path, Input::from(&inner), Output::Store(&mut out));
                 let what = format!("{precision:?} {path:?} {activation:?} [{rows}, {inputs}] x {width}");
@@ -302,7 +309,7 @@ fn a_gated_row_has_the_same_bits_alone_and_in_any_batch() {
             let run = |x: &[f32], rows| {
                 let (mut input, mut out, mut spare) = Default::default();
                 Activations::encode_on(&mut input, path, gated.format(), x, rows);
-                gated.forward_gated_on(path, Input::from(&input), format, width, &mut out, &mut spare);
+                gated.forward_gated_on([path, path], Input::from(&input), format, width, &mut out, &mut spare);
                 let out = Input::from(&out);
                 let stride = out.stride();
                 let bits = |row: usize| match format {

@@ -53,6 +53,13 @@ impl Layers {
         Self::of(name, layer, [rows, inputs, outputs])
     }
 
+    /// As [`Layers::new`], of one layer: its weights stay in caches.
+    pub(super) fn once(precision: Precision, rows: usize, inputs: usize, outputs: usize) -> Arc<Self> {
+        let weights = random(1, inputs * outputs);
+        let layer = Linear::new(outputs, inputs, Weights::F32(&weights), None, precision);
+        Arc::new(Self { name: "", shape: [rows, inputs, outputs], layers: vec![layer], x: random(2, rows * inputs) })
+    }
+
     /// As [`Layers::new`] of blocks as GGUF files have them.
     pub fn of_blocks(name: &'static str, grouping: Grouping, rows: usize, inputs: usize, outputs: usize) -> Arc<Self> {
         let fill = |output: usize, row: &mut GroupRow| {

@@ -18,7 +18,7 @@ use crate::tier::Tier;
 pub const BEGUN_TOGETHER: usize = 8;
 
 /// Entries that are read from the disk at the same time.
-const DISK_LANES: usize = 4;
+pub const DISK_LANES: usize = 4;
 
 /// Entries, by tier and bytes, in the lanes in which they are read at the same time: their indices, ascending in each. Host memory
 /// is not waited for, and what object storage has is begun together, so that each has one lane; an entry of the disk goes to the lane
