@@ -209,8 +209,8 @@ pub const TABLE: &[Definition] = &[
     setting("compute", "The type that matrix products are computed in: `f32`, the reference, or `bf16`.")
         .by_default("bf16 where the processor is faster at it")
         .flag(),
-    setting("kernels", "The instruction set to use: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`.")
-        .by_default("the fastest")
+    setting("kernels", "The instruction set to use: `amx`, `avx512bf16`, `avx512vnni`, `avx512`, `avx2` or `portable`. Without it, each kind of work has the one that was measured to be the fastest on this processor.")
+        .by_default("measured")
         .flag(),
     setting("kv_dtype", "The type of stored KV: `f32`, `f16` or `bf16`.").by_default("as the weights"),
 ];

@@ -274,12 +274,13 @@ fn a_gated_layer_is_the_activation_of_one_times_the_other() {
         let greatest = expected.iter().fold(0.0_f64, |a, b| a.max(b.abs()));
         for (precision, error) in [(Precision::F32, 1e-6), (Precision::Bf16, 0.005), (Precision::Q8, 0.006)] {
             let identity = Linear::new(width, width, Weights::F32(&identity), None, precision);
-            for &path in Path::available() {
+            // Each kind of product has its own path: the next layer's may be another.
+            for (&path, &next) in Path::available().iter().flat_map(|p| Path::available().iter().map(move |n| (p, n))) {
                 let (mut inner, mut spare) = (Activations::default(), Activations::default());
                 // A longer use before leaves nothing behind.
                 inner.encode(identity.format(), &vec![f32::NAN; 2 * rows * (width + 9)], 2 * rows);
                 gated.forward_gated_on(
-                    [path, path],
+                    [path, next],
                     Input::f32(&x, rows),
                     identity.format(),
                     width,
@@ -287,8 +288,8 @@ fn a_gated_layer_is_the_activation_of_one_times_the_other() {
                     &mut spare,
                 );
                 let mut out = vec![f32::NAN; rows * width];
-                identity.forward_on(path, Input::from(&inner), Output::Store(&mut out));
-                let what = format!("{precision:?} {path:?} {activation:?} [{rows}, {inputs}] x {width}");
+                identity.forward_on(next, Input::from(&inner), Output::Store(&mut out));
+                let what = format!("{precision:?} {path:?} {next:?} {activation:?} [{rows}, {inputs}] x {width}");
                 assert_close(&out, &expected, error * greatest.max(1.0) + 1e-5, &what);
             }
         }
