@@ -260,7 +260,7 @@ impl Linear {
         }
     }
 
-    /// `has_tiles` says whether bf16 products are made by [`amx`].
+    /// `has_tiles` says whether products of bf16 and of bytes are made by [`amx`].
     fn run(&self, path: Path, has_tiles: bool, x: Input<'_>, sink: Sink) {
         assert_eq!(x.format, self.format, "the input's format");
         assert_eq!(x.is_tiled, has_tiles && x.format == Format::Bf16, "rows for tiles, and tiles for them");

@@ -36,7 +36,7 @@ pub(super) struct Task<'a> {
     pub(super) x: Input<'a>,
     pub(super) rows: Range<usize>,
     pub(super) group: Range<usize>,
-    /// Whether bf16 products are made by [`amx`].
+    /// Whether products of bf16, and of bytes with weights of 8 bits, are made by [`amx`].
     pub(super) has_tiles: bool,
     pub(super) sink: Sink,
 }

@@ -160,6 +160,28 @@ fn tiles_make_the_products_of_a_layer() {
     }
 }
 
+/// Whole blocks of rows by tiles, the others by vectors: no bit may tell.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[test]
+fn tiles_of_bytes_change_no_bits() {
+    let _emulated = crate::simd::amx::emulator::install();
+    for (rows, inputs, outputs) in [(1, 33, 70), (16, 128, 64), (17, 130, 130), (45, 1500, 66), (33, 1, 1)] {
+        let (weights, bias, x) = (random(7, inputs * outputs), random(8, outputs), random(9, rows * inputs));
+        let linear = Linear::new(outputs, inputs, Weights::F32(&weights), Some(&bias), Precision::Q8);
+        let mut input = Activations::default();
+        for &path in Path::available() {
+            input.encode_with(path, false, Format::Q8, &x, rows);
+            let [vectors, tiles] = [false, true].map(|has_tiles| {
+                let mut out = vec![f32::NAN; rows * outputs];
+                let sink = Sink::Store { to: SharedMut::new(&mut out), stride: outputs };
+                linear.run(path, has_tiles, Input::from(&input), sink);
+                out.into_iter().map(f32::to_bits).collect::<Vec<_>>()
+            });
+            assert_eq!(tiles, vectors, "{path:?} [{rows}, {inputs}] x {outputs}");
+        }
+    }
+}
+
 #[test]
 fn a_row_has_the_same_bits_alone_and_in_any_batch() {
     let (inputs, outputs) = (1100, 70);

@@ -3,6 +3,8 @@
 //! The compiler has no stable intrinsics for these instructions, so they are written as assembly. The tests run the
 //! same machine code on processors without AMX, by emulating each instruction where it traps.
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod bytes;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 #[allow(dead_code)]
 mod elsewhere;
@@ -15,9 +17,11 @@ mod strip;
 #[cfg(all(test, target_arch = "x86_64", target_os = "linux"))]
 mod tests;
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+pub(crate) use bytes::ByteProduct;
 #[cfg(not(all(target_arch = "x86_64", target_os = "linux")))]
 #[allow(unused_imports)]
-pub(crate) use elsewhere::{Product, Strip, Tiles, is_available};
+pub(crate) use elsewhere::{ByteProduct, Product, Strip, Tiles, is_available};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) use linux::{Product, Tiles, is_available};
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -25,5 +29,5 @@ pub(crate) use strip::Strip;
 
 /// Rows of a tile.
 pub(crate) const ROWS: usize = 16;
-/// Words of 32 bits in a row of a tile: 16 columns, or 32 k of bf16.
+/// Words of 32 bits in a row of a tile: 16 columns, or 32 k of bf16, or 64 of bytes.
 pub(crate) const WORDS: usize = 16;

@@ -1,8 +1,10 @@
 //! Products of bytes: exact integers within a group, which are then scaled and summed in f32.
 
+use std::ops::Range;
+
 use super::{FEW_ROWS, MAX_ROWS, STEP_BLOCK, Task};
 use crate::linear::panels::{PANEL, QUANT_GROUP};
-use crate::simd::{Vector, row_tiles};
+use crate::simd::{Vector, amx, row_tiles};
 
 /// Words of a group of 8-bit values.
 const GROUP_WORDS: usize = QUANT_GROUP / 4;
@@ -31,8 +33,14 @@ impl Task<'_> {
         let (rows, x_stride) = (self.rows.len(), self.x.stride());
         let x = self.x.words[self.rows.start * x_stride..].as_ptr();
         let block = if rows <= FEW_ROWS { bytes.groups } else { STEP_BLOCK / GROUP_WORDS };
+        // Whole blocks of rows go by tiles, where there are any, and the others by vectors: integers are exact either way.
+        let by_tiles = if self.has_tiles { rows - rows % amx::ROWS } else { 0 };
         for first in (0..bytes.groups).step_by(block) {
-            for (row, height) in row_tiles(rows, ROWS) {
+            if by_tiles > 0 {
+                // SAFETY: the caller's promise; there are as many rows and groups.
+                unsafe { self.quantized_tiles::<V>(bytes, first..bytes.groups.min(first + block), by_tiles, sums) };
+            }
+            for (row, height) in row_tiles(rows - by_tiles, ROWS).map(|(row, height)| (by_tiles + row, height)) {
                 for column in (0..PANEL).step_by(VECS * V::LANES) {
                     for group in first..bytes.groups.min(first + block) {
                         // SAFETY: the caller's promise; the tile lies within rows, panel and group.
@@ -54,6 +62,45 @@ impl Task<'_> {
                                 5 => tile.fill::<V, 5, VECS>(),
                                 _ => tile.fill::<V, MAX_ROWS, VECS>(),
                             }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Some groups of the first `rows` rows, by the processor's tiles.
+    ///
+    /// # Safety
+    /// As [`Task::blocks`]; tiles must be available, and `rows` a multiple of theirs.
+    #[inline(always)]
+    unsafe fn quantized_tiles<V: Vector>(&self, bytes: &Bytes, groups: Range<usize>, rows: usize, sums: &mut [f32]) {
+        let x_stride = self.x.stride();
+        let x = self.x.words[self.rows.start * x_stride..].as_ptr();
+        let mut totals = [0_i32; amx::ROWS * PANEL];
+        // SAFETY: the caller's promise; a group is whole tiles of k.
+        unsafe {
+            let tiles = amx::Tiles::configure();
+            for first in (0..rows).step_by(amx::ROWS) {
+                for group in groups.clone() {
+                    let product = amx::ByteProduct {
+                        x: x.add(first * x_stride + group * GROUP_WORDS),
+                        x_stride,
+                        weights: bytes.words.add(group * GROUP_WORDS * PANEL),
+                        depth: GROUP_WORDS,
+                        start: bytes.corrections.add(group * PANEL),
+                        sums: totals.as_mut_ptr(),
+                    };
+                    product.store(&tiles);
+                    for (row, totals) in totals.chunks_exact(PANEL).enumerate() {
+                        let scale = V::splat(*bytes.scales.add((first + row) * bytes.groups + group));
+                        let sums = sums[(first + row) * PANEL..].as_mut_ptr();
+                        for start in (0..PANEL).step_by(V::LANES) {
+                            let total = V::from_integers(V::load_words(totals.as_ptr().add(start).cast()));
+                            let sum = sums.add(start);
+                            total.mul_add(scale, V::load(sum)).store(sum);
                         }
                     }
                 }

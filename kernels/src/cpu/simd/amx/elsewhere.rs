@@ -31,6 +31,21 @@ impl Product {
     }
 }
 
+pub(crate) struct ByteProduct {
+    pub(crate) x: *const u32,
+    pub(crate) x_stride: usize,
+    pub(crate) weights: *const u32,
+    pub(crate) depth: usize,
+    pub(crate) start: *const i32,
+    pub(crate) sums: *mut i32,
+}
+
+impl ByteProduct {
+    pub(crate) unsafe fn store(&self, _: &Tiles) {
+        unreachable!("tiles are not available here")
+    }
+}
+
 pub(crate) struct Strip {
     pub(crate) x: *const u32,
     pub(crate) x_stride: usize,

@@ -177,7 +177,29 @@ unsafe fn execute(tiles: &mut Tiles, code: &[u8], registers: &[i64]) -> Option<u
                 multiply(tiles, tile, a, b);
                 Some(5)
             }
+            (0x5e, 1) if code[4] >> 6 == 3 => {
+                assert!(tiles.is_configured, "TDPBUSD without a shape");
+                let (a, b) = ((code[4] & 7) as usize, (!code[2] >> 3 & 7) as usize);
+                multiply_bytes(tiles, tile, a, b);
+                Some(5)
+            }
             _ => None,
+        }
+    }
+}
+
+/// TDPBUSD: `tile += a b` over quads of bytes, unsigned in `a` and signed in `b`.
+fn multiply_bytes(tiles: &mut Tiles, tile: usize, a: usize, b: usize) {
+    for row in 0..16 {
+        for column in 0..16 {
+            let at = 4 * column..4 * column + 4;
+            let before = i32::from_le_bytes(tiles.bytes[tile][row][at.clone()].try_into().unwrap());
+            let products = (0..64).map(|k| {
+                let (x, w) = (tiles.bytes[a][row][k], tiles.bytes[b][k / 4][4 * column + k % 4]);
+                i32::from(x) * i32::from(w as i8)
+            });
+            let sum = products.fold(before, i32::wrapping_add);
+            tiles.bytes[tile][row][at].copy_from_slice(&sum.to_le_bytes());
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{ROWS, WORDS};
 const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
 const XTILEDATA: libc::c_ulong = 18;
 
-/// Whether the processor has tiles with bf16 products, and the system lets this process use them. The right is asked
+/// Whether the processor has tiles with products of bf16 and of bytes (every one so far that has the former), and the system lets this process use them. The right is asked
 /// for once; it holds for all threads that are started later and for those that never used tiles.
 pub(crate) fn is_available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -20,10 +20,11 @@ pub(crate) fn is_available() -> bool {
 fn processor_has_tiles() -> bool {
     const BF16: u32 = 1 << 22;
     const TILES: u32 = 1 << 24;
+    const INT8: u32 = 1 << 25;
     // SAFETY: every x86-64 processor has the instruction; leaf 7 is asked only where it exists.
     #[allow(unused_unsafe)]
     unsafe {
-        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILES) == BF16 | TILES
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILES | INT8) == BF16 | TILES | INT8
     }
 }
 

@@ -2,7 +2,7 @@
 //! emulated where it traps.
 
 use super::linux::{Product, Tiles};
-use super::{ROWS, Strip, WORDS, emulator};
+use super::{ByteProduct, ROWS, Strip, WORDS, emulator};
 use crate::aligned::Aligned;
 use crate::dtype::bf16_bits;
 
@@ -62,6 +62,43 @@ fn tiles_agree_with_f64() {
                 let exact = f64::from(was) + products.sum::<f64>();
                 assert!((f64::from(got) - exact).abs() < 1e-5, "[{rows}, {depth}] {row}, {column}: {got}, {exact}");
             }
+        }
+    }
+}
+
+#[test]
+fn products_of_bytes_are_exact() {
+    let _emulated = emulator::install();
+    let mut rng = fastrand::Rng::with_seed(9);
+    for steps in [1, 2, 5] {
+        let depth = steps * WORDS;
+        // Longer than what is used.
+        let x_stride = depth + 16;
+        let mut words = |len| {
+            let mut words = Aligned::<u32>::zeros(len);
+            words.iter_mut().for_each(|word| *word = rng.u32(..));
+            words
+        };
+        let (x, weights) = (words(ROWS * x_stride), words(depth * PANEL));
+        let start: Vec<i32> = (0..PANEL as i32).map(|column| 1000 * column - 31_000).collect();
+        let mut sums = vec![-1_i32; ROWS * PANEL];
+        let product = ByteProduct {
+            x: x.as_ptr(),
+            x_stride,
+            weights: weights.as_ptr(),
+            depth,
+            start: start.as_ptr(),
+            sums: sums.as_mut_ptr(),
+        };
+        // SAFETY: the memory is as long as the product says, and tiles are there or emulated.
+        unsafe { product.store(&Tiles::configure()) };
+        for (index, got) in sums.iter().enumerate() {
+            let (row, column) = (index / PANEL, index % PANEL);
+            let dot = |k: usize| {
+                let (x, w) = (x[row * x_stride + k].to_le_bytes(), weights[k * PANEL + column].to_le_bytes());
+                x.into_iter().zip(w).map(|(x, w)| i32::from(x) * i32::from(w as i8)).sum::<i32>()
+            };
+            assert_eq!(*got, start[column] + (0..depth).map(dot).sum::<i32>(), "{steps}: {row}, {column}");
         }
     }
 }
