@@ -19,29 +19,29 @@ export async function jobs(view) {
 
 /** Draws the jobs. As long as they are the same ones, what is there already changes its numbers: a button that is being pressed stays. */
 function listing(view) {
-  let shown = null;
-  let update = null;
+  let [shown, update, waiting] = [];
   return async () => {
     const [{ data: warm }, status] = await Promise.all([get("/v1/cache/jobs", view.signal), get("/v1/cache/status", view.signal)]);
     const now = JSON.stringify([warm.map(({ id }) => id), status.jobs.map(({ kind }) => kind)]);
-    if (now === shown) {
+    // What another drawing, or a failure, took the place of is drawn anew.
+    if (now === shown && waiting.isConnected) {
       update(warm, status);
       return null;
     }
     const warmUps = warm.map((job) => warmUp(view, job));
     const kinds = status.jobs.map(() => h("span"));
-    const waiting = h("p", { class: "quiet" });
-    update = (jobs, { jobs: others, background }) => {
+    const background = h("p", { class: "quiet" });
+    update = (jobs, { jobs: others, background: number }) => {
       jobs.forEach((job, row) => warmUps[row].update(job));
-      others.forEach(({ jobs: number }, row) => (kinds[row].textContent = count(number)));
-      waiting.textContent = `${counted(background, "prompt")} ${background === 1 ? "waits" : "wait"} to be computed in the background.`;
+      others.forEach((other, row) => (kinds[row].textContent = count(other.jobs)));
+      background.textContent = `${counted(number, "prompt")} ${number === 1 ? "waits" : "wait"} to be computed in the background.`;
     };
     update(warm, status);
-    shown = now;
+    [shown, waiting] = [now, background];
     return [
       warm.length ? table("Warm-ups", ["#number", "~of", "state", "begun", "progress", ""], warmUps.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
       kinds.length ? table("Jobs that run or wait", ["kind", "#jobs"], status.jobs.map(({ kind }, row) => [kind, kinds[row]])) : null,
-      waiting];
+      background];
   };
 }
 

@@ -20,19 +20,24 @@ export async function change(work) {
  */
 export async function live({ signal, again }, place, draw) {
   let last = 0;
+  let complaint = null;
   const refresh = async () => {
     last += 1;
     const mine = last;
     const isWanted = () => mine === last && !signal.aborted;
     try {
       const drawn = await draw();
-      if (isWanted() && drawn) swap(place, drawn);
+      if (!isWanted()) return;
+      complaint = null;
+      if (drawn) swap(place, drawn);
     } catch (error) {
       if (!isWanted()) return;
       if (!(error instanceof ApiError)) throw error;
       // The token or key is gone: the view says what it wants.
-      if (error.status === 401 || error.status === 403) again();
-      else swap(place, failure(error, refresh));
+      if (error.status === 401 || error.status === 403) return again();
+      // Said once, however often it is tried.
+      if (error.message !== complaint) swap(place, failure(error, refresh));
+      complaint = error.message;
     }
   };
   const drawn = await draw();

@@ -16,7 +16,7 @@ export async function settings({ content, signal, again }) {
 }
 
 function name({ key, variable }) {
-  return h("code", { class: "name", title: `--set ${key}=…, or ${variable}` }, key);
+  return h("code", { class: "key", title: `--set ${key}=…, or ${variable}` }, key);
 }
 
 function text(key, value) {

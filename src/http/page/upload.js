@@ -88,7 +88,7 @@ function begin(title, lines = []) {
 }
 
 async function sendAll(files, collection) {
-  const { section, list } = begin(h("span", {}, "Into ", h("a", { href: `#/collections/${encodeURIComponent(collection)}` }, collection), ":"));
+  const { section, list } = begin(`Into ${collection}:`);
   section.isTold = false;
   const missed = [];
   for (const file of files) {
