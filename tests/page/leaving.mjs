@@ -83,6 +83,7 @@ await yes("Delete");
 await held.came;
 await go("Ask");
 const choice = page.getByLabel("Collection");
+await choice.locator("option", { hasText: "three" }).waitFor({ state: "attached" });
 assert.deepEqual(await choice.locator("option").allInnerTexts(), ["four", "three", "none: without passages"]);
 await page.getByLabel("Question").fill("Half a question");
 held.release();
@@ -133,7 +134,7 @@ await held.release();
 await go("Collections");
 await page.getByLabel("Into the collection").fill("five");
 held = await hold("PUT", "**/files/late.md");
-await page.getByLabel("Files").setInputFiles([file("late.md", "It came late."), file("later.exe", "MZ")]);
+await page.getByLabel("Choose files").setInputFiles([file("late.md", "It came late."), file("later.exe", "MZ")]);
 await held.came;
 await go("Keys");
 await held.release();
@@ -145,7 +146,7 @@ await page.getByRole("link", { name: "five", exact: true }).first().waitFor();
 await go("Keys");
 await page.getByRole("heading", { name: "Keys" }).waitFor();
 await go("Collections");
-await page.getByLabel("Files").waitFor();
+await page.getByLabel("Choose files").waitFor();
 assert.equal(await page.getByText("late.md").count(), 0);
 
 // A key that was made while its view was left is shown nowhere else than there, and once.
@@ -216,6 +217,7 @@ await page.route("**/v1/cache/jobs/*", (route) => {
 await go("Jobs");
 await page.getByRole("button", { name: "Cancel warm-up 7" }).click();
 await page.goBack();
+await page.getByRole("heading", { name: "Store" }).waitFor();
 assert.equal(await dialog.count(), 0);
 await go("Jobs");
 await page.getByRole("button", { name: "Cancel warm-up 7" }).click();

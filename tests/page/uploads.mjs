@@ -12,7 +12,7 @@ const onDisk = (name, text) => {
   return join(folder, name);
 };
 const name = page.getByLabel("Into the collection");
-const files = page.getByLabel("Files");
+const files = page.getByLabel("Choose files");
 const upload = page.getByRole("button", { name: "Upload", exact: true });
 const told = page.locator(".told");
 const line = (text) => page.locator(".report li", { hasText: text }).last().waitFor();
@@ -52,7 +52,7 @@ await upload.click();
 await told.getByText("Not uploaded yet: 2 files").waitFor();
 await name.fill("no good/");
 await upload.click();
-await told.getByText("Not uploaded yet: 2 files").waitFor();
+await told.getByText("A collection's name has letters, digits, dots, dashes and underscores, not no good/.").waitFor();
 assert.equal(await page.locator(".report li").count(), 0, "nothing was sent");
 // More come to them, and one that is chosen again is sent once.
 await drop([onDisk("c.md", "The c is green."), onDisk("b.md", "The b is brown.")], page.locator(".drop"));

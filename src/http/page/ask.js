@@ -62,7 +62,7 @@ export async function ask(view) {
     control.collection.replaceChildren(...choices(options, collection === "" || names.includes(collection) ? collection : names[0] ?? ""));
     return names.length ? [] : h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
   });
-  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with --model to take a real one.");
+  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with ", h("code", { class: "key" }, "--model"), " to take a real one.");
   content.replaceChildren(h("h1", {}, "Ask"), empty, demo || "", turns, form);
   question.focus();
 }

@@ -1,7 +1,7 @@
 // Collections, their documents and passages.
 
 import { ApiError, at, events, get, remove, token } from "/page/api.js";
-import { confirmed, count, counted, failure, field, h, table, toast } from "/page/dom.js";
+import { confirmed, count, counted, failure, field, h, parted, table, toast } from "/page/dom.js";
 import { action, change, live } from "/page/live.js";
 import { uploads } from "/page/upload.js";
 
@@ -31,11 +31,20 @@ async function all(view) {
     return data.length ? table("Collections", ["~collection", "#documents", "#passages", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
   });
   const name = h("input", {
-    value: isFirst ? FIRST : "", required: true, maxlength: 64, pattern: "[A-Za-z0-9._\\-]+", title: "Letters, digits, dots, dashes and underscores",
+    value: isFirst ? FIRST : "", required: true, maxlength: 64, pattern: "[A-Za-z0-9._\\-]+",
     list: "known-collections", autocomplete: "off", placeholder: "name",
   });
   content.replaceChildren(h("h1", {}, "Collections"), list,
-    h("h2", {}, "Add files"), uploads(() => (name.reportValidity() ? name.value : null), [field("Into the collection", name), known]));
+    h("h2", {}, "Add files"), uploads(() => into(name), [field("Into the collection", name), known]));
+}
+
+/** The collection that the field names, or what is wrong with that. */
+function into(input) {
+  const isNamed = input.checkValidity();
+  input.setAttribute("aria-invalid", !isNamed);
+  if (isNamed) return { collection: input.value };
+  input.focus();
+  return { wrong: input.value ? `A collection's name has letters, digits, dots, dashes and underscores, not ${input.value}.` : "Name the collection that they go into, then press Upload." };
 }
 
 /** A button that deletes, for the owner. */
@@ -57,7 +66,7 @@ async function documents(view, collection) {
   await live(view, list, async () => {
     const { data, has_more: more } = await get(`${at`/v1/collections/${collection}/documents`}?offset=${offset}&limit=${PAGE}`, signal);
     const row = ({ id, title, source, passages }) => [
-      h("a", { href: `${here}/${encodeURIComponent(id)}` }, title || source || id), source ?? "", count(passages),
+      h("a", { href: `${here}/${encodeURIComponent(id)}` }, title || source || id), parted(source ?? ""), count(passages),
       deletion(view, title || id, `${title || id} and its KV`, at`/v1/collections/${collection}/documents/${id}`)];
     return [
       data.length ? table(`Documents ${offset + 1} to ${offset + data.length}`, ["~document", "~source", "#passages", ""], data.map(row)) : h("p", { class: "quiet" }, offset ? "There are no more." : "There is none in it."),
@@ -67,7 +76,7 @@ async function documents(view, collection) {
   });
   content.replaceChildren(h("h1", {}, h("a", { href: "#/collections" }, "Collections"), ` / ${collection}`), list,
     token.get() ? warming(view, collection) : "",
-    h("h2", {}, "Add files"), uploads(() => collection));
+    h("h2", {}, "Add files"), uploads(() => ({ collection })));
 }
 
 async function one({ content, query, signal }, collection, id) {

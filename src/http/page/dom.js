@@ -76,6 +76,11 @@ export function facts(pairs) {
   return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
+/** Text that may be broken after what parts a path or a name, rather than anywhere. */
+export function parted(text) {
+  return text.split(/(?<=[/_,])/).flatMap((part, at) => (at ? [h("wbr"), part] : part));
+}
+
 const called = (element) => element.getAttribute("aria-label") ?? element.textContent;
 
 /** Puts `children` into `place`. Who had the focus there has it afterwards on what is called the same, or else on what begins there. */
@@ -105,13 +110,14 @@ export function toast(text) {
 export function confirmed(question, verb, signal) {
   if (signal.aborted) return false;
   return new Promise((resolve) => {
-    const dialog = h("dialog", { "aria-label": verb, "aria-describedby": "question", onclose: () => { dialog.remove(); resolve(dialog.returnValue === "yes" && !signal.aborted); } },
+    const end = (isYes) => { dialog.remove(); resolve(isYes); };
+    const dialog = h("dialog", { "aria-label": verb, "aria-describedby": "question", onclose: () => end(dialog.returnValue === "yes") },
       h("form", { method: "dialog" },
         h("p", { id: "question" }, question),
         h("div", { class: "row" },
           h("button", { value: "no", autofocus: true }, "Cancel"),
           h("button", { value: "yes", class: "danger" }, verb))));
-    signal.addEventListener("abort", () => dialog.close("no"));
+    signal.addEventListener("abort", () => end(false));
     document.body.append(dialog);
     dialog.showModal();
   });

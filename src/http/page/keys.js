@@ -22,7 +22,7 @@ export async function keys(view) {
     await live(view, list, async () => {
       const { data } = await get("/v1/keys", signal);
       const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [name, role, tenant || "default", collections.join(", "), when(added), revocation(view, name)];
-      return data.length ? table("Keys", ["~name", "role", "tenant", "~also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
+      return data.length ? table("Keys", ["~name", "role", "~tenant", "~also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
     });
     content.replaceChildren(h("h1", {}, "Keys"),
       h("p", { class: "quiet" }, "A service asks for them where it is started by ", h("code", {}, "ragstone serve --keys required"), "."),
@@ -55,7 +55,7 @@ function making() {
     const wanted = { name: name.value, role: role.value, tenant: tenant.value, collections: granted };
     try {
       const { key } = await change(() => post("/v1/keys", wanted));
-      show(h("div", { class: "card" }, h("p", {}, `The key of ${wanted.name}. It is shown this once; only its hash is kept.`), h("p", {}, h("code", { class: "secret" }, key))));
+      show(h("div", { class: "card" }, h("p", {}, `The key of ${wanted.name}. It is shown this once; only its hash is kept.`), h("p", {}, h("code", {}, key))));
       name.value = "";
       if (!isSeen) toast(`The key of ${wanted.name} is made. The view Keys shows it once.`);
     } catch (error) {

@@ -11,25 +11,25 @@ const NAMED = 3;
 const report = h("div", { class: "report", "aria-live": "polite" });
 
 /**
- * Where files are chosen or dropped, for the collection that `name` answers. Null where it has none yet: files wait then, until "Upload" is
- * pressed. `before` is what asks for it.
+ * Where files are chosen or dropped. `into` answers their `collection`, or what is `wrong` as long as it is not known: they wait then, until
+ * "Upload" is pressed. `before` is what asks for it.
  */
-export function uploads(name, before) {
+export function uploads(into, before) {
   let waiting = [];
   const told = h("p", { class: "told", role: "status" });
-  const input = h("input", { type: "file", multiple: true, "aria-label": "Files", onchange: () => take([...input.files]) });
+  const input = h("input", { type: "file", multiple: true, onchange: () => take([...input.files]) });
   const list = () => `${counted(waiting.length, "file")} (${bytes(waiting.reduce((sum, { size }) => sum + size, 0))}): ${some(waiting.map((file) => file.name))}`;
   const tell = (...what) => swap(told, ...what);
 
   function send() {
     if (waiting.length === 0) {
-      tell("No file is chosen yet: choose some above, or drop them here.");
+      tell("No file is chosen yet: choose some above, or drop them there.");
       input.focus();
       return;
     }
-    const collection = name();
-    if (!collection) {
-      tell(`Not uploaded yet: ${list()}. Name the collection that they go into, then press Upload. `, forget);
+    const { collection, wrong } = into();
+    if (wrong) {
+      tell(`Not uploaded yet: ${list()}. ${wrong} `, forget);
       return;
     }
     const files = waiting;
@@ -45,12 +45,14 @@ export function uploads(name, before) {
     const names = new Set(files.map((file) => file.name));
     waiting = [...waiting.filter((file) => !names.has(file.name)), ...files];
     input.value = "";
-    if (others.length) begin("Not taken:", others.map((folder) => `${folder}: a folder. Drop the files in it, or read it by ragstone ingest on the machine that serves.`));
+    if (others.length) end(begin("Not taken:", others.map((folder) => `${folder}: a folder. Drop the files in it, or read it by ragstone ingest on the machine that serves.`)).section);
     if (waiting.length) send();
     else if (!others.length) tell("What was dropped is no file.");
   }
 
-  const zone = h("div", { class: "drop" }, h("p", {}, "Drop files here, or choose them: text, Markdown, HTML, PDF, Office, e-mail, CSV, JSON, source code."), input);
+  const zone = h("div", { class: "drop" }, h("p", {}, "Drop files here: text, Markdown, HTML, PDF, Office, e-mail, CSV, JSON, source code."),
+    // The browser's own words beside its button would say that no file is chosen while some wait.
+    h("label", { class: "choose" }, "Choose files …", input));
   zone.addEventListener("dragover", (event) => { event.preventDefault(); zone.classList.add("over"); });
   zone.addEventListener("dragleave", () => zone.classList.remove("over"));
   zone.addEventListener("drop", (event) => {
@@ -59,8 +61,10 @@ export function uploads(name, before) {
     const { files, folders } = dropped(event.dataTransfer);
     take(files, folders);
   });
-  // What was told while its view was shown is told.
-  for (const section of [...report.children]) if (section.isTold) section.remove();
+  for (const section of [...report.children]) {
+    if (section.isTold) section.remove();
+    else section.isTold = section.isEnded;
+  }
   const submit = (event) => { event.preventDefault(); send(); };
   return h("form", { class: "upload", novalidate: true, onsubmit: submit }, zone,
     before && h("div", { class: "row" }, before, h("button", { class: "main" }, "Upload")), told, report);
@@ -82,14 +86,18 @@ function dropped({ items }) {
 function begin(title, lines = []) {
   const list = h("ul", {}, lines.map((line) => h("li", {}, line)));
   const section = h("section", {}, h("p", {}, title), list);
-  section.isTold = report.isConnected;
   report.append(section);
   return { section, list };
 }
 
+/** Nothing more comes into a part of the report. It goes when the view in which it was seen is left. */
+function end(section) {
+  section.isEnded = true;
+  section.isTold = report.isConnected;
+}
+
 async function sendAll(files, collection) {
   const { section, list } = begin(`Into ${collection}:`);
-  section.isTold = false;
   const missed = [];
   for (const file of files) {
     const line = h("li", {}, `${file.name} (${bytes(file.size)}) …`);
@@ -98,7 +106,7 @@ async function sendAll(files, collection) {
     line.textContent = `${file.name}: ${text}`;
     if (!isAdded) missed.push(file.name);
   }
-  section.isTold = report.isConnected;
+  end(section);
   toast(missed.length ? `${count(missed.length)} of ${counted(files.length, "file")} not added to ${collection}: ${some(missed)}` : `${counted(files.length, "file")} added to ${collection}`);
 }
 
