@@ -120,7 +120,11 @@ system = "Hello."
         let setting = found(key);
         assert_eq!((&setting["value"], &setting["source"]), (&value, &source), "{key}");
     }
-    assert_eq!(found("top_k")["default"], 5);
+    assert_eq!((&found("top_k")["default"], &found("top_k")["default_text"]), (&json!(5), &Value::Null));
+    assert_eq!(found("compute")["default_text"], "bf16 where the processor is faster at it");
+    // Not whose it is, but which.
+    let data = found("data")["default_text"].as_str().unwrap().to_owned();
+    assert!(std::path::Path::new(&data).is_absolute() && data.ends_with("ragstone"), "{data}");
 }
 
 #[test]

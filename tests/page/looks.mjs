@@ -90,6 +90,23 @@ const warmUp = (id, state) => ({ id, collection: "n".repeat(64), document: long,
 await page.route("**/v1/cache/jobs", (route) => route.fulfill({ json: { object: "list", data: [warmUp(7, "running"), warmUp(8, "other_model")] } }));
 await seeAll("full");
 
+// What was read takes the place of "Loading", and moves nothing.
+for (const view of VIEWS) {
+  await go(view === "Ask" ? "Keys" : "Ask");
+  await page.locator(".view h1").waitFor();
+  let release;
+  const gate = new Promise((resolve) => (release = resolve));
+  await page.route("**/v1/**", async (route) => { await gate; return route.fallback(); });
+  await go(view);
+  await page.getByText("Loading …").waitFor();
+  const top = () => page.locator(".view").evaluate((element) => element.getBoundingClientRect().top + scrollY);
+  const before = await top();
+  release();
+  await page.locator(".view h1").waitFor();
+  assert.equal(await top(), before, view);
+  await page.unrouteAll({ behavior: "wait" });
+}
+
 await go("Plans");
 await page.locator("details.card summary").first().click();
 await see("plan");

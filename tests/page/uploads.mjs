@@ -109,6 +109,7 @@ await page.locator(".drop").waitFor();
 
 // A file that changed after it was chosen.
 await go("Collections");
+await name.waitFor();
 const late = onDisk("late.md", "Not for long.");
 await files.setInputFiles(late);
 await told.getByText("Not uploaded yet: 1 file").waitFor();

@@ -1,7 +1,7 @@
 // API keys: who may use the service, and as what.
 
 import { ApiError, at, get, post, remove } from "/page/api.js";
-import { confirmed, failure, field, h, table, toast, when } from "/page/dom.js";
+import { confirmed, failure, field, h, parted, table, toast, when } from "/page/dom.js";
 import { action, change, live } from "/page/live.js";
 import { guarded } from "/page/owner.js";
 
@@ -21,7 +21,7 @@ export async function keys(view) {
     const list = h("div");
     await live(view, list, async () => {
       const { data } = await get("/v1/keys", signal);
-      const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [name, role, tenant || "default", collections.join(", "), when(added), revocation(view, name)];
+      const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [name, role, tenant || "default", parted(collections.join(", ")), when(added), revocation(view, name)];
       return data.length ? table("Keys", ["~name", "role", "~tenant", "~also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
     });
     content.replaceChildren(h("h1", {}, "Keys"),

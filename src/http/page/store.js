@@ -15,12 +15,10 @@ const seen = [];
 export async function store(view) {
   const { content, signal, again } = view;
   const tiers = h("div", { "aria-live": "off" });
-  const entries = h("div");
-  content.replaceChildren(h("h1", {}, "Store"), tiers, h("h2", {}, "Entries"), entries);
   const refresh = await live(view, tiers, async () => look(await get("/v1/cache/status", signal)));
   every(EVERY_MS, signal, refresh);
-  if (token.get()) await list(entries, view);
-  else entries.replaceChildren(wanted(again));
+  const entries = token.get() ? await list(view) : wanted(again);
+  content.replaceChildren(h("h1", {}, "Store"), tiers, h("h2", {}, "Entries"), entries);
 }
 
 function look(status) {
@@ -68,7 +66,7 @@ function choose(select, first, names) {
   select.value = names.includes(value) ? value : "";
 }
 
-async function list(place, view) {
+async function list(view) {
   const { signal, again } = view;
   const collection = h("select");
   const tier = h("select");
@@ -96,12 +94,10 @@ async function list(place, view) {
       toast(`${verb}: ${what}`);
     });
   };
-  place.replaceChildren(
-    h("div", { class: "row" }, field("Collection", collection), field("Tier", tier), ["pin", "unpin", "evict"].map(act)),
-    shown);
   const refresh = await live(view, shown, draw);
   collection.addEventListener("change", refresh);
   tier.addEventListener("change", refresh);
+  return h("div", {}, h("div", { class: "row" }, field("Collection", collection), field("Tier", tier), ["pin", "unpin", "evict"].map(act)), shown);
 }
 
 /** The knowledge tree: each entry below the one that it was computed behind. */
