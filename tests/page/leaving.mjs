@@ -205,6 +205,18 @@ for (const verb of ["Pin", "Unpin", "Evict"]) {
   await page.locator("#toast", { hasText: `${verb.toLowerCase()}: ` }).waitFor();
 }
 
+// A check goes on, and says what it found to whoever comes back.
+await go("Jobs");
+held = await hold("POST", "**/v1/cache/verify");
+await page.getByRole("button", { name: "Verify all entries" }).click();
+await held.came;
+await go("Keys");
+held.release();
+await page.getByRole("heading", { name: "Keys" }).waitFor();
+await go("Jobs");
+await page.getByText(/entries: \d+ · frames: \d+/).waitFor();
+await go("Store");
+
 // Jobs: the list is read again after a cancellation, also where a button in it has the focus, and by whoever left.
 const warmUp = (id) => ({ id, collection: "four", document: null, state: "running", created_unix_ms: 0, progress: { passages_done: 1, passages_total: 4 } });
 let warmUps = [warmUp(7), warmUp(8), warmUp(9)];
