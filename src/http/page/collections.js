@@ -34,8 +34,8 @@ function deletion(name, what, path, after) {
   const act = async () => {
     if (!(await confirmed(`Delete ${what}? This cannot be undone.`, "Delete"))) return;
     try {
-      const { entries_removed: entries } = await remove(path);
-      toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV.`);
+      const { entries_removed: entries, jobs_cancelled: jobs } = await remove(path);
+      toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV${jobs ? `; ${counted(jobs, "unfinished ingest")} that would have brought it back ended` : ""}.`);
       await after();
     } catch (error) {
       toast(error.message);
