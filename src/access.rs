@@ -1,6 +1,7 @@
 //! How a command reaches the store: through the running service of its data folder, or, where none runs, by opening the
 //! folder itself for as long as the command takes.
 
+use std::future::Future;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::time::Duration;
@@ -113,28 +114,29 @@ impl Access {
 /// # Errors
 /// `NotFound`, and nothing is created, where the data folder is missing or empty.
 pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Data), work, &|_| None).await
+    run(config, (command, Needs::Data), work, Interrupted::default()).await
 }
 
 /// As [`with`]; the data folder is created where it is missing.
 pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Nothing), work, &|_| None).await
+    run(config, (command, Needs::Nothing), work, Interrupted::default()).await
 }
 
-/// As [`creating`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
-pub async fn creating_told<T>(
+/// As [`creating`], for a job: after Ctrl-C it is told to end, and what it tells then is heard; `told` says what became of it. It hears
+/// whether a service goes on.
+pub async fn creating_job<T>(
     config: &Config,
     command: &str,
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::Nothing), work, told).await
+    run(config, (command, Needs::Nothing), work, Interrupted { told, hears_the_end: true }).await
 }
 
 /// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
 /// the store through it.
 pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Long), work, &|_| None).await
+    run(config, (command, Needs::Long), work, Interrupted::default()).await
 }
 
 /// As [`with`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
@@ -144,40 +146,81 @@ pub async fn with_told<T>(
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::Data), work, told).await
+    run(config, (command, Needs::Data), work, Interrupted { told, hears_the_end: false }).await
+}
+
+/// What Ctrl-C does to a command's work.
+struct Interrupted<'a> {
+    /// What becomes of it, for people; it hears whether a service goes on.
+    told: &'a dyn Fn(bool) -> Option<String>,
+    /// Whether it is a job, which ends by itself when this process's own service stops, and says how far it came.
+    hears_the_end: bool,
+}
+
+impl Default for Interrupted<'_> {
+    fn default() -> Self {
+        Self { told: &|_| None, hears_the_end: false }
+    }
 }
 
 async fn run<T>(
     config: &Config,
     (command, needs): (&str, Needs),
     work: impl AsyncFnOnce(&Client) -> Result<T>,
-    told: &dyn Fn(bool) -> Option<String>,
+    on_interrupt: Interrupted<'_>,
 ) -> Result<T> {
     let access = tokio::select! {
         access = Access::open(config, command, needs) => access?,
         interrupted = interrupted() => return Err(interrupted),
     };
-    let done = tokio::select! {
-        done = work(access.client()) => done,
-        interrupted = interrupted() => Err(match told(access.is_remote()) {
-            Some(told) if interrupted.kind() == ErrorKind::Cancelled => Error::new(ErrorKind::Cancelled, told),
-            _ => interrupted,
-        }),
-    };
-    let is_interrupted = done.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::Cancelled);
-    let closing = async {
-        if is_interrupted && !access.is_remote() {
-            let stopping = "stopping: what is ready is being written; Ctrl-C once more ends at once";
-            Progress::new(stopping, Unit::Nothing).during(access.close()).await
-        } else {
-            access.close().await
+    let Interrupted { told, hears_the_end } = on_interrupt;
+    let done = {
+        let mut work = std::pin::pin!(work(access.client()));
+        let interrupted = tokio::select! {
+            done = &mut work => Ok(done),
+            interrupted = interrupted() => Err(interrupted),
+        };
+        match (interrupted, &access) {
+            (Ok(done), _) => done,
+            (Err(interrupted), _) if interrupted.kind() != ErrorKind::Cancelled => Err(interrupted),
+            (Err(_), Access::Local { service, .. }) if hears_the_end => {
+                service.end_jobs();
+                let ended = stopping(work).await?;
+                // It may have been done, or have failed, at that moment.
+                ended.map_err(|error| match (error.kind(), told(false)) {
+                    (ErrorKind::Cancelled | ErrorKind::Unavailable, Some(told)) => {
+                        Error::new(ErrorKind::Cancelled, told)
+                    }
+                    _ => error,
+                })
+            }
+            (Err(interrupted), access) => Err(match told(access.is_remote()) {
+                Some(told) => Error::new(ErrorKind::Cancelled, told),
+                None => interrupted,
+            }),
         }
     };
-    let closed = tokio::select! {
-        closed = closing => closed,
-        interrupted = interrupted() => Err(interrupted),
+    let is_interrupted = done.as_ref().err().is_some_and(|error| error.kind() == ErrorKind::Cancelled);
+    let is_remote = access.is_remote();
+    let closed = if is_interrupted && !is_remote {
+        stopping(access.close()).await.unwrap_or_else(Err)
+    } else {
+        tokio::select! {
+            closed = access.close() => closed,
+            interrupted = interrupted() => Err(interrupted),
+        }
     };
     done.and_then(|value| closed.map(|()| value))
+}
+
+/// Waits for what ends after Ctrl-C; `Err` after another one.
+async fn stopping<T>(ending: impl Future<Output = T>) -> Result<T> {
+    let told = "stopping: what is ready is being written; Ctrl-C once more ends at once";
+    let bar = Progress::new(told, Unit::Nothing);
+    tokio::select! {
+        ended = bar.during(ending) => Ok(ended),
+        interrupted = interrupted() => Err(interrupted),
+    }
 }
 
 /// The running service of the data folder, whether its model is loaded or not. Opens nothing itself.

@@ -124,6 +124,11 @@ impl DataFolder {
         Ok(Some(held))
     }
 
+    /// Whether a process has the store open. Looks only.
+    pub fn is_held(&self) -> bool {
+        File::open(self.lock_file()).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     /// Who holds the folder, as far as the holder could say; only for messages.
     pub fn holder(&self) -> Option<Holder> {
         let mut text = String::new();
@@ -218,10 +223,11 @@ mod tests {
         };
         held.write_service_record(&record).unwrap();
         assert_eq!(folder.service_record(), Some(record));
-        assert!(folder.try_hold("ask").unwrap().is_none());
+        assert!(folder.try_hold("ask").unwrap().is_none() && folder.is_held());
         assert_eq!(folder.holder().unwrap().command, "serve");
         assert!(folder.in_use().to_string().contains("`ragstone serve`"));
         drop(held);
+        assert!(!folder.is_held());
         let held = folder.try_hold("ask").unwrap();
         assert!(held.is_some());
         assert_eq!(folder.service_record(), None);

@@ -74,6 +74,11 @@ pub fn remember(data: &Path, folder: &EmbedderFolder) {
     }
 }
 
+/// Forgets the model that a data folder was to be opened with.
+pub fn forget(data: &Path) {
+    let _ = std::fs::remove_file(data.join(REMEMBERED));
+}
+
 /// The model that a data folder was last opened with, if it is still there.
 pub fn remembered(data: &Path) -> Option<EmbedderFolder> {
     let text = std::fs::read(data.join(REMEMBERED)).ok()?;

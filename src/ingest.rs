@@ -8,14 +8,14 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use ragstone_actors::Ragstone;
 use ragstone_actors::events::{Feed, JobState};
+use ragstone_actors::ingests::{self, Begun, Ingests, is_parked};
 use ragstone_actors::jobs::{JobKind, Jobs};
 use ragstone_actors::library::Library;
-use ragstone_storage::catalog::{Catalog, IngestJob};
+use ragstone_storage::catalog::IngestJob;
 use ragstone_storage::corpus::UpsertReport;
 use ragstone_storage::env::Env;
 use schemars::JsonSchema;
@@ -31,9 +31,8 @@ use crate::error::{Error, ErrorKind, Result};
 pub enum IngestEvent {
     /// How far it is; what it counts is durable.
     Progress { files_done: usize, files_total: usize, documents: usize, passages_added: usize },
-    /// A file that could not be read, and why; the job goes on. A name that is not UTF-8, or could steer a terminal, is
-    /// written with `\xff` or `\u{1b}`.
-    Skipped { path: String, reason: String },
+    /// A file that was not taken whole, and why; the job goes on.
+    Skipped(NotTaken),
     /// Files of the named folders that are of no kind that is read, by the endings of their names; and how many hidden files and folders
     /// there were, which are not looked into.
     LeftAlone {
@@ -43,18 +42,47 @@ pub enum IngestEvent {
     },
     /// Another job, that only the user takes up again: it ended the process too often without getting further.
     Parked { collection: String, paths: Vec<String> },
+    /// The service stops, and goes on with the job when it starts again. The files that it counts are done for good.
+    Stopped { files_done: usize, files_total: usize },
     /// The end.
     Finished(IngestReport),
+}
+
+/// A file that was not taken whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NotTaken {
+    /// A name that is not UTF-8, or could steer a terminal, is written with `\xff` or `\u{1b}`.
+    pub path: String,
+    pub reason: String,
+    #[serde(default)]
+    pub kind: NotTakenKind,
+}
+
+/// What of a file was not taken.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NotTakenKind {
+    /// All of it: it cannot be read.
+    #[default]
+    Unread,
+    /// Some of its records; the others were.
+    Partly,
+    /// It was read, and has no text.
+    Empty,
 }
 
 /// What a job changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct IngestReport {
-    /// Files that were found and are of a kind that is read.
+    /// Files that were found and are of a kind that is read. Those that none of the next three counts were taken whole.
     pub files: usize,
-    /// Of those, the ones that could not be read, or not all of them.
+    /// Of those, the ones that could not be read.
     pub files_skipped: usize,
+    /// And the ones of which some records could not be read, and the others were taken.
+    pub files_partly: usize,
+    /// And the ones that have no text.
+    pub files_empty: usize,
     /// Documents that this collection has of files which were in the named folders, and are not there any more.
     pub documents_gone: usize,
     /// Of those, the ones that were removed, as was asked.
@@ -67,7 +95,7 @@ pub struct IngestReport {
 #[derive(Clone)]
 pub struct Ingestor {
     library: Library,
-    catalog: Arc<Catalog>,
+    ingests: Ingests,
     env: Env,
     jobs: Jobs,
     feed: Feed,
@@ -78,101 +106,81 @@ pub struct Ingestor {
 impl Ingestor {
     /// For the data folder of `ragstone`. Parsing a file may take `file_seconds` of processor time.
     pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
-        let (library, catalog) = (ragstone.library().clone(), ragstone.catalog().clone());
+        let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
-        Self { library, catalog, env, jobs, feed, file_seconds }
+        Self { library, ingests, env, jobs, feed, file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
     /// parked; whether it is a new one.
-    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, prune: bool) -> Result<(IngestJob, bool)> {
-        let (catalog, now, collection) = (self.catalog.clone(), self.env.now_unix_ms(), collection.to_owned());
-        blocking(move || {
-            let unfinished = catalog.unfinished_jobs()?;
-            let is_same = |job: &IngestJob| job.collection == collection && job.paths == paths && job.prune == prune;
-            match unfinished.into_iter().find(is_same) {
-                Some(job) if attempts::is_parked(&job) => {
-                    let job = IngestJob { starts: 0, ..job };
-                    catalog.update_job(&job)?;
-                    Ok((job, false))
-                }
-                Some(job) => Ok((job, false)),
-                None => Ok((catalog.add_job(&collection, &paths, prune, now)?, true)),
-            }
-        })
-        .await
+    pub async fn begin(&self, collection: &str, paths: Vec<PathBuf>, prune: bool) -> Result<(Begun, bool)> {
+        self.ingests.begin(collection, paths, prune, self.env.now_unix_ms()).await
     }
 
     /// Goes on with every unfinished job except `except`, in the background. Parked ones stay.
     pub async fn resume(&self, except: Option<u64>) -> Result<()> {
-        let catalog = self.catalog.clone();
-        let jobs = blocking(move || catalog.unfinished_jobs()).await?;
-        for job in jobs.into_iter().filter(|job| Some(job.id) != except) {
-            if attempts::is_parked(&job) {
+        for begun in self.ingests.unfinished().await?.into_iter().filter(|begun| Some(begun.job.id) != except) {
+            let job = &begun.job;
+            if is_parked(job) {
                 // Whoever asks for another job hears it from that.
                 if except.is_none() {
-                    warn_parked(&job);
+                    warn_parked(job);
                 }
                 continue;
             }
             tracing::info!(job = job.id, collection = job.collection, "going on with an unfinished ingest");
-            tokio::spawn(log_events(self.run(job, None)));
+            tokio::spawn(log_events(self.run(begun, None)));
         }
         Ok(())
     }
 
     /// Runs a job when its turn comes. It goes on if the stream is dropped. Of the files that it finds it reads `only` those; the journal
     /// does not know of that, so that a start that takes it up reads all.
-    pub fn run(&self, job: IngestJob, only: Option<Vec<PathBuf>>) -> impl Stream<Item = Result<IngestEvent>> + use<> {
+    pub fn run(&self, begun: Begun, only: Option<Vec<PathBuf>>) -> impl Stream<Item = Result<IngestEvent>> + use<> {
         let ingestor = self.clone();
         self.jobs.stream(JobKind::Ingest, |events| async move {
             // They compete for the same processors.
-            let _turn = ingestor.jobs.turn(JobKind::Ingest).await?;
-            ingestor.take_turn(job, only, &events).await.map(IngestEvent::Finished)
+            let turn = begun.cancelled.run_until_cancelled(ingestor.jobs.turn(JobKind::Ingest)).await;
+            let _turn = turn.unwrap_or_else(|| Err(ingests::cancelled()))?;
+            ingestor.take_turn(begun, only, &events).await
         })
     }
 
     async fn take_turn(
         &self,
-        job: IngestJob,
+        begun: Begun,
         only: Option<Vec<PathBuf>>,
         events: &mpsc::Sender<Result<IngestEvent>>,
-    ) -> Result<IngestReport> {
-        let (job, parked) = self.look_up(job).await?;
-        for other in parked {
+    ) -> Result<IngestEvent> {
+        let begun = self.ingests.look_up(begun, self.env.now_unix_ms()).await?;
+        let (id, cancelled) = (begun.job.id, begun.cancelled.clone());
+        // One that was asked for is not parked any more.
+        for other in self.ingests.listed().await?.into_iter().filter(|other| other.parked) {
             let event = IngestEvent::Parked { collection: other.collection, paths: listed(&other.paths) };
             let _ = events.send(Ok(event)).await;
         }
-        let id = job.id;
-        let mut run = Run::new(self, job, events);
+        let mut run = Run::new(self, begun, events);
         run.tell(JobState::Running);
-        let done = run.work(only).await;
+        // It may have met anything in what was deleted.
+        let done =
+            run.work(only).await.map_err(|error| if cancelled.is_cancelled() { ingests::cancelled() } else { error });
         run.tell(match &done {
             Ok(_) => JobState::Finished,
             Err(error) => JobState::Failed(error.to_string()),
         });
-        // Input that cannot be ingested now will not be at the next start either; anything else may be.
-        let hopeless = |error: &Error| matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
-        let is_over = done.as_ref().err().is_none_or(hopeless);
-        let (catalog, ended) = (self.catalog.clone(), run.end_in_order());
-        let closed = blocking(move || if is_over { catalog.finish_job(id) } else { catalog.update_job(&ended) }).await;
-        done.and_then(|report| closed.map(|()| report))
-    }
-
-    /// The job as the journal has it now, and other jobs that are parked. While it waited for its turn, somebody else may
-    /// have asked for the same and be done: then it is a new one, with nothing to do.
-    async fn look_up(&self, job: IngestJob) -> Result<(IngestJob, Vec<IngestJob>)> {
-        let (catalog, now) = (self.catalog.clone(), self.env.now_unix_ms());
-        blocking(move || {
-            let mut parked = catalog.unfinished_jobs()?;
-            parked.retain(|other| other.id != job.id && attempts::is_parked(other));
-            let job = match catalog.job(job.id)? {
-                Some(job) => job,
-                None => catalog.add_job(&job.collection, &job.paths, job.prune, now)?,
-            };
-            Ok((job, parked))
-        })
-        .await
+        let stopped = IngestEvent::Stopped { files_done: run.files_done(), files_total: run.files_total() };
+        match done {
+            Ok(report) => self.ingests.finish(id).await.map(|()| IngestEvent::Finished(report)),
+            // It is out of the journal.
+            Err(error) if cancelled.is_cancelled() => Err(error),
+            Err(error) => {
+                // Input that cannot be ingested now will not be at the next start either; anything else may be.
+                let is_over = matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
+                let ended = run.end_in_order();
+                let closed = if is_over { self.ingests.finish(id).await } else { self.ingests.note(ended).await };
+                if error.kind() == ErrorKind::Cancelled { closed.map(|()| stopped) } else { Err(error) }
+            }
+        }
     }
 }
 
@@ -190,12 +198,19 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
     while let Some(event) = events.next().await {
         match event {
             Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
-            Ok(IngestEvent::Skipped { path, reason }) => tracing::warn!(path, reason, "skipped"),
+            Ok(IngestEvent::Skipped(NotTaken { kind: NotTakenKind::Empty, path, reason })) => {
+                tracing::info!(path, reason, "skipped");
+            }
+            Ok(IngestEvent::Skipped(NotTaken { path, reason, .. })) => tracing::warn!(path, reason, "skipped"),
+            Ok(IngestEvent::Stopped { files_done, files_total }) => {
+                tracing::info!(files_done, files_total, "the ingest pauses, and goes on at the next start");
+            }
             Ok(IngestEvent::Finished(IngestReport { files, files_skipped, changes, .. })) => {
                 let (added, replaced) = (changes.documents_added, changes.documents_replaced);
                 tracing::info!(files, files_skipped, added, replaced, "the unfinished ingest is done");
             }
-            Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest pauses"),
+            // The service stops before its turn came, or somebody deleted its collection.
+            Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest ends"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
         }
     }

@@ -87,8 +87,19 @@ impl Service {
         let bars = std::sync::Mutex::new(None);
         let show = move |progress| show_loading(&bars, progress);
         let env = self.state.env.clone();
-        let ragstone = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await?;
-        embedder_source::remember(data, &EmbedderFolder { path: folders.embedder, id: embedder.id.clone() });
+        let embedder = EmbedderFolder { path: folders.embedder.clone(), id: embedder.id };
+        // Before it is loaded, which may be interrupted: every later command would look for one on the network, and wait.
+        let is_first = embedder_source::remembered(data).is_none();
+        if is_first {
+            embedder_source::remember(data, &embedder);
+        }
+        let opened = Ragstone::open(self.config.settings.clone(), &folders, env.clone(), show).await;
+        let ragstone = opened.inspect_err(|_| {
+            if is_first {
+                embedder_source::forget(data);
+            }
+        })?;
+        embedder_source::remember(data, &embedder);
         let context = ragstone.status().model.context;
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
         let resume = (self.state.audience() != Audience::Private)
@@ -124,13 +135,18 @@ impl Service {
         self.state.loaded().map(|opened| opened.model_id.as_str())
     }
 
+    /// Tells every job to end at its next commit; requests that hear of one hear how it ended.
+    pub fn end_jobs(&self) {
+        if let Some(opened) = self.state.loaded() {
+            opened.ragstone.jobs().stop();
+        }
+    }
+
     /// Takes no more requests, lets running ones end for a while, and makes everything durable.
     pub async fn close(self) -> Result<()> {
         self.state.begin_closing();
+        self.end_jobs();
         let opened = self.state.loaded();
-        if let Some(opened) = opened {
-            opened.ragstone.jobs().stop();
-        }
         let mut in_flight = self.state.in_flight();
         if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
             tracing::warn!(requests = *in_flight.borrow(), "requests were cut short");

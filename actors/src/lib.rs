@@ -26,6 +26,7 @@ pub mod fusion;
 #[path = "../../tests/fuzz/driver.rs"]
 mod fuzz;
 mod grammars;
+pub mod ingests;
 pub mod jobs;
 pub mod kernel_choice;
 pub mod language_model;

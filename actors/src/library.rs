@@ -5,8 +5,8 @@
 //! journaled before it is taken, so that the next start finishes what a kill cut off:
 //!
 //! ```text
-//! journal what is wanted -> journal the passages that leave -> commit the corpus -> take their KV out of every tier
-//!                                                                                -> take the rows out of the journal
+//! journal what is wanted -> forget ingests that would bring it back -> journal the passages that leave -> commit the corpus
+//!     -> take what was wanted out of the journal -> take their KV out of every tier -> take the passages out of the journal
 //! ```
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
 //! still has keeps its KV; its last document takes it along. Where tenants are kept apart ([`Reach::Each`]), each one's KV follows the documents
@@ -15,21 +15,24 @@
 
 mod naming;
 mod preview;
+mod taking;
 mod withdrawal;
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
-use ragstone_storage::corpus::{Corpus, Departures, Document, PassageTokens, Scope, UpsertProgress, UpsertReport};
+use ragstone_storage::corpus::{Corpus, Departures, PassageTokens, Scope};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OwnedRwLockWriteGuard;
 
 pub use self::naming::PassageName;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ingests::{Ingests, Leaves};
 use crate::jobs::{JobKind, Jobs};
 
 /// Documents that are listed together.
@@ -45,6 +48,7 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     store: KvStore,
+    ingests: Ingests,
     jobs: Jobs,
     /// Rows of the journal whose operation is over, but whose KV could not be removed yet.
     left_over: Mutex<Vec<u64>>,
@@ -68,6 +72,8 @@ pub struct Withdrawn {
 pub struct Removed {
     /// Passages that left the corpus.
     pub passages_removed: usize,
+    /// Unfinished ingests that would have brought it back, and were cancelled and forgotten before.
+    pub jobs_cancelled: usize,
     /// And their KV.
     #[serde(flatten)]
     pub kv: Withdrawn,
@@ -118,8 +124,8 @@ impl Drop for Change {
 
 impl Library {
     /// Over an open corpus and store.
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
-        Self(Arc::new(Inner { corpus, catalog, store, jobs, left_over: Mutex::default() }))
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, ingests: Ingests, jobs: Jobs) -> Self {
+        Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over: Mutex::default() }))
     }
 
     /// Finishes what the journal holds. Call it before anybody asks.
@@ -133,49 +139,18 @@ impl Library {
         let mut failed = None;
         for RemovalRow { id, removal } in wanted {
             tracing::info!("going on with an unfinished removal");
+            let gate = self.0.ingests.removing().await;
             let removed = match &removal {
                 Removal::Document { collection, document, reach } => {
-                    self.remove(id, collection, Some(document), reach).await
+                    self.remove(gate, id, (collection, Some(document)), reach).await
                 }
-                Removal::Collection { collection, reach } => self.remove(id, collection, None, reach).await,
+                Removal::Collection { collection, reach } => self.remove(gate, id, (collection, None), reach).await,
                 Removal::Passages(_) | Removal::PassagesOfEach { .. } => continue,
             };
             failed = failed.or(found(removed).err());
         }
         let settled = self.settle(Vec::new(), &Reach::Everyone).await.map(drop);
         failed.map_or(settled, Err)
-    }
-
-    /// As [`Corpus::upsert`]; KV of passages that no document has any more leaves the store. If the caller goes away, it goes
-    /// on as long as it is `wanted`, which is asked between commits.
-    ///
-    /// # Errors
-    /// `Cancelled` once it is not wanted any more; what was committed by then stays.
-    pub async fn upsert(
-        &self,
-        collection: &str,
-        documents: Vec<Document>,
-        asks: Option<&str>,
-        wanted: impl Fn() -> bool + Send + Sync + 'static,
-    ) -> Result<(UpsertReport, Withdrawn)> {
-        let (library, collection, reach) = (self.clone(), collection.to_owned(), self.reach(asks).await);
-        let change = self.0.jobs.run(JobKind::Change, async move {
-            let change = library.change(reach)?;
-            let go_on = |progress: UpsertProgress| match wanted() {
-                true => Ok(()),
-                false => {
-                    let message = format!(
-                        "the caller went away; {} of {} documents were stored",
-                        progress.documents_done, progress.documents_total
-                    );
-                    Err(Error::new(ErrorKind::Cancelled, message))
-                }
-            };
-            let report = library.0.corpus.upsert(&collection, documents, &change, &go_on).await?;
-            library.0.store.env().fail_point("removal.left_corpus")?;
-            Ok((report, change.finish().await?))
-        });
-        change.await
     }
 
     /// Removes a document and its KV. Goes on if the caller goes away.
@@ -210,32 +185,60 @@ impl Library {
         let library = self.clone();
         // One that is cut off in the middle would leave its KV behind until the next one.
         let change = self.0.jobs.run(JobKind::Change, async move {
+            // Before the row, so that every ingest that is begun later has a later number.
+            let gate = library.0.ingests.removing().await;
             let catalog = library.0.catalog.clone();
             let row = blocking(move || catalog.add_removal(removal)).await?;
-            library.remove(row, &collection, document.as_deref(), &reach).await
+            library.remove(gate, row, (&collection, document.as_deref()), &reach).await
         });
         change.await
     }
 
-    /// Does what row `row` of the journal wants. It is taken out of the journal in the end, unless the process is killed:
-    /// a removal that failed was not done, and its caller knows.
-    async fn remove(&self, row: u64, collection: &str, document: Option<&str>, reach: &Reach) -> Result<Removed> {
+    /// Does what row `row` of the journal wants. It is taken out of the journal once the corpus has done it, so that what somebody makes
+    /// anew is not removed by the next start. A removal that failed was not done, and its caller knows.
+    async fn remove(
+        &self,
+        gate: OwnedRwLockWriteGuard<()>,
+        row: u64,
+        what: (&str, Option<&str>),
+        reach: &Reach,
+    ) -> Result<Removed> {
         let change = self.change(reach.clone())?;
-        let corpus = &self.0.corpus;
-        let removed = match document {
-            Some(document) => corpus.delete(collection, document, &change).await,
-            None => corpus.delete_collection(collection, &change).await,
-        };
-        let removed = match removed {
-            Ok(passages_removed) => {
-                self.0.store.env().fail_point("removal.left_corpus")?;
-                change.finish().await.map(|kv| Removed { passages_removed, kv })
-            }
-            Err(error) => Err(error),
-        };
+        let left = self.leave_corpus(row, what, &change).await;
         let catalog = self.0.catalog.clone();
         blocking(move || catalog.finish_removals(&[row])).await?;
-        removed
+        drop(gate);
+        let removed = left?;
+        self.0.store.env().fail_point("removal.left_corpus")?;
+        change.finish().await.map(|kv| Removed { kv, ..removed })
+    }
+
+    /// Forgets the ingests that would bring it back; then takes a document, or without one a collection, out of the corpus.
+    async fn leave_corpus(
+        &self,
+        row: u64,
+        (collection, document): (&str, Option<&str>),
+        change: &Change,
+    ) -> Result<Removed> {
+        let Inner { corpus, ingests, store, .. } = &*self.0;
+        let jobs_cancelled = match document {
+            Some(document) => {
+                let source = corpus.source(collection, document).await?;
+                ingests.forget(Leaves::Document(collection.to_owned(), source), row).await?
+            }
+            None => ingests.forget(Leaves::Collection(collection.to_owned()), row).await?,
+        };
+        store.env().fail_point("removal.forgot_ingests")?;
+        let removed = match document {
+            Some(document) => corpus.delete(collection, document, change).await,
+            None => corpus.delete_collection(collection, change).await,
+        };
+        let passages_removed = match removed {
+            // Its first documents were still to come.
+            Err(error) if error.kind() == ErrorKind::NotFound && jobs_cancelled > 0 => 0,
+            removed => removed?,
+        };
+        Ok(Removed { passages_removed, jobs_cancelled, kv: Withdrawn::default() })
     }
 
     /// The ids of a collection's documents whose source is meant; none where there is no such collection.

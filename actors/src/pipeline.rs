@@ -428,6 +428,8 @@ mod pml_tests;
 #[cfg(test)]
 mod recurring_tests;
 #[cfg(test)]
+mod removal_tests;
+#[cfg(test)]
 mod schema_tests;
 #[cfg(test)]
 mod tests;

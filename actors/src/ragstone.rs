@@ -34,6 +34,7 @@ use crate::engine::Engine;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::Feed;
 use crate::folders::{Folders, Progress};
+use crate::ingests::Ingests;
 use crate::jobs::Jobs;
 use crate::kernel_choice;
 use crate::library::Library;
@@ -69,6 +70,7 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     embedder: Embedder,
+    ingests: Ingests,
     library: Library,
     warmer: Warmer,
     renewer: Renewer,
@@ -250,6 +252,11 @@ impl Ragstone {
     /// The corpus and its KV, changed together.
     pub fn library(&self) -> &Library {
         &self.inner.library
+    }
+
+    /// The journal of ingests.
+    pub fn ingests(&self) -> &Ingests {
+        &self.inner.ingests
     }
 
     /// Computes entries ahead.

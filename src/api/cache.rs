@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ragstone_actors::blend::{Blend, Calibration};
 use ragstone_actors::entries::{EntryFilter, EntryPage};
+use ragstone_actors::ingests::UnfinishedIngest;
 use ragstone_actors::library::Removed;
 use ragstone_actors::warm::{WarmEstimate, WarmStatus};
 use ragstone_actors::{PlanRecord, ReuseReport, Status};
@@ -36,7 +37,7 @@ pub struct KeyStatus {
     pub key: OwnKey,
 }
 
-/// Tiers, device pool, workers, what the start found, unfinished warm-ups.
+/// Tiers, device pool, workers, what the start found, unfinished warm-ups and ingests.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct WholeStatus {
@@ -46,6 +47,8 @@ pub struct WholeStatus {
     pub recovery: Recovery,
     /// Warm-ups that are not finished.
     pub warm_jobs: Vec<WarmStatus>,
+    /// Ingests that are not finished: they run, or wait for their turn, or are parked.
+    pub ingests: Vec<UnfinishedIngest>,
 }
 
 /// The last prompts' plans, the latest first: 64 at most.

@@ -41,7 +41,7 @@ pub struct Upserted {
     pub report: UpsertReport,
     #[serde(flatten)]
     pub kv: Withdrawn,
-    /// Of a file whose other records were added: what is wrong with those that were not.
+    /// Of a file: why nothing of it was added, or, where its other records were, what is wrong with those that were not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_read: Option<String>,
 }

@@ -1,5 +1,6 @@
 //! `ragstone ingest`
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestEvent, IngestReport};
+use crate::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
 use crate::progress::{Progress, Unit, beside_bars};
 use crate::watch::Watch;
 
@@ -56,27 +57,25 @@ pub struct Args {
 struct Ingested<'a> {
     #[serde(flatten)]
     report: IngestReport,
-    skipped: Vec<Skipped<'a>>,
+    /// Files that were not taken whole.
+    skipped: &'a [NotTaken],
     /// Files of other kinds, by the endings of their names.
     left_alone: &'a BTreeMap<String, usize>,
     /// Hidden files and folders, which were not looked into.
     hidden: usize,
 }
 
-/// A file that was not ingested.
-#[derive(Serialize)]
-struct Skipped<'a> {
-    path: &'a str,
-    reason: &'a str,
-}
+/// How far an ingest is: files that are done, and all of them.
+type Progressed = Cell<Option<(usize, usize)>>;
 
-/// Ingests, after what earlier commands left unfinished. Files that cannot be read are named, and make the exit status 1.
+/// Ingests, after what earlier commands left unfinished. Files that are not taken whole are named; those that cannot be read make the exit
+/// status 1.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
     if args.watch {
         return follow(config, &args, paths).await;
     }
-    complain(&ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?)
+    name_not_taken(&ingest(config, &args, &Ingest { paths, prune: args.prune, only: None }).await?)
 }
 
 /// Ingests, and then whatever changes, until somebody ends it.
@@ -128,15 +127,16 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
     }
 }
 
-/// Names the files that were not ingested, and goes on.
-fn report(skipped: Skips) {
-    if let Err(error) = complain(&skipped) {
+/// Names the files that were not taken whole, and goes on.
+fn report(not_taken: NotTakenFiles) {
+    if let Err(error) = name_not_taken(&not_taken) {
         beside_bars(|| eprintln!("ragstone: {error}"));
     }
 }
 
-/// Ingests once, and prints what it came to; which files were skipped, and why.
-async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Skips> {
+/// Ingests once, and prints what it came to; which files were not taken whole, and why.
+async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTakenFiles> {
+    let far = Progressed::default();
     let work = async |client: &Client| {
         let path = ["v1", "collections", &args.collection, "ingest"];
         let mut events = std::pin::pin!(client.events(&path, wanted).await?);
@@ -144,30 +144,37 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<Skips> 
         let (mut skipped, mut left_alone) = (Vec::new(), (BTreeMap::new(), 0));
         while let Some(event) = bar.during(events.next()).await.transpose()? {
             match event {
-                IngestEvent::Progress { files_done, files_total, .. } => bar.set(files_done as u64, files_total as u64),
-                IngestEvent::Skipped { path, reason } => skipped.push((path, reason)),
+                IngestEvent::Progress { files_done, files_total, .. } => {
+                    far.set(Some((files_done, files_total)));
+                    bar.set(files_done as u64, files_total as u64);
+                }
+                IngestEvent::Skipped(file) => skipped.push(file),
                 IngestEvent::Parked { collection, paths } => {
                     beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
                 }
                 IngestEvent::LeftAlone { kinds, hidden } => left_alone = (kinds, hidden),
+                IngestEvent::Stopped { files_done, files_total } => {
+                    far.set(Some((files_done, files_total)));
+                    let done = so_far(far.get());
+                    let message = format!("the service stops; {done}, and it goes on when it starts again");
+                    return Err(Error::new(ErrorKind::Unavailable, message));
+                }
                 IngestEvent::Finished(report) => return Ok((report, skipped, left_alone)),
             }
         }
         Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
     };
-    let told = |is_remote: bool| Some(interrupted_ingest(is_remote).to_owned());
-    let (report, skipped, (kinds, hidden)) = access::creating_told(config, "ingest", work, &told).await?;
-    let has_others = report.files > skipped.len();
+    let told = |is_remote: bool| Some(interrupted_ingest(is_remote, far.get()));
+    let (report, skipped, (kinds, hidden)) = access::creating_job(config, "ingest", work, &told).await?;
     if args.json {
-        let skipped = skipped.iter().map(|(path, reason)| Skipped { path, reason }).collect();
-        output::json(&Ingested { report, skipped, left_alone: &kinds, hidden })?;
+        output::json(&Ingested { report, skipped: &skipped, left_alone: &kinds, hidden })?;
     } else {
         output::line(&summary(&report, &args.collection))?;
         for line in [others(&kinds), hidden_ones(hidden), gone(&report)].into_iter().flatten() {
             output::line(&line)?;
         }
     }
-    Ok(Skips { files: skipped, has_others })
+    Ok(NotTakenFiles { files: skipped, of: report.files })
 }
 
 /// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
@@ -189,38 +196,54 @@ fn parked(collection: &str, paths: &[String]) -> String {
     )
 }
 
+/// `notes: 21 of 24 files taken, 1 in part, 1 without text, 1 not read; 20 documents added, …`: each file counts once.
 fn summary(report: &IngestReport, collection: &str) -> String {
     let changes = &report.changes;
-    let empty = match changes.documents_empty {
+    // Of files that have others: those that are empty themselves are counted as files.
+    let empty = match changes.documents_empty.saturating_sub(report.files_empty) {
         0 => String::new(),
         empty => format!(", {empty} without text"),
     };
     format!(
-        "{collection}: {} added, {} replaced, {} unchanged{empty}; {} added, {} removed ({})",
+        "{collection}: {}; {} added, {} replaced, {} unchanged{empty}; {} added, {} removed",
+        files(report),
         output::count(changes.documents_added as u64, "document", "documents"),
         changes.documents_replaced,
         changes.documents_unchanged,
         output::count(changes.passages_added as u64, "passage", "passages"),
         changes.passages_removed,
-        files(report),
     )
 }
 
-/// As many as the bar counted: `4 files, 1 not read in full`
+/// As many as the bar counted: `4 files`, or `2 of 4 files taken, 1 in part, 1 not read`
 fn files(report: &IngestReport) -> String {
-    let files = output::count(report.files as u64, "file", "files");
-    match report.files_skipped {
-        0 => files,
-        skipped => format!("{files}, {skipped} not read in full"),
+    let IngestReport { files, files_skipped, files_partly, files_empty, .. } = *report;
+    let others = [(files_partly, "in part"), (files_empty, "without text"), (files_skipped, "not read")];
+    let whole = files.saturating_sub(files_partly + files_empty + files_skipped);
+    let of = output::count(files as u64, "file", "files");
+    let mut told = if whole == files { format!("{of} taken") } else { format!("{whole} of {of} taken") };
+    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        told.push_str(&format!(", {count} {what}"));
+    }
+    told
+}
+
+/// `120 of 400 files are stored`
+fn so_far(far: Option<(usize, usize)>) -> String {
+    match far {
+        Some((done, total)) if total > 0 => {
+            format!("{done} of {} are stored", output::count(total as u64, "file", "files"))
+        }
+        _ => "no file is stored yet".to_owned(),
     }
 }
 
 /// What becomes of an ingest that somebody interrupts.
-fn interrupted_ingest(is_remote: bool) -> &'static str {
+fn interrupted_ingest(is_remote: bool, far: Option<(usize, usize)>) -> String {
     if is_remote {
-        "interrupted; the ingest goes on in the running service, where `ragstone top` shows it"
+        "interrupted; the ingest goes on in the running service, where `ragstone top` shows it".to_owned()
     } else {
-        "interrupted; documents that were stored stay, and the same command or the next `ragstone serve` goes on with the others"
+        format!("interrupted; {}; the same command, or the next `ragstone serve`, goes on with the others", so_far(far))
     }
 }
 
@@ -255,25 +278,32 @@ fn gone(report: &IngestReport) -> Option<String> {
     }
 }
 
-/// Files that were not ingested, with why, and whether others were.
-struct Skips {
-    files: Vec<(String, String)>,
-    has_others: bool,
+/// Files that were not taken whole, with why, of so many.
+struct NotTakenFiles {
+    files: Vec<NotTaken>,
+    of: usize,
 }
 
-/// Names the files that were not ingested, if any.
-fn complain(Skips { files: skipped, has_others }: &Skips) -> Result<()> {
-    let others = if *has_others { " (the others were)" } else { "" };
-    if skipped.is_empty() {
+/// Names the files that were not taken whole, if any.
+///
+/// # Errors
+/// The list, where it has others than empty ones.
+fn name_not_taken(NotTakenFiles { files, of }: &NotTakenFiles) -> Result<()> {
+    if files.is_empty() {
         return Ok(());
     }
-    let mut lines: String =
-        skipped.iter().take(MAX_LISTED).map(|(path, reason)| format!("\n  {path}: {reason}")).collect();
-    if skipped.len() > MAX_LISTED {
-        lines.push_str(&format!("\n  and {} more; --json names them all", skipped.len() - MAX_LISTED));
+    let listed = files.iter().take(MAX_LISTED).map(|NotTaken { path, reason, .. }| format!("\n  {path}: {reason}"));
+    let mut lines: String = listed.collect();
+    if files.len() > MAX_LISTED {
+        lines.push_str(&format!("\n  and {} more; --json names them all", files.len() - MAX_LISTED));
     }
-    let files = output::count(skipped.len() as u64, "file was", "files were");
-    let message = format!("{files} not ingested{others}:{lines}");
+    let (count, of) = (files.len(), output::count(*of as u64, "file", "files"));
+    let message = format!("{count} of {of} {} not taken whole:{lines}", if count == 1 { "was" } else { "were" });
+    if files.iter().all(|file| file.kind == NotTakenKind::Empty) {
+        // Many a folder has such, and nothing is wrong with it.
+        beside_bars(|| eprintln!("{message}"));
+        return Ok(());
+    }
     Err(Error::new(ErrorKind::NotFound, message))
 }
 
@@ -282,17 +312,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_left_out_and_not_read_is_counted() {
-        let report = IngestReport { files: 4, files_skipped: 1, ..IngestReport::default() };
-        assert!(summary(&report, "c").ends_with("(4 files, 1 not read in full)"), "{}", summary(&report, "c"));
-        assert!(summary(&IngestReport { files: 1, ..IngestReport::default() }, "c").ends_with("(1 file)"));
+    fn every_file_counts_once() {
+        let report =
+            IngestReport { files: 24, files_skipped: 2, files_partly: 1, files_empty: 3, ..IngestReport::default() };
+        let told = summary(&report, "c");
+        assert!(
+            told.starts_with("c: 18 of 24 files taken, 1 in part, 3 without text, 2 not read; 0 documents"),
+            "{told}"
+        );
+        let told = summary(&IngestReport { files: 1, ..IngestReport::default() }, "c");
+        assert!(told.starts_with("c: 1 file taken; "), "{told}");
+        let mut empty = IngestReport { files: 2, files_empty: 1, ..IngestReport::default() };
+        // One is a file of its own, the other a record among others.
+        empty.changes.documents_empty = 2;
+        let told = summary(&empty, "c");
+        assert!(
+            told.starts_with("c: 1 of 2 files taken, 1 without text; ") && told.contains("unchanged, 1 without text"),
+            "{told}"
+        );
         assert_eq!(hidden_ones(0), None);
         assert!(hidden_ones(1).unwrap().starts_with("1 hidden file or folder was left out"));
     }
 
     #[test]
-    fn who_interrupts_hears_what_goes_on() {
-        assert!(interrupted_ingest(true).contains("goes on in the running service"));
-        assert!(interrupted_ingest(false).contains("the same command or the next `ragstone serve` goes on"));
+    fn what_was_not_taken_is_named_within_bounds_and_fails_where_it_is_not_just_empty() {
+        let file = |kind| NotTaken { path: "/a".into(), reason: "why".into(), kind };
+        let files = |count, kind| NotTakenFiles { files: vec![file(kind); count], of: 1000 };
+        name_not_taken(&files(0, NotTakenKind::Unread)).unwrap();
+        name_not_taken(&files(3, NotTakenKind::Empty)).unwrap();
+        let one = name_not_taken(&files(1, NotTakenKind::Partly)).unwrap_err().to_string();
+        assert_eq!(one, "1 of 1000 files was not taken whole:\n  /a: why");
+        let many = name_not_taken(&files(MAX_LISTED + 5, NotTakenKind::Unread)).unwrap_err().to_string();
+        assert!(many.starts_with("205 of 1000 files were") && many.contains("and 5 more"), "{many}");
+        assert_eq!(many.lines().count(), MAX_LISTED + 2);
+    }
+
+    #[test]
+    fn who_interrupts_hears_what_is_stored_and_what_goes_on() {
+        assert!(interrupted_ingest(true, Some((1, 2))).contains("goes on in the running service"));
+        let alone = interrupted_ingest(false, Some((120, 400)));
+        assert!(
+            alone.contains("120 of 400 files are stored; the same command, or the next `ragstone serve`"),
+            "{alone}"
+        );
+        assert!(interrupted_ingest(false, None).contains("no file is stored yet"));
     }
 }

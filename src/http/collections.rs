@@ -251,14 +251,14 @@ pub async fn ingest(
         return Err(Error::invalid_field("paths", "`paths` must be absolute").into());
     }
     let name = Visitor::of(&request)?.collection(&path.into_inner())?;
-    let (job, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
+    let (begun, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);
     if state.audience() == Audience::Private {
         // Nobody else will.
-        opened.ingestor.resume(Some(job.id)).await?;
+        opened.ingestor.resume(Some(begun.job.id)).await?;
     }
-    let events = opened.ingestor.run(job, only).map(|progress| {
+    let events = opened.ingestor.run(begun, only).map(|progress| {
         let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
         Ok::<_, std::convert::Infallible>(data)
     });

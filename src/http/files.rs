@@ -54,8 +54,9 @@ pub async fn put(
             (documents, read)
         });
         let (documents, read) = read.await.map_err(|_| Error::internal("the reading of the file broke off"))?;
+        let has_text = documents.iter().any(|document| !document.text.trim().is_empty());
         let not_read = match read {
-            Ok(()) => None,
+            Ok(()) => (!has_text).then(|| "it has no text, and nothing of it is stored".to_owned()),
             // As `ingest` does it: bad records do not lose the others.
             Err(Unread::Skipped(why)) if !documents.is_empty() => Some(why),
             Err(Unread::Skipped(why)) => return Err(Error::invalid_field("file", why)),

@@ -8,9 +8,6 @@ use ragstone_storage::catalog::{FileAttempt, IngestJob};
 
 /// A file that was begun so often, and never got further, is left out.
 const MAX_ATTEMPTS: u32 = 2;
-/// A job that was begun so often, and never got further, is taken up by nobody but the user. More than [`MAX_ATTEMPTS`], so
-/// that a few bad files in a row do not park it.
-const MAX_STARTS: u32 = 5;
 /// Files that are begun together.
 pub const GROUP_FILES: usize = 32;
 
@@ -23,11 +20,6 @@ pub enum Standing {
     Suspect,
     /// Twice.
     Condemned,
-}
-
-/// Whether only the user takes it up again.
-pub fn is_parked(job: &IngestJob) -> bool {
-    job.starts >= MAX_STARTS
 }
 
 /// A job that runs, as the journal is to have it.
@@ -125,6 +117,8 @@ impl Record {
 
 #[cfg(test)]
 mod tests {
+    use ragstone_actors::ingests::is_parked;
+
     use super::*;
 
     fn job() -> IngestJob {

@@ -78,7 +78,7 @@ fn fail_point(file: &FoundFile) -> String {
 
 /// The end of a job that goes on at the next start.
 pub fn stopped() -> Error {
-    Error::new(ErrorKind::Unavailable, "the service stops; the ingest goes on when it starts again")
+    Error::new(ErrorKind::Cancelled, "the service stops; the ingest goes on when it starts again")
 }
 
 fn broken_off() -> Error {

@@ -1,11 +1,13 @@
 //! One job on its way: files become documents become passages.
 
 use std::collections::HashSet;
+use std::future::Future;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ragstone_actors::events::{Happened, JobNews, JobState, JobSubject};
+use ragstone_actors::ingests::{self, Begun};
 use ragstone_actors::jobs::JobKind;
 use ragstone_storage::catalog::IngestJob;
 use ragstone_storage::corpus::{Document, UpsertReport};
@@ -13,9 +15,9 @@ use tokio::sync::mpsc;
 
 use super::attempts::{Record, Standing};
 use super::reading::{Reading, Step, stopped};
-use super::{IngestEvent, IngestReport, Ingestor, blocking};
+use super::{IngestEvent, IngestReport, Ingestor, NotTaken, NotTakenKind, blocking};
 use crate::document::{self, FoundFile, shown};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Documents that are embedded and committed together. Small enough that little is done twice after a kill.
 const BATCH_DOCUMENTS: usize = 32;
@@ -25,10 +27,12 @@ const BATCH_BYTES: usize = 1 << 20;
 /// One start of a job.
 pub struct Run<'a> {
     ingestor: &'a Ingestor,
-    collection: String,
+    begun: Begun,
     events: &'a mpsc::Sender<Result<IngestEvent>>,
     record: Record,
     report: IngestReport,
+    /// Files of which all is in the corpus that will be.
+    files_done: usize,
     files_total: usize,
     batch: Batch,
 }
@@ -44,15 +48,24 @@ struct Batch {
 struct InWork {
     path: String,
     /// Of its documents, those that are not committed yet.
-    documents: u64,
+    documents: usize,
     is_read: bool,
 }
 
 impl<'a> Run<'a> {
-    pub fn new(ingestor: &'a Ingestor, job: IngestJob, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
-        let collection = job.collection.clone();
-        let (record, report, batch) = (Record::begin(job), IngestReport::default(), Batch::default());
-        Self { ingestor, collection, events, record, report, files_total: 0, batch }
+    pub fn new(ingestor: &'a Ingestor, begun: Begun, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
+        let (record, report, batch) = (Record::begin(begun.job.clone()), IngestReport::default(), Batch::default());
+        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, batch }
+    }
+
+    /// Files of which all is in the corpus that will be; it stays there whatever comes.
+    pub fn files_done(&self) -> usize {
+        self.files_done
+    }
+
+    /// Files that were found.
+    pub fn files_total(&self) -> usize {
+        self.files_total
     }
 
     /// The job as the journal is to have it when this start ends before the job does.
@@ -65,7 +78,7 @@ impl<'a> Run<'a> {
         self.note().await?;
         self.ingestor.env.fail_point("ingest.begin")?;
         let paths = self.record.job().paths.clone();
-        let mut found = blocking(move || document::find_files(&paths)).await?;
+        let mut found = self.unless_ended(blocking(move || document::find_files(&paths))).await?;
         if let Some(only) = only {
             let only: HashSet<PathBuf> = only.into_iter().collect();
             found.files.retain(|file| only.contains(&file.path));
@@ -78,8 +91,7 @@ impl<'a> Run<'a> {
             let _ = self.events.send(Ok(left_alone)).await;
         }
         for (path, reason) in found.unreadable {
-            self.skip(&path, reason).await;
-            self.report.files += 1;
+            self.leave_out(&path, reason).await;
         }
         self.show();
         let Ingestor { env, file_seconds, jobs, .. } = self.ingestor;
@@ -111,8 +123,7 @@ impl<'a> Run<'a> {
             if standing == Standing::Condemned {
                 let reason = "it ended ragstone twice while it was read; skipped; ingest it alone to try again";
                 let path = file.path.clone();
-                self.skip(&path, reason.into()).await;
-                self.report.files += 1;
+                self.leave_out(&path, reason.into()).await;
                 files.next();
             } else if Record::may_join(standing, &standings) {
                 group.extend(files.next());
@@ -126,21 +137,32 @@ impl<'a> Run<'a> {
 
     async fn read(&mut self, reading: &mut Reading, path: &Path) -> Result<()> {
         self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false });
-        let mut has_some = false;
+        let (mut has_some, mut has_text) = (false, false);
         loop {
-            match reading.next().await? {
+            match self.unless_ended(reading.next()).await? {
                 Step::Document(document) => {
                     has_some = true;
+                    has_text |= !document.text.trim().is_empty();
                     if self.batch.push(document) {
                         self.commit().await?;
                         self.note().await?;
                     }
                 }
-                Step::Done => break,
+                Step::Done if has_text => break,
+                Step::Done => {
+                    self.report.files_empty += 1;
+                    self.name(path, "it has no text".into(), NotTakenKind::Empty).await;
+                    break;
+                }
+                Step::Skipped(reason) if has_some => {
+                    self.report.files_partly += 1;
+                    let reason = format!("{reason}; the file's other documents are ingested");
+                    self.name(path, reason, NotTakenKind::Partly).await;
+                    break;
+                }
                 Step::Skipped(reason) => {
-                    let others = if has_some { "; the file's other documents are ingested" } else { "" };
-                    let reason = format!("{reason}{others}");
-                    self.skip(path, reason).await;
+                    self.report.files_skipped += 1;
+                    self.name(path, reason, NotTakenKind::Unread).await;
                     break;
                 }
             }
@@ -152,19 +174,30 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Waits no longer than the job may go on: for what costs nothing to do again.
+    async fn unless_ended<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.begun.cancelled.cancelled() => Err(ingests::cancelled()),
+            () = self.ingestor.jobs.stopping().cancelled() => Err(stopped()),
+            done = work => done,
+        }
+    }
+
     /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more.
     async fn look_for_gone(&mut self, folders: Vec<PathBuf>) -> Result<()> {
         if folders.is_empty() {
             return Ok(());
         }
-        let documents = self.ingestor.library.documents_of(&self.collection, move |source| is_gone(source, &folders));
-        for document in documents.await? {
+        let Ingestor { library, jobs, .. } = self.ingestor;
+        let documents = library.documents_of(self.collection(), move |source| is_gone(source, &folders));
+        for document in self.unless_ended(documents).await? {
             self.report.documents_gone += 1;
             if self.record.job().prune {
-                if self.ingestor.jobs.stopping().is_cancelled() {
+                if jobs.stopping().is_cancelled() {
                     return Err(stopped());
                 }
-                let removed = self.ingestor.library.delete_document(&self.collection, &document, None).await?;
+                let removed = library.remove_gone(&self.begun, &document).await?;
                 self.report.documents_pruned += 1;
                 self.report.changes.passages_removed += removed.passages_removed;
             }
@@ -172,48 +205,49 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    async fn skip(&mut self, path: &Path, reason: String) {
+    fn collection(&self) -> &str {
+        &self.begun.job.collection
+    }
+
+    /// A file that is not even begun.
+    async fn leave_out(&mut self, path: &Path, reason: String) {
+        self.report.files += 1;
         self.report.files_skipped += 1;
-        let _ = self.events.send(Ok(IngestEvent::Skipped { path: shown(path), reason })).await;
+        self.files_done += 1;
+        self.name(path, reason, NotTakenKind::Unread).await;
+    }
+
+    /// Names a file that is not taken whole.
+    async fn name(&self, path: &Path, reason: String, kind: NotTakenKind) {
+        let _ = self.events.send(Ok(IngestEvent::Skipped(NotTaken { path: shown(path), reason, kind }))).await;
     }
 
     /// Writes what is begun and done to the journal; durable on return.
     async fn note(&self) -> Result<()> {
-        let (catalog, job) = (self.ingestor.catalog.clone(), self.record.job().clone());
-        blocking(move || catalog.update_job(&job)).await
+        self.ingestor.ingests.note(self.record.job().clone()).await
     }
 
+    /// Stores the batch. Where the service stops on the way, what is computed by then.
     async fn commit(&mut self) -> Result<()> {
-        if self.ingestor.jobs.stopping().is_cancelled() {
-            return Err(stopped());
-        }
         let documents = self.batch.take();
-        if !documents.is_empty() {
-            let stopping = self.ingestor.jobs.stopping().clone();
-            let wanted = move || !stopping.is_cancelled();
-            let upserted = self.ingestor.library.upsert(&self.collection, documents, None, wanted).await;
-            let is_cancelled = |error: &Error| error.kind() == crate::error::ErrorKind::Cancelled;
-            let (changes, _) = upserted.map_err(|error| if is_cancelled(&error) { stopped() } else { error })?;
-            add(&mut self.report.changes, &changes);
+        let (given, mut taken) = (documents.len(), 0);
+        if given > 0 {
+            let done = self.ingestor.library.take_in(&self.begun, documents).await?;
+            taken = done.documents;
+            add(&mut self.report.changes, &done.report);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }
-        for file in &mut self.batch.files {
-            self.record.committed(&file.path, std::mem::take(&mut file.documents));
-            if file.is_read {
-                self.record.finished(&file.path);
-            }
-        }
-        self.batch.files.retain(|file| !file.is_read);
+        self.files_done += self.batch.taken(taken, &mut self.record);
         self.show();
         self.tell(JobState::Running);
-        Ok(())
+        if taken < given { Err(stopped()) } else { Ok(()) }
     }
 
     /// Shows whoever asked for the job how far it is.
     fn show(&self) {
         let changes = &self.report.changes;
         let progress = IngestEvent::Progress {
-            files_done: self.report.files,
+            files_done: self.files_done,
             files_total: self.files_total,
             documents: changes.documents_added + changes.documents_replaced + changes.documents_unchanged,
             passages_added: changes.passages_added,
@@ -225,13 +259,13 @@ impl<'a> Run<'a> {
     /// Tells those who watch the service how far it is.
     pub fn tell(&self, state: JobState) {
         self.ingestor.feed.publish(|| {
-            let (collection, document, tenants) = (self.collection.clone(), None, Vec::new());
+            let (collection, document, tenants) = (self.collection().to_owned(), None, Vec::new());
             Happened::Job(Arc::new(JobNews {
                 kind: JobKind::Ingest,
                 id: self.record.job().id,
                 subject: JobSubject::Collection { collection, document, tenants },
                 state,
-                done: self.report.files as u64,
+                done: self.files_done as u64,
                 total: self.files_total as u64,
             }))
         });
@@ -252,6 +286,23 @@ impl Batch {
     fn take(&mut self) -> Vec<Document> {
         self.bytes = 0;
         std::mem::take(&mut self.documents)
+    }
+
+    /// Notes that the first `documents` of those that were taken out are in the corpus; how many files are done by that.
+    fn taken(&mut self, mut documents: usize, record: &mut Record) -> usize {
+        let before = self.files.len();
+        self.files.retain_mut(|file| {
+            let own = file.documents.min(documents);
+            documents -= own;
+            file.documents -= own;
+            record.committed(&file.path, own as u64);
+            let is_done = file.is_read && file.documents == 0;
+            if is_done {
+                record.finished(&file.path);
+            }
+            !is_done
+        });
+        before - self.files.len()
     }
 }
 
@@ -280,4 +331,42 @@ fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
 /// Paths as people type them.
 pub fn listed(paths: &[PathBuf]) -> Vec<String> {
     paths.iter().map(|path| shown(path)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_done_when_it_is_read_and_all_of_its_documents_are_in() {
+        let job = IngestJob {
+            id: 1,
+            collection: "c".into(),
+            paths: Vec::new(),
+            created_unix_ms: 0,
+            done: 0,
+            starts: 0,
+            attempts: Vec::new(),
+            prune: false,
+        };
+        let mut record = Record::begin(job);
+        record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());
+        let mut batch = Batch::default();
+        for (path, documents, is_read) in [("a", 1, true), ("b", 3, true), ("empty", 0, true), ("c", 2, false)] {
+            batch.files.push(InWork { path: path.into(), documents: 0, is_read });
+            for _ in 0..documents {
+                batch.push(Document::default());
+            }
+        }
+        assert_eq!(batch.take().len(), 6);
+        // The service stopped in the middle of the second one.
+        assert_eq!(batch.taken(2, &mut record), 2);
+        assert_eq!(
+            batch.files.iter().map(|file| (file.path.as_str(), file.documents)).collect::<Vec<_>>(),
+            [("b", 2), ("c", 2)]
+        );
+        assert_eq!(batch.taken(4, &mut record), 1, "of the last one more is to be read");
+        let ended = record.end_in_order();
+        assert_eq!((ended.done, ended.attempts.len()), (3, 0), "{ended:?}");
+    }
 }

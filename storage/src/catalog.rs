@@ -8,6 +8,7 @@ mod api_keys;
 mod calibration;
 mod costs;
 mod embedders;
+mod ingests;
 mod journal;
 mod objects;
 mod schemas;
@@ -24,6 +25,7 @@ use sled::Tree;
 
 pub use self::api_keys::{ApiKeyRecord, Role};
 pub use self::embedders::EmbedderRecord;
+pub use self::ingests::{FileAttempt, IngestJob};
 pub use self::journal::{Leaving, LeavingPassage, Reach, Removal, RemovalRow, WarmJob, WarmProgress, WarmSubject};
 use self::schemas::KeptModules;
 pub use self::schemas::{KeptSchemas, ModuleEntry, SchemaEntries, SchemaRecord};
@@ -99,42 +101,6 @@ pub struct FileStamp {
     pub changed_unix_ns: i128,
 }
 
-/// Documents that are being ingested. Survives a kill, so that the next start goes on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IngestJob {
-    /// Ascending in the order of adding.
-    pub id: u64,
-    /// Where the documents go.
-    pub collection: String,
-    /// What the user named.
-    pub paths: Vec<PathBuf>,
-    /// Milliseconds since 1970.
-    pub created_unix_ms: u64,
-    /// The most files that one start got done, in the order in which the paths are walked.
-    pub done: u64,
-    /// How often it was begun since it last got further. Zero in rows of versions that did not count.
-    #[serde(default)]
-    pub starts: u32,
-    /// Files that were begun and not finished. Begun and still here after a start: it may be they that ended the process.
-    #[serde(default)]
-    pub attempts: Vec<FileAttempt>,
-    /// Whether documents of files that are gone are removed in the end.
-    #[serde(default)]
-    pub prune: bool,
-}
-
-/// A file that an ingest began to work on.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileAttempt {
-    /// Its path, as text that tells apart all names.
-    pub path: String,
-    /// How often it was begun since it last got further.
-    pub count: u32,
-    /// The most of its documents that one attempt got into the corpus.
-    #[serde(default)]
-    pub documents: u64,
-}
-
 impl Catalog {
     /// Opens or creates the catalog in `dir` (`DATA/catalog`). A damaged one is moved aside to
     /// `catalog.damaged-<time>` with a warning, and begun anew. BLOCKS.
@@ -156,6 +122,14 @@ impl Catalog {
             }
             opened => opened,
         }
+    }
+
+    /// Opens a copy of a catalog, to look into it: nothing is moved aside. BLOCKS.
+    ///
+    /// # Errors
+    /// `Corrupt` where it is damaged; else as sled says.
+    pub fn open_copy(dir: &Path) -> Result<Self> {
+        open_and_read(dir)
     }
 
     /// A setting of the data folder.
@@ -232,57 +206,6 @@ impl Catalog {
     /// `InvalidInput` if the path is not UTF-8; else as sled says.
     pub fn remember_digest(&self, stamp: &FileStamp, digest: &[u8; 32]) -> Result<()> {
         self.digests.insert(to_json(stamp)?, digest).map(drop).map_err(sled_error)
-    }
-
-    /// Adds an ingest job to the journal; durable on return.
-    ///
-    /// # Errors
-    /// `InvalidInput` if a path is not UTF-8; else as sled says.
-    pub fn add_job(&self, collection: &str, paths: &[PathBuf], prune: bool, now_unix_ms: u64) -> Result<IngestJob> {
-        let id = self.fresh_id()?;
-        let (collection, paths) = (collection.to_owned(), paths.to_vec());
-        let created_unix_ms = now_unix_ms;
-        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new(), prune };
-        self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
-        self.flush()?;
-        Ok(job)
-    }
-
-    /// Jobs that were added and not finished, the oldest first.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn unfinished_jobs(&self) -> Result<Vec<IngestJob>> {
-        read_all(&self.jobs)
-    }
-
-    /// A job as it was last written; `None` if it is finished.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn job(&self, id: u64) -> Result<Option<IngestJob>> {
-        Ok(self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json(&value)))
-    }
-
-    /// Notes how far a job is and what it works on; durable on return.
-    ///
-    /// # Errors
-    /// `NotFound` if it is finished; else as sled says.
-    pub fn update_job(&self, job: &IngestJob) -> Result<()> {
-        if !self.jobs.contains_key(job.id.to_be_bytes()).map_err(sled_error)? {
-            return Err(Error::not_found(format!("ingest job {} is not in the journal", job.id)));
-        }
-        self.jobs.insert(job.id.to_be_bytes(), to_json(job)?).map_err(sled_error)?;
-        self.flush()
-    }
-
-    /// Takes a job that is done out of the journal; durable on return. Finishing twice is fine.
-    ///
-    /// # Errors
-    /// As sled says.
-    pub fn finish_job(&self, id: u64) -> Result<()> {
-        self.jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
-        self.flush()
     }
 
     /// Makes everything durable.

@@ -197,13 +197,19 @@ fn a_data_folder_is_listed_without_its_embedding_model_being_named() {
     let printed = folder.json(&["fetch", "--embedder-only", "--json"]);
     let own = folder.path().join("own-embedder");
     copy_files(Path::new(printed["embedder"].as_str().unwrap()), &own);
-    let without = |arguments: &[&str]| {
+    let bare = |arguments: &[&str]| {
         let mut command = folder.ragstone(arguments);
         command.env_remove("RAGSTONE_EMBEDDER").env("XDG_CACHE_HOME", folder.path()).env("HF_HOME", folder.path());
-        Ran::of(command.output().unwrap())
+        command
     };
+    let without = |arguments: &[&str]| Ran::of(bare(arguments).output().unwrap());
     let (file, embedder) = (file.to_str().unwrap(), own.to_str().unwrap());
-    without(&["ingest", file, "--embedder", embedder, "--offline"]).succeeded();
+    let ingest = ["ingest", file, "--embedder", embedder, "--offline"];
+    // Also where the first command ended before it had opened the store: no other asks the network for a model.
+    let killed = bare(&ingest).env("RAGSTONE_FAILPOINTS", "disk.open=kill").output().unwrap();
+    assert_eq!(killed.status.code(), None, "not killed: {killed:?}");
+    without(&["collections", "list", "--offline"]).succeeded();
+    without(&ingest).succeeded();
     for command in [&["documents", "list"][..], &["collections", "list"], &["cache", "status"]] {
         without(&[command, &["--offline"]].concat()).succeeded();
     }

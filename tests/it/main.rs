@@ -25,6 +25,7 @@ mod http_docs;
 mod hub;
 mod hub_server;
 mod ingest;
+mod ingest_jobs;
 mod invalidate;
 mod keys;
 mod kill;

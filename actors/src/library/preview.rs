@@ -9,6 +9,7 @@ use ragstone_storage::tier::Tier;
 use super::{Library, Removed, Withdrawn};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
+use crate::ingests::Leaves;
 
 /// What is held of one entry.
 struct StoredEntry {
@@ -30,7 +31,14 @@ impl Library {
             passages_removed += some.len();
             Ok(())
         };
-        self.0.corpus.scan(scope, &mut each).await?;
+        let jobs_cancelled = self.ingests_of(collection, document).await?;
+        match self.0.corpus.scan(scope, &mut each).await {
+            // Its first documents are still to come.
+            Err(error) if error.kind() == ErrorKind::NotFound && jobs_cancelled > 0 => {
+                return Ok(Removed { jobs_cancelled, ..Removed::default() });
+            }
+            scanned => scanned?,
+        }
         if let (0, Some(document)) = (passages_removed, document) {
             let message = format!("there is no document `{document}` in collection `{collection}`");
             return Err(Error::of_field(ErrorKind::NotFound, "document", message));
@@ -56,6 +64,15 @@ impl Library {
             Ok(kv)
         })
         .await?;
-        Ok(Removed { passages_removed, kv })
+        Ok(Removed { passages_removed, jobs_cancelled, kv })
+    }
+
+    /// How many unfinished ingests a removal would cancel.
+    async fn ingests_of(&self, collection: &str, document: Option<&str>) -> Result<usize> {
+        let Some(document) = document else {
+            return self.0.ingests.count(Leaves::Collection(collection.to_owned())).await;
+        };
+        let source = self.0.corpus.source(collection, document).await?;
+        self.0.ingests.count(Leaves::Document(collection.to_owned(), source)).await
     }
 }

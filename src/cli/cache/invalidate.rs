@@ -59,17 +59,34 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
         }
     })
     .await?;
-    if json { output::json(&done) } else { output::line(&summary(&done)) }
+    if json {
+        return output::json(&done);
+    }
+    output::line(&summary(&done))?;
+    cancelled(&done).map_or(Ok(()), |line| output::line(&line))
 }
 
 fn summary(done: &InvalidatedText) -> String {
-    let Removed { passages_removed, kv } = done.removed;
+    let Removed { passages_removed, kv, .. } = done.removed;
     let passages = output::count(passages_removed as u64, "passage", "passages");
     let entries = output::entries(kv.entries_removed, kv.copies_removed, kv.bytes_removed);
     if done.dry_run {
         return format!("would remove {passages} and up to {entries} of that and of what was computed after it");
     }
     format!("removed {passages} from the corpus and {entries} from the tiers")
+}
+
+/// `1 unfinished ingest was cancelled, …`
+fn cancelled(done: &InvalidatedText) -> Option<String> {
+    let jobs = done.removed.jobs_cancelled as u64;
+    let (one, many) = match done.dry_run {
+        true => ("unfinished ingest would be cancelled", "unfinished ingests would be cancelled"),
+        false => ("unfinished ingest was cancelled", "unfinished ingests were cancelled"),
+    };
+    (jobs > 0).then(|| {
+        let it = if jobs == 1 { "it" } else { "they" };
+        format!("{}: {it} would have brought this back", output::count(jobs, one, many))
+    })
 }
 
 #[cfg(test)]
@@ -82,6 +99,13 @@ mod tests {
             "passages_removed": 1, "entries_removed": 5, "copies_removed": 8, "bytes_removed": 1_048_576, "dry_run": false,
         });
         let text = "removed 1 passage from the corpus and 5 entries (8 copies, 1.0 MiB) from the tiers";
-        assert_eq!(summary(&serde_json::from_value(done).unwrap()), text);
+        let mut done: InvalidatedText = serde_json::from_value(done).unwrap();
+        assert_eq!((summary(&done).as_str(), cancelled(&done)), (text, None));
+        done.removed.jobs_cancelled = 1;
+        let text = "1 unfinished ingest was cancelled: it would have brought this back";
+        assert_eq!(cancelled(&done).as_deref(), Some(text));
+        done.removed.jobs_cancelled = 2;
+        done.dry_run = true;
+        assert!(cancelled(&done).unwrap().starts_with("2 unfinished ingests would be cancelled: they"));
     }
 }

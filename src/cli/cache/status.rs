@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use ragstone_actors::Status;
 use ragstone_actors::blend::Blend;
+use ragstone_actors::ingests::UnfinishedIngest;
 use ragstone_actors::report::Blending;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
@@ -13,6 +14,7 @@ use crate::api::cache::WholeStatus;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
+use crate::document::shown;
 use crate::error::Result;
 use crate::progress::mebibytes;
 
@@ -31,7 +33,7 @@ pub async fn run(config: &Config, Args { json }: Args) -> Result<()> {
     if json { output::json(&status) } else { output::text(&table(&status)) }
 }
 
-fn table(WholeStatus { status, recovery, warm_jobs }: &WholeStatus) -> String {
+fn table(WholeStatus { status, recovery, warm_jobs, ingests }: &WholeStatus) -> String {
     let mut out = String::new();
     let Status { model, blend, store, device, .. } = status;
     let fingerprint: String = model.fingerprint.chars().take(12).collect();
@@ -63,6 +65,13 @@ fn table(WholeStatus { status, recovery, warm_jobs }: &WholeStatus) -> String {
     let jobs = super::warm::jobs_table(warm_jobs);
     if !jobs.is_empty() {
         let _ = write!(out, "\n{jobs}");
+    }
+    for UnfinishedIngest { collection, paths, files_done, parked } in ingests {
+        let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+        let done = output::count(*files_done, "file", "files");
+        let parked = if *parked { ", parked" } else { "" };
+        let what = output::one_line(&format!("{collection}, of {}", paths.join(" ")), 160);
+        let _ = writeln!(out, "\nunfinished ingest into {what}: {done} done{parked}");
     }
     out
 }
@@ -129,6 +138,7 @@ mod tests {
             "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
             "recovery": { "entries": 4, "bytes": 2_097_152, "damaged": 1, "ms": 12.3 },
             "warm_jobs": [],
+            "ingests": [{ "collection": "c", "paths": ["/a", "/b"], "files_done": 3, "parked": true }],
         });
         let text = table(&serde_json::from_value(status).unwrap());
         assert!(text.contains("m (Llama, 0123456789ab)"));
@@ -138,5 +148,6 @@ mod tests {
         assert!(text.contains("host           3       1.0         -"), "{text}");
         assert!(text.contains("object       off"), "{text}");
         assert!(text.contains("found 4 entries (2.0 MiB) on disk in 12 ms; 1 damaged entry put"), "{text}");
+        assert!(text.contains("unfinished ingest into c, of /a /b: 3 files done, parked"), "{text}");
     }
 }

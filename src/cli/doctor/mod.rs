@@ -2,6 +2,7 @@
 
 mod finding;
 mod folder;
+mod ingests;
 mod machine;
 mod models;
 mod service;
@@ -71,7 +72,10 @@ async fn examine(config: &Config) -> Result<Vec<Finding>> {
     findings.push(service);
     match client {
         Some(client) => findings.extend(service::health(&client).await),
-        None => findings.push(service::address(config)),
+        None => {
+            findings.push(service::address(config));
+            findings.extend(ingests::of_folder(&data));
+        }
     }
     Ok(findings)
 }

@@ -7,6 +7,7 @@ use ragstone_actors::report::Blending;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use super::finding::Finding;
+use super::ingests;
 use crate::api::cache::WholeStatus;
 use crate::cli::serve;
 use crate::client::Client;
@@ -39,7 +40,7 @@ pub async fn running(config: &Config) -> (Finding, Option<Client>) {
 /// What the running service has met.
 pub async fn health(client: &Client) -> Vec<Finding> {
     match client.get::<WholeStatus>(&["v1", "cache", "status"]).await {
-        Ok(status) => of_status(&status.status),
+        Ok(status) => [of_status(&status.status), ingests::findings(&status.ingests, true)].concat(),
         Err(error) => vec![Finding::warning("store", error.to_string(), "it is loading, or look into its log")],
     }
 }

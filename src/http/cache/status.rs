@@ -10,7 +10,7 @@ use crate::http::identity::Visitor;
 use crate::http::state::State;
 use crate::lanes::Work;
 
-/// Tiers, device pool, workers, what the start found, unfinished warm-ups. A key below admin is told what model this is, and what the key
+/// Tiers, device pool, workers, what the start found, unfinished warm-ups and ingests. A key below admin is told what model this is, and what the key
 /// itself is: the rest is about what everybody stored.
 pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
@@ -20,9 +20,10 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
     }
     let looked = state.run(&request, Work::Look, async move {
         let warm_jobs = ragstone.warmer().unfinished().await?;
+        let ingests = ragstone.ingests().listed().await?;
         blocking(move || {
             let (status, recovery) = (ragstone.status(), *ragstone.store().recovery());
-            Ok(WholeStatus { status, recovery, warm_jobs })
+            Ok(WholeStatus { status, recovery, warm_jobs, ingests })
         })
         .await
     });

@@ -53,7 +53,7 @@ function deletion(view, name, what, path) {
   return action({ class: "small danger", "aria-label": `Delete ${name}` }, "Delete …", async () => {
     if (!(await confirmed(`Delete ${what}? This cannot be undone.`, "Delete", view.signal))) return;
     const { entries_removed: entries, jobs_cancelled: jobs } = await change(() => remove(path));
-    const also = jobs ? ` ${counted(jobs, "unfinished job")} of it ${jobs === 1 ? "was" : "were"} cancelled.` : "";
+    const also = jobs ? ` ${counted(jobs, "unfinished ingest")} that would have brought it back ${jobs === 1 ? "was" : "were"} cancelled.` : "";
     toast(`${name} is deleted, and ${counted(entries, "entry")} of its KV.${also}`);
   });
 }

@@ -10,13 +10,15 @@ use serde::{Deserialize, Serialize};
 use super::schema::{self, Row};
 use super::stored::StoredVersion;
 use super::table::Writer;
-use super::{Corpus, Departures, Document, Passage, PassageEncoder, chunk, document};
+use super::{Corpus, Departures, Document, Passage, PassageEncoder, check_name, chunk, document};
 use crate::Result;
 
 /// What an embedding model puts around a text.
 const SPECIAL_TOKENS: usize = 2;
-/// Texts that go through the embedding model in one call.
+/// Texts that go through the embedding model in one call, which whoever wants the upsert to end waits for.
 const EMBED_TEXTS: usize = 32;
+/// Bytes of them: about the 1024 tokens that the model computes at once, so that smaller calls would take longer in all.
+const EMBED_BYTES: usize = 4 << 10;
 /// Passages that are committed together, unless one document has more. It bounds the work that a kill can cost.
 pub(super) const GROUP_PASSAGES: usize = 64;
 
@@ -43,8 +45,31 @@ pub struct UpsertProgress {
     pub passages_embedded: usize,
 }
 
+/// Whether an upsert is to go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Going {
+    /// To its end.
+    On,
+    /// It ends: documents whose passages all have their vectors are committed first, so that the work is not done twice.
+    Enough,
+}
+
+/// What an upsert came to whose caller may have had enough before its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// What changed.
+    pub report: UpsertReport,
+    /// So many documents, from the first on, are in the corpus as they were given, or need not be.
+    pub documents: usize,
+}
+
+/// Hears how far an upsert is, and says whether it goes on; an error ends it before the next commit.
+type Asked<'a> = &'a (dyn Fn(UpsertProgress) -> Result<Going> + Send + Sync);
+
 /// A document that is to be written.
 struct Change {
+    /// Its place among those that were given.
+    at: usize,
     id: String,
     version: String,
     document: Document,
@@ -60,39 +85,104 @@ struct Group {
 }
 
 impl Corpus {
+    /// Adds `documents` to `collection`, which is created where it is missing. See [`Document::id`] for identity.
+    ///
+    /// A document whose content is already there is left alone and nothing of it is embedded. One whose content changed
+    /// replaces all passages of the older version in one commit. Of two documents with one identity the later wins. On
+    /// return, and for what `progress` reports as done, the change is on disk; a call that was cut off loses at most the
+    /// passages that were not yet reported, and the same call again does the rest. `departures` hears of the passages of
+    /// an older version before they go. No collection is made for documents without a word.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
+    /// `progress` returns, which ends the call before the next commit.
+    pub async fn upsert(
+        &self,
+        collection: &str,
+        documents: Vec<Document>,
+        departures: &dyn Departures,
+        progress: &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync),
+    ) -> Result<UpsertReport> {
+        let asked = |state| progress(state).map(|()| Going::On);
+        self.upsert_while(collection, documents, departures, &asked).await.map(|taken| taken.report)
+    }
+
+    /// As [`upsert`](Self::upsert), and its caller may have enough: `asked` is called before the collection is made, between calls of the
+    /// embedding model, and between commits, in the turn to write. So whoever removes the collection, and has it answer with an error
+    /// before, finds nothing written behind him.
+    ///
+    /// # Errors
+    /// As [`upsert`](Self::upsert)'s.
+    pub async fn upsert_while(
+        &self,
+        collection: &str,
+        documents: Vec<Document>,
+        departures: &dyn Departures,
+        asked: Asked<'_>,
+    ) -> Result<Taken> {
+        check_name(collection)?;
+        documents.iter().try_for_each(Document::check)?;
+        if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
+            let report = UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() };
+            return Ok(Taken { report, documents: documents.len() });
+        }
+        let begun = UpsertProgress { documents_total: documents.len(), ..UpsertProgress::default() };
+        loop {
+            let Some(table) = self.find_or_create(collection, &|| asked(begun)).await? else {
+                return Ok(Taken::default());
+            };
+            let Some(writer) = table.write().await else { continue };
+            let stored = table.versions().await?;
+            let taken = self.ingest(&writer, collection, documents, (departures, asked), stored).await?;
+            // Whoever had enough does not wait for it; the next upsert does it.
+            if taken.documents == begun.documents_total {
+                writer.maintain(self.inner.options.vector_index_rows).await?;
+            }
+            return Ok(taken);
+        }
+    }
+
     /// Writes what changed of `documents`. `writer`'s collection holds `stored`.
-    pub(super) async fn ingest(
+    async fn ingest(
         &self,
         writer: &Writer<'_>,
         collection: &str,
         documents: Vec<Document>,
-        (departures, progress): (&dyn Departures, &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync)),
+        (departures, asked): (&dyn Departures, Asked<'_>),
         stored: HashMap<String, StoredVersion>,
-    ) -> Result<UpsertReport> {
+    ) -> Result<Taken> {
         let total = documents.len();
         let (changes, mut report) = changes(documents, &stored, self.passage_length())?;
         let mut state =
             UpsertProgress { documents_done: report.documents_unchanged, documents_total: total, passages_embedded: 0 };
-        progress(state)?;
+        let mut going = asked(state)?;
         let mut group = Group::default();
-        let last = changes.len().saturating_sub(1);
-        for (at, change) in changes.into_iter().enumerate() {
+        let mut changes = changes.into_iter().peekable();
+        while going == Going::On
+            && let Some(change) = changes.next()
+        {
             let (change, passages) = self.cut(collection, change).await?;
             group.changes.push(change);
             group.passages.push(passages);
-            if at == last || group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES {
-                let group = std::mem::take(&mut group);
-                let documents = group.changes.len();
-                let mut embedded = |count| {
-                    state.passages_embedded += count;
-                    progress(state)
-                };
-                self.commit(writer, group, departures, &mut report, &mut embedded).await?;
-                state.documents_done += documents;
-                progress(state)?;
+            let is_full = group.passages.iter().map(Vec::len).sum::<usize>() >= GROUP_PASSAGES;
+            if !is_full && changes.peek().is_some() {
+                // To cut a long document takes a while, too.
+                going = asked(state)?;
+                continue;
             }
+            let mut embedded = |count| {
+                state.passages_embedded += count;
+                asked(state)
+            };
+            let left = self.commit(writer, std::mem::take(&mut group), departures, &mut report, &mut embedded).await?;
+            state.documents_done = report.documents();
+            if let Some(first) = left {
+                return Ok(Taken { report, documents: first });
+            }
+            going = asked(state)?;
         }
-        Ok(report)
+        let first_left = group.changes.first().or(changes.peek()).map_or(total, |change| change.at);
+        Ok(Taken { report, documents: first_left })
     }
 
     /// The passages of a document, with their token ids.
@@ -124,28 +214,22 @@ impl Corpus {
         .await
     }
 
-    /// Embeds a group and commits it.
+    /// Embeds a group and commits it; where that was enough before all of it had its vectors, the place of the first document that is
+    /// left.
     async fn commit(
         &self,
         writer: &Writer<'_>,
         group: Group,
         departures: &dyn Departures,
         report: &mut UpsertReport,
-        embedded: &mut (dyn FnMut(usize) -> Result<()> + Send),
-    ) -> Result<()> {
+        embedded: &mut (dyn FnMut(usize) -> Result<Going> + Send),
+    ) -> Result<Option<usize>> {
         let tokenizer = self.encoder().tokenizer_identity();
-        let (mut rows, mut replaced, mut emptied) = (Vec::new(), Vec::new(), Vec::new());
-        for (change, passages) in group.changes.into_iter().zip(group.passages) {
-            report.passages_removed += change.replaces.unwrap_or(0);
-            report.passages_added += passages.len();
-            match (passages.is_empty(), change.replaces) {
-                (true, _) => report.documents_empty += 1,
-                (false, None) => report.documents_added += 1,
-                (false, Some(_)) => report.documents_replaced += 1,
-            }
-            if change.replaces.is_some() {
-                if passages.is_empty() { &mut emptied } else { &mut replaced }.push(change.id);
-            }
+        let Group { mut changes, passages } = group;
+        let counts: Vec<usize> = passages.iter().map(Vec::len).collect();
+        let replaced = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages > 0);
+        let mut rows = Vec::new();
+        for (change, passages) in changes.iter().zip(passages) {
             let count = passages.len() as u32;
             rows.extend(passages.into_iter().map(|passage| Row {
                 passage,
@@ -156,21 +240,31 @@ impl Corpus {
             }));
         }
         // What an older version says in the same words keeps its vector: new metadata costs no embedding.
-        let mut known = match replaced.is_empty() {
+        let known = match replaced.is_empty() {
             true => HashMap::new(),
             false => writer.collection().vectors(&replaced).await?,
         };
         for row in &mut rows {
             row.vector = known.get(&row.passage.id).cloned().unwrap_or_default();
         }
-        embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
+        drop(known);
+        let going = embedded(rows.iter().filter(|row| !row.vector.is_empty()).count())?;
         let unknown: Vec<&mut Row> = rows.iter_mut().filter(|row| row.vector.is_empty()).collect();
-        if !unknown.is_empty() {
+        if going == Going::On && !unknown.is_empty() {
             self.embed(writer.collection().embedder()?, unknown, embedded).await?;
         }
+        let kept = whole(&rows, &counts);
+        let left = changes.get(kept).map(|change| change.at);
+        changes.truncate(kept);
+        rows.truncate(counts[..kept].iter().sum());
+        for (change, passages) in changes.iter().zip(&counts) {
+            report.add(change, *passages);
+        }
+        let replaced = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages > 0);
+        let emptied = ids(&changes, &counts, |change, passages| change.replaces.is_some() && passages == 0);
+        self.inner.options.env.fail_point("corpus.before_commit")?;
         let leaving = [&emptied[..], &replaced].concat();
         if !leaving.is_empty() {
-            known.clear();
             let stay: HashSet<&str> = rows.iter().map(|row| row.passage.id.as_str()).collect();
             self.announce(writer.collection(), Some((&leaving, &stay)), departures).await?;
         }
@@ -180,22 +274,28 @@ impl Corpus {
         if !rows.is_empty() {
             writer.put(&rows, &replaced).await?;
         }
-        Ok(())
+        Ok(left)
     }
 
-    /// Gives rows their vectors; `embedded` hears how many have one.
+    /// Gives rows their vectors, in order, until that is enough; `embedded` hears how many have one.
     pub(super) async fn embed(
         &self,
         embedder: &Arc<dyn PassageEncoder>,
         mut rows: Vec<&mut Row>,
-        embedded: &mut (dyn FnMut(usize) -> Result<()> + Send),
+        embedded: &mut (dyn FnMut(usize) -> Result<Going> + Send),
     ) -> Result<()> {
-        for batch in rows.chunks_mut(EMBED_TEXTS) {
+        let mut rest = &mut rows[..];
+        while !rest.is_empty() {
+            let (batch, behind) = rest.split_at_mut(together(rest));
+            self.inner.options.env.fail_point("corpus.embed")?;
             let texts = batch.iter().map(|row| schema::content(&row.passage.title, &row.passage.text)).collect();
             for (row, vector) in batch.iter_mut().zip(self.embed_passages(embedder, texts).await?) {
                 row.vector = vector;
             }
-            embedded(batch.len())?;
+            if embedded(batch.len())? == Going::Enough {
+                break;
+            }
+            rest = behind;
         }
         Ok(())
     }
@@ -221,6 +321,50 @@ impl Corpus {
     }
 }
 
+impl UpsertReport {
+    /// Documents that it counts.
+    fn documents(&self) -> usize {
+        self.documents_added + self.documents_unchanged + self.documents_replaced + self.documents_empty
+    }
+
+    fn add(&mut self, change: &Change, passages: usize) {
+        self.passages_removed += change.replaces.unwrap_or(0);
+        self.passages_added += passages;
+        match (passages, change.replaces) {
+            (0, _) => self.documents_empty += 1,
+            (_, None) => self.documents_added += 1,
+            (_, Some(_)) => self.documents_replaced += 1,
+        }
+    }
+}
+
+/// The documents of those changes that are meant, by how many passages each has now.
+fn ids(changes: &[Change], counts: &[usize], is_meant: impl Fn(&Change, usize) -> bool) -> Vec<String> {
+    let meant = changes.iter().zip(counts).filter(|(change, passages)| is_meant(change, **passages));
+    meant.map(|(change, _)| change.id.clone()).collect()
+}
+
+/// How many documents, from the first on, have all their vectors: `counts` of the rows are one document's.
+fn whole(rows: &[Row], counts: &[usize]) -> usize {
+    let embedded = rows.iter().take_while(|row| !row.vector.is_empty()).count();
+    let mut end = 0;
+    let fits = |count: &&usize| {
+        end += **count;
+        end <= embedded
+    };
+    counts.iter().take_while(fits).count()
+}
+
+/// How many of the rows are embedded in one call; one at least.
+fn together(rows: &[&mut Row]) -> usize {
+    let mut bytes = 0;
+    let fitting = rows.iter().take(EMBED_TEXTS).take_while(|row| {
+        bytes += row.passage.title.len() + row.passage.text.len();
+        bytes <= EMBED_BYTES
+    });
+    fitting.count().max(1)
+}
+
 /// Which documents have to be written, in the order given; the rest is counted.
 fn changes(
     documents: Vec<Document>,
@@ -235,13 +379,13 @@ fn changes(
     // From the end, so that the last of several with one identity is the one that counts.
     let mut seen = HashSet::new();
     let mut changes = Vec::new();
-    for (document, id) in documents.into_iter().zip(identities).rev() {
+    for (at, (document, id)) in documents.into_iter().zip(identities).enumerate().rev() {
         let version = document.version(length);
         let stored = stored.get(&id);
         if !seen.insert(id.clone()) || stored.is_some_and(|stored| stored.version == version) {
             report.documents_unchanged += 1;
         } else {
-            changes.push(Change { id, version, document, replaces: stored.map(|stored| stored.passages) });
+            changes.push(Change { at, id, version, document, replaces: stored.map(|stored| stored.passages) });
         }
     }
     changes.reverse();

@@ -46,7 +46,7 @@ use self::disk::{failed, io_failed};
 pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
-pub use self::ingest::{UpsertProgress, UpsertReport};
+pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
 use self::naming::Stage;
 pub use self::naming::{check_name, full_name, shown_name, tenant_of};
 pub use self::options::CorpusOptions;
@@ -181,39 +181,6 @@ impl Corpus {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Adds `documents` to `collection`, which is created where it is missing. See [`Document::id`] for identity.
-    ///
-    /// A document whose content is already there is left alone and nothing of it is embedded. One whose content changed
-    /// replaces all passages of the older version in one commit. Of two documents with one identity the later wins. On
-    /// return, and for what `progress` reports as done, the change is on disk; a call that was cut off loses at most the
-    /// passages that were not yet reported, and the same call again does the rest. `departures` hears of the passages of
-    /// an older version before they go. No collection is made for documents without a word.
-    ///
-    /// # Errors
-    /// `InvalidInput` for a name of a collection or an id that cannot be one, or too much metadata, before anything is written; `Full`; what
-    /// `progress` returns, which ends the call before the next commit.
-    pub async fn upsert(
-        &self,
-        collection: &str,
-        documents: Vec<Document>,
-        departures: &dyn Departures,
-        progress: &(dyn Fn(UpsertProgress) -> Result<()> + Send + Sync),
-    ) -> Result<UpsertReport> {
-        check_name(collection)?;
-        documents.iter().try_for_each(Document::check)?;
-        if documents.iter().all(|document| document.text.trim().is_empty()) && self.find(collection).await.is_err() {
-            return Ok(UpsertReport { documents_empty: documents.len(), ..UpsertReport::default() });
-        }
-        loop {
-            let table = self.find_or_create(collection).await?;
-            let Some(writer) = table.write().await else { continue };
-            let stored = table.versions().await?;
-            let report = self.ingest(&writer, collection, documents, (departures, progress), stored).await?;
-            writer.maintain(self.inner.options.vector_index_rows).await?;
-            return Ok(report);
-        }
-    }
-
     /// Removes a document; how many passages went. 0 where there was none. `departures` hears of them first.
     ///
     /// # Errors
@@ -304,6 +271,14 @@ impl Corpus {
         Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
     }
 
+    /// Where a document came from; `None` where that is not known, or it is not there.
+    ///
+    /// # Errors
+    /// `NotFound` for an unknown collection.
+    pub async fn source(&self, collection: &str, document_id: &str) -> Result<Option<String>> {
+        self.find(collection).await?.source(document_id).await
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> CorpusCounters {
         CorpusCounters {
@@ -336,10 +311,18 @@ impl Corpus {
         self.inner.collections.lock().await.keys().any(|name| !tenant_of(name).is_empty())
     }
 
-    async fn find_or_create(&self, name: &str) -> Result<Arc<Collection>> {
+    /// `None` where a new one is not wanted any more, which is asked while nobody can remove it.
+    async fn find_or_create(
+        &self,
+        name: &str,
+        asked: &(dyn Fn() -> Result<Going> + Send + Sync),
+    ) -> Result<Option<Arc<Collection>>> {
         let mut collections = self.inner.collections.lock().await;
         if let Some(table) = collections.get(name) {
-            return Ok(Arc::clone(table));
+            return Ok(Some(Arc::clone(table)));
+        }
+        if asked()? == Going::Enough {
+            return Ok(None);
         }
         let of_tenant = collections.keys().filter(|other| tenant_of(other) == tenant_of(name)).count();
         if of_tenant >= MOST_OF_TENANT || collections.len() >= MOST_COLLECTIONS {
@@ -357,7 +340,7 @@ impl Corpus {
         }
         let table = Arc::new(Collection::create(db, folder, (name, Stage::Serving), encoder.clone()).await?);
         collections.insert(name.to_owned(), Arc::clone(&table));
-        Ok(table)
+        Ok(Some(table))
     }
 
     /// The passages with token ids of the encoder's tokenizer; ids of another are made again, and counted.

@@ -18,7 +18,7 @@ use std::sync::{Arc, PoisonError};
 use serde::Serialize;
 
 use super::disk::io_failed;
-use super::ingest::GROUP_PASSAGES;
+use super::ingest::{GROUP_PASSAGES, Going};
 use super::naming::{Stage, check_name, table_at};
 use super::table::{Collection, Writer, manifests, path_of, unknown};
 use super::{Corpus, blocking};
@@ -226,7 +226,7 @@ impl Corpus {
             // They were deleted meanwhile.
             return Ok(0);
         }
-        self.embed(new.collection().embedder()?, rows.iter_mut().collect(), &mut |_| Ok(())).await?;
+        self.embed(new.collection().embedder()?, rows.iter_mut().collect(), &mut |_| Ok(Going::On)).await?;
         new.put(&rows, replaced).await?;
         Ok(rows.len())
     }

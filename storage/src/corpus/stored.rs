@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use lancedb::query::{QueryBase, Select};
 
 use super::schema;
-use super::table::{Collection, any_of};
+use super::table::{Collection, any_of, is_document};
 use crate::Result;
 
 /// What is known of a stored document without reading its text.
@@ -34,6 +34,18 @@ impl Collection {
             }
         }
         Ok(versions)
+    }
+
+    /// Where a document came from; `None` where that is not known, or it is not there.
+    pub async fn source(&self, document: &str) -> Result<Option<String>> {
+        let snapshot = self.snapshot().await?;
+        let query = snapshot.table.query().only_if_expr(is_document(document)).select(Select::columns(&["source"]));
+        for batch in self.run(query.limit(1)).await? {
+            if batch.num_rows() > 0 {
+                return Ok(schema::optional(schema::strings(&batch, "source")?, 0));
+            }
+        }
+        Ok(None)
     }
 
     /// The vectors of the passages of `documents`, by the passages' ids.

@@ -1,0 +1,98 @@
+//! The journal of ingests: what is to be done, and what each start of it works on.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Catalog, read_all, read_json, sled_error, to_json};
+use crate::{Error, Result};
+
+/// Documents that are being ingested. Survives a kill, so that the next start goes on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngestJob {
+    /// Ascending in the order of adding.
+    pub id: u64,
+    /// Where the documents go.
+    pub collection: String,
+    /// What the user named.
+    pub paths: Vec<PathBuf>,
+    /// Milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// The most files that one start got done, in the order in which the paths are walked.
+    pub done: u64,
+    /// How often it was begun since it last got further. Zero in rows of versions that did not count.
+    #[serde(default)]
+    pub starts: u32,
+    /// Files that were begun and not finished. Begun and still here after a start: it may be they that ended the process.
+    #[serde(default)]
+    pub attempts: Vec<FileAttempt>,
+    /// Whether documents of files that are gone are removed in the end.
+    #[serde(default)]
+    pub prune: bool,
+}
+
+/// A file that an ingest began to work on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileAttempt {
+    /// Its path, as text that tells apart all names.
+    pub path: String,
+    /// How often it was begun since it last got further.
+    pub count: u32,
+    /// The most of its documents that one attempt got into the corpus.
+    #[serde(default)]
+    pub documents: u64,
+}
+
+impl Catalog {
+    /// Adds an ingest job to the journal; durable on return.
+    ///
+    /// # Errors
+    /// `InvalidInput` if a path is not UTF-8; else as sled says.
+    pub fn add_job(&self, collection: &str, paths: &[PathBuf], prune: bool, now_unix_ms: u64) -> Result<IngestJob> {
+        let id = self.fresh_id()?;
+        let (collection, paths) = (collection.to_owned(), paths.to_vec());
+        let created_unix_ms = now_unix_ms;
+        let job = IngestJob { id, collection, paths, created_unix_ms, done: 0, starts: 0, attempts: Vec::new(), prune };
+        self.jobs.insert(id.to_be_bytes(), to_json(&job)?).map_err(sled_error)?;
+        self.flush()?;
+        Ok(job)
+    }
+
+    /// Jobs that were added and not finished, the oldest first.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn unfinished_jobs(&self) -> Result<Vec<IngestJob>> {
+        read_all(&self.jobs)
+    }
+
+    /// A job as it was last written; `None` if it is finished.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn job(&self, id: u64) -> Result<Option<IngestJob>> {
+        Ok(self.jobs.get(id.to_be_bytes()).map_err(sled_error)?.and_then(|value| read_json(&value)))
+    }
+
+    /// Notes how far a job is and what it works on; durable on return. One that was taken out meanwhile does not come back.
+    ///
+    /// # Errors
+    /// `NotFound` if it is finished; else as sled says.
+    pub fn update_job(&self, job: &IngestJob) -> Result<()> {
+        let row = to_json(job)?;
+        let updated = self.jobs.fetch_and_update(job.id.to_be_bytes(), |there| there.map(|_| row.clone()));
+        if updated.map_err(sled_error)?.is_none() {
+            return Err(Error::not_found(format!("ingest job {} is not in the journal", job.id)));
+        }
+        self.flush()
+    }
+
+    /// Takes a job that is done out of the journal; durable on return. Finishing twice is fine.
+    ///
+    /// # Errors
+    /// As sled says.
+    pub fn finish_job(&self, id: u64) -> Result<()> {
+        self.jobs.remove(id.to_be_bytes()).map_err(sled_error)?;
+        self.flush()
+    }
+}
