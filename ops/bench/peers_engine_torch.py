@@ -1,4 +1,4 @@
-"""PyTorch's linear layer and transformers' models, as `peers_worker.py` serves them."""
+"""PyTorch's linear layer and attention, and transformers' models, as `peers_worker.py` serves them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from peers_shapes import QWEN, AttentionShape
 from peers_worker import agreement, random_tokens
 from safetensors.torch import load_file
 
@@ -27,7 +28,7 @@ def use_threads(threads: int) -> None:
 
 
 class PyTorch:
-    """`torch.nn.functional.linear`, and a plain read of memory."""
+    """`torch.nn.functional.linear`, `scaled_dot_product_attention`, and a plain read of memory."""
 
     def __init__(self, threads: int):
         use_threads(threads)
@@ -64,6 +65,26 @@ class PyTorch:
             torch.nn.functional.linear(x, weight)
             times.append(time.perf_counter() - started)
         return {"seconds": statistics.median(times), "calls": len(times), "weight_copies": len(weights)}
+
+    @torch.inference_mode()
+    def attention(self, shape: str, dtype: str) -> dict:
+        """Median seconds of one call, with grouped heads and a mask as transformers has it."""
+        size = AttentionShape.parse(shape)
+        generator = torch.Generator().manual_seed(7)
+        draw = lambda heads, rows: torch.randn(1, heads, rows, QWEN.head_dim, generator=generator).to(DTYPES[dtype])
+        q, k, v = draw(QWEN.heads, size.rows), draw(QWEN.kv_heads, size.tokens), draw(QWEN.kv_heads, size.tokens)
+        mask = torch.ones(size.rows, size.tokens, dtype=torch.bool).tril(diagonal=size.tokens - size.rows)
+        # A single query sees everything: then transformers has no mask.
+        attend = lambda: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask if size.rows > 1 else None, enable_gqa=True
+        )
+        attend()
+        times: list[float] = []
+        while len(times) < MIN_CALLS or sum(times) < MIN_SECONDS:
+            started = time.perf_counter()
+            attend()
+            times.append(time.perf_counter() - started)
+        return {"seconds": statistics.median(times), "calls": len(times)}
 
     @torch.inference_mode()
     def read(self, bytes: int) -> dict:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Iterator
 
 from peers_series import Case
-from peers_shapes import LinearShape
+from peers_shapes import AttentionShape, LinearShape
 
 HERE = Path(__file__).resolve().parent
 
@@ -58,7 +58,7 @@ WHOLE_MODEL = ("prefill", "decode")
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("pytorch", "bf16", ("linear", "read")),
+        Kind("pytorch", "bf16", ("linear", "attention", "read")),
         Kind("transformers", "bf16", WHOLE_MODEL),
         Kind("transformers-f32", "f32", WHOLE_MODEL, default=False),
         Kind("llama.cpp-bf16", "bf16", WHOLE_MODEL),
@@ -66,7 +66,9 @@ KINDS = {
         Kind("llama.cpp-q4", "q4_k_m", WHOLE_MODEL),
         Kind("vllm", "bf16", WHOLE_MODEL, default=False),
         Kind("vllm-f32", "f32", WHOLE_MODEL, default=False),
-        Kind("ragstone", "bf16", ("linear", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")),
+        Kind(
+            "ragstone", "bf16", ("linear", "attention", *WHOLE_MODEL), ragstone=("--weights", "bf16", "--compute", "bf16")
+        ),
         Kind("ragstone-q8", "q8", WHOLE_MODEL, ragstone=("--weights", "q8")),
         Kind("ragstone-q4", "q4", WHOLE_MODEL, ragstone=("--weights", "q4")),
         Kind("ragstone-gguf", "native", WHOLE_MODEL, files="q4_k_m.gguf"),
@@ -154,6 +156,10 @@ class Worker:
             for dtype in ("bf16", "f32"):
                 answer = self.ask("linear", shape=case.size, dtype=dtype, cold=cold)
                 yield Sample(case, f"{self.kind.name} {dtype}", answer.pop("seconds"), answer)
+        elif case.kind == "attention":
+            for dtype in ("bf16", "f32"):
+                answer = self.ask("attention", shape=case.size, dtype=dtype)
+                yield Sample(case, f"{self.kind.name} {dtype}", answer.pop("seconds"), answer)
         elif case.kind == "prefill":
             yield Sample(case, self.kind.name, self.ask("prefill", tokens=int(case.size))["seconds"])
         elif case.kind == "decode":
@@ -198,12 +204,14 @@ class Ragstone:
         raise EngineFailed(f"{op}: not asked of ragstone")
 
     def measure(self, case: Case) -> Iterator[Sample]:
-        """Measures one case once; a linear layer by every path of the processor."""
-        if case.kind == "linear":
-            report = self.bench("kernels", "--only", "linear", "--shape", case.size)
+        """Measures one case once; a linear layer and attention by the path in use."""
+        if case.kind in ("linear", "attention"):
+            tokens = str(AttentionShape.parse(case.size).tokens) if case.kind == "attention" else ""
+            sizes = ("--tokens", tokens) if tokens else ("--shape", case.size)
+            report = self.bench("kernels", "--only", case.kind, *sizes)
             self.ceilings.append(report.get("ceilings", {}))
             for result in report["results"]:
-                if result["kernel"] == "linear" and result["shape"] == case.size:
+                if result["kernel"] == case.kind and result["shape"] == case.size:
                     details = {name: result[name] for name in ("path", "precision", "of_ceiling")}
                     series = f"ragstone {result['path']} {result['precision']}"
                     yield Sample(case, series, result["seconds"]["median"], details)
@@ -249,6 +257,7 @@ class Ragstone:
         """Nothing runs between calls."""
 
 
-def linear_case(shape: LinearShape) -> Case:
-    """The case of one linear layer."""
-    return Case("linear", str(shape), shape.flops())
+def kernel_case(shape: LinearShape | AttentionShape) -> Case:
+    """The case of one kernel."""
+    kind = "linear" if isinstance(shape, LinearShape) else "attention"
+    return Case(kind, str(shape), shape.flops())

@@ -19,15 +19,15 @@ import time
 from pathlib import Path
 
 import peers_report
-from peers_engines import KINDS, EngineFailed, Kind, Ragstone, Worker, linear_case
+from peers_engines import KINDS, EngineFailed, Kind, Ragstone, Worker, kernel_case
 from peers_environment import Environment, Unusable, say
 from peers_machine import busy_seconds, commit, machine, memory_bytes, physical_cores, process_seconds
 from peers_series import Case, Measured
-from peers_shapes import BYTES_PER_WEIGHT, LINEAR_SHAPES, MODELS, LinearShape
+from peers_shapes import ATTENTION_SHAPES, BYTES_PER_WEIGHT, LINEAR_SHAPES, MODELS, LinearShape
 from peers_vllm import VLLM_MEMORY_BYTES, VllmEnvironment, require_platform
 
 ROOT = Path(__file__).resolve().parents[2]
-CASES = ["linear", "prefill", "decode"]
+CASES = ["linear", "attention", "prefill", "decode"]
 READ_BYTES = 512 << 20
 
 # Engines that compute the same are far nearer than this (0.999 with 8-bit weights); a wrong permutation is far off.
@@ -217,16 +217,17 @@ class Run:
         say(f"{kind.name} {model}: {why}")
         self.failed.append({"engine": kind.name, "model": model, "why": str(why), "retried": retried})
 
-    def linear(self) -> None:
-        """Linear layers."""
-        cases = [linear_case(shape) for shape in self.given.shape]
+    def kernels(self, kind: str) -> None:
+        """Linear layers, or attention."""
+        shapes = self.given.shape if kind == "linear" else ATTENTION_SHAPES
+        cases = [kernel_case(shape) for shape in shapes]
         opened: dict[str, Worker | Ragstone] = {}
         for name in self.given.engines:
-            if "linear" not in KINDS[name].cases:
+            if kind not in KINDS[name].cases:
                 continue
             try:
                 opened[name] = self.open(KINDS[name])
-                if name == "pytorch":
+                if name == "pytorch" and not any(engine["engine"] == name for engine in self.engines):
                     self.engines.append({"engine": name, "model": "", "settings": "", **opened[name].ask("info")})
             except EngineFailed as why:
                 self.fail(KINDS[name], "", why)
@@ -391,8 +392,9 @@ def main() -> int:
         say(f"note: other work runs here (load {busy:.1f}); times will vary")
     run = Run(given, environment, ragstone, vllm)
     try:
-        if "linear" in given.cases:
-            run.linear()
+        for kind in ("linear", "attention"):
+            if kind in given.cases:
+                run.kernels(kind)
         for model in given.models:
             run.model(model)
     except KeyboardInterrupt:

@@ -54,13 +54,19 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
 
     for case in measured.cases("linear"):
         compare(
-            "ragstone bf16 (its best path) / PyTorch bf16", "", best_linear(measured, case, "bf16"),
+            "ragstone bf16 (its best path) / PyTorch bf16", "", best_path(measured, case, "bf16"),
             measured.get(case, "pytorch bf16"), 1.0 if amx else None,
         )  # fmt: skip
         compare(
-            "ragstone f32 (its best path) / PyTorch f32", "", best_linear(measured, case, "f32"),
+            "ragstone f32 (its best path) / PyTorch f32", "", best_path(measured, case, "f32"),
             measured.get(case, "pytorch f32"), None,
         )  # fmt: skip
+    for case in measured.cases("attention"):
+        for dtype in ("bf16", "f32"):
+            ours = best_path(measured, case, dtype)
+            theirs = measured.get(case, f"pytorch {dtype}")
+            wanted = 1.2 if dtype == "bf16" else None
+            compare(f"ragstone {dtype} / PyTorch {dtype}", "", ours, theirs, wanted)
     for model in models:
         for case in measured.cases("prefill", model):
             at_4096 = case.size == "4096"
@@ -95,11 +101,11 @@ def ratios(measured: Measured, models: list[str], bandwidth: float | None, new_t
     return found
 
 
-def best_linear(measured: Measured, case: Case, precision: str) -> Series | None:
+def best_path(measured: Measured, case: Case, precision: str) -> Series | None:
     """ragstone's fastest path of `precision`."""
     paths = [
         series
-        for series in measured.find("linear")
+        for series in measured.find(case.kind)
         if series.case == case and series.details.get("precision") == precision
     ]
     return min(paths, key=lambda series: series.spread().median, default=None)
@@ -179,6 +185,9 @@ def text(report: dict, measured: Measured, found: list[Ratio], bandwidth: float 
     if measured.find("linear"):
         title = "## Linear layers, GFLOP/s\n\nRows x inputs x outputs.\n\n"
         parts.append(title + rate_table(measured, "linear", "", 1e9))
+    if measured.find("attention"):
+        title = "## Attention, GFLOP/s\n\nThe last queries of a sequence, 14 heads over 2 of 64; visible keys only.\n\n"
+        parts.append(title + rate_table(measured, "attention", "", 1e9))
     if bandwidth:
         parts.append(f"Memory read, best: {bandwidth / 1e9:.1f} GB/s")
     for model in report["models"]:
@@ -220,7 +229,7 @@ def settings(chosen: dict | str) -> str:
 
 def series_as_json(series: Series) -> dict:
     """One series with every sample."""
-    rate, unit = series.rate(), {"linear": "flops", "read": "bytes"}.get(series.case.kind, "tokens") + "_per_second"
+    rate, unit = series.rate(), {"linear": "flops", "attention": "flops", "read": "bytes"}.get(series.case.kind, "tokens") + "_per_second"
     return {
         "case": series.case.kind,
         "size": series.case.size,

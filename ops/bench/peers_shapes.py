@@ -94,4 +94,28 @@ class LinearShape:
         return 2.0 * self.rows * self.inputs * self.outputs
 
 
+@dataclass(frozen=True)
+class AttentionShape:
+    """The last `rows` queries of a sequence of `tokens`, in one layer of Qwen2.5-0.5B's shape."""
+
+    rows: int
+    tokens: int
+
+    def __str__(self) -> str:
+        return f"{self.rows} of {self.tokens}"
+
+    @staticmethod
+    def parse(text: str) -> "AttentionShape":
+        """From its text."""
+        rows, tokens = (int(part) for part in text.split(" of "))
+        return AttentionShape(rows, tokens)
+
+    def flops(self) -> float:
+        """Floating-point operations of the products with K and V, of visible keys only."""
+        visible = sum(range(self.tokens - self.rows + 1, self.tokens + 1))
+        return 4.0 * visible * QWEN.heads * QWEN.head_dim
+
+
+# What `ragstone bench kernels` measures: a chunk of a prefill, the chosen rows of a blend, a decode step.
+ATTENTION_SHAPES = [AttentionShape(rows, 4096) for rows in (512, 77, 1)]
 LINEAR_SHAPES = [LinearShape.parse(text) for text in ("512x1024x2816", "2048x2048x5632", "192x896x4864", "1x2048x5632")]

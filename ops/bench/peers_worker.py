@@ -11,6 +11,8 @@ A request is one JSON object a line, and so is its answer; `seconds` is wall tim
     {"op": "decode", "context": 4096, "new_tokens": 32}       {"seconds": 3.4}
     {"op": "linear", "shape": "1x2048x5632", "dtype": "bf16", "cold": true}
                                                               {"seconds": 0.0005, "calls": 300, "weight_copies": 12}
+    {"op": "attention", "shape": "512 of 4096", "dtype": "bf16"}
+                                                              {"seconds": 0.04, "calls": 8}
     {"op": "read", "bytes": 536870912}                        {"seconds": 0.01}
 
 A request that fails is answered {"error": "..."}. Whatever a library prints goes to standard error.

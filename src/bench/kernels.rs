@@ -5,7 +5,7 @@ pub mod gpu;
 use ragstone_kernels::dtype::KvDtype;
 use ragstone_kernels::linear::{Bits, Grouping, Precision, Scales};
 use ragstone_kernels::measure::{self, Case, Layers};
-use ragstone_kernels::simd::Path;
+use ragstone_kernels::simd::{Path, Work};
 use ragstone_storage::prompt::plan::LOOKING_TOKENS;
 use serde::Serialize;
 
@@ -88,7 +88,7 @@ pub struct Options {
     pub shapes: Vec<Shape>,
     /// That attention looks at; [`TOKENS`] if empty.
     pub tokens: Vec<usize>,
-    /// Every path of the machine, not only the best.
+    /// Every path of the machine, not only those in use.
     pub all_paths: bool,
     pub runs: usize,
 }
@@ -182,8 +182,7 @@ fn rows_of(rows: &[usize], tokens: usize) -> Vec<usize> {
 
 fn cases(options: &Options) -> Vec<Case> {
     let wanted = |group| options.only.is_empty() || options.only.contains(&group);
-    let best = [Path::best()];
-    let paths = if options.all_paths { Path::available() } else { &best };
+    let paths_of = |work: Work| if options.all_paths { Path::available().to_vec() } else { vec![Path::of(work)] };
     let shapes = if options.shapes.is_empty() { &SHAPES[..] } else { &options.shapes };
     let tokens = if options.tokens.is_empty() { &TOKENS[..] } else { &options.tokens };
     let mut cases = Vec::new();
@@ -191,7 +190,12 @@ fn cases(options: &Options) -> Vec<Case> {
         for precision in [Precision::F32, Precision::Bf16, Precision::Q8, Precision::Q4] {
             for shape in shapes {
                 let layers = Layers::new(precision, shape.rows, shape.inputs, shape.outputs);
-                cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));
+                let work = match precision {
+                    Precision::F32 => Work::F32Products,
+                    Precision::Bf16 => Work::Bf16Products,
+                    Precision::Q8 | Precision::Q4 => Work::ByteProducts,
+                };
+                cases.extend(paths_of(work).into_iter().map(|path| measure::linear(path, &layers)));
             }
         }
     }
@@ -200,13 +204,14 @@ fn cases(options: &Options) -> Vec<Case> {
             for shape in shapes {
                 let grouping = Grouping { bits, scales };
                 let layers = Layers::of_blocks(name, grouping, shape.rows, shape.inputs, shape.outputs);
-                cases.extend(paths.iter().map(|path| measure::linear(*path, &layers)));
+                cases.extend(paths_of(Work::ByteProducts).into_iter().map(|path| measure::linear(path, &layers)));
             }
         }
     }
-    for &path in paths {
-        if wanted(Group::Attention) {
-            for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+    if wanted(Group::Attention) {
+        for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+            let work = if dtype == KvDtype::Bf16 { Work::Bf16Attention } else { Work::F32Attention };
+            for path in paths_of(work) {
                 for &tokens in tokens {
                     let rows = rows_of(&[512, 77, 1], tokens);
                     cases.extend(rows.into_iter().map(|rows| measure::attention(path, dtype, rows, tokens)));
