@@ -69,7 +69,6 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     embedder: Embedder,
-    ingests: Ingests,
     library: Library,
     warmer: Warmer,
     renewer: Renewer,
@@ -254,7 +253,7 @@ impl Ragstone {
 
     /// The journal of ingests.
     pub fn ingests(&self) -> &Ingests {
-        &self.inner.ingests
+        self.inner.library.ingests()
     }
 
     /// Computes entries ahead.
