@@ -124,8 +124,14 @@ impl Drop for Change {
 
 impl Library {
     /// Over an open corpus and store.
-    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, ingests: Ingests, jobs: Jobs) -> Self {
+    pub(crate) fn new(corpus: Corpus, catalog: Arc<Catalog>, store: KvStore, jobs: Jobs) -> Self {
+        let ingests = Ingests::new(catalog.clone());
         Self(Arc::new(Inner { corpus, catalog, store, ingests, jobs, left_over: Mutex::default() }))
+    }
+
+    /// The journal of ingests.
+    pub fn ingests(&self) -> &Ingests {
+        &self.0.ingests
     }
 
     /// Finishes what the journal holds. Call it before anybody asks.

@@ -70,7 +70,6 @@ struct Inner {
     corpus: Corpus,
     catalog: Arc<Catalog>,
     embedder: Embedder,
-    ingests: Ingests,
     library: Library,
     warmer: Warmer,
     renewer: Renewer,
@@ -256,7 +255,7 @@ impl Ragstone {
 
     /// The journal of ingests.
     pub fn ingests(&self) -> &Ingests {
-        &self.inner.ingests
+        self.inner.library.ingests()
     }
 
     /// Computes entries ahead.

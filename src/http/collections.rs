@@ -19,7 +19,7 @@ use crate::api::collections::{
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::error::{Answered, Refusal};
-use crate::http::state::{Audience, Opened, State, caller};
+use crate::http::state::{Audience, InFlight, Opened, State, caller};
 use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
@@ -258,7 +258,10 @@ pub async fn ingest(
         // Nobody else will.
         opened.ingestor.resume(Some(begun.job.id)).await?;
     }
-    let events = opened.ingestor.run(begun, only).map(|progress| {
+    // A stop waits until what became of the job is sent.
+    let in_flight = InFlight::of(&request);
+    let events = opened.ingestor.run(begun, only).map(move |progress| {
+        let _held = &in_flight;
         let data = progress.map_or_else(|error| event(&super::error::body(&error)), |progress| event(&progress));
         Ok::<_, std::convert::Infallible>(data)
     });

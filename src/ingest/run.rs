@@ -143,10 +143,8 @@ impl<'a> Run<'a> {
                 Step::Document(document) => {
                     has_some = true;
                     has_text |= !document.text.trim().is_empty();
-                    if self.batch.push(document) {
-                        self.commit().await?;
-                        self.note().await?;
-                    }
+                    self.commit_if_full().await?;
+                    self.batch.push(document);
                 }
                 Step::Done if has_text => break,
                 Step::Done => {
@@ -171,7 +169,8 @@ impl<'a> Run<'a> {
             file.is_read = true;
         }
         self.report.files += 1;
-        Ok(())
+        // Not before it is known whether the file has more: whoever stops it hears how many files are done.
+        self.commit_if_full().await
     }
 
     /// Waits no longer than the job may go on: for what costs nothing to do again.
@@ -227,6 +226,14 @@ impl<'a> Run<'a> {
         self.ingestor.ingests.note(self.record.job().clone()).await
     }
 
+    async fn commit_if_full(&mut self) -> Result<()> {
+        if self.batch.is_full() {
+            self.commit().await?;
+            self.note().await?;
+        }
+        Ok(())
+    }
+
     /// Stores the batch. Where the service stops on the way, what is computed by then.
     async fn commit(&mut self) -> Result<()> {
         let documents = self.batch.take();
@@ -273,13 +280,16 @@ impl<'a> Run<'a> {
 }
 
 impl Batch {
-    /// Takes a document of the last file; whether the batch is full now.
-    fn push(&mut self, document: Document) -> bool {
+    /// Takes a document of the last file.
+    fn push(&mut self, document: Document) {
         self.bytes += document.text.len();
         self.documents.push(document);
         if let Some(file) = self.files.last_mut() {
             file.documents += 1;
         }
+    }
+
+    fn is_full(&self) -> bool {
         self.documents.len() >= BATCH_DOCUMENTS || self.bytes >= BATCH_BYTES
     }
 

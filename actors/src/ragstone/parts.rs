@@ -28,7 +28,6 @@ use crate::error::Result;
 use crate::events::Feed;
 use crate::eviction::Evictor;
 use crate::fusion::{Fusor, ReadAhead};
-use crate::ingests::Ingests;
 use crate::jobs::Jobs;
 use crate::language_model::LanguageModel;
 use crate::library::Library;
@@ -111,9 +110,7 @@ impl Parts {
             me: me.clone(),
         });
         pipeline.restore_what_is_lost();
-        let ingests = Ingests::new(catalog.clone());
-        let store = pipeline.store.clone();
-        let library = Library::new(corpus.clone(), catalog.clone(), store, ingests.clone(), jobs.clone());
+        let library = Library::new(corpus.clone(), catalog.clone(), pipeline.store.clone(), jobs.clone());
         let renewer = Renewer::new(corpus.clone(), catalog.clone(), jobs.clone());
         let schemas = Schemas::new(catalog.clone(), pipeline.clone());
         let warmer = Warmer::new(corpus.clone(), catalog.clone(), pipeline.clone(), schemas.clone(), jobs.clone());
@@ -138,7 +135,6 @@ impl Parts {
             corpus,
             catalog,
             embedder: Embedder::new(encoder, queued, processors.clone()),
-            ingests,
             library,
             warmer,
             renewer,
