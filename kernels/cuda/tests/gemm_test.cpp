@@ -72,7 +72,7 @@ template <typename X> void test_product(const Case& of) {
 std::vector<float> product_q8(unsigned tile, const Case& of, bf16* x, uint8_t* lines, float* scales, float* bias,
                               const std::vector<float>& before) {
     // Tiles, blocks and shared memory are those of bf16.
-    const Variant& variant = variants<bf16>()[tile];
+    const Variant variant = variants<bf16>()[tile];
     Buffer<float> out(before);
     run("gemm_q8" + variant.name.substr(variant.name.rfind('_')), Dim(ceil_div(of.rows, variant.rows), ceil_div(of.outputs, variant.outputs)),
         variant.threads, variant.shared_bytes, out.get(), x, lines, scales, of.has_bias ? bias : nullptr, of.rows, of.outputs,

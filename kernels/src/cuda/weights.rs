@@ -138,7 +138,7 @@ impl OnDevice {
         biases: &[&[f32]],
         precision: Precision,
     ) -> Result<Matrix> {
-        let plain = |element: Element| {
+        let plain = |element: Element| -> Result<(Element, Buffer, Option<Buffer>)> {
             let mut bytes = Vec::with_capacity(parts.len() * outputs * inputs * element.size_in_bytes());
             parts.iter().for_each(|part| extend(&mut bytes, *part, element));
             Ok((element, self.0.upload(&bytes)?, None))

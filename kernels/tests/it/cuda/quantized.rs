@@ -1,5 +1,6 @@
 //! Weights of 8 bits on the GPU: the CPU's values, activations of bf16.
 
+use ragstone_kernels::backend::Backend;
 use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::dtype::{KvDtype, WeightFormat};
 use ragstone_kernels::model::{LoadOptions, Model};
