@@ -11,10 +11,12 @@
 //                  the row at each place; places [choices]: of each choice. block 256, grid experts
 // expert_gemm_...  out [choices, outputs] by place: x w^T + bias with w [experts, outputs, inputs] and bias [experts, outputs]
 //                  or null. Place p has row list[p] of x, or row p where list is null. Tiles, blocks and shared memory are
-//                  those of gemm_..., and so are the bits. grid x the most tiles that there may be, y ceil(outputs / tile)
+//                  those of gemm_..., and so are the bits. grid x the most tiles that there may be, y ceil(outputs / tile).
+//                  Of q8: w has an expert's lines after those of the one before, scales [experts, outputs]
 // combine_experts  out [rows, width]: sum over a row's choices, in their order, of weight * in[place]. block 256, grid
 //                  ceil(rows * width / 256)
 #include "gemm_plain.cuh"
+#include "gemm_q8.cuh"
 #include "reduce.cuh"
 
 constexpr unsigned ROUTE_THREADS = 128, GROUP_THREADS = 256;
@@ -140,29 +142,31 @@ __device__ __forceinline__ unsigned expert_of(const unsigned* tile_starts, unsig
     return first;
 }
 
-template <typename Tile, typename X>
-__device__ __forceinline__ void expert_gemm(float* out, const X* x, const unsigned* list, const X* w, const float* bias,
-                                            const unsigned* starts, const unsigned* tile_starts, unsigned experts,
-                                            unsigned outputs, unsigned inputs) {
+/// `in` is for all experts: their outputs after each other, and the rows of all.
+template <typename Tile, typename Input>
+__device__ __forceinline__ void expert_gemm(float* out, Input in, const float* bias, const unsigned* starts,
+                                            const unsigned* tile_starts, unsigned experts) {
     // The grid is for as many tiles as there may be.
     if (blockIdx.x >= tile_starts[experts]) return;
     const unsigned expert = expert_of(tile_starts, experts, blockIdx.x);
     const unsigned start = starts[expert], first_row = (blockIdx.x - tile_starts[expert]) * Tile::ROWS;
-    GemmInput<X> in = {x, nullptr, w + size_t{expert} * outputs * inputs, starts[expert + 1] - start, outputs, inputs};
-    if (list) {
-        in.list = list + start;
+    in.rows = starts[expert + 1] - start;
+    in.skip_outputs(size_t{expert} * in.outputs);
+    if (in.list) {
+        in.list += start;
     } else {
-        in.x += size_t{start} * inputs;
+        in.x += size_t{start} * in.inputs;
     }
-    if (bias) bias += size_t{expert} * outputs;
-    gemm<Tile>(out + size_t{start} * outputs, in, bias, first_row, blockIdx.y * Tile::OUTPUTS, false);
+    if (bias) bias += size_t{expert} * in.outputs;
+    gemm<Tile>(out + size_t{start} * in.outputs, in, bias, first_row, blockIdx.y * Tile::OUTPUTS, false);
 }
 
 #define EXPERT_GEMM(name, Tile, X)                                                                                        \
     extern "C" __global__ void __launch_bounds__(Tile::THREADS)                                                          \
         name(float* out, const X* x, const unsigned* list, const X* w, const float* bias, const unsigned* starts,         \
              const unsigned* tile_starts, unsigned experts, unsigned outputs, unsigned inputs) {                          \
-        expert_gemm<Tile>(out, x, list, w, bias, starts, tile_starts, experts, outputs, inputs);                          \
+        const GemmInput<X> in = {x, list, w, 0, outputs, inputs};                                                         \
+        expert_gemm<Tile>(out, in, bias, starts, tile_starts, experts);                                                   \
     }
 
 EXPERT_GEMM(expert_gemm_bf16_16, GemmTile16, bf16)
@@ -170,6 +174,18 @@ EXPERT_GEMM(expert_gemm_bf16_64, GemmTile64, bf16)
 EXPERT_GEMM(expert_gemm_bf16_128, GemmTile128, bf16)
 EXPERT_GEMM(expert_gemm_f32_16, PlainTile16, float)
 EXPERT_GEMM(expert_gemm_f32_64, PlainTile64, float)
+
+#define EXPERT_GEMM_Q8(name, Tile)                                                                                        \
+    extern "C" __global__ void __launch_bounds__(Tile::THREADS)                                                          \
+        name(float* out, const bf16* x, const unsigned* list, const q8* w, const float* scales, const float* bias,        \
+             const unsigned* starts, const unsigned* tile_starts, unsigned experts, unsigned outputs, unsigned inputs) {  \
+        const GemmInputQ8 in = {x, list, w, scales, 0, outputs, inputs};                                                  \
+        expert_gemm<Tile>(out, in, bias, starts, tile_starts, experts);                                                   \
+    }
+
+EXPERT_GEMM_Q8(expert_gemm_q8_16, GemmTileQ8_16)
+EXPERT_GEMM_Q8(expert_gemm_q8_64, GemmTileQ8_64)
+EXPERT_GEMM_Q8(expert_gemm_q8_128, GemmTileQ8_128)
 
 extern "C" __global__ void __launch_bounds__(256)
     combine_experts(float* out, const float* in, const float* weights, const unsigned* places, unsigned rows, unsigned width,

@@ -1,5 +1,5 @@
 // Products of bf16 on tensor cores: out = (add ? out : 0) + bias + x w^T. A block's part of them; the kernels
-// are in gemm.cu and experts.cu.
+// are in gemm.cu and experts.cu. Weights of another type (W) say in a header of their own how they are loaded: gemm_q8.cuh.
 //
 // x [rows, inputs], w [outputs, inputs] of bf16, bias [outputs] of f32 or null, out [rows, outputs] of f32.
 // A block has a tile of rows x outputs and walks over the inputs, DEPTH at a time, with STAGES - 1 tiles of x and w under
@@ -11,16 +11,20 @@
 
 /// A block's tile of ROWS x OUTPUTS, and its warps' tiles, of which DOWN are side by side over rows and ACROSS over
 /// outputs.
-template <unsigned ROWS_, unsigned OUTPUTS_, unsigned DEPTH_, unsigned STAGES_, unsigned DOWN_, unsigned ACROSS_>
+template <unsigned ROWS_, unsigned OUTPUTS_, unsigned DEPTH_, unsigned STAGES_, unsigned DOWN_, unsigned ACROSS_, typename W_ = bf16>
 struct GemmTile {
+    using W = W_;
     static constexpr unsigned ROWS = ROWS_, OUTPUTS = OUTPUTS_, DEPTH = DEPTH_, STAGES = STAGES_;
     static constexpr unsigned DOWN = DOWN_, ACROSS = ACROSS_;
     static constexpr unsigned THREADS = DOWN * ACROSS * WARP;
     static constexpr unsigned WARP_ROWS = ROWS / DOWN, WARP_OUTPUTS = OUTPUTS / ACROSS;
     /// 16 bytes each, of a line of DEPTH values.
     static constexpr unsigned CHUNKS = DEPTH / 8;
-    static constexpr unsigned STAGE_LINES = ROWS + OUTPUTS;
-    static_assert(STAGES * STAGE_LINES * DEPTH * sizeof(bf16) == 49152, "what launch.md says");
+    /// Lines of bf16: those of x, and those of w unless that is of another type.
+    static constexpr unsigned STAGE_LINES = ROWS + (sizeof(W) == sizeof(bf16) ? OUTPUTS : 0);
+    /// What a stage takes, in values of bf16.
+    static constexpr unsigned STAGE = (ROWS * sizeof(bf16) + OUTPUTS * sizeof(W)) * DEPTH / sizeof(bf16);
+    static_assert(STAGES * STAGE * sizeof(bf16) == 49152, "what launch.md says");
     static_assert(WARP_ROWS % 16 == 0 && WARP_OUTPUTS % 16 == 0 && (CHUNKS == 4 || CHUNKS == 8), "whole mma tiles");
 
     /// Where a chunk of a line lies in a stage, in values. Shared memory has 8 places of 16 bytes side by side; eight lines
@@ -37,6 +41,13 @@ template <typename X> struct GemmInput {
     const unsigned* list;
     const X* w;
     unsigned rows, outputs, inputs;
+
+    /// Whether lines can be copied in chunks.
+    __device__ __forceinline__ bool has_chunks() const { return inputs % 8 == 0 && is_aligned_16(x) && is_aligned_16(w); }
+    /// What the sums of an output are multiplied with.
+    __device__ __forceinline__ float scale(unsigned) const { return 1.0f; }
+    /// Leaves so many outputs out.
+    __device__ __forceinline__ void skip_outputs(size_t count) { w += count * inputs; }
 };
 
 /// A chunk of a stage: where it goes to, in values, and the values of it that exist.
@@ -51,7 +62,7 @@ template <typename Tile>
 __device__ __forceinline__ GemmChunk gemm_chunk(unsigned i, const GemmInput<bf16>& in, unsigned first_row, unsigned first_output,
                                                 unsigned input) {
     const unsigned line = i / Tile::CHUNKS, chunk = i % Tile::CHUNKS, column = input + chunk * 8;
-    const bool is_x = line < Tile::ROWS;
+    const bool is_x = Tile::STAGE_LINES == Tile::ROWS || line < Tile::ROWS;
     const unsigned row = is_x ? first_row + line : first_output + line - Tile::ROWS;
     const bool exists = row < (is_x ? in.rows : in.outputs) && column < in.inputs;
     const unsigned from_row = is_x && exists && in.list ? in.list[row] : row;
@@ -59,7 +70,8 @@ __device__ __forceinline__ GemmChunk gemm_chunk(unsigned i, const GemmInput<bf16
     return {Tile::place(line, chunk), from, exists ? min(8u, in.inputs - column) : 0};
 }
 
-/// Brings DEPTH inputs from `input` on to a stage; zeros for what does not exist. `has_chunks`: lines can be copied in them.
+/// Brings DEPTH inputs of a stage's lines of bf16 from `input` on; zeros for what does not exist. `has_chunks`: lines can be copied in
+/// them.
 template <typename Tile>
 __device__ __forceinline__ void load_gemm_stage(bf16* stage, const GemmInput<bf16>& in, bool has_chunks, unsigned first_row,
                                                 unsigned first_output, unsigned input) {
@@ -82,6 +94,18 @@ __device__ __forceinline__ void load_gemm_stage(bf16* stage, const GemmInput<bf1
     }
 }
 
+/// Loads 16 inputs of the warp's outputs, chunks `chunk` and `chunk + 1`.
+template <typename Tile>
+__device__ __forceinline__ void load_weights(uint32_t (&b)[Tile::WARP_OUTPUTS / 16][4], const bf16* stage, unsigned first_output,
+                                             unsigned chunk, bf16) {
+    const unsigned lane = threadIdx.x % WARP;
+#pragma unroll
+    for (unsigned tile = 0; tile < Tile::WARP_OUTPUTS / 16; ++tile) {
+        const unsigned line = Tile::ROWS + first_output + tile * 16 + lane / 16 * 8 + lane % 8;
+        ldmatrix_x4(b[tile], stage + Tile::place(line, chunk + lane / 8 % 2));
+    }
+}
+
 /// Adds the product of 16 inputs, chunks `chunk` and `chunk + 1`, to the warp's sums.
 template <typename Tile>
 __device__ __forceinline__ void multiply_step(float (&sums)[Tile::WARP_ROWS / 16][Tile::WARP_OUTPUTS / 8][4], const bf16* stage,
@@ -92,11 +116,7 @@ __device__ __forceinline__ void multiply_step(float (&sums)[Tile::WARP_ROWS / 16
     for (unsigned tile = 0; tile < Tile::WARP_ROWS / 16; ++tile) {
         ldmatrix_x4(a[tile], stage + Tile::place(first_row + tile * 16 + lane % 16, chunk + lane / 16));
     }
-#pragma unroll
-    for (unsigned tile = 0; tile < Tile::WARP_OUTPUTS / 16; ++tile) {
-        const unsigned line = Tile::ROWS + first_output + tile * 16 + lane / 16 * 8 + lane % 8;
-        ldmatrix_x4(b[tile], stage + Tile::place(line, chunk + lane / 8 % 2));
-    }
+    load_weights<Tile>(b, stage, first_output, chunk, typename Tile::W());
 #pragma unroll
     for (unsigned down = 0; down < Tile::WARP_ROWS / 16; ++down) {
 #pragma unroll
@@ -118,10 +138,10 @@ __device__ __forceinline__ void write_gemm_pair(float* to, float first, float se
 }
 
 /// Writes the warp's sums that exist.
-template <typename Tile>
+template <typename Tile, typename Input>
 __device__ __forceinline__ void write_gemm(float* out, const float* bias, unsigned first_row, unsigned first_output,
                                            const float (&sums)[Tile::WARP_ROWS / 16][Tile::WARP_OUTPUTS / 8][4],
-                                           const GemmInput<bf16>& in, bool add) {
+                                           const Input& in, bool add) {
     const bool is_pair = in.outputs % 2 == 0 && reinterpret_cast<uintptr_t>(out) % 8 == 0;
 #pragma unroll
     for (unsigned across = 0; across < Tile::WARP_OUTPUTS / 8; ++across) {
@@ -129,25 +149,26 @@ __device__ __forceinline__ void write_gemm(float* out, const float* bias, unsign
         if (output >= in.outputs) continue;
         const bool has_second = output + 1 < in.outputs;
         const float first_bias = bias ? bias[output] : 0.0f, second_bias = bias && has_second ? bias[output + 1] : 0.0f;
+        const float first_scale = in.scale(output), second_scale = in.scale(has_second ? output + 1 : output);
 #pragma unroll
         for (unsigned i = 0; i < Tile::WARP_ROWS / 8; ++i) {
             const unsigned row = first_row + i * 8 + threadIdx.x % WARP / 4;
             if (row >= in.rows) continue;
             const float* sum = sums[i / 2][across] + i % 2 * 2;
-            write_gemm_pair(out + size_t{row} * in.outputs + output, sum[0] + first_bias, sum[1] + second_bias, has_second,
-                            is_pair, add);
+            // Said to be one rounding, so that it is in every kernel.
+            const float first = fmaf(sum[0], first_scale, first_bias), second = fmaf(sum[1], second_scale, second_bias);
+            write_gemm_pair(out + size_t{row} * in.outputs + output, first, second, has_second, is_pair, add);
         }
     }
 }
 
 /// The tile of a block whose first value is that of row `first_row` and output `first_output`.
-template <typename Tile>
-__device__ __forceinline__ void gemm(float* out, const GemmInput<bf16>& in, const float* bias, unsigned first_row,
-                                     unsigned first_output, bool add) {
+template <typename Tile, typename Input>
+__device__ __forceinline__ void gemm(float* out, const Input& in, const float* bias, unsigned first_row, unsigned first_output,
+                                     bool add) {
     DYNAMIC_SHARED(bf16, stages);
-    constexpr unsigned STAGE = Tile::STAGE_LINES * Tile::DEPTH;
     const unsigned inputs = in.inputs;
-    const bool has_chunks = inputs % 8 == 0 && is_aligned_16(in.x) && is_aligned_16(in.w);
+    const bool has_chunks = in.has_chunks();
     const unsigned warp = threadIdx.x / WARP;
     const unsigned warp_row = warp / Tile::ACROSS * Tile::WARP_ROWS, warp_output = warp % Tile::ACROSS * Tile::WARP_OUTPUTS;
 
@@ -159,7 +180,7 @@ __device__ __forceinline__ void gemm(float* out, const GemmInput<bf16>& in, cons
     const auto load = [&](unsigned step) {
         const unsigned input = step * Tile::DEPTH;
         if (input < inputs) {
-            bf16* stage = stages + step % Tile::STAGES * STAGE;
+            bf16* stage = stages + step % Tile::STAGES * Tile::STAGE;
             load_gemm_stage<Tile>(stage, in, has_chunks, first_row, first_output, input);
         }
         // A group for every step, an empty one at the end, so that waiting counts steps.
@@ -173,7 +194,7 @@ __device__ __forceinline__ void gemm(float* out, const GemmInput<bf16>& in, cons
         copy_async_wait<Tile::STAGES - 2>();
         __syncthreads();
         load(step + Tile::STAGES - 1);
-        const bf16* stage = stages + step % Tile::STAGES * STAGE;
+        const bf16* stage = stages + step % Tile::STAGES * Tile::STAGE;
         const unsigned left = inputs - step * Tile::DEPTH;
         if (left >= Tile::DEPTH) {
 #pragma unroll

@@ -10,6 +10,7 @@
 //! staging   pinned host memory that copies go through
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
+//! quantized those of 8 bits
 //! layer     the steps of a layer
 //! experts   those of a mixture of experts
 //! backend   the engine's view of it
@@ -30,6 +31,7 @@ mod launch;
 mod layer;
 pub mod measure;
 mod model;
+mod quantized;
 mod rope;
 mod session;
 mod staging;

@@ -37,7 +37,7 @@ pub enum WeightFormat {
     F32,
     /// Rounded to bf16.
     Bf16,
-    /// Rounded to 8 bits, a scale for each output feature. Activations of the products are rounded to 8 bits too.
+    /// Rounded to 8 bits, a scale for each output feature. Activations of the products are rounded to 8 bits too; on a GPU to bf16.
     Q8,
     /// Rounded to 4 bits in groups of 32 inputs, with a step and a least value each; embeddings and output head as [`WeightFormat::Q8`].
     /// Activations of the products are rounded to 8 bits.

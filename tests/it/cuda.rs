@@ -83,6 +83,31 @@ async fn answers_are_those_of_the_cpu_cold_warm_blended_and_after_a_restart() {
     assert_clean(&folder);
 }
 
+/// Neither bf16's KV on the same GPU is theirs, nor that of the processor's 8 bits.
+#[tokio::test]
+async fn weights_of_8_bits_have_kv_of_their_own() {
+    let folder = Folder::new();
+    let service = serve(&folder, &["--device", "cuda"], &[("CUDA_STANDIN", "relaxed")]).await;
+    service.add("world", WORLD).await;
+    ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(service.stop(), 0);
+
+    let variables = [("CUDA_STANDIN", "relaxed"), ("CUDA_STANDIN_SEED", "11")];
+    let service = serve(&folder, &["--device", "cuda", "--weights", "q8"], &variables).await;
+    let (full, report) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(tokens(&report, "exact"), 0, "{report}");
+    let (warm, report) = ask(&service, FIRST, json!("exact")).await;
+    assert!(tokens(&report, "exact") > 50, "{report}");
+    assert_eq!(warm, full, "to the last bit");
+    assert_eq!(service.stop(), 0);
+    assert_clean(&folder);
+
+    let service = folder.serve(&["--weights", "q8"]).await;
+    let (_, report) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(tokens(&report, "exact"), 0, "{report}");
+    assert_eq!(service.stop(), 0);
+}
+
 /// What a metric says, over all its labels.
 async fn metric(service: &Service, name: &str) -> f64 {
     let text = reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
@@ -203,6 +228,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
         "| exact_device |",
         "| blend_bucket |",
         "| linear | bf16 |",
+        "| linear | q8 |",
         "pinned copy",
         "| decode |",
     ] {
@@ -210,7 +236,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
     }
     let report: Value = serde_json::from_slice(&std::fs::read(out.join("report.json")).unwrap()).unwrap();
     let steps: Vec<_> = report["steps"].as_array().unwrap().iter().map(|step| step["step"].as_str().unwrap()).collect();
-    assert_eq!(steps, ["gpu", "kernels", "tiers-tiny", "model-tiny", "ttft-tiny-256"]);
+    assert_eq!(steps, ["gpu", "kernels", "tiers-tiny", "model-tiny", "model-tiny-q8", "ttft-tiny-256"]);
 
     let failed = check("gpu").env("CUDA_STANDIN_DEVICES", "0").output().unwrap();
     let text = std::fs::read_to_string(out.join("report.md")).unwrap();

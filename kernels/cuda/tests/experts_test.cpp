@@ -1,7 +1,7 @@
 // Tests of experts.cu.
 #include <algorithm>
 
-#include "check.hpp"
+#include "quants.hpp"
 
 namespace {
 
@@ -161,6 +161,48 @@ void test_products(const std::vector<unsigned>& chosen, unsigned rows, unsigned 
     }
 }
 
+/// The same of weights of 8 bits.
+void test_products_q8(const std::vector<unsigned>& chosen, unsigned rows, unsigned experts, unsigned per_row, const Shape& of) {
+    const unsigned choices = rows * per_row;
+    const std::vector<bf16> x = random_values<bf16>(size_t{of.has_list ? rows : choices} * of.inputs + of.shift);
+    const Quants quants(experts * of.outputs, of.inputs);
+    const std::vector<float> bias = random_values<float>(experts * of.outputs);
+    Buffer<bf16> x_buffer(x);
+    Buffer<uint8_t> lines(quants.lines);
+    Buffer<float> scales(quants.scales), bias_buffer(bias), out(choices * of.outputs), alone(of.outputs);
+    for (const Variant& variant : variants<bf16>()) {
+        const Groups groups = expected_groups(chosen, experts, per_row, variant.rows);
+        Buffer<unsigned> starts(groups.starts), tile_starts(groups.tile_starts), list(groups.rows);
+        const unsigned used = std::min(choices, experts), tiles = (choices + used * (variant.rows - 1)) / variant.rows;
+        const std::string tile = "q8" + variant.suffix.substr(variant.suffix.rfind('_')), name = "expert_gemm_" + tile;
+        run(name, Dim(tiles, ceil_div(of.outputs, variant.outputs)), variant.threads, variant.shared_bytes, out.get(),
+            x_buffer.get() + of.shift, of.has_list ? list.get() : null<unsigned>(), lines.get(), scales.get(),
+            of.has_bias ? bias_buffer.get() : null<float>(), starts.get(), tile_starts.get(), experts, of.outputs, of.inputs);
+        const std::vector<float> got = out.read();
+        std::vector<double> wanted;
+        for (unsigned place = 0; place < choices; ++place) {
+            const unsigned row = of.has_list ? groups.rows[place] : place;
+            const auto behind = std::upper_bound(groups.starts.begin(), groups.starts.end(), place);
+            const unsigned first = (static_cast<unsigned>(behind - groups.starts.begin()) - 1) * of.outputs;
+            for (unsigned output = 0; output < of.outputs; ++output) {
+                double sum = of.has_bias ? bias[first + output] : 0.0;
+                for (unsigned i = 0; i < of.inputs; ++i) {
+                    sum += to_float(x[of.shift + row * of.inputs + i]) * quants.weight(first + output, i);
+                }
+                wanted.push_back(sum);
+            }
+            // Some are enough: a launch each.
+            if (place % 7 != 0) continue;
+            run("gemm_" + tile, Dim(1, ceil_div(of.outputs, variant.outputs)), variant.threads, variant.shared_bytes, alone.get(),
+                x_buffer.get() + of.shift + row * of.inputs, lines.get() + size_t{first} * quants.line_bytes(), scales.get() + first,
+                of.has_bias ? bias_buffer.get() + first : null<float>(), 1u, of.outputs, of.inputs, 0u);
+            const auto own = got.begin() + place * of.outputs;
+            expect_same_bits(name + ": a row alone", alone.read(), std::vector<float>(own, own + of.outputs));
+        }
+        expect_near(name, got, wanted, 1e-5, 1e-6 * of.inputs + 1e-5);
+    }
+}
+
 void test_combine(const std::vector<unsigned>& chosen, unsigned rows, unsigned experts, unsigned per_row, unsigned width) {
     const std::vector<unsigned> places = expected_groups(chosen, experts, per_row, 16).places;
     const std::vector<float> in = random_values<float>(places.size() * width), weights = random_values<float>(places.size());
@@ -187,6 +229,7 @@ void test_choices(const std::vector<unsigned>& chosen, unsigned rows, unsigned e
                             Shape{130, 16, false, true, 0}, Shape{40, 72, true, false, 1}}) {
         test_products<float>(chosen, rows, experts, per_row, of);
         test_products<bf16>(chosen, rows, experts, per_row, of);
+        test_products_q8(chosen, rows, experts, per_row, of);
     }
     for (const unsigned width : {1u, 50u, 256u}) test_combine(chosen, rows, experts, per_row, width);
 }

@@ -1,5 +1,5 @@
 // Tests of embedding.cu, norm.cu, rows.cu and deviation.cu.
-#include "check.hpp"
+#include "quants.hpp"
 
 namespace {
 
@@ -24,6 +24,29 @@ template <typename W> void test_embed(unsigned rows, unsigned hidden, bool has_p
     run(name, rows, 256, 0, out.get(), of_tokens.get(), token_buffer.get(),
         has_positions ? position_buffer.get() : null<unsigned>(), has_positions ? of_positions.get() : null<float>(), skipped, 1.5f, rows, hidden);
     expect_near(name, out.read(), wanted, 1e-6, 1e-6);
+}
+
+/// Of a table of 8 bits.
+void test_embed_q8(unsigned rows, unsigned hidden, bool has_positions) {
+    const unsigned vocab = 11, skipped = 2;
+    const Quants table(vocab, hidden);
+    const std::vector<float> position_table = random_values<float>(9 * hidden);
+    std::vector<unsigned> tokens(rows), positions(rows);
+    std::vector<double> wanted;
+    for (unsigned row = 0; row < rows; ++row) {
+        tokens[row] = below(vocab);
+        positions[row] = below(7);
+        for (unsigned i = 0; i < hidden; ++i) {
+            const double position = has_positions ? position_table[(positions[row] + skipped) * hidden + i] : 0.0;
+            wanted.push_back(table.weight(tokens[row], i) * 1.5 + position);
+        }
+    }
+    Buffer<float> out(rows * hidden), of_positions(position_table), scales(table.scales);
+    Buffer<uint8_t> lines(table.lines);
+    Buffer<unsigned> token_buffer(tokens), position_buffer(positions);
+    run("embed_q8", rows, 256, 0, out.get(), lines.get(), scales.get(), token_buffer.get(),
+        has_positions ? position_buffer.get() : null<unsigned>(), has_positions ? of_positions.get() : null<float>(), skipped, 1.5f, rows, hidden);
+    expect_near("embed_q8", out.read(), wanted, 1e-6, 1e-6);
 }
 
 template <typename X> void test_norms(unsigned rows, unsigned width) {
@@ -140,6 +163,8 @@ void test_rows() {
             test_embed<float>(rows, hidden, false);
             test_embed<float>(rows, hidden, true);
             test_embed<bf16>(rows, hidden, true);
+            test_embed_q8(rows, hidden, false);
+            test_embed_q8(rows, hidden, true);
         }
         for (const unsigned width : {1u, 2u, 5u, 64u, 255u, 1000u}) {
             test_norms<float>(rows, width);

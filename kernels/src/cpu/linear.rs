@@ -22,7 +22,7 @@ use crate::dtype::bf16_bits;
 use crate::simd::{self, Path, amx};
 use activations::RawRows;
 pub(crate) use groups::ROUNDED;
-pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes};
+pub(crate) use panels::{GATE_COLUMNS, grouped_bytes, packed_bytes, round_to_q8};
 use panels::{PANEL, Panels};
 use product::{Sink, Task};
 

@@ -10,6 +10,7 @@
 //! positions  rotation, placing
 //! products   matrix products
 //! experts    mixtures of experts: routes, groups, products, sums
+//! quantized  weights of 8 bits: products, those of experts, embedding
 //! attention  attention whole, split and combined, and what rows look at
 //! reuse      deviations, copies of parts
 //! bits       a whole model: rows alone, beside others, in pieces, over stored KV
@@ -22,6 +23,7 @@ mod experts;
 mod inputs;
 mod positions;
 mod products;
+mod quantized;
 mod reuse;
 mod rows;
 mod values;
@@ -110,6 +112,7 @@ pub fn check(ordinal: usize, options: CheckOptions) -> Result<Checked> {
     positions::check(&mut check)?;
     products::check(&mut check)?;
     experts::check(&mut check)?;
+    quantized::check(&mut check)?;
     attention::check(&mut check)?;
     reuse::check(&mut check)?;
     bits::check(&mut check, ordinal)?;
@@ -228,7 +231,7 @@ mod tests {
         let text = "//\n.visible .entry b_f32(\n\t.param .u64 p\n)\n{ }\n\t// .globl\n.visible .entry a(\n)";
         assert_eq!(kernel_names(text), ["a", "b_f32"]);
         let names = kernel_names(PTX);
-        assert!(names.len() >= 56 && names.contains(&"gemm_bf16_128") && names.contains(&"attention_combine"));
+        assert!(names.len() >= 63 && names.contains(&"gemm_bf16_128") && names.contains(&"attention_combine"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! do not depend on the others, is said where the CPU does it (`cpu/model/feed_forward.rs`).
 
 use super::launch::experts::{self as launch, Groups, Mix};
+use super::launch::quantized::expert_gemm_q8;
 use super::launch::{Element, ProductTile};
 use super::layer::{Hidden, Steps};
 use super::session::Buffer;
@@ -41,7 +42,7 @@ impl Steps<'_> {
         let (rows, width) = (hidden.rows, self.config.hidden_size);
         let normed = self.norm(norm, hidden, Element::F32)?;
         let scores = self.product(router, &normed, rows)?;
-        let routes = self.routes(rule, &scores, rows, all.up.element)?;
+        let routes = self.routes(rule, &scores, rows, &all.up)?;
         let x = self.factors(normed, all.up.element, rows * width)?;
         let up = self.expert_product(&all.up, (&x, routes.rows.pointer()), &routes)?;
         let choices = rows * rule.per_row;
@@ -54,15 +55,15 @@ impl Steps<'_> {
         Ok(sum)
     }
 
-    /// Of scores `[rows, experts]`; for products of `element`.
-    fn routes(&self, rule: &Experts, scores: &Buffer, rows: usize, element: Element) -> Result<Routes> {
+    /// Of scores `[rows, experts]`; for products with such matrices.
+    fn routes(&self, rule: &Experts, scores: &Buffer, rows: usize, all: &Matrix) -> Result<Routes> {
         let mix = Mix { rows: rows as u32, experts: rule.count as u32, per_row: rule.per_row as u32 };
         let list = |len: usize| self.on.session.allocate(4 * len);
         let choices = rows * rule.per_row;
         let chosen = list(choices)?;
         let routes = Routes {
             mix,
-            tile: mix.tile(element),
+            tile: if all.q8().is_some() { mix.tile_q8() } else { mix.tile(all.element) },
             weights: list(choices)?,
             counts: list(rule.count)?,
             starts: list(rule.count + 1)?,
@@ -80,11 +81,14 @@ impl Steps<'_> {
     fn expert_product(&self, all: &Matrix, (x, list): (&Buffer, u64), routes: &Routes) -> Result<Buffer> {
         let outputs = all.outputs / routes.mix.experts as usize;
         let out = self.values(Element::F32, routes.mix.choices() as usize, outputs)?;
-        let weights = (all.weights.pointer(), all.bias.as_ref().map_or(0, Buffer::pointer));
+        let bias = all.bias.as_ref().map_or(0, Buffer::pointer);
+        let (tile, groups, mix) = (routes.tile, routes.groups(), routes.mix);
         let shape = (outputs as u32, all.inputs as u32);
         let places = (out.pointer(), x.pointer(), list);
-        let product = launch::expert_gemm(routes.tile, places, weights, routes.groups(), routes.mix, shape);
-        self.on.session.launch(&product)?;
+        self.on.session.launch(&match all.q8() {
+            Some(weights) => expert_gemm_q8(tile, places, (weights, bias), groups, mix, shape),
+            None => launch::expert_gemm(tile, places, (all.weights.pointer(), bias), groups, mix, shape),
+        })?;
         Ok(out)
     }
 }

@@ -1,6 +1,7 @@
 //! Each kernel with its parameters and its launch geometry, as `kernels/cuda/launch.md` has them.
 
 pub(super) mod experts;
+pub(super) mod quantized;
 
 use super::session::{Argument, Launch, Session, Shape};
 use crate::activation::Activation;
@@ -282,7 +283,8 @@ pub(super) fn attention_weights(
 /// What a block of threads computes of a product, and with what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProductTile {
-    element: Element,
+    /// Their type, as kernels are called by it.
+    weights: &'static str,
     pub(super) rows: u32,
     outputs: u32,
     block: u32,
@@ -299,12 +301,12 @@ impl ProductTile {
             (_, ..=64) => (64, 64, 128, 49_152),
             _ => (128, 128, 128, 49_152),
         };
-        Self { element, rows, outputs, block, shared }
+        Self { weights: element.name(), rows, outputs, block, shared }
     }
 
     /// A product's launch. `tiles` is those over its rows.
     fn launch(self, kernel: &str, tiles: u32, outputs: u32, arguments: Vec<Argument>) -> Launch {
-        let name = format!("{kernel}_{}_{}", self.element.name(), self.rows);
+        let name = format!("{kernel}_{}_{}", self.weights, self.rows);
         of(name, [tiles, outputs.div_ceil(self.outputs), 1], self.block, self.shared, arguments)
     }
 }
@@ -313,11 +315,15 @@ impl ProductTile {
 pub(super) fn gemm(
     element: Element,
     (out, x, w, bias): (u64, u64, u64, u64),
-    (rows, outputs, inputs): (u32, u32, u32),
+    shape @ (rows, ..): (u32, u32, u32),
     adds: bool,
 ) -> Launch {
-    let tile = ProductTile::of(element, rows);
-    let arguments = vec![P(out), P(x), P(w), P(bias), U32(rows), U32(outputs), U32(inputs), U32(adds.into())];
+    product(ProductTile::of(element, rows), &[out, x, w, bias], shape, adds)
+}
+
+fn product(tile: ProductTile, pointers: &[u64], (rows, outputs, inputs): (u32, u32, u32), adds: bool) -> Launch {
+    let shape = [U32(rows), U32(outputs), U32(inputs), U32(adds.into())];
+    let arguments = pointers.iter().map(|at| P(*at)).chain(shape).collect();
     tile.launch("gemm", rows.div_ceil(tile.rows), outputs, arguments)
 }
 

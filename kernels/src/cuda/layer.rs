@@ -2,6 +2,7 @@
 
 use super::attention::tile_rows;
 use super::backend::CudaPool;
+use super::launch::quantized::{embed_q8, gemm_q8};
 use super::launch::{self, Element, Heads};
 use super::model::{CudaModel, Loaded};
 use super::session::Buffer;
@@ -78,8 +79,10 @@ impl Steps<'_> {
     fn product_to(&self, matrix: &Matrix, x: &Buffer, rows: usize, to: u64, adds: bool) -> Result<()> {
         let bias = matrix.bias.as_ref().map_or(0, Buffer::pointer);
         let shape = (rows as u32, matrix.outputs as u32, matrix.inputs as u32);
-        let places = (to, x.pointer(), matrix.weights.pointer(), bias);
-        self.on.session.launch(&launch::gemm(matrix.element, places, shape, adds))
+        self.on.session.launch(&match matrix.q8() {
+            Some(weights) => gemm_q8((to, x.pointer(), bias), weights, shape, adds),
+            None => launch::gemm(matrix.element, (to, x.pointer(), matrix.weights.pointer(), bias), shape, adds),
+        })
     }
 
     /// Adds what `matrix` makes of `x` to `hidden`, normed first where there is a norm, and times the model's factor.
@@ -230,19 +233,18 @@ impl Steps<'_> {
     pub(super) fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Buffer> {
         let (session, weights, hidden) = (&self.on.session, &self.on.weights, self.config.hidden_size);
         let out = self.values(Element::F32, tokens.len(), hidden)?;
-        let (table, element) = match &weights.embedding {
-            Some((table, element)) => (table.pointer(), *element),
-            None => (weights.head.weights.pointer(), weights.head.element),
-        };
         let (tokens_there, positions_there) = (session.upload(tokens)?, session.upload(positions)?);
         let learned = weights.position_table.as_ref().map_or(0, Buffer::pointer);
-        session.launch(&launch::embed(
-            element,
-            (out.pointer(), table, tokens_there.pointer()),
-            (positions_there.pointer(), learned, self.config.positions_skipped as u32),
-            self.config.embedding_scale,
-            (tokens.len() as u32, hidden as u32),
-        ))?;
+        let places = (positions_there.pointer(), learned, self.config.positions_skipped as u32);
+        let (scale, shape) = (self.config.embedding_scale, (tokens.len() as u32, hidden as u32));
+        let plain = |table: &Buffer, element| {
+            launch::embed(element, (out.pointer(), table.pointer(), tokens_there.pointer()), places, scale, shape)
+        };
+        session.launch(&match (&weights.embedding, weights.head.q8()) {
+            (Some((table, element)), _) => plain(table, *element),
+            (None, Some(table)) => embed_q8((out.pointer(), table, tokens_there.pointer()), places, scale, shape),
+            (None, None) => plain(&weights.head.weights, weights.head.element),
+        })?;
         match &weights.embedding_norm {
             Some(norm) => self.norm(norm, Hidden { start: out.pointer(), rows: tokens.len() }, Element::F32),
             None => Ok(out),

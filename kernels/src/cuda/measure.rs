@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use super::attention::{HostTables, Tables, segments, tile_rows};
 use super::driver::Pinned;
 use super::gpus::{Gpu, usable};
+use super::launch::quantized::{Q8, gemm_q8};
 use super::launch::{self, Element, Heads};
+use super::quantized::line_bytes;
 use super::session::{Buffer, Launch, Session};
 use crate::backend::{RowGroup, SequenceView};
 use crate::dtype::KvDtype;
@@ -115,19 +117,49 @@ impl Measured {
     ///
     /// # Errors
     /// `Full` where the GPU's memory is too small.
-    pub fn product(&self, dtype: KvDtype, [rows, inputs, outputs]: [usize; 3]) -> Result<Case> {
-        let weight_bytes = inputs * outputs * dtype.size_in_bytes();
-        let copies = if rows <= FEW_ROWS { (COLD_BYTES / weight_bytes.max(1) + 1).min(MOST_COPIES) } else { 1 };
-        let (x, weights) = (self.random(dtype, rows * inputs)?, self.random(dtype, copies * inputs * outputs)?);
-        let out = self.session.allocate(4 * rows * outputs)?;
+    pub fn product(&self, dtype: KvDtype, sizes @ [rows, inputs, outputs]: [usize; 3]) -> Result<Case> {
         let shape = (rows as u32, outputs as u32, inputs as u32);
-        let call = |copy: usize| {
-            let weights = weights.pointer() + (copy * weight_bytes) as u64;
-            vec![launch::gemm(Element::from(dtype), (out.pointer(), x.pointer(), weights, 0), shape, false)]
+        let weight_bytes = inputs * outputs * dtype.size_in_bytes();
+        let weights = |copies: usize| self.random(dtype, copies * inputs * outputs);
+        let launch = |out, x, weights| launch::gemm(Element::from(dtype), (out, x, weights, 0), shape, false);
+        self.linear(dtype.name(), dtype, sizes, (weight_bytes, &weights), &launch)
+    }
+
+    /// Rows of bf16 through a layer whose weights have 8 bits.
+    ///
+    /// # Errors
+    /// `Full` where the GPU's memory is too small.
+    pub fn product_q8(&self, sizes @ [rows, inputs, outputs]: [usize; 3]) -> Result<Case> {
+        let shape = (rows as u32, outputs as u32, inputs as u32);
+        let weight_bytes = outputs * line_bytes(inputs);
+        let weights = |copies: usize| {
+            let bytes = self.noise.iter().map(|value| (128.0 + 254.0 * value) as u8);
+            self.session.upload(&bytes.cycle().take(copies * weight_bytes).collect::<Vec<_>>())
         };
+        let scales = self.random(KvDtype::F32, outputs)?;
+        let launch = |out, x, lines| gemm_q8((out, x, 0), Q8 { lines, scales: scales.pointer() }, shape, false);
+        let mut case = self.linear("q8", KvDtype::Bf16, sizes, (weight_bytes, &weights), &launch)?;
+        case._memory.push(scales);
+        Ok(case)
+    }
+
+    /// `dtype` is that of rows. `weights` makes so many copies, of `weight_bytes` each; `launch` takes where out, rows and a copy lie.
+    fn linear(
+        &self,
+        precision: &'static str,
+        dtype: KvDtype,
+        [rows, inputs, outputs]: [usize; 3],
+        (weight_bytes, weights): (usize, &dyn Fn(usize) -> Result<Buffer>),
+        launch: &dyn Fn(u64, u64, u64) -> Launch,
+    ) -> Result<Case> {
+        let copies = if rows <= FEW_ROWS { (COLD_BYTES / weight_bytes.max(1) + 1).min(MOST_COPIES) } else { 1 };
+        let (x, weights) = (self.random(dtype, rows * inputs)?, weights(copies)?);
+        let out = self.session.allocate(4 * rows * outputs)?;
+        let call =
+            |copy: usize| vec![launch(out.pointer(), x.pointer(), weights.pointer() + (copy * weight_bytes) as u64)];
         Ok(Case {
             kernel: "linear",
-            precision: dtype.name(),
+            precision,
             shape: format!("{rows}x{inputs}x{outputs}"),
             operations: 2.0 * (rows * inputs * outputs) as f64,
             bytes: weight_bytes as f64,

@@ -22,8 +22,8 @@ type Progress<'a> = Option<&'a (dyn Fn(u64, u64) + Sync)>;
 /// Packs the weights, as often as a GPU is lost.
 type Pack = dyn Fn(&OnDevice, Progress<'_>) -> Result<Parts<Matrix>> + Send + Sync;
 
-/// A language model on a GPU: what [`Model`](crate::model::Model) is on the CPU. Weights are kept in f32 or bf16. Products of bf16 weights have
-/// bf16 factors and f32 sums; so has attention over a pool of bf16, and over one of f16 with f16 factors.
+/// A language model on a GPU: what [`Model`](crate::model::Model) is on the CPU. Weights are kept in f32, bf16 or 8 bits. Products of bf16 weights
+/// have bf16 factors and f32 sums, and those of 8 bits too; so has attention over a pool of bf16, and over one of f16 with f16 factors.
 pub struct CudaModel {
     pub(super) config: ModelConfig,
     pub(super) kv_dtype: KvDtype,

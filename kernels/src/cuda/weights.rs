@@ -1,8 +1,10 @@
-//! A model's weights in device memory: matrices `[outputs, inputs]` in f32 or bf16, vectors in f32.
+//! A model's weights in device memory: matrices `[outputs, inputs]` in f32, bf16 or 8 bits, vectors in f32.
 
 use std::sync::Arc;
 
+use super::launch::quantized::Q8;
 use super::launch::{self, Element};
+use super::quantized::{Quantized, line_bytes};
 use super::session::{Buffer, Session};
 use crate::activation::Activation;
 use crate::config::ModelConfig;
@@ -15,11 +17,28 @@ use crate::model::{Embedding, Expand, FeedForward, Layer, Mixture, Norm, Packer,
 #[derive(Debug)]
 pub(super) struct Matrix {
     pub(super) weights: Buffer,
+    /// Of weights of 8 bits: one for each output.
+    pub(super) scales: Option<Buffer>,
     pub(super) bias: Option<Buffer>,
-    /// Of the weights, and of what is multiplied by them.
+    /// Of what is multiplied by the weights; theirs too, unless they have scales.
     pub(super) element: Element,
     pub(super) outputs: usize,
     pub(super) inputs: usize,
+}
+
+impl Matrix {
+    /// The weights, if they have 8 bits.
+    pub(super) fn q8(&self) -> Option<Q8> {
+        self.scales.as_ref().map(|scales| Q8 { lines: self.weights.pointer(), scales: scales.pointer() })
+    }
+
+    /// Bytes of an output's weights, a scale aside.
+    fn row_bytes(&self) -> usize {
+        match self.scales {
+            Some(_) => line_bytes(self.inputs),
+            None => self.inputs * self.element.size_in_bytes(),
+        }
+    }
 }
 
 /// A norm's weights.
@@ -95,7 +114,10 @@ pub(super) struct DeviceWeights {
 impl DeviceWeights {
     /// Bytes of matrices and tables.
     pub(super) fn size_in_bytes(&self) -> usize {
-        let matrix = |matrix: &Matrix| matrix.outputs * matrix.inputs * matrix.element.size_in_bytes();
+        let matrix = |matrix: &Matrix| {
+            let scale = if matrix.scales.is_some() { Element::F32.size_in_bytes() } else { 0 };
+            matrix.outputs * (matrix.row_bytes() + scale)
+        };
         let of_layer = |l: &DeviceLayer| {
             [&l.q, &l.k, &l.v, &l.o].into_iter().chain(l.feed_forward.matrices()).map(matrix).sum::<usize>()
         };
@@ -116,19 +138,26 @@ impl OnDevice {
         biases: &[&[f32]],
         precision: Precision,
     ) -> Result<Matrix> {
-        let element = match precision {
-            Precision::F32 => Element::F32,
-            Precision::Bf16 => Element::Bf16,
-            Precision::Q8 | Precision::Q4 => {
+        let plain = |element: Element| -> Result<(Element, Buffer, Option<Buffer>)> {
+            let mut bytes = Vec::with_capacity(parts.len() * outputs * inputs * element.size_in_bytes());
+            parts.iter().for_each(|part| extend(&mut bytes, *part, element));
+            Ok((element, self.0.upload(&bytes)?, None))
+        };
+        let (element, weights, scales) = match precision {
+            Precision::F32 => plain(Element::F32)?,
+            Precision::Bf16 => plain(Element::Bf16)?,
+            Precision::Q8 => {
+                let Quantized { lines, scales } = Quantized::of(parts, inputs);
+                (Element::Bf16, self.0.upload(&lines)?, Some(self.0.upload(&scales)?))
+            }
+            Precision::Q4 => {
                 return Err(Error::unsupported(
-                    "the CUDA backend keeps weights in f32 or bf16: leave `weights` out or set it to bf16, or take `--device cpu`",
+                    "the CUDA backend keeps weights in f32, bf16 or 8 bits: set `weights` to q8, or take `--device cpu`",
                 ));
             }
         };
-        let mut bytes = Vec::with_capacity(parts.len() * outputs * inputs * element.size_in_bytes());
-        parts.iter().for_each(|part| extend(&mut bytes, *part, element));
         let bias = (!biases.is_empty()).then(|| self.0.upload(&biases.concat())).transpose()?;
-        Ok(Matrix { weights: self.0.upload(&bytes)?, bias, element, outputs: parts.len() * outputs, inputs })
+        Ok(Matrix { weights, scales, bias, element, outputs: parts.len() * outputs, inputs })
     }
 
     fn vector(&self, values: &[f32]) -> Result<Buffer> {
@@ -180,11 +209,13 @@ impl OnDevice {
         let first = matrices.first().ok_or_else(|| Error::internal("a mixture without experts"))?;
         let (element, inputs) = (first.element, first.inputs);
         let weights: Vec<&Buffer> = matrices.iter().map(|matrix| &matrix.weights).collect();
-        let weights = self.joined(&weights, first.outputs * inputs * element.size_in_bytes())?;
-        let biases: Option<Vec<&Buffer>> = matrices.iter().map(|matrix| matrix.bias.as_ref()).collect();
-        let bias =
-            biases.map(|biases| self.joined(&biases, first.outputs * Element::F32.size_in_bytes())).transpose()?;
-        Ok(Matrix { weights, bias, element, outputs: matrices.len() * first.outputs, inputs })
+        let weights = self.joined(&weights, first.outputs * first.row_bytes())?;
+        let by_output = |of: fn(&Matrix) -> Option<&Buffer>| {
+            let all: Option<Vec<&Buffer>> = matrices.iter().map(of).collect();
+            all.map(|all| self.joined(&all, first.outputs * Element::F32.size_in_bytes())).transpose()
+        };
+        let (scales, bias) = (by_output(|matrix| matrix.scales.as_ref())?, by_output(|matrix| matrix.bias.as_ref())?);
+        Ok(Matrix { weights, scales, bias, element, outputs: matrices.len() * first.outputs, inputs })
     }
 
     /// The first `bytes` of each buffer, one behind the other.

@@ -3,5 +3,6 @@
 mod check;
 mod lost;
 mod parity;
+mod quantized;
 mod standin;
 mod stored;

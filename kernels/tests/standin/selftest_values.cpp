@@ -49,6 +49,7 @@ void test_formats() {
     expect(standin::half_bits(0x1p-25f) == 0 && standin::half_bits(0x1.8p-25f) == 1, "the smallest f16");
     expect(standin::half_bits(65519.0f) == 0x7bff && standin::half_bits(65520.0f) == 0x7c00, "the largest f16");
     expect(from_float<half_t>(1e6f).bits == 0x7bff && from_float<half_t>(-INFINITY).bits == 0xfbff, "f16 saturates");
+    expect(__byte_perm(0x33221100, 0x77665544, 0x7061) == 0x77006611, "bytes of two words");
     expect(std::isnan(to_float(from_float<half_t>(NAN))) && std::isnan(to_float(from_float<bf16>(NAN))), "no number stays none");
 }
 

@@ -95,6 +95,9 @@ fn cases(measured: &Measured, options: &Options) -> Result<Vec<Case>> {
                 cases.push(measured.product(dtype, [*rows, *inputs, *outputs])?);
             }
         }
+        for Shape { rows, inputs, outputs } in shapes {
+            cases.push(measured.product_q8([*rows, *inputs, *outputs])?);
+        }
     }
     if wanted(Group::Attention) {
         for heads in HEADS {

@@ -205,7 +205,7 @@ impl Panels {
         Self { in_features, out_features, values: Values::Bf16(packed) }
     }
 
-    /// Rounds each row to 8 bits with a scale of its own: its greatest magnitude / 127.
+    /// [`round_to_q8`] of each row.
     pub(super) fn pack_q8<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [f32]>>) -> Self {
         let (panels, words) = (out_features.div_ceil(PANEL), q8_words(in_features));
         let groups = in_features.div_ceil(QUANT_GROUP);
@@ -215,16 +215,10 @@ impl Panels {
         let parts = packed.par_chunks_mut(PANEL * words).zip(corrections.par_chunks_mut(PANEL * groups));
         parts.zip(scales.par_chunks_mut(PANEL)).enumerate().for_each(|(panel, ((packed, corrections), scales))| {
             interleave(panel, out_features, &rows, |column, row| {
-                let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
-                // A weight that is not finite makes the scale NaN, so that a damaged file shows.
-                scales[column] = greatest / 127.0 + row.iter().map(|weight| 0.0 * weight).sum::<f32>();
-                let inverse = 127.0 / greatest;
-                let inverse = if inverse.is_finite() { inverse } else { 0.0 };
-                for (k, weight) in row.iter().enumerate() {
-                    let byte = (weight * inverse).round_ties_even() as i8;
+                scales[column] = round_to_q8(&row, |k, byte| {
                     packed[k / 4 * PANEL + column] |= u32::from(byte as u8) << (8 * (k % 4));
                     corrections[k / QUANT_GROUP * PANEL + column] -= 128 * i32::from(byte);
-                }
+                });
             });
         });
         Self { in_features, out_features, values: Values::Q8 { words: packed, corrections, scales } }
@@ -321,6 +315,16 @@ impl Panels {
             }
         }
     }
+}
+
+/// Rounds an output's weights to 8 bits with a scale of their own: the greatest magnitude / 127. `place` gets each input's; the scale comes back.
+pub(crate) fn round_to_q8(row: &[f32], mut place: impl FnMut(usize, i8)) -> f32 {
+    let greatest = row.iter().fold(0.0_f32, |greatest, weight| greatest.max(weight.abs()));
+    let inverse = 127.0 / greatest;
+    let inverse = if inverse.is_finite() { inverse } else { 0.0 };
+    row.iter().enumerate().for_each(|(k, weight)| place(k, (weight * inverse).round_ties_even() as i8));
+    // A weight that is not finite makes the scale NaN, so that a damaged file shows.
+    greatest / 127.0 + row.iter().map(|weight| 0.0 * weight).sum::<f32>()
 }
 
 /// Words of a column of bf16 pairs.

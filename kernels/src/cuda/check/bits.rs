@@ -5,7 +5,7 @@ use super::compare::{Tolerance, difference};
 use crate::backend::{Backend, KvBytes, StoredKv};
 use crate::config::ModelConfig;
 use crate::cuda::CudaModel;
-use crate::dtype::{ComputeDtype, KvDtype};
+use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use crate::error::{Error, Result};
 use crate::forward::{Chunk, Forward, Next, Outcome, Places, Rider, Seen, Selector, Wanted};
 use crate::model::{LoadOptions, Model};
@@ -26,15 +26,27 @@ const STORED: usize = 21;
 
 /// What bf16 may put logits off, as a share of the greatest one.
 const OFF: f64 = 0.03;
+/// The same of weights of 8 bits: the processor rounds activations to 8 bits, too.
+const Q8_OFF: f64 = 0.06;
 
 pub(super) fn check(check: &mut Check, ordinal: usize) -> Result<()> {
-    for dtype in [KvDtype::F32, KvDtype::F16, KvDtype::Bf16] {
+    for (dtype, weights) in [
+        (KvDtype::F32, WeightFormat::Stored),
+        (KvDtype::F16, WeightFormat::Stored),
+        (KvDtype::Bf16, WeightFormat::Stored),
+        (KvDtype::Bf16, WeightFormat::Q8),
+    ] {
         let compute = if dtype == KvDtype::Bf16 { ComputeDtype::Bf16 } else { ComputeDtype::F32 };
-        let options = LoadOptions { kv_dtype: Some(dtype), compute: Some(compute), ..Default::default() };
+        let options =
+            LoadOptions { kv_dtype: Some(dtype), weights: Some(weights), compute: Some(compute), ..Default::default() };
         let config = ModelConfig::from_json(CONFIG)?;
         let model = CudaModel::random(config.clone(), check.options.seed, ordinal, options)?;
-        of_model(check, dtype, &model)?;
-        near_the_processor(check, dtype, &model, &Model::random(config, check.options.seed, options))?;
+        let (name, off) = match weights {
+            WeightFormat::Q8 => (format!("a model of q8 with KV of {dtype}"), Q8_OFF),
+            _ => (format!("a model with KV of {dtype}"), OFF),
+        };
+        of_model(check, (&name, dtype), &model)?;
+        near_the_processor(check, (&name, off), &model, &Model::random(config, check.options.seed, options))?;
     }
     Ok(())
 }
@@ -100,8 +112,8 @@ impl<B: Backend> Selector<B> for Load<'_> {
     }
 }
 
-fn of_model(check: &mut Check, dtype: KvDtype, model: &CudaModel) -> Result<()> {
-    let what = |ways: &str| format!("a model with KV of {dtype}: {ways}");
+fn of_model(check: &mut Check, (name, dtype): (&str, KvDtype), model: &CudaModel) -> Result<()> {
+    let what = |ways: &str| format!("{name}: {ways}");
     let vocabulary = model.config().vocab_size;
     let mut kept = Keep(Vec::new());
     let whole = Run::new(model, SHORT).logits(0, SHORT, Some(&mut kept))?;
@@ -164,14 +176,14 @@ fn beside_another(model: &CudaModel) -> Result<Vec<f32>> {
 }
 
 /// Other sums, so other bits; near all the same.
-fn near_the_processor(check: &mut Check, dtype: KvDtype, model: &CudaModel, cpu: &Model) -> Result<()> {
+fn near_the_processor(check: &mut Check, (name, off): (&str, f64), model: &CudaModel, cpu: &Model) -> Result<()> {
     let ours = Run::new(model, SHORT).logits(0, SHORT, None)?;
     let theirs = Run::new(cpu, SHORT).logits(0, SHORT, None)?;
     let wanted: Vec<f64> = theirs.iter().map(|logit| f64::from(*logit)).collect();
     let greatest = wanted.iter().fold(0.0_f64, |greatest, logit| greatest.max(logit.abs()));
-    let found = difference(&ours, &wanted, Tolerance::new(0.0, OFF * greatest));
+    let found = difference(&ours, &wanted, Tolerance::new(0.0, off * greatest));
     check.bits.push(super::BitCheck {
-        what: format!("a model with KV of {dtype}: within 3 % of the processor's logits"),
+        what: format!("{name}: within {:.0} % of the processor's logits", 100.0 * off),
         problem: found.wrong,
     });
     Ok(())

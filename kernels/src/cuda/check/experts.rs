@@ -47,7 +47,7 @@ fn named(mix: Mix) -> String {
 }
 
 impl Check {
-    fn list(&self, values: &[u32]) -> Result<Buffer> {
+    pub(super) fn list(&self, values: &[u32]) -> Result<Buffer> {
         self.session.upload(values)
     }
 
@@ -101,20 +101,20 @@ fn route(check: &mut Check, mix: Mix) -> Result<Vec<u32>> {
 }
 
 /// Choices by expert, by definition.
-struct Grouped {
+pub(super) struct Grouped {
     counts: Vec<u32>,
-    starts: Vec<u32>,
-    tile_starts: Vec<u32>,
+    pub(super) starts: Vec<u32>,
+    pub(super) tile_starts: Vec<u32>,
     /// Of each place.
-    rows: Vec<u32>,
+    pub(super) rows: Vec<u32>,
     /// Of each choice.
     places: Vec<u32>,
     /// Of each place.
-    experts: Vec<u32>,
+    pub(super) experts: Vec<u32>,
 }
 
 impl Grouped {
-    fn of(mix: Mix, chosen: &[u32], tile_rows: u32) -> Self {
+    pub(super) fn of(mix: Mix, chosen: &[u32], tile_rows: u32) -> Self {
         let mut grouped = Self {
             counts: Vec::new(),
             starts: vec![0],

@@ -35,9 +35,14 @@ impl Mix {
         self.rows * self.per_row
     }
 
-    /// The tile of products of the rows that an expert has on average.
+    /// Those that an expert has on average.
+    pub(super) fn rows_of_expert(self) -> u32 {
+        self.choices().div_ceil(self.experts)
+    }
+
+    /// The tile of products of as many rows as an expert has.
     pub(in crate::cuda) fn tile(self, element: Element) -> ProductTile {
-        ProductTile::of(element, self.choices().div_ceil(self.experts))
+        ProductTile::of(element, self.rows_of_expert())
     }
 
     /// The most tiles that there may be: each expert that has rows has a last tile, of one row or more.
@@ -81,20 +86,21 @@ pub(in crate::cuda) fn expert_gemm(
     (w, bias): (u64, u64),
     groups: Groups,
     mix: Mix,
+    shape: (u32, u32),
+) -> Launch {
+    grouped(tile, &[out, x, list, w, bias], groups, mix, shape)
+}
+
+/// `pointers` are those that come first.
+pub(super) fn grouped(
+    tile: ProductTile,
+    pointers: &[u64],
+    groups: Groups,
+    mix: Mix,
     (outputs, inputs): (u32, u32),
 ) -> Launch {
-    let arguments = vec![
-        P(out),
-        P(x),
-        P(list),
-        P(w),
-        P(bias),
-        P(groups.starts),
-        P(groups.tile_starts),
-        U32(mix.experts),
-        U32(outputs),
-        U32(inputs),
-    ];
+    let pointers = pointers.iter().chain([&groups.starts, &groups.tile_starts]).map(|at| P(*at));
+    let arguments = pointers.chain([U32(mix.experts), U32(outputs), U32(inputs)]).collect();
     tile.launch("expert_gemm", mix.most_tiles(tile.rows), outputs, arguments)
 }
 

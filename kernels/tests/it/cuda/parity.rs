@@ -74,7 +74,7 @@ fn bf16_is_as_close_as_transformers_is() {
     standin.assert_clean();
 }
 
-fn config(head_dim: usize) -> ModelConfig {
+pub fn config(head_dim: usize) -> ModelConfig {
     let config = format!(
         r#"{{"architectures": ["Qwen2ForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
         "num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": {head_dim},
@@ -85,7 +85,7 @@ fn config(head_dim: usize) -> ModelConfig {
 }
 
 /// A row goes through two of five experts, in the second of three layers through none.
-fn mixture(bias: bool) -> ModelConfig {
+pub fn mixture(bias: bool) -> ModelConfig {
     let config = r#"{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80,
         "num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "head_dim": 8,
         "rope_theta": 10000.0, "max_position_embeddings": 2048, "tie_word_embeddings": true, "hidden_act": "silu",
@@ -94,7 +94,7 @@ fn mixture(bias: bool) -> ModelConfig {
     ModelConfig { mlp_bias: bias, ..ModelConfig::from_json(config).unwrap() }
 }
 
-fn tokens(count: usize) -> Vec<u32> {
+pub fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).map(|i| (i * i * 7 + i * 13) % 96).collect()
 }
 
@@ -120,7 +120,7 @@ fn a_prompt_in_pieces_has_the_same_bits_from_experts() {
     standin.assert_clean();
 }
 
-fn assert_same_in_pieces(model: &CudaModel, what: &str) {
+pub fn assert_same_in_pieces(model: &CudaModel, what: &str) {
     let tokens = tokens(83);
     let whole = Sequence::new(model, 83).append(&tokens, &counted(83));
     for piece in [1, 17, 40] {
@@ -224,9 +224,9 @@ fn no_gpu_and_an_old_driver_are_told() {
 #[test]
 fn what_the_backend_does_not_keep_is_refused_with_what_to_do() {
     let standin = StandIn::new(7);
-    let options = LoadOptions { weights: Some(WeightFormat::Q8), ..Default::default() };
+    let options = LoadOptions { weights: Some(WeightFormat::Q4), ..Default::default() };
     let error = CudaModel::load(&crate::fixtures::folder("qwen2"), 0, options).unwrap_err();
-    assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains("bf16"), "{error}");
+    assert!(error.kind() == ErrorKind::UnsupportedModel && error.to_string().contains("`weights` to q8"), "{error}");
     let error = CudaModel::load(&crate::fixtures::folder("qwen2"), 3, LoadOptions::default()).unwrap_err();
     assert!(error.to_string().contains("GPU 3"), "{error}");
     standin.set("memory", "10000");
