@@ -240,6 +240,12 @@ impl Config {
         let mut listing = listing::of(&surface, &Surface::default(), &of_surface, prefix);
         listing.extend(listing::of(&settings, &Settings::default(), &of_settings, prefix));
         listing.sort_by(|a, b| a.key.cmp(&b.key));
+        // Which folder that is says more than whose it is.
+        if let Some(data) = listing.iter_mut().find(|setting| setting.key == "data")
+            && let Ok(path) = crate::data_folder::default_path()
+        {
+            data.default_text = Some(path.display().to_string());
+        }
         let config = Self { surface, settings, given_to_store: flags.given_to_store(), listing };
         config.validate()?;
         Ok(config)

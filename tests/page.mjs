@@ -1,58 +1,6 @@
-// Uses the page of a running, empty ragstone in a real browser: node page.mjs LINK, where LINK is what `ragstone page` prints.
-// PAGE_TEST_NODE names the folder that has node_modules, CHROMIUM the browser, PAGE_SCREENSHOTS a folder for pictures, if any are wanted.
+// Uses every view of a running, empty ragstone's page.
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
-import { createRequire } from "node:module";
-import { join } from "node:path";
-
-const require = createRequire(`${process.env.PAGE_TEST_NODE}/package.json`);
-const { chromium } = require("playwright-core");
-const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-
-const link = new URL(process.argv[2]);
-const base = link.origin;
-const args = ["--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-quic"];
-if (process.getuid?.() === 0) args.push("--no-sandbox");
-const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args });
-const context = await browser.newContext({ viewport: { width: 1100, height: 800 } });
-const page = await context.newPage();
-page.setDefaultTimeout(60_000);
-
-const faults = [];
-page.on("request", (request) => {
-  if (new URL(request.url()).origin !== base) faults.push(`asked ${request.url()}`);
-});
-page.on("pageerror", (error) => faults.push(`script: ${error.stack}`));
-// Chromium writes a line for each status from 400 on, which the page itself shows.
-page.on("console", (message) => {
-  if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) faults.push(`console: ${message.text()}`);
-});
-
-let pictures = 0;
-/** No rule of WCAG 2 A or AA is broken, in the light or in the dark. */
-async function look(name) {
-  for (const colorScheme of ["light", "dark"]) {
-    await page.emulateMedia({ colorScheme });
-    await page.evaluate(axe);
-    const { violations } = await page.evaluate(() => axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"] }));
-    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], `${name}, ${colorScheme}`);
-    if (process.env.PAGE_SCREENSHOTS) await page.screenshot({ path: join(process.env.PAGE_SCREENSHOTS, `${++pictures}-${name}-${colorScheme}.png`), fullPage: true });
-  }
-}
-
-async function go(view) {
-  await page.locator("nav a", { hasText: view }).click();
-  await page.locator("nav a[aria-current]", { hasText: view }).waitFor();
-}
-
-async function answer(question) {
-  await page.getByLabel("Question").fill(question);
-  await page.keyboard.press("Enter");
-  const turn = page.locator(".turn", { hasText: question });
-  await turn.locator(".plan").waitFor();
-  await page.locator(".turn.running").waitFor({ state: "detached" });
-  return turn;
-}
+import { answer, base, file, finish, go, link, look, page } from "./page/browser.mjs";
 
 // Empty, and without the token.
 await page.goto(base);
@@ -88,16 +36,15 @@ const documents = [
   { id: "c", title, text: "The river was high in June. Kelzen Motors makes lamps." },
 ];
 const lines = documents.map((document) => JSON.stringify(document)).join("\n");
-const file = (name, text) => ({ name, mimeType: "application/octet-stream", buffer: Buffer.from(text) });
 await page.getByLabel("Into the collection").fill("world");
-await page.getByLabel("Files").setInputFiles([file("world.jsonl", lines), file("program.exe", "MZ"), file("broken.pdf", "%PDF-nothing")]);
+await page.getByLabel("Choose files").setInputFiles([file("world.jsonl", lines), file("program.exe", "MZ"), file("broken.pdf", "%PDF-nothing")]);
 await page.getByText("world.jsonl: 3 documents, 3 passages").waitFor();
-await page.getByText("program.exe: not a format that ragstone reads").waitFor();
-await page.getByText("2 of 3 files not added").waitFor();
+await page.getByText("program.exe: not added: not a format that ragstone reads").waitFor();
+await page.getByText("2 of 3 files not added to world: program.exe, broken.pdf").waitFor();
 await look("upload");
 await page.getByRole("link", { name: "world" }).click();
 await page.getByRole("link", { name: title }).waitFor();
-await page.getByLabel("Files").setInputFiles(file("notes.md", "# Lamps\n\nNobody saw the goats this year."));
+await page.getByLabel("Choose files").setInputFiles(file("notes.md", "# Lamps\n\nNobody saw the goats this year."));
 await page.getByRole("link", { name: "Lamps" }).or(page.getByRole("link", { name: "notes" })).first().waitFor();
 await look("documents");
 
@@ -105,7 +52,7 @@ await look("documents");
 await go("Ask");
 const first = await answer("What is made by Callux Motors?");
 assert.notEqual((await first.locator(".answer").innerText()).trim(), "");
-assert.ok((await first.locator("svg[role=img]").count()) >= 2);
+assert.ok((await first.locator("[role=img]").count()) >= 2);
 assert.match(await first.locator(".plan").innerText(), /First token after/);
 const second = await answer("Who is the founder of Callux Motors?");
 assert.match(await second.locator(".plan").innerText(), /[1-9]\d* % not computed/);
@@ -199,5 +146,4 @@ await page.keyboard.press("Tab");
 assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
 
 assert.equal(await page.title(), "Collections · ragstone");
-assert.deepEqual(faults, []);
-await browser.close();
+await finish();

@@ -61,9 +61,8 @@ fn described(setting: &Value) -> String {
     let text = |name: &str| setting[name].as_str().unwrap_or_default();
     let key = text("key");
     let shown = |value: &Value| output::one_line(&table::shown(key, value).replace('`', ""), 200);
-    let usual = table::definition(key)
-        .and_then(|setting| setting.default)
-        .map_or_else(|| shown(&setting["default"]), |usual| usual.replace('`', ""));
+    let usual = setting["default_text"].as_str();
+    let usual = usual.map_or_else(|| shown(&setting["default"]), |usual| output::one_line(usual, 200));
     let from = match setting["source"].as_str() {
         Some(source) => format!("{}  ({}; default: {usual})", shown(&setting["value"]), output::one_line(source, 200)),
         None => format!("{usual}  (default)"),

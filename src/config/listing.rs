@@ -24,6 +24,8 @@ pub struct Setting {
     /// Sizes in bytes. Null: none.
     pub value: Value,
     pub default: Value,
+    /// What the default is called where the value itself says too little; null: nothing more.
+    pub default_text: Option<String>,
     /// The flag, variable or file that it comes from; null: nothing gave it.
     pub source: Option<String>,
 }
@@ -41,6 +43,7 @@ pub fn of<T: Serialize>(given: &T, usual: &T, sources: &Figment, prefix: &str) -
             variable: variable(&key, prefix),
             source: source(&key, sources, prefix),
             default: defaults.get(&key).cloned().unwrap_or_default(),
+            default_text: definition.and_then(|definition| definition.default).map(table::plain),
             value: shown(&key, value),
             key,
         }

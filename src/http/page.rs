@@ -45,11 +45,13 @@ const ASSETS: &[Asset] = assets![
     "dom.js" SCRIPT,
     "jobs.js" SCRIPT,
     "keys.js" SCRIPT,
+    "live.js" SCRIPT,
     "owner.js" SCRIPT,
     "plan.js" SCRIPT,
     "plans.js" SCRIPT,
     "settings.js" SCRIPT,
     "store.js" SCRIPT,
+    "upload.js" SCRIPT,
 ];
 
 /// The paths of the page.
@@ -136,6 +138,13 @@ mod tests {
                 assert!(ASSETS.iter().any(|asset| asset.name == name), "{} names {name}", asset.name);
             }
         }
+    }
+
+    /// All of it is asked for at the first visit, maybe over a slow line to somebody's server.
+    #[test]
+    fn the_page_is_light() {
+        let bytes: usize = ASSETS.iter().map(|asset| asset.text.len()).sum();
+        assert!(bytes < 300 << 10, "{bytes} bytes");
     }
 
     #[test]

@@ -8,21 +8,41 @@ use serde_json::{Value, json};
 use crate::harness::{Folder, error_message};
 use crate::outside::from_outside;
 
-#[tokio::test]
-async fn every_view_works_in_a_browser() {
+/// Runs a script of `tests` against the page of a service of its own.
+async fn in_a_browser(script: &str, flags: &[&str]) {
     let Some(modules) = from_outside("PAGE_TEST_NODE", "folder whose node_modules have playwright-core and axe-core")
     else {
         return;
     };
     let Some(browser) = from_outside("CHROMIUM", "Chromium") else { return };
     let folder = Folder::new();
-    let _service = folder.serve(&["--set", "chunk_tokens=64"]).await;
+    let _service = folder.serve(flags).await;
     let link = folder.run(&["page"]).succeeded().stdout;
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/page.mjs");
+    let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new("node");
     command.arg(script).arg(link.trim()).env("PAGE_TEST_NODE", modules).env("CHROMIUM", browser);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[tokio::test]
+async fn every_view_works_in_a_browser() {
+    in_a_browser("page.mjs", &["--set", "chunk_tokens=64"]).await;
+}
+
+#[tokio::test]
+async fn what_is_begun_in_a_view_outlives_it_in_a_browser() {
+    in_a_browser("page/leaving.mjs", &[]).await;
+}
+
+#[tokio::test]
+async fn files_wait_for_their_collection_and_are_named_in_a_browser() {
+    in_a_browser("page/uploads.mjs", &["--set", "body_bytes=65536"]).await;
+}
+
+#[tokio::test]
+async fn nothing_is_broken_or_cut_on_any_screen_in_a_browser() {
+    in_a_browser("page/looks.mjs", &[]).await;
 }
 
 #[tokio::test]
@@ -100,7 +120,11 @@ system = "Hello."
         let setting = found(key);
         assert_eq!((&setting["value"], &setting["source"]), (&value, &source), "{key}");
     }
-    assert_eq!(found("top_k")["default"], 5);
+    assert_eq!((&found("top_k")["default"], &found("top_k")["default_text"]), (&json!(5), &Value::Null));
+    assert_eq!(found("compute")["default_text"], "bf16 where the processor is faster at it");
+    // Not whose it is, but which.
+    let data = found("data")["default_text"].as_str().unwrap().to_owned();
+    assert!(std::path::Path::new(&data).is_absolute() && data.ends_with("ragstone"), "{data}");
 }
 
 #[test]

@@ -94,6 +94,8 @@ async fn values_are_told_with_their_sources_with_and_without_a_service() {
         "default: 5)",
         "host_bytes = 2 GiB  (--set; default: 1 GiB)",
         "RAGSTONE_PROMPT__SYSTEM",
+        "threads = 1  (--threads; default: all cores)",
+        "compute = bf16 where the processor is faster at it  (default)",
         "started like this",
     ] {
         assert!(text.contains(line), "no {line:?} in {text}");

@@ -17,19 +17,29 @@ export class ApiError extends Error {
   }
 }
 
+/** What `listen` hears of the service. A connection that fails is an error of ours, with status 0; one that the signal ended is the signal's. */
+async function heard(signal, failed, listen) {
+  try {
+    return await listen();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, { message: failed });
+  }
+}
+
+async function whole(method, path, options = {}) {
+  const response = await request(method, path, options);
+  return heard(options.signal, "The service broke off its answer. Is it still running?", () => response.json());
+}
+
 async function request(method, path, { body, raw, signal } = {}) {
   const headers = {};
   const known = token.get();
   if (known?.startsWith("rag_")) headers.authorization = `Bearer ${known}`;
   else if (known) headers["x-ragstone-token"] = known;
   if (body !== undefined) headers["content-type"] = "application/json";
-  let response;
-  try {
-    response = await fetch(path, { method, headers, body: raw ?? (body === undefined ? undefined : JSON.stringify(body)), signal });
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new ApiError(0, { message: "The service does not answer. Is it still running?" });
-  }
+  const sent = raw ?? (body === undefined ? undefined : JSON.stringify(body));
+  const response = await heard(signal, "The service does not answer. Is it still running?", () => fetch(path, { method, headers, body: sent, signal }));
   if (response.ok) return response;
   const answer = await response.json().catch(() => null);
   if (response.status === 401 || (response.status === 403 && answer?.error?.message?.includes("token"))) {
@@ -39,50 +49,62 @@ async function request(method, path, { body, raw, signal } = {}) {
   throw new ApiError(response.status, answer?.error);
 }
 
-export async function get(path, signal) {
-  return (await request("GET", path, { signal })).json();
+export function get(path, signal) {
+  return whole("GET", path, { signal });
 }
 
-export async function post(path, body, signal) {
-  return (await request("POST", path, { body, signal })).json();
+// What changes something takes no signal: whoever leaves a view does not take back what was begun there.
+
+export function post(path, body) {
+  return whole("POST", path, { body });
 }
 
-export async function remove(path) {
-  return (await request("DELETE", path)).json();
+export function remove(path) {
+  return whole("DELETE", path);
 }
 
 /** Uploads a file as it is. */
-export async function upload(path, file, signal) {
-  return (await request("PUT", path, { raw: file, signal })).json();
+export function upload(path, file) {
+  return whole("PUT", path, { raw: file });
 }
 
-/** Server-sent events of a POST, one object each, until the end or `[DONE]`. An event with an `error` is thrown. */
-export async function* events(path, body, signal) {
-  yield* told(await request("POST", path, { body, signal }));
+/** Server-sent events of a POST, one object each, until the end, `[DONE]` or the signal. An event with an `error` is thrown. */
+export function events(path, body, signal) {
+  return told("POST", path, { body, signal });
 }
 
 /** What happens in the service, until the signal. */
-export async function* happenings(signal) {
-  yield* told(await request("GET", "/v1/events", { signal }));
+export function happenings(signal) {
+  return told("GET", "/v1/events", { signal });
 }
 
-async function* told(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    text += value ?? "";
-    const whole = text.split("\n\n");
-    text = whole.pop();
-    for (const event of whole) {
-      const data = event.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
-      if (data === "[DONE]") return;
-      if (!data) continue;
-      const object = JSON.parse(data);
-      if (object.error?.message) throw new ApiError(response.status, object.error);
-      yield object;
+async function* told(method, path, options) {
+  const { signal } = options;
+  let reader;
+  try {
+    const response = await request(method, path, options);
+    reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { done, value } = await heard(signal, "The service broke off its answer. Is it still running?", () => reader.read());
+      text += value ?? "";
+      const parts = text.split("\n\n");
+      text = parts.pop();
+      for (const part of parts) {
+        const data = part.split("\n").filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trim()).join("\n");
+        if (data === "[DONE]") return;
+        if (!data) continue;
+        const object = JSON.parse(data);
+        if (object.error?.message) throw new ApiError(response.status, object.error);
+        yield object;
+      }
+      if (done) return;
     }
-    if (done) return;
+  } catch (error) {
+    if (!signal?.aborted) throw error;
+  } finally {
+    // Whoever stops listening gives the connection back: a browser has six for all views.
+    reader?.cancel().catch(() => {});
   }
 }
 

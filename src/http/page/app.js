@@ -68,6 +68,23 @@ async function watch() {
   setTimeout(watch, HEALTH_MS);
 }
 
-addEventListener("hashchange", show);
+/** Whoever was at what has left with its view begins at the new one. */
+async function go() {
+  await show();
+  if (document.activeElement === document.body) document.getElementById("main").focus({ preventScroll: true });
+}
+
+/** A file dropped beside the place for files would open in the page's stead. */
+function isBeside(event) {
+  return event.dataTransfer?.types.includes("Files") && !event.target.closest?.(".drop");
+}
+
+addEventListener("dragover", (event) => {
+  if (!isBeside(event)) return;
+  event.preventDefault();
+  event.dataTransfer.dropEffect = "none";
+});
+addEventListener("drop", (event) => isBeside(event) && event.preventDefault());
+addEventListener("hashchange", go);
 show();
 watch();

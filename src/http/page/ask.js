@@ -1,7 +1,8 @@
 // A conversation over a collection: answers as they come, what they cite, and the plan of each prompt.
 
-import { events, get } from "/page/api.js";
+import { ApiError, events, get } from "/page/api.js";
 import { failure, field, h } from "/page/dom.js";
+import { live } from "/page/live.js";
 import { plan } from "/page/plan.js";
 
 /** Kept while the tab lives, so that another view and back loses nothing. */
@@ -9,12 +10,12 @@ const conversation = [];
 /** `collection`: null as long as nobody chose. */
 const chosen = { collection: null, topK: 5, reuse: "auto", maxTokens: 256, temperature: 0, followsUp: false };
 
-export async function ask({ content, signal }) {
-  const [{ data }, { data: [model] }] = await Promise.all([get("/v1/collections", signal), get("/v1/models", signal)]);
+export async function ask(view) {
+  const { content, signal } = view;
+  const { data: [model] } = await get("/v1/models", signal);
   const question = h("textarea", { rows: 2, "aria-label": "Question", placeholder: "Ask something. Enter sends, Shift and Enter begin a new line." });
-  const names = [...data.map(({ name }) => [name, name]), ["", "none: without passages"]];
   const control = {
-    collection: select(names, chosen.collection ?? data[0]?.name ?? ""),
+    collection: h("select", { onchange: () => (chosen.collection = control.collection.value) }),
     topK: h("input", { type: "number", min: 1, max: 1000, value: chosen.topK }),
     reuse: select([["auto", "exact and blended"], ["exact", "exact only"], ["off", "compute all"]], chosen.reuse),
     maxTokens: h("input", { type: "number", min: 1, value: chosen.maxTokens }),
@@ -34,7 +35,8 @@ export async function ask({ content, signal }) {
     const text = question.value.trim();
     if (!text) return question.focus();
     for (const [name, input] of Object.entries(control)) chosen[name] = read(input);
-    if (data.length === 0 && !chosen.collection) chosen.collection = null;
+    // Where there is none to choose, nobody chose none.
+    if (control.collection.length === 1) chosen.collection = null;
     question.value = "";
     running = new AbortController();
     signal.addEventListener("abort", () => running?.abort());
@@ -51,9 +53,17 @@ export async function ask({ content, signal }) {
       field("Collection", control.collection), field("Passages", control.topK), field("Stored KV", control.reuse),
       field("Tokens at most", control.maxTokens), field("Temperature", control.temperature),
       h("label", { class: "check" }, control.followsUp, " with the conversation so far"), send, clear));
-  const empty = data.length === 0 && h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
-  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with --model to take a real one.");
-  content.replaceChildren(h("h1", {}, "Ask"), empty || "", demo || "", turns, form);
+  const empty = h("div");
+  await live(view, empty, async () => {
+    const { data } = await get("/v1/collections", signal);
+    const names = data.map(({ name }) => name);
+    const options = [...names.map((name) => [name, name]), ["", "none: without passages"]];
+    const { collection } = chosen;
+    control.collection.replaceChildren(...choices(options, collection === "" || names.includes(collection) ? collection : names[0] ?? ""));
+    return names.length ? [] : h("p", { class: "hint" }, "No collection yet: ", h("a", { href: "#/collections" }, "add documents"), ", or ask the model alone.");
+  });
+  const demo = model?.id === "ragstone-demo" && h("p", { class: "hint" }, "The embedded demo model answers here: it knows a small invented world and nothing else. What it cites of your documents is right, what it says of them is not. Start the service with ", h("code", { class: "key" }, "--model"), " to take a real one.");
+  content.replaceChildren(h("h1", {}, "Ask"), empty, demo || "", turns, form);
   question.focus();
 }
 
@@ -63,7 +73,11 @@ function read(input) {
 }
 
 function select(options, value) {
-  return h("select", { value }, options.map(([name, text]) => h("option", { value: name, selected: name === value }, text)));
+  return h("select", {}, choices(options, value));
+}
+
+function choices(options, value) {
+  return options.map(([name, text]) => h("option", { value: name, selected: name === value }, text));
 }
 
 async function answer(text, turns, signal) {
@@ -85,8 +99,10 @@ async function answer(text, turns, signal) {
       said.textContent = turn.answer.trimStart();
       if (event.ragstone) below.replaceChildren(citations(event.ragstone.citations, collection), details(event.ragstone.report, choice));
     }
+    if (signal.aborted) below.append(h("p", { class: "quiet" }, "Stopped."));
   } catch (error) {
-    below.replaceChildren(signal.aborted ? h("p", { class: "quiet" }, "Stopped.") : failure(error));
+    if (!(error instanceof ApiError)) throw error;
+    below.replaceChildren(failure(error));
   }
   element.classList.remove("running");
 }

@@ -56,13 +56,41 @@ export function when(unixMs) {
   return new Date(unixMs).toLocaleString();
 }
 
-/** A table whose cells may be elements. Columns that begin with `#` hold numbers. */
+/** How a column's cells are set, by the mark before its name: numbers, or what may be long and without a space. */
+const CELLS = { "#": "number", "~": "long" };
+
+/** A table whose cells may be elements. On a narrow screen each row is a block of its own, and still a row for who hears it. */
 export function table(caption, columns, rows) {
-  const isNumber = columns.map((column) => column.startsWith("#"));
-  const head = columns.map((column, at) => h("th", { scope: "col", class: isNumber[at] && "number" }, column.replace("#", "")));
-  const body = rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: isNumber[at] && "number" }, cell))));
+  const kinds = columns.map(([mark]) => CELLS[mark]);
+  const names = columns.map((column, at) => (kinds[at] ? column.slice(1) : column));
+  const head = names.map((name, at) => h("th", { scope: "col", role: "columnheader", class: kinds[at] }, name));
+  const cells = (row) => row.map((cell, at) => h("td", { role: "cell", class: kinds[at], "data-label": names[at] }, cell));
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)));
+    h("table", { role: "table" }, h("caption", {}, caption),
+      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
+      h("tbody", { role: "rowgroup" }, rows.map((row) => h("tr", { role: "row" }, cells(row))))));
+}
+
+/** What is known of one thing: names and what they have. */
+export function facts(pairs) {
+  return h("dl", { class: "facts" }, pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** Text that may be broken after what parts a path or a name, rather than anywhere. */
+export function parted(text) {
+  return text.split(/(?<=[/_,])/).flatMap((part, at) => (at ? [h("wbr"), part] : part));
+}
+
+const called = (element) => element.getAttribute("aria-label") ?? element.textContent;
+
+/** Puts `children` into `place`. Who had the focus there has it afterwards on what is called the same, or else on what begins there. */
+export function swap(place, ...children) {
+  const focused = place.contains(document.activeElement) ? document.activeElement : null;
+  place.replaceChildren(...children.flat(Infinity).filter((child) => child !== undefined && child !== null && child !== false));
+  if (!focused) return;
+  const able = [...place.querySelectorAll("a, button, input, select, [tabindex]")];
+  const next = able.find((element) => called(element) === called(focused)) ?? able[0] ?? document.getElementById("main");
+  next.focus({ preventScroll: true });
 }
 
 /** A label around its control. */
@@ -78,15 +106,18 @@ export function toast(text) {
   place.timer = setTimeout(() => place.replaceChildren(), 6000);
 }
 
-/** Asks before something is changed for good: true for yes. */
-export function confirmed(question, verb) {
+/** Asks before something is changed for good: true for yes. The question is the view's: it closes, unanswered, where that is left. */
+export function confirmed(question, verb, signal) {
+  if (signal.aborted) return false;
   return new Promise((resolve) => {
-    const dialog = h("dialog", { "aria-label": verb, onclose: () => { dialog.remove(); resolve(dialog.returnValue === "yes"); } },
+    const end = (isYes) => { dialog.remove(); resolve(isYes); };
+    const dialog = h("dialog", { "aria-label": verb, "aria-describedby": "question", onclose: () => end(dialog.returnValue === "yes") },
       h("form", { method: "dialog" },
-        h("p", {}, question),
+        h("p", { id: "question" }, question),
         h("div", { class: "row" },
           h("button", { value: "no", autofocus: true }, "Cancel"),
           h("button", { value: "yes", class: "danger" }, verb))));
+    signal.addEventListener("abort", () => end(false));
     document.body.append(dialog);
     dialog.showModal();
   });

@@ -1,74 +1,85 @@
 // Work that goes on behind answers.
 
-import { at, events, get, remove } from "/page/api.js";
+import { ApiError, at, events, get, remove } from "/page/api.js";
 import { confirmed, count, counted, failure, h, table, toast, when } from "/page/dom.js";
+import { action, change, every, live } from "/page/live.js";
 import { guarded } from "/page/owner.js";
 
 const EVERY_MS = 1000;
 
-export async function jobs({ content, signal, again }) {
+export async function jobs(view) {
+  const { content, signal, again } = view;
   await guarded(content, "Jobs", async () => {
     const place = h("div");
-    const first = await read(signal);
-    content.replaceChildren(h("h1", {}, "Jobs"), place, h("h2", {}, "Checks"), verify());
-    show(place, first);
-    (async () => {
-      while (!signal.aborted) {
-        await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
-        try {
-          if (!signal.aborted) show(place, await read(signal));
-        } catch (error) {
-          if (!signal.aborted) place.replaceChildren(failure(error, again));
-          return;
-        }
-      }
-    })();
+    const refresh = await live(view, place, listing(view));
+    content.replaceChildren(h("h1", {}, "Jobs"), place, h("h2", {}, "Checks"), (checks ??= verification()));
+    every(EVERY_MS, signal, refresh);
   }, again);
 }
 
-async function read(signal) {
-  const [{ data }, status] = await Promise.all([get("/v1/cache/jobs", signal), get("/v1/cache/status", signal)]);
-  return { warm: data, status };
+/** Draws the jobs. As long as they are the same ones, what is there already changes its numbers: a button that is being pressed stays. */
+function listing(view) {
+  let [shown, update, waiting] = [];
+  return async () => {
+    const [{ data: warm }, status] = await Promise.all([get("/v1/cache/jobs", view.signal), get("/v1/cache/status", view.signal)]);
+    const now = JSON.stringify([warm.map(({ id }) => id), status.jobs.map(({ kind }) => kind)]);
+    // What another drawing, or a failure, took the place of is drawn anew.
+    if (now === shown && waiting.isConnected) {
+      update(warm, status);
+      return null;
+    }
+    const warmUps = warm.map((job) => warmUp(view, job));
+    const kinds = status.jobs.map(() => h("span"));
+    const background = h("p", { class: "quiet" });
+    update = (jobs, { jobs: others, background: number }) => {
+      jobs.forEach((job, row) => warmUps[row].update(job));
+      others.forEach((other, row) => (kinds[row].textContent = count(other.jobs)));
+      background.textContent = `${counted(number, "prompt")} ${number === 1 ? "waits" : "wait"} to be computed in the background.`;
+    };
+    update(warm, status);
+    [shown, waiting] = [now, background];
+    return [
+      warm.length ? table("Warm-ups", ["#number", "~of", "state", "begun", "progress", ""], warmUps.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
+      kinds.length ? table("Jobs that run or wait", ["kind", "#jobs"], status.jobs.map(({ kind }, row) => [kind, kinds[row]])) : null,
+      background];
+  };
 }
 
-function show(place, { warm, status }) {
-  // A button that has the focus keeps it.
-  if (place.contains(document.activeElement) && warm.length) return;
-  const rows = warm.map(({ id, collection, document: only, schema, state, created_unix_ms: begun, progress }) => [
-    id, schema ? `schema ${schema}` : only ? `${collection} / ${only}` : collection, state.replace("_", " "), when(begun),
-    h("span", {}, h("progress", { max: progress.passages_total || 1, value: progress.passages_done, "aria-label": `Warm-up ${id}` }), ` ${count(progress.passages_done)} of ${count(progress.passages_total)} ${schema ? "texts" : "passages"}`),
-    h("button", { class: "small danger", onclick: () => cancel(id) }, "Cancel …")]);
-  const others = status.jobs.map(({ kind, jobs: number }) => [kind, count(number)]);
-  place.replaceChildren(
-    warm.length ? table("Warm-ups", ["#number", "of", "state", "begun", "progress", ""], rows) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
-    others.length ? table("Jobs that run or wait", ["kind", "#jobs"], others) : "",
-    h("p", { class: "quiet" }, `${counted(status.background, "prompt")} wait to be computed in the background.`));
+function warmUp(view, { id, collection, document: only, schema, created_unix_ms: begun }) {
+  const state = h("span");
+  const bar = h("progress", { "aria-label": `Warm-up ${id}` });
+  const done = h("span", { class: "number" });
+  const update = ({ state: now, progress: { passages_done: ready, passages_total: all } }) => {
+    state.textContent = now.replace("_", " ");
+    bar.max = all || 1;
+    bar.value = ready;
+    done.textContent = `${count(ready)} of ${count(all)} ${schema ? "texts" : "passages"}`;
+  };
+  const of = schema ? `schema ${schema}` : only ? `${collection} / ${only}` : collection;
+  const button = action({ class: "small danger", "aria-label": `Cancel warm-up ${id}` }, "Cancel …", async () => {
+    if (!(await confirmed(`Cancel warm-up ${id}? What it computed stays.`, "Cancel it", view.signal))) return;
+    await change(() => remove(at`/v1/cache/jobs/${id}`));
+    toast(`Warm-up ${id} is cancelled.`);
+  });
+  return { cells: [id, of, state, when(begun), h("span", {}, bar, done), button], update };
 }
 
-async function cancel(id) {
-  if (!(await confirmed(`Cancel warm-up ${id}? What it computed stays.`, "Cancel it"))) return;
-  try {
-    await remove(at`/v1/cache/jobs/${id}`);
-  } catch (error) {
-    toast(error.message);
-  }
-}
+/** Kept while the tab lives: a check goes on, and is found again, when the view was left. */
+let checks = null;
 
 /** Reads every frame and compares checksums. */
-function verify() {
+function verification() {
   const place = h("div");
-  const button = h("button", { onclick: run }, "Verify all entries");
-  async function run() {
-    button.disabled = true;
+  const button = action({}, "Verify all entries", () => change(async () => {
     try {
       for await (const event of events("/v1/cache/verify", {})) {
         const told = event.finished ?? event.progress ?? event;
         place.replaceChildren(h("p", {}, Object.entries(told).filter(([, value]) => typeof value === "number").map(([key, value]) => `${key.replaceAll("_", " ")}: ${count(value)}`).join(" · ")));
       }
     } catch (error) {
+      if (!(error instanceof ApiError)) throw error;
       place.replaceChildren(failure(error));
     }
-    button.disabled = false;
-  }
+  }));
   return h("div", {}, h("p", {}, "Reads everything that is stored, compares checksums, and removes what is damaged: it is computed again when it is needed."), button, place);
 }

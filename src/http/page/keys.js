@@ -1,54 +1,69 @@
 // API keys: who may use the service, and as what.
 
-import { at, get, post, remove } from "/page/api.js";
-import { confirmed, failure, field, h, table, toast, when } from "/page/dom.js";
+import { ApiError, at, get, post, remove } from "/page/api.js";
+import { confirmed, failure, field, h, parted, table, toast, when } from "/page/dom.js";
+import { action, change, live } from "/page/live.js";
 import { guarded } from "/page/owner.js";
 
-export async function keys({ content, signal, again }) {
+/** Of the form: what came of it. It outlives the view, as a key that was made while that was left is shown nowhere else. */
+const made = h("div", { "aria-live": "polite" });
+let isSeen = true;
+
+function show(what) {
+  if (isSeen) made.replaceChildren(what);
+  else made.append(what);
+  isSeen = made.isConnected;
+}
+
+export async function keys(view) {
+  const { content, signal, again } = view;
   await guarded(content, "Keys", async () => {
     const list = h("div");
-    const refresh = async () => {
+    await live(view, list, async () => {
       const { data } = await get("/v1/keys", signal);
-      const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [
-        name, role, tenant || "default", collections.join(", "), when(added),
-        h("button", { class: "small danger", onclick: () => revoke(name, refresh), "aria-label": `Revoke ${name}` }, "Revoke …")];
-      list.replaceChildren(data.length ? table("Keys", ["name", "role", "tenant", "also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet."));
-    };
-    await refresh();
+      const row = ({ name, role, tenant, collections, added_unix_ms: added }) => [name, role, tenant || "default", parted(collections.join(", ")), when(added), revocation(view, name)];
+      return data.length ? table("Keys", ["~name", "role", "~tenant", "~also reads", "made", ""], data.map(row)) : h("p", { class: "quiet" }, "There is none yet.");
+    });
     content.replaceChildren(h("h1", {}, "Keys"),
       h("p", { class: "quiet" }, "A service asks for them where it is started by ", h("code", {}, "ragstone serve --keys required"), "."),
-      list, h("h2", {}, "Make one"), making(refresh));
+      list, h("h2", {}, "Make one"), making());
   }, again);
 }
 
-async function revoke(name, after) {
-  if (!(await confirmed(`Revoke ${name}? Whoever uses it is refused from then on.`, "Revoke"))) return;
-  try {
-    await remove(at`/v1/keys/${name}`);
+function revocation(view, name) {
+  return action({ class: "small danger", "aria-label": `Revoke ${name}` }, "Revoke …", async () => {
+    if (!(await confirmed(`Revoke ${name}? Whoever uses it is refused from then on.`, "Revoke", view.signal))) return;
+    await change(() => remove(at`/v1/keys/${name}`));
     toast(`${name} is revoked.`);
-    await after();
-  } catch (error) {
-    toast(error.message);
-  }
+  });
 }
 
 /** A form, and the key that it made: shown this once. */
-function making(after) {
+function making() {
   const name = h("input", { required: true, maxlength: "128", autocomplete: "off" });
   const tenant = h("input", { maxlength: "64", autocomplete: "off", placeholder: "default" });
   const role = h("select", {}, ["read", "write", "admin"].map((one) => h("option", { value: one }, one)));
   const collections = h("input", { autocomplete: "off", placeholder: "tenant/name, …" });
-  const made = h("div", { "aria-live": "polite" });
+  if (isSeen) made.replaceChildren();
+  isSeen = true;
+  let isBusy = false;
   const make = async (event) => {
     event.preventDefault();
+    if (isBusy) return;
+    isBusy = true;
     const granted = collections.value.split(",").map((one) => one.trim()).filter(Boolean);
+    const wanted = { name: name.value, role: role.value, tenant: tenant.value, collections: granted };
     try {
-      const { key } = await post("/v1/keys", { name: name.value, role: role.value, tenant: tenant.value, collections: granted });
-      made.replaceChildren(h("div", { class: "card" }, h("p", {}, `The key of ${name.value}. It is shown this once; only its hash is kept.`), h("p", {}, h("code", {}, key))));
+      const { key } = await change(() => post("/v1/keys", wanted));
+      show(h("div", { class: "card" }, h("p", {}, `The key of ${wanted.name}. It is shown this once; only its hash is kept.`), h("p", {}, h("code", {}, key))));
       name.value = "";
-      await after();
+      if (!isSeen) toast(`The key of ${wanted.name} is made. The view Keys shows it once.`);
     } catch (error) {
-      made.replaceChildren(failure(error));
+      if (!(error instanceof ApiError)) throw error;
+      show(failure(error));
+      if (!isSeen) toast(`The key of ${wanted.name} was not made: ${error.message}`);
+    } finally {
+      isBusy = false;
     }
   };
   return h("form", { onsubmit: make },

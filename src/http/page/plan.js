@@ -70,28 +70,25 @@ function times({ ttft, predicted }) {
     lanes.push(["predicted layers", begin, [["layers", predicted.compute_ms, "compute"], ["placing", predicted.place_ms, "blend"], ["waiting for loads", predicted.wait_ms, "wait"]]]);
   }
   const end = Math.max(...lanes.map(([, from, parts]) => from + parts.reduce((sum, [, time]) => sum + time, 0)), ttft.total_ms);
-  const [left, lane] = [130, 24];
-  const scale = (WIDTH - left) / end;
-  const drawn = lanes.map(([name, from, parts], at) => {
-    let x = left + from * scale;
+  const scale = WIDTH / end;
+  const drawn = lanes.map(([name, from, parts]) => {
+    let x = from * scale;
     const bars = parts.filter(([, time]) => time > 0).map(([part, time, kind]) => {
-      const bar = s("rect", { x, y: at * lane + 4, width: Math.max(time * scale, 1), height: lane - 8, class: kind }, s("title", {}, `${name}: ${part}, ${ms(time)}`));
+      const bar = s("rect", { x, y: 0, width: Math.max(time * scale, 1), height: 16, class: kind }, s("title", {}, `${name}: ${part}, ${ms(time)}`));
       x += time * scale;
       return bar;
     });
-    return [s("text", { x: 0, y: at * lane + 16 }, name), bars];
+    return [h("span", {}, name), s("svg", { viewBox: `0 0 ${WIDTH} 16`, height: 16, preserveAspectRatio: "none" }, bars)];
   });
-  const height = lanes.length * lane + 20;
-  const axis = [s("line", { x1: left, x2: WIDTH, y1: height - 16, y2: height - 16, class: "axis" }),
-    s("text", { x: left, y: height - 3, class: "quiet" }, "0"), s("text", { x: WIDTH, y: height - 3, "text-anchor": "end", class: "quiet" }, ms(end))];
   const label = lanes.map(([name, , parts]) => `${name}: ${parts.filter(([, time]) => time > 0).map(([part, time]) => `${part} ${ms(time)}`).join(", ")}`);
-  return s("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `Time to the first token. ${label.join(". ")}` }, drawn, axis);
+  return h("div", { class: "lanes", role: "img", "aria-label": `Time to the first token. ${label.join(". ")}` },
+    drawn, h("span", { class: "axis" }, h("span", {}, "0"), h("span", {}, ms(end))));
 }
 
 function segments(report) {
   const rows = report.segments.map((part) => [KINDS[part.kind] ?? part.kind, count(part.tokens), SOURCES[part.source], part.tier ?? "", part.tiers.join(", "),
     part.bytes ? bytes(part.bytes) : "", part.predicted ? ms(part.source === "compute" ? part.predicted.compute_ms : part.predicted.load_ms + part.predicted.compute_ms) : "", WHY[part.why] ?? part.why]);
-  return table("Segments, in the prompt's order", ["segment", "#tokens", "", "taken from", "stored in", "#size", "#predicted", "why"], rows);
+  return table("Segments, in the prompt's order", ["segment", "#tokens", "how", "taken from", "stored in", "#size", "#predicted", "~why"], rows);
 }
 
 function loads(report) {

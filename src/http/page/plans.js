@@ -18,7 +18,7 @@ async function follow(list, item, signal) {
       while (list.children.length > MOST) list.lastElementChild.remove();
     }
   } catch {
-    // The view was left, or the service stops.
+    // The service stops, or too many watch.
   }
 }
 

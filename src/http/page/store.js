@@ -1,7 +1,8 @@
 // The tiers, over time, and what is in them.
 
 import { get, post, token } from "/page/api.js";
-import { bytes, confirmed, count, counted, failure, field, h, s, share, table, toast, when } from "/page/dom.js";
+import { bytes, confirmed, count, counted, facts, field, h, s, share, toast, when } from "/page/dom.js";
+import { action, change, every, live } from "/page/live.js";
 import { wanted } from "/page/owner.js";
 
 const EVERY_MS = 2000;
@@ -11,43 +12,29 @@ const ENTRIES = 500;
 /** Looks at the tiers since the page was opened: `{ at, tiers: { name: { bytes, hits, misses } } }`. */
 const seen = [];
 
-export async function store({ content, signal, again }) {
+export async function store(view) {
+  const { content, signal, again } = view;
   const tiers = h("div", { "aria-live": "off" });
-  const entries = h("div");
+  const refresh = await live(view, tiers, async () => look(await get("/v1/cache/status", signal)));
+  every(EVERY_MS, signal, refresh);
+  const entries = token.get() ? await list(view) : wanted(again);
   content.replaceChildren(h("h1", {}, "Store"), tiers, h("h2", {}, "Entries"), entries);
-  look(await get("/v1/cache/status", signal), tiers);
-  watch(tiers, signal);
-  if (token.get()) await list(entries, signal, again);
-  else entries.replaceChildren(wanted(again));
 }
 
-async function watch(place, signal) {
-  while (!signal.aborted) {
-    await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
-    if (signal.aborted) return;
-    try {
-      look(await get("/v1/cache/status", signal), place);
-    } catch (error) {
-      if (!signal.aborted) place.replaceChildren(failure(error));
-    }
-  }
-}
-
-function look(status, place) {
+function look(status) {
   const known = { device: status.device.cache, host: status.store.host, disk: status.store.disk, bucket: status.store.object };
   const tiers = Object.fromEntries(Object.entries(known).filter(([, tier]) => tier));
   seen.push({ at: Date.now(), tiers });
   if (seen.length > KEPT) seen.shift();
   const { model, store: stored, device } = status;
   const jobs = status.jobs.map(({ kind, jobs: number }) => `${number} ${kind}`);
-  const facts = [
+  const service = [
     ["Model", `${model.id}, ${model.architecture}, context ${count(model.context)}, ${bytes(model.kv_bytes_per_token)} of KV a token`],
     ["Blending", status.blend.blending.replaceAll("_", " ") + (status.blend.selection ? `: ${status.blend.selection.rule}, ${Math.round(1000 * status.blend.ratio) / 10} % computed again` : "")],
     ["Blocks", `${count(device.free_blocks)} of ${count(device.blocks)} free, ${count(device.cached_blocks)} cached, ${count(device.preemptions)} preemptions`],
     ["On its way", `${counted(stored.to_disk.entries, "entry")} to disk, ${count(stored.to_object.entries)} to the bucket, ${counted(status.background, "prompt")} in the background${jobs.length ? `; ${jobs.join("; ")}` : ""}`],
   ];
-  place.replaceChildren(h("div", { class: "cards" }, Object.entries(tiers).map(card)),
-    table("The service", ["", ""], facts));
+  return [h("div", { class: "cards" }, Object.entries(tiers).map(card)), facts(service)];
 }
 
 function card([name, tier]) {
@@ -72,41 +59,45 @@ function spark(values, what) {
     s("polyline", { points, class: "spark", "vector-effect": "non-scaling-stroke" }));
 }
 
-async function list(place, signal, again) {
-  const { data: known } = await get("/v1/collections", signal);
-  const collection = h("select", {}, h("option", { value: "" }, "all"), known.map(({ name }) => h("option", { value: name }, name)));
-  const tier = h("select", {}, ["", "device", "host", "disk", "object"].map((name) => h("option", { value: name }, name || "any")));
+/** A choice among `names` that keeps what was chosen as long as it is among them. */
+function choose(select, first, names) {
+  const { value } = select;
+  select.replaceChildren(h("option", { value: "" }, first), ...names.map((name) => h("option", { value: name }, name)));
+  select.value = names.includes(value) ? value : "";
+}
+
+async function list(view) {
+  const { signal, again } = view;
+  const collection = h("select");
+  const tier = h("select");
+  choose(tier, "any", ["device", "host", "disk", "object"]);
   const shown = h("div");
   const filter = () => Object.fromEntries(Object.entries({ collection: collection.value, tier: tier.value }).filter(([, value]) => value));
-  const fill = async () => {
+  const draw = async () => {
+    const { data: known } = await get("/v1/collections", signal);
+    choose(collection, "all", known.map(({ name }) => name));
     try {
-      shown.replaceChildren(h("p", { class: "waiting" }, "Loading …"));
-      shown.replaceChildren(tree(await get(`/v1/cache/entries?${new URLSearchParams({ ...filter(), limit: ENTRIES })}`, signal)));
+      return tree(await get(`/v1/cache/entries?${new URLSearchParams({ ...filter(), limit: ENTRIES })}`, signal));
     } catch (error) {
-      if (signal.aborted) return;
-      shown.replaceChildren(error.status === 403 ? wanted(again) : failure(error, fill));
+      if (error.status !== 403) throw error;
+      return wanted(again);
     }
   };
-  const act = async (verb) => {
-    const named = Object.keys(filter()).length ? filter() : { all: true };
-    try {
+  const act = (verb) => {
+    const title = `${verb[0].toUpperCase()}${verb.slice(1)}`;
+    return action({ class: verb === "evict" && "danger" }, `${title} these …`, async () => {
+      const named = Object.keys(filter()).length ? filter() : { all: true };
       const plan = await post(`/v1/cache/${verb}`, { ...named, dry_run: true });
       const what = `${counted(plan.entries ?? 0, "entry")} (${bytes(plan.bytes ?? 0)})`;
-      if (!(await confirmed(`${verb[0].toUpperCase()}${verb.slice(1)} ${what}?`, verb))) return;
-      await post(`/v1/cache/${verb}`, named);
+      if (!(await confirmed(`${title} ${what}?`, verb, signal))) return;
+      await change(() => post(`/v1/cache/${verb}`, named));
       toast(`${verb}: ${what}`);
-      await fill();
-    } catch (error) {
-      toast(error.message);
-    }
+    });
   };
-  collection.addEventListener("change", fill);
-  tier.addEventListener("change", fill);
-  place.replaceChildren(
-    h("div", { class: "row" }, field("Collection", collection), field("Tier", tier),
-      ...["pin", "unpin", "evict"].map((verb) => h("button", { class: verb === "evict" && "danger", onclick: () => act(verb) }, `${verb[0].toUpperCase()}${verb.slice(1)} these …`))),
-    shown);
-  await fill();
+  const refresh = await live(view, shown, draw);
+  collection.addEventListener("change", refresh);
+  tier.addEventListener("change", refresh);
+  return h("div", {}, h("div", { class: "row" }, field("Collection", collection), field("Tier", tier), ["pin", "unpin", "evict"].map(act)), shown);
 }
 
 /** The knowledge tree: each entry below the one that it was computed behind. */
