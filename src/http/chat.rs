@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::answer::{self, Asked};
 use super::body::Incoming;
+use super::collections::naming;
 use super::fields::Fields;
 use super::format;
 use super::generation::{Extension, Generation, alternatives, check_model, is_known, text_of};
@@ -43,7 +44,9 @@ pub async fn answer(
 ) -> Answered {
     check_model(&mut fields, &opened.model_id)?;
     let mut generation = Generation::take(&mut fields, state, opened.default_max_tokens())?;
-    let tenant = generation.extension.settle(&Visitor::of(request)?)?;
+    let visitor = Visitor::of(request)?;
+    let tenant = generation.extension.settle(&visitor)?;
+    let collection = generation.extension.collection.clone();
     generation.sampling.logprobs = logprobs(&mut fields)?;
     let tools = Tools::take(&mut fields, &mut generation, &opened.ragstone)?;
     let mut messages = fields
@@ -92,7 +95,11 @@ pub async fn answer(
         tools,
         response: requested.map(|requested| ResponseStream::new(&state.env, &opened.model_id, requested)),
     };
-    answer::respond(state, request, asked).await
+    let answered = answer::respond(state, request, asked).await;
+    match collection {
+        Some(collection) => naming(opened, &visitor, &collection, answered).await,
+        None => answered,
+    }
 }
 
 /// The prompt of a schema: who says what stands in its markup, in the template's words.

@@ -7,7 +7,7 @@ use actix_web::{HttpRequest, HttpResponse, web};
 use futures::StreamExt;
 use ragstone_actors::library::{Library, Removed};
 use ragstone_actors::{InlineDocument, MAX_CANDIDATES, MAX_QUERY_BYTES, Rerank, Reuse};
-use ragstone_storage::corpus::{Hit, SearchOptions};
+use ragstone_storage::corpus::{COLLECTION, Hit, SearchOptions};
 
 use super::answer::event;
 use super::body::Incoming;
@@ -17,9 +17,9 @@ use crate::api::collections::{
     Deleted, DocumentsQuery, FoundPassages, Ingest, Search, Upsert, Upserted, WholeDocument,
 };
 use crate::api::{List, ListObject, Page};
-use crate::error::{Error, Result};
-use crate::http::error::Answered;
-use crate::http::state::{Audience, State, caller};
+use crate::error::{Error, ErrorKind, Result};
+use crate::http::error::{Answered, Refusal};
+use crate::http::state::{Audience, Opened, State, caller};
 use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
@@ -38,6 +38,38 @@ pub async fn list(state: web::Data<State>, request: HttpRequest) -> Answered {
         None => false,
     });
     Ok(HttpResponse::Ok().json(List::from(data)))
+}
+
+/// Collections that are named where another is not there.
+const MOST_NAMED: usize = 10;
+
+/// Has the refusal of a request over a collection that is not there name those that are, as far as whoever asks may know of them.
+/// `asked` is the collection's full name.
+pub async fn naming<T>(opened: &Opened, visitor: &Visitor, asked: &str, answered: Answered<T>) -> Answered<T> {
+    match answered {
+        Err(Refusal(error)) if error.kind() == ErrorKind::NotFound && error.at_field() == Some(COLLECTION) => {
+            let names = opened.ragstone.corpus().names().await;
+            let known: Vec<String> = names.iter().filter_map(|name| visitor.shown(name)).collect();
+            let asked = visitor.shown(asked).unwrap_or_default();
+            Err(Refusal(Error::of_field(ErrorKind::NotFound, COLLECTION, no_collection(&asked, &known))))
+        }
+        answered => answered,
+    }
+}
+
+fn no_collection(asked: &str, known: &[String]) -> String {
+    let named: Vec<String> = known.iter().take(MOST_NAMED).map(|name| format!("`{name}`")).collect();
+    let more = match known.len().saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more (`ragstone collections list`)"),
+    };
+    if known.is_empty() {
+        return format!("there is no collection `{asked}`, nor any other yet: `ragstone ingest PATH` begins one");
+    }
+    let named = named.join(", ");
+    format!(
+        "there is no collection `{asked}`: name one that is there (on the command line by --collection): {named}{more}"
+    )
 }
 
 /// Removes a collection, and its KV. For the data folder's owner, and keys that may write into it.
@@ -83,11 +115,14 @@ pub async fn documents(state: web::Data<State>, request: HttpRequest, path: web:
         .map_err(|error| Error::invalid_input(format!("query: {error}; use ?offset=0&limit=100")))?
         .into_inner();
     let limit = page.limit.min(1000);
-    let corpus = state.opened()?.ragstone.corpus().clone();
-    let name = Visitor::of(&request)?.collection(&path.into_inner())?;
+    let opened = state.opened()?;
+    let (corpus, visitor) = (opened.ragstone.corpus().clone(), Visitor::of(&request)?);
+    let name = visitor.collection(&path.into_inner())?;
+    let asked = name.clone();
     // One more than asked for shows whether there is more.
-    let mut data =
-        state.run(&request, Work::Look, async move { corpus.documents(&name, page.offset, limit + 1).await }).await??;
+    let listing = async move { corpus.documents(&asked, page.offset, limit + 1).await };
+    let listed = state.run(&request, Work::Look, listing).await?.map_err(Refusal);
+    let mut data = naming(opened, &visitor, &name, listed).await?;
     let has_more = data.len() > limit;
     data.truncate(limit);
     Ok(HttpResponse::Ok().json(Page { object: ListObject::List, data, has_more }))
@@ -147,8 +182,8 @@ pub async fn search(
     incoming: Incoming,
 ) -> Answered {
     let opened = state.opened()?;
-    let given = path.into_inner();
-    let name = Visitor::of(&request)?.collection(&given)?;
+    let (given, visitor) = (path.into_inner(), Visitor::of(&request)?);
+    let name = visitor.collection(&given)?;
     let Search { query, top_k, mode, rerank, filter } = Fields::whole(incoming).await?;
     let (top_k, rerank) = (top_k.unwrap_or(state.settings.top_k), rerank.unwrap_or(state.settings.rerank));
     let mode = mode.unwrap_or_default();
@@ -168,12 +203,13 @@ pub async fn search(
     }
     let corpus = opened.ragstone.corpus().clone();
     let options = SearchOptions { top_k: if rerank > 0 { rerank.max(top_k) } else { top_k }, mode, filter };
-    let asked = query.clone();
+    let (asked, within) = (query.clone(), name.clone());
     let searching = async move {
-        let words_only = corpus.built_with(&name).await?.words_only;
-        Ok::<_, Error>((corpus.search(&name, &asked, &options).await?, words_only))
+        let words_only = corpus.built_with(&within).await?.words_only;
+        Ok::<_, Error>((corpus.search(&within, &asked, &options).await?, words_only))
     };
-    let (mut data, words_only) = state.run(&request, Work::Search, searching).await??;
+    let found = state.run(&request, Work::Search, searching).await?.map_err(Refusal);
+    let (mut data, words_only) = naming(opened, &visitor, &name, found).await?;
     if rerank > 0 && !data.is_empty() {
         data = in_order(&state, &request, query, data).await?;
         data.truncate(top_k);
@@ -227,4 +263,18 @@ pub async fn ingest(
         Ok::<_, std::convert::Infallible>(data)
     });
     Ok(HttpResponse::build(StatusCode::OK).content_type("text/event-stream; charset=utf-8").streaming(events))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asks_for_a_collection_that_is_not_there_hears_of_those_that_are() {
+        let known = |count: usize| (0..count).map(|index| format!("c{index}")).collect::<Vec<_>>();
+        let said = |count| no_collection("default", &known(count));
+        assert!(said(0).ends_with("nor any other yet: `ragstone ingest PATH` begins one"), "{}", said(0));
+        assert!(said(2).ends_with("--collection): `c0`, `c1`"), "{}", said(2));
+        assert!(said(12).ends_with("`c8`, `c9` and 2 more (`ragstone collections list`)"), "{}", said(12));
+    }
 }

@@ -258,7 +258,7 @@ impl Hub {
 
     fn unreachable(&self, why: &str) -> Error {
         let message = format!(
-            "the Hugging Face hub at {} cannot be reached ({why}); run once online, or give a folder or a GGUF file",
+            "the Hugging Face hub at {} cannot be reached ({why}); run once online, or name a model that is on this machine",
             self.endpoint
         );
         Error::new(ErrorKind::Unavailable, message)

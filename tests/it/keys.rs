@@ -505,7 +505,7 @@ async fn keys_survive_restarts_and_kills_and_are_written_nowhere() {
     assert_eq!(send(&service, Method::GET, "/v1/models", As::Key(&first), &Value::Null).await.0, 401);
     ask(&service, Method::GET, "/v1/models", As::Key(&second), &Value::Null).await;
     let listed = folder.run(&["keys", "list"]).succeeded();
-    assert_eq!(listed.stdout.trim_end_matches(['\t', '\n']), "second\tread\tblue", "{listed:?}");
+    assert_eq!(listed.stdout, "name    role  tenant  collections\nsecond  read  blue\n", "{listed:?}");
     assert_eq!(folder.json(&["keys", "list", "--json"])[0]["name"], "second");
     assert_eq!(service.stop(), 0);
     let told = std::fs::metadata(&log).unwrap().len();
@@ -526,7 +526,9 @@ async fn the_command_line_works_where_keys_are_required() {
         folder.run(&["ingest", notes.to_str().unwrap(), "--collection", collection]).succeeded();
     }
     let rows = folder.run(&["collections", "list"]).succeeded().stdout;
-    assert!(rows.contains("acme/default\t1\t1") && rows.contains("\ndefault\t1\t1"), "{rows}");
+    let lines =
+        ["name          documents  passages", "acme/default          1         1", "default               1         1"];
+    assert_eq!(rows.lines().collect::<Vec<_>>(), lines);
     folder.run(&["ask", "How many boats?", "--collection", "acme/default"]).succeeded();
     folder.run(&["cache", "status"]).succeeded();
     folder.run(&["cache", "invalidate", "--collection", "acme/default", "--yes"]).succeeded();
@@ -549,4 +551,45 @@ async fn the_command_line_works_where_keys_are_required() {
     drop(service);
     let service = folder.serve(&["--set", "metrics_open=true", "--keys", "required"]).await;
     assert_eq!((service.get("/metrics").await.0, service.get("/v1/models").await.0), (200, 401));
+}
+
+/// The message names what whoever asks may read, by the names that it calls it by, and nothing of others.
+#[tokio::test]
+async fn a_collection_that_is_not_there_is_answered_with_those_that_the_key_may_read() {
+    let folder = Folder::new();
+    let service = folder.serve(&SETTINGS).await;
+    let token = folder.token();
+    let key = async |wanted: Value| new_key(&service, &token, wanted).await;
+    let acme = key(json!({ "name": "a", "role": "write", "tenant": "acme" })).await;
+    let blue = key(json!({ "name": "b", "role": "write", "tenant": "blue" })).await;
+    let reader = key(json!({ "name": "c", "tenant": "blue", "collections": ["acme/vault"] })).await;
+    let nobody = key(json!({ "name": "d", "tenant": "green" })).await;
+    for key in [&acme, &blue] {
+        store(&service, key).await;
+    }
+    let document = json!({ "documents": [{ "text": TEXT }] });
+    ask(&service, Method::POST, "/v1/collections/secret/documents", As::Key(&acme), &document).await;
+    let search = json!({ "query": QUESTION });
+    for (who, known) in [
+        (As::Key(&acme), ": `secret`, `vault`"),
+        (As::Key(&blue), ": `vault`"),
+        (As::Key(&reader), ": `acme/vault`, `vault`"),
+        (As::Key(&nobody), "nor any other yet: `ragstone ingest PATH` begins one"),
+        (As::Owner(&token), ": `acme/secret`, `acme/vault`, `blue/vault`"),
+    ] {
+        for (method, path, body) in [
+            (Method::POST, CHAT, &chat("default")),
+            (Method::POST, "/v1/collections/default/search", &search),
+            (Method::GET, "/v1/collections/default/documents", &Value::Null),
+        ] {
+            let (status, text) = send(&service, method, path, who, body).await;
+            let message = error_message(&serde_json::from_str(&text).unwrap());
+            assert_eq!(status, 404, "{path} {who:?}: {text}");
+            assert!(message.starts_with("there is no collection `default`"), "{path} {who:?}: {message}");
+            assert!(message.ends_with(known), "{path} {who:?}: {message}");
+        }
+    }
+    // Another's is no less forbidden, and nothing is named.
+    let (status, text) = send(&service, Method::POST, CHAT, As::Key(&blue), &chat("acme/secret")).await;
+    assert!(status == 403 && !text.contains("vault"), "{text}");
 }

@@ -14,6 +14,7 @@ mod eval;
 mod events;
 mod faults;
 mod filters;
+mod first_minutes;
 mod forged;
 mod forms;
 mod gguf;
@@ -41,6 +42,7 @@ mod openai_tools;
 mod openapi;
 #[path = "../outside/mod.rs"]
 mod outside;
+mod packages;
 mod page;
 mod pml;
 mod python_client;

@@ -281,7 +281,8 @@ async fn a_cancelled_warm_up_does_not_come_back() {
     let jobs = cache(&folder, &["warm", "--list"]);
     let job = jobs[0]["id"].to_string();
     let text = folder.run(&["cache", "status"]).succeeded().stdout;
-    assert!(text.contains(&format!("warm-up {job} of c: waiting, 16 of 40 passages")), "{text}");
+    let row = format!("{job:>7}  c   waiting  16 of 40 passages\n");
+    assert!(text.contains("\nwarm-up  of  state    done\n") && text.ends_with(&row), "{text}");
     assert_eq!(cache(&folder, &["warm", "--cancel", &job])["cancelled"], true);
     assert_eq!(cache(&folder, &["warm", "--list"]), json!([]));
     let service = folder.serve(&[]).await;

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use super::filter::Filter;
 use crate::access;
 use crate::api::cache::{ChangeEntries, Entries, EntriesQuery, HowToChange};
-use crate::cli::output;
+use crate::cli::{output, table};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -33,8 +33,8 @@ pub struct ListArgs {
 pub struct ChangeArgs {
     #[command(flatten)]
     filter: Filter,
-    /// All entries, where no filter is given
-    #[arg(long)]
+    /// All entries, where no filter is given; --yes says the same
+    #[arg(long, alias = "yes")]
     all: bool,
     /// Say what would change, and change nothing
     #[arg(long)]
@@ -51,35 +51,30 @@ pub async fn list(config: &Config, args: ListArgs) -> Result<()> {
         client.get_with(&["v1", "cache", "entries"], &query).await
     })
     .await?;
-    if args.json { output::json(&found) } else { output::text(&table(&found.page)) }
+    if args.json { output::json(&found) } else { output::text(&listed(&found.page)) }
 }
 
-fn table(found: &EntryPage) -> String {
-    let mut out = String::new();
-    if !found.data.is_empty() {
-        let _ = writeln!(out, "key           tokens       MiB    uses  pin  tiers             of");
-    }
+fn listed(found: &EntryPage) -> String {
     let fingerprint = |row: &ListedEntry| row.entry.summary.fingerprint;
     let has_one_model = found.data.windows(2).all(|pair| fingerprint(&pair[0]) == fingerprint(&pair[1]));
-    for row in &found.data {
+    let cells = |row: &ListedEntry| {
         let EntryInfo { summary, tiers, pinned, uses, .. } = &row.entry;
-        let _ = write!(
-            out,
-            "{:<13} {:>6} {:>9.2} {uses:>7}  {:<3}  {:<17} {}",
-            short(&summary.key),
-            summary.tokens,
-            mebibytes(summary.bytes),
-            if *pinned { "yes" } else { "" },
-            tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>().join(","),
-            of(&row.of),
-        );
+        let mut of = of(&row.of);
         if !summary.tenant.is_empty() {
-            let _ = write!(out, ", tenant {}", output::one_line(&summary.tenant, 40));
+            let _ = write!(of, ", tenant {}", output::one_line(&summary.tenant, 40));
         }
         if !has_one_model {
-            let _ = write!(out, ", model {}", short(&summary.fingerprint));
+            let _ = write!(of, ", model {}", short(&summary.fingerprint));
         }
-        out.push('\n');
+        let pinned = if *pinned { "yes" } else { "" };
+        let tiers = tiers.iter().map(|tier| tier.name()).collect::<Vec<_>>().join(",");
+        let (tokens, megabytes) = (summary.tokens.to_string(), format!("{:.2}", mebibytes(summary.bytes)));
+        vec![short(&summary.key), tokens, megabytes, uses.to_string(), pinned.to_owned(), tiers, of]
+    };
+    let mut out = String::new();
+    if !found.data.is_empty() {
+        let heads = ["key", "tokens", "MiB", "uses", "pinned", "tiers", "of"];
+        out = table::table(&heads, &found.data.iter().map(cells).collect::<Vec<_>>());
     }
     let entries = output::count(found.entries, "entry", "entries");
     let _ = writeln!(out, "{entries}, {:.1} MiB", mebibytes(found.bytes));
@@ -196,11 +191,11 @@ mod tests {
         })
     }
 
-    fn table(mut found: Value) -> String {
+    fn listed(mut found: Value) -> String {
         for flag in ["has_more", "object_unavailable"] {
             found[flag] = json!(found[flag] == true);
         }
-        super::table(&serde_json::from_value(found).unwrap())
+        super::listed(&serde_json::from_value(found).unwrap())
     }
 
     #[test]
@@ -210,14 +205,15 @@ mod tests {
             "also_in": 1,
         });
         let first = row("0123456789abcdef", "fedcba9876543210", "a\u{1b}[2Jb", passage);
-        let text = table(json!({ "data": [first], "entries": 5, "bytes": 5_242_880, "has_more": true }));
-        let line = "0123456789ab      57      1.00       3  yes  host,disk         Calbet Works, passage 2 (document 0f0f \
-                    of world, and 1 other place), tenant a[2Jb\n";
-        assert!(text.contains(line), "{text}");
+        let text = listed(json!({ "data": [first], "entries": 5, "bytes": 5_242_880, "has_more": true }));
+        let lines = "key           tokens   MiB  uses  pinned  tiers      of\n\
+                     0123456789ab      57  1.00     3  yes     host,disk  Calbet Works, passage 2 (document 0f0f of world, and 1 \
+                     other place), tenant a[2Jb\n";
+        assert!(text.starts_with(lines), "{text}");
         assert!(text.contains("5 entries, 5.0 MiB\n1 is shown"), "{text}");
-        assert_eq!(table(json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
+        assert_eq!(listed(json!({ "data": [], "entries": 0, "bytes": 0 })), "0 entries, 0.0 MiB\n");
         let unreachable = json!({ "data": [], "entries": 0, "bytes": 0, "object_unavailable": true });
-        assert!(table(unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
+        assert!(listed(unreachable).ends_with("the bucket cannot be reached: what only it has is missing here\n"));
         // Entries of several models say whose they are.
         let second = row("0123456789abcdef", "0000000000000000", "", json!({ "kind": "system_prompt" }));
         let third = row("0123456789abcdef", "1111111111111111", "", json!({ "kind": "unknown" }));
@@ -225,7 +221,7 @@ mod tests {
         let fourth = row("0123456789abcdef", "1111111111111111", "", module("stay/long"));
         let fifth = row("0123456789abcdef", "1111111111111111", "", module("/"));
         let all = [second, third, fourth, fifth];
-        let text = table(json!({ "data": all, "entries": 4, "bytes": 0, "has_more": false }));
+        let text = listed(json!({ "data": all, "entries": 4, "bytes": 0, "has_more": false }));
         assert!(text.contains("  module stay/long of schema trip, model 1111"), "{text}");
         assert!(text.contains("  text of schema trip, model 1111"), "{text}");
         assert!(text.contains("  system prompt, model 000000000000\n"), "{text}");

@@ -5,7 +5,7 @@ use ragstone_actors::library::Removed;
 use super::filter::Subject;
 use crate::access;
 use crate::api::cache::{Invalidate, InvalidatedText};
-use crate::cli::output;
+use crate::cli::{documents, output};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub struct Args {
 /// How text is removed, by whatever command.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// A whole collection is meant
+    /// Do it without a question: a whole collection asks for this
     #[arg(long)]
     yes: bool,
     /// Say what would go, and change nothing
@@ -53,7 +53,10 @@ pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How)
     let body = Invalidate { collection: collection.clone(), document: document.clone(), all, dry_run };
     let done: InvalidatedText = access::with(config, command, async |client: &Client| {
         let bar = Progress::new(format!("invalidating {}", subject.shown()), Unit::Nothing);
-        bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await
+        match (bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await, document) {
+            (Err(error), Some(id)) => Err(documents::instead_of_path(client, (collection, id), error).await),
+            (done, _) => done,
+        }
     })
     .await?;
     if json { output::json(&done) } else { output::line(&summary(&done)) }

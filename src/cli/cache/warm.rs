@@ -12,7 +12,7 @@ use super::filter::Subject;
 use crate::access;
 use crate::api::List;
 use crate::api::cache::{CancelledJob, WarmUp, WarmUpEstimate, WarmUpEvent};
-use crate::cli::output;
+use crate::cli::{output, table};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -200,10 +200,9 @@ async fn list(config: &Config, json: bool) -> Result<()> {
     output::text(if table.is_empty() { "no warm-up is unfinished\n" } else { &table })
 }
 
-/// A line a job.
+/// A row a job; nothing where there are none.
 pub fn jobs_table(jobs: &[WarmStatus]) -> String {
-    let mut out = String::new();
-    for WarmStatus { job, state } in jobs {
+    let cells = |WarmStatus { job, state }: &WarmStatus| {
         let text = |text: &str| output::one_line(text, 40);
         let (of, [one, several]) = match &job.subject {
             WarmSubject::Modules { schema, .. } => (format!("schema {}", text(schema)), ["text", "texts"]),
@@ -218,9 +217,13 @@ pub fn jobs_table(jobs: &[WarmStatus]) -> String {
             WarmState::OtherModel => "other model",
         };
         let passages = output::count(job.progress.passages_total, one, several);
-        let _ = writeln!(out, "warm-up {} of {of}: {state}, {} of {passages}", job.id, job.progress.passages_done);
+        let done = format!("{} of {passages}", job.progress.passages_done);
+        vec![job.id.to_string(), of, state.to_owned(), done]
+    };
+    if jobs.is_empty() {
+        return String::new();
     }
-    out
+    table::table(&["warm-up", "of", "state", "done"], &jobs.iter().map(cells).collect::<Vec<_>>())
 }
 
 async fn cancel(config: &Config, job: u64, json: bool) -> Result<()> {
@@ -239,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_a_job() {
+    fn a_row_a_job() {
         let job = |id, subject, passages_done, passages_total| WarmJob {
             id,
             fingerprint: Fingerprint([0; 32]),
@@ -250,10 +253,12 @@ mod tests {
         };
         let passages = WarmSubject::Passages { collection: "law".into(), document: Some("it's".into()) };
         let jobs = [WarmStatus { job: job(7, passages, 3, 9), state: WarmState::OtherModel }];
-        assert_eq!(jobs_table(&jobs), "warm-up 7 of law, document it's: other model, 3 of 9 passages\n");
+        let rows = "warm-up  of                  state        done\n      7  law, document it's  other model  3 of 9 passages\n";
+        assert_eq!(jobs_table(&jobs), rows);
+        assert_eq!(jobs_table(&[]), "");
         let modules = WarmSubject::Modules { schema: "trip".into(), modules: Vec::new(), version: String::new() };
         let jobs = [WarmStatus { job: job(8, modules, 0, 1), state: WarmState::Running }];
-        assert_eq!(jobs_table(&jobs), "warm-up 8 of schema trip: running, 0 of 1 text\n");
+        assert!(jobs_table(&jobs).ends_with("      8  schema trip  running  0 of 1 text\n"), "{}", jobs_table(&jobs));
         let done = WarmProgress { passages_done: 3, entries_computed: 2, entries_failed: 1, ..WarmProgress::default() };
         let subject = Wanted::of_passages(&Subject { collection: "law".into(), document: None }, &[]);
         let text = summary(7, &subject, &done);

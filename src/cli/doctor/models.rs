@@ -8,7 +8,7 @@ use ragstone_kernels::model::weights_in_memory;
 
 use super::finding::Finding;
 use crate::config::{Config, Surface};
-use crate::embedder_source;
+use crate::embedder_source::{self, DEFAULT_ID};
 use crate::error::Result;
 use crate::hub::{self, HubId};
 use crate::model_source::{self, DEMO_ID};
@@ -65,7 +65,14 @@ pub async fn embedding(config: &Config) -> Finding {
     }
     match surface.embedder.as_deref() {
         None if !embedder_source::is_default_here() => {
-            to_fetch(what, "all-MiniLM-L6-v2", surface.offline, "ragstone fetch --embedder-only")
+            let mut finding = to_fetch(what, DEFAULT_ID, surface.offline, "ragstone fetch --embedder-only");
+            if let (Some(advice), Ok(folder)) = (&mut finding.advice, embedder_source::cache_folder()) {
+                advice.push_str(&format!(
+                    "; without a network, copy its folder to {}, or name it with --embedder FOLDER",
+                    folder.display()
+                ));
+            }
+            finding
         }
         Some(setting) if is_to_fetch(setting) => {
             to_fetch(what, setting, surface.offline, "ragstone fetch --embedder-only")

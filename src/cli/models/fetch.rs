@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::table::bytes;
 use super::{check_online, hub_id, show};
 use crate::access;
 use crate::cli::output;
+use crate::cli::table::bytes;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::{Choice, Plan};

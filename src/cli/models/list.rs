@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use ragstone_storage::env::Env;
 
-use super::table::{bytes, table};
 use crate::cli::output;
+use crate::cli::table::{self, bytes};
 use crate::config::Config;
 use crate::error::Result;
 use crate::models::here::{self, Here, InUse};
@@ -14,17 +14,10 @@ use crate::models::here::{self, Here, InUse};
 pub async fn run(config: &Config, json: bool) -> Result<()> {
     let used = InUse::of(config).await?;
     let models = here::all(&config.data()?, &used);
-    if json {
-        return output::json(&models);
-    }
-    if models.is_empty() {
-        return output::line(
-            "no models are here; `ragstone models fetch OWNER/NAME` fetches one from the Hugging Face hub",
-        );
-    }
     let now = Env::from_environment()?.now_unix_ms();
-    let rows: Vec<Vec<String>> = models.iter().map(|model| row(model, now)).collect();
-    output::text(&table(&["id", "revision", "kind", "architecture", "dtype", "size", "last use", ""], &rows))
+    let heads = ["id", "revision", "kind", "architecture", "dtype", "size", "last use", ""];
+    let none = "no models are here; `ragstone models fetch OWNER/NAME` fetches one from the Hugging Face hub";
+    table::print(&models, json, &heads, |model| row(model, now), none)
 }
 
 fn row(model: &Here, now: u64) -> Vec<String> {

@@ -4,7 +4,6 @@ mod fetch;
 mod list;
 mod remove;
 mod show;
-mod table;
 
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};

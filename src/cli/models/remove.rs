@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use super::hub_id;
-use super::table::bytes;
 use crate::cli::output;
+use crate::cli::table::bytes;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hub::stored::Removal;

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use ragstone_actors::calibration::FILE_NAME as CALIBRATION;
 use serde_json::{Value, json};
 
-use super::table::bytes;
 use super::{check_online, fetch, hub_id};
 use crate::cli::output;
+use crate::cli::table::bytes;
 use crate::client::Client;
 use crate::config::Config;
 use crate::data_folder::DataFolder;

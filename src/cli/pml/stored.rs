@@ -9,7 +9,7 @@ use crate::access;
 use crate::api::List;
 use crate::api::pml::{AddSchema, ListedSchema, RemovedSchema, SchemaQuery, ShownSchema};
 use crate::cli::cache::WarmUp;
-use crate::cli::output;
+use crate::cli::{output, table};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -91,13 +91,11 @@ pub async fn list(config: &Config, whose: Whose) -> Result<()> {
     let query = SchemaQuery { tenant: Some(whose.tenant) };
     let work = async |client: &Client| client.get_with(&["v1", "pml", "schemas"], &query).await;
     let list: List<ListedSchema> = access::with(config, "pml list", work).await?;
-    if whose.json {
-        return output::json(&list.data);
-    }
-    for ListedSchema { name, version, bytes, .. } in &list.data {
-        output::line(&format!("{name}\t{version}\t{bytes} bytes"))?;
-    }
-    Ok(())
+    let cells = |ListedSchema { name, version, bytes, .. }: &ListedSchema| {
+        vec![output::one_line(name, 60), version.clone(), table::bytes(*bytes as u64)]
+    };
+    let none = "there are no schemas; `ragstone pml add SCHEMA` keeps one";
+    table::print(&list.data, whose.json, &["name", "version", "size"], cells, none)
 }
 
 /// Shows a schema that is kept.
@@ -108,12 +106,13 @@ pub async fn show(config: &Config, args: NamedArgs) -> Result<()> {
     if args.whose.json {
         return output::json(&shown);
     }
-    output::line("from\tpositions\ttokens\tmodule")?;
-    for StoredModule { path, start, positions, tokens, cache } in &shown.stored.modules {
-        let kept = if *cache { "" } else { "\tnot kept" };
-        output::line(&format!("{start}\t{positions}\t{tokens}\t{}{kept}", output::printable(path)))?;
-    }
-    Ok(())
+    let row = |StoredModule { path, start, positions, tokens, cache }: &StoredModule| {
+        let kept = if *cache { "yes" } else { "no" };
+        let [start, positions, tokens] = [start, positions, tokens].map(u32::to_string);
+        vec![start, positions, tokens, kept.to_owned(), output::printable(path)]
+    };
+    let rows: Vec<_> = shown.stored.modules.iter().map(row).collect();
+    output::text(&table::table(&["from", "positions", "tokens", "kept", "module"], &rows))
 }
 
 /// Forgets a schema, and its KV.

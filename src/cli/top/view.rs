@@ -211,7 +211,7 @@ mod tests {
             "exact           100 %       100 %",
             "host    50000.0     99999  [=====     ]  1234567     100 %",
             "object  50000.0         -                1234567",
-            "warm-up 7 of law: running, 3 of 900000 passages\n",
+            "      7  law  running  3 of 900000 passages\n",
             "ingest running or waiting: 1\n",
             "precomputing: 3 prompts\n",
             "entries on their way: 4096 to device, 4096 to host",

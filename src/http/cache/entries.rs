@@ -63,7 +63,8 @@ async fn wanted(
     fields.finish()?;
     if filter.is_empty() && !all {
         return Err(Error::invalid_input(
-            "say which entries: by collection, document, tenant, tier, age or model, or say all",
+            "say which entries: by collection, document, tenant, tier, age or model, or say all (on the command line --collection NAME \
+             and its like, or --all)",
         ));
     }
     Ok((opened.ragstone.clone(), filter, dry_run))

@@ -55,6 +55,7 @@ pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
+pub use self::table::COLLECTION;
 use self::table::{Collection, unknown};
 use crate::{Error, ErrorKind, Result};
 
@@ -253,6 +254,11 @@ impl Corpus {
             infos.push(CollectionInfo { name: table.name.clone(), documents, passages });
         }
         Ok(infos)
+    }
+
+    /// The names of all collections, in order.
+    pub async fn names(&self) -> Vec<String> {
+        self.inner.collections.lock().await.keys().cloned().collect()
     }
 
     /// Documents `offset..offset + limit` of a collection, ordered by id.

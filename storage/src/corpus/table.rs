@@ -442,8 +442,11 @@ pub(super) fn text_index() -> FtsIndexBuilder {
     FtsIndexBuilder::default()
 }
 
+/// What an error that there is no such collection has as its field.
+pub const COLLECTION: &str = "collection";
+
 /// There is no such collection.
 pub(super) fn unknown(name: &str) -> Error {
     let message = format!("there is no collection `{name}`: `ragstone collections list` names those that there are");
-    Error::new(ErrorKind::NotFound, message)
+    Error::of_field(ErrorKind::NotFound, COLLECTION, message)
 }

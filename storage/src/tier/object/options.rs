@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for ConnectionOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         /// `allow_http = true` reads better than `"true"`.
         #[derive(Deserialize)]
-        #[serde(untagged)]
+        #[serde(untagged, expecting = "wanted is a text in quotes, a whole number, true or false")]
         enum Value {
             Text(String),
             Flag(bool),

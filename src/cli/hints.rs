@@ -1,0 +1,71 @@
+//! Tips for whoever types what other programs call it.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+const LISTEN: &str = "ragstone serve --listen 127.0.0.1:PORT takes address and port together";
+
+/// Flags of other services, and what is meant.
+const FLAGS: &[(&str, &str)] = &[
+    ("--port", LISTEN),
+    ("-p", LISTEN),
+    ("--host", LISTEN),
+    ("--bind", LISTEN),
+    ("--addr", LISTEN),
+    ("--address", LISTEN),
+];
+
+/// Commands that there are only below others.
+const COMMANDS: &[(&str, &str)] = &[
+    (
+        "export",
+        "ragstone cache export FOLDER|URL copies stored KV; to keep the documents themselves, copy the data folder while no service runs",
+    ),
+    ("import", "ragstone ingest PATH reads documents; ragstone cache import FOLDER|URL takes stored KV back"),
+];
+
+/// The error of wrong arguments, with a tip in place of the argument parser's own guess where we know what is meant.
+pub fn with_tip(mut error: clap::Error) -> clap::Error {
+    let (kind, tips) = match error.kind() {
+        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, FLAGS),
+        ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, COMMANDS),
+        _ => return error,
+    };
+    let Some(ContextValue::String(wrong)) = error.get(kind) else { return error };
+    let name = wrong.split('=').next().unwrap_or_default();
+    let Some((_, tip)) = tips.iter().find(|(known, _)| *known == name) else { return error };
+    for guess in [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand] {
+        error.remove(guess);
+    }
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![(*tip).to_owned().into()]));
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    fn said(arguments: &[&str]) -> String {
+        let parsed = Cli::described().try_get_matches_from([&["ragstone"], arguments].concat());
+        with_tip(parsed.unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn what_is_called_otherwise_elsewhere_has_a_tip() {
+        for arguments in
+            [&["serve", "--port", "80"][..], &["serve", "--port=80"], &["serve", "-p", "80"], &["--host", "::"]]
+        {
+            let said = said(arguments);
+            assert!(said.contains("unexpected argument") && said.contains("tip: ragstone serve --listen"), "{said}");
+            assert_eq!(said.matches("tip:").count(), 1, "{said}");
+        }
+        for (command, real) in [("export", "ragstone cache export"), ("import", "ragstone ingest PATH")] {
+            let said = said(&[command, "x"]);
+            assert!(said.contains(command) && said.contains(&format!("tip: {real}")), "{said}");
+            assert_eq!(said.matches("tip:").count(), 1, "{said}");
+        }
+        // What is misspelled keeps the parser's own guess.
+        let said = said(&["serve", "--lisen", "::"]);
+        assert!(said.contains("--listen") && !said.contains("together"), "{said}");
+    }
+}

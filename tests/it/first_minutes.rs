@@ -1,0 +1,132 @@
+//! What somebody meets who uses ragstone for the first time: lists that can be read, and errors that say what was meant.
+
+use std::fs::File;
+
+use serde_json::json;
+
+use crate::harness::{Folder, WORLD};
+
+/// A folder with one collection, `world`, read from files.
+fn with_world() -> Folder {
+    let folder = Folder::new();
+    for (title, text) in WORLD {
+        folder.write(&format!("corpus/{title}.md"), format!("# {title}\n\n{text}\n"));
+    }
+    let corpus = folder.path().join("corpus");
+    folder.run(&["ingest", corpus.to_str().unwrap(), "--collection", "world"]).succeeded();
+    folder
+}
+
+#[test]
+fn the_demo_models_note_comes_before_its_answer() {
+    let folder = with_world();
+    let said = folder.path().join("said");
+    let file = File::create(&said).unwrap();
+    let mut ask =
+        folder.ragstone(&["ask", "What does Calbet Works make?", "--collection", "world", "--max-tokens", "8"]);
+    // As a terminal has them: both in one place, as they come.
+    ask.stdout(file.try_clone().unwrap()).stderr(file);
+    assert!(ask.status().unwrap().success());
+    let text = std::fs::read_to_string(&said).unwrap();
+    let note = text.find("The embedded demo model answers").unwrap();
+    assert!(text[..note].trim().is_empty(), "something was said before it: {text}");
+    assert!(text.find("Reuse report").unwrap() > note, "{text}");
+    // What programs read has nothing of it.
+    let ask = ["ask", "What does Calbet Works make?", "--collection", "world", "--max-tokens", "8"];
+    assert!(!folder.run(&ask).succeeded().stdout.contains("demo model"));
+    assert!(!folder.run(&[&ask[..], &["--json"]].concat()).succeeded().stderr.contains("demo model"));
+}
+
+#[test]
+fn a_question_over_a_collection_that_is_not_there_names_those_that_are() {
+    let folder = with_world();
+    for command in [&["ask", "Who?"][..], &["explain", "Who?"], &["documents", "list"]] {
+        folder.run(command).failed_with(&["no collection `default`", "--collection", ": `world`"]);
+    }
+    folder.run(&["collections", "delete", "world", "--yes"]).succeeded();
+    folder.run(&["ask", "Who?"]).failed_with(&["no collection `default`", "ragstone ingest PATH"]);
+}
+
+#[test]
+fn a_document_is_removed_by_its_id_and_a_path_is_answered_with_it() {
+    let folder = with_world();
+    let path = folder.path().join("corpus/Calbet Works.md");
+    let path = path.to_str().unwrap();
+    let listed = folder.json(&["documents", "list", "--collection", "world", "--json"]);
+    let titled = |document: &&serde_json::Value| document["title"] == "Calbet Works";
+    let id = listed.as_array().unwrap().iter().find(titled).unwrap()["id"].as_str().unwrap().to_owned();
+    let right = format!("ragstone documents delete {id} --collection world");
+    folder.run(&["documents", "delete", path, "--collection", "world"]).failed_with(&["is a path", &right]);
+    let by_invalidate = ["cache", "invalidate", "--collection", "world", "--document", path];
+    folder.run(&by_invalidate).failed_with(&["is a path", &right]);
+    let corpus = folder.path().join("corpus");
+    let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world"];
+    folder.run(&all).failed_with(&["4 of it are there", "--prune"]);
+    let other = ["documents", "delete", "other/file.md", "--collection", "world"];
+    folder.run(&other).failed_with(&["no document", "ragstone documents list --collection world"]);
+    folder.run(&["documents", "delete", "nothing", "--collection", "world"]).failed_with(&["no document `nothing`"]);
+    // --yes is taken, as by everything that removes.
+    folder.run(&["documents", "delete", &id, "--collection", "world", "--yes"]).succeeded();
+    assert_eq!(folder.json(&["collections", "list", "--json"])[0]["documents"], WORLD.len() - 1);
+}
+
+#[test]
+fn evicting_all_takes_yes_and_a_forgotten_filter_is_refused() {
+    let folder = with_world();
+    folder.run(&["cache", "evict"]).failed_with(&["--all", "--collection"]);
+    let all = folder.json(&["cache", "evict", "--all", "--dry-run", "--json"]);
+    assert_eq!(folder.json(&["cache", "evict", "--yes", "--dry-run", "--json"]), all);
+    folder.run(&["cache", "evict", "--yes"]).succeeded();
+    folder.run(&["cache", "evict", "--collection", "world", "--yes"]).succeeded();
+}
+
+#[test]
+fn a_model_that_is_not_there_is_refused_before_anything_listens() {
+    let folder = Folder::new();
+    for arguments in
+        [["--model", "/nosuch"], ["--model", "no such thing"], ["--embedder", "/nosuch"], ["--reranker", "/nosuch"]]
+    {
+        let serve = [&["serve", "--listen", "127.0.0.1:0"], &arguments[..]].concat();
+        let ran = folder.run(&serve).failed_with(&[arguments[1]]);
+        assert_eq!(ran.stdout, "", "{arguments:?}");
+        assert!(!folder.data().exists(), "refused before anything is touched");
+    }
+    let away = ["serve", "--listen", "127.0.0.1:0", "--offline", "--model", "nobody/nothing-at-all"];
+    assert_eq!(folder.run(&away).failed_with(&["nobody/nothing-at-all", "switched off"]).stdout, "");
+}
+
+#[test]
+fn what_other_programs_call_otherwise_is_answered_with_our_word() {
+    let folder = Folder::new();
+    for (arguments, tip) in [
+        (&["serve", "--port", "8080"][..], "--listen 127.0.0.1:PORT"),
+        (&["export", "backup"], "ragstone cache export"),
+        (&["import", "notes"], "ragstone ingest PATH"),
+    ] {
+        let ran = folder.run(arguments);
+        assert!(ran.code == Some(2) && ran.stderr.contains("tip: ") && ran.stderr.contains(tip), "{ran:?}");
+    }
+    assert!(!folder.data().exists());
+}
+
+/// The same form for all: heads, and columns below them, also where no terminal is.
+#[test]
+fn lists_have_heads_and_say_when_they_are_empty() {
+    let folder = with_world();
+    let said = |arguments: &[&str]| folder.run(arguments).succeeded().stdout;
+    assert_eq!(said(&["collections", "list"]), "name   documents  passages\nworld          4         4\n");
+    let documents = said(&["documents", "list", "--collection", "world"]);
+    let heads: Vec<&str> = documents.lines().next().unwrap().split_whitespace().collect();
+    assert_eq!((heads, documents.lines().count()), (vec!["id", "passages", "title", "source"], 5), "{documents}");
+    let path = folder.path().join("corpus/Calbet Works.md");
+    assert!(documents.contains(path.to_str().unwrap()), "{documents}");
+    assert!(said(&["keys", "list"]).contains("ragstone keys add NAME"));
+    assert!(said(&["pml", "list"]).contains("ragstone pml add SCHEMA"));
+    assert!(said(&["cache", "warm", "--list"]).contains("no warm-up is unfinished"));
+    folder.run(&["keys", "add", "alice"]).succeeded();
+    assert_eq!(said(&["keys", "list"]), "name   role  tenant  collections\nalice  read\n");
+    folder.run(&["collections", "delete", "world", "--yes"]).succeeded();
+    assert!(said(&["collections", "list"]).contains("ragstone ingest PATH"));
+    // Programs get what they got.
+    assert_eq!(folder.json(&["collections", "list", "--json"]), json!([]));
+}
