@@ -12,6 +12,8 @@
 //! weights   a checkpoint's matrices in device memory
 //! layer     the steps of a layer
 //! experts   those of a mixture of experts
+//! rows      hidden states on their way
+//! step      all layers at once, as a graph that is replayed
 //! backend   the engine's view of it
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
@@ -31,12 +33,15 @@ mod layer;
 pub mod measure;
 mod model;
 mod rope;
+mod rows;
 mod session;
 mod staging;
+mod step;
 mod weights;
 
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;

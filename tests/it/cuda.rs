@@ -205,6 +205,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
         "| linear | bf16 |",
         "pinned copy",
         "| decode |",
+        "launches a token",
     ] {
         assert!(text.contains(words), "no {words} in {text}");
     }
