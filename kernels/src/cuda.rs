@@ -13,6 +13,8 @@
 //! quantized those of 8 bits
 //! layer     the steps of a layer
 //! experts   those of a mixture of experts
+//! rows      hidden states on their way
+//! step      all layers at once, as a graph that is replayed
 //! backend   the engine's view of it
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
@@ -33,12 +35,15 @@ pub mod measure;
 mod model;
 mod quantized;
 mod rope;
+mod rows;
 mod session;
 mod staging;
+mod step;
 mod weights;
 
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;

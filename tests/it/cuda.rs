@@ -231,6 +231,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
         "| linear | q8 |",
         "pinned copy",
         "| decode |",
+        "launches a token",
     ] {
         assert!(text.contains(words), "no {words} in {text}");
     }

@@ -10,20 +10,14 @@ use std::sync::Arc;
 use super::launch::{self, Turn};
 use super::layer::{Hidden, Steps};
 use super::model::{CudaModel, Loaded};
+use super::rows::CudaRows;
 use super::session::{Buffer, Launch, Session};
-use crate::backend::{Backend, KvBytes, RowGroup, Slots, StoredKv, check_tokens};
+use crate::backend::{Backend, KvBytes, RowGroup, Slots, StepPart, Stepped, StoredKv, check_tokens};
 use crate::config::ModelConfig;
 use crate::deviation::Compared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, BlockId, KvLayout, check_slots};
-
-/// Hidden states in device memory, f32 `[count, hidden]`.
-#[derive(Debug)]
-pub struct CudaRows {
-    buffer: Option<Buffer>,
-    count: usize,
-}
 
 /// Fresh K and V in device memory, in the pool's type, `[count, kv_dim]` each.
 #[derive(Debug)]
@@ -55,8 +49,17 @@ impl CudaPool {
         2 * self.layout.layers as u32
     }
 
-    fn start(&self) -> u64 {
+    /// Where it begins; 0 where it has no memory.
+    pub(super) fn start(&self) -> u64 {
         self.buffer.as_ref().map_or(0, Buffer::pointer)
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(super) fn buffer(&self) -> Option<&Buffer> {
+        self.buffer.as_ref()
     }
 
     /// Where a layer's K and V begin.
@@ -82,7 +85,7 @@ impl Loaded {
     ///
     /// # Errors
     /// `DeviceLost` for what went with an earlier one.
-    fn own<'a>(&self, buffer: Option<&'a Buffer>) -> Result<&'a Buffer> {
+    pub(super) fn own<'a>(&self, buffer: Option<&'a Buffer>) -> Result<&'a Buffer> {
         buffer
             .filter(|buffer| Arc::ptr_eq(buffer.session(), &self.session))
             .ok_or_else(|| Error::new(ErrorKind::DeviceLost, "what lay in the GPU's memory is gone"))
@@ -95,19 +98,19 @@ impl Loaded {
     }
 
     /// Rows of a buffer in another one. `width` in bytes.
-    fn gather(&self, from: &Buffer, rows: &[usize], width: usize, to: u64) -> Result<()> {
+    fn gather(&self, from: u64, rows: &[usize], width: usize, to: u64) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
         let rows: Vec<u32> = rows.iter().map(|row| *row as u32).collect();
         let there = self.session.upload(&rows)?;
-        let launch = launch::gather_rows(to, from.pointer(), there.pointer(), rows.len() as u32, width as u32);
+        let launch = launch::gather_rows(to, from, there.pointer(), rows.len() as u32, width as u32);
         self.session.launch(&launch)
     }
 }
 
 impl CudaModel {
-    fn steps<'a>(&'a self, on: &'a Loaded) -> Steps<'a> {
+    pub(super) fn steps<'a>(&'a self, on: &'a Loaded) -> Steps<'a> {
         Steps { on, config: &self.config, heads: self.heads(), kv: self.kv_dtype.into() }
     }
 
@@ -115,7 +118,7 @@ impl CudaModel {
         4 * self.config.hidden_size
     }
 
-    fn kv_bytes(&self) -> usize {
+    pub(super) fn kv_bytes(&self) -> usize {
         self.config.kv_dim() * self.kv_dtype.size_in_bytes()
     }
 
@@ -199,7 +202,8 @@ impl Backend for CudaModel {
         }
         self.recover();
         let bytes = pool.stride() as usize * pool.parts() as usize;
-        pool.buffer = self.attempt(|on| on.session.zeros(bytes));
+        // Of graphs over the pool before this one, nothing is of use any more.
+        pool.buffer = self.attempt(|on| on.session.forget_graphs().and_then(|()| on.session.zeros(bytes)));
         pool
     }
 
@@ -209,37 +213,41 @@ impl Backend for CudaModel {
 
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<CudaRows> {
         check_tokens(&self.config, tokens, positions)?;
-        let buffer = self.checked(|on| self.steps(on).embed(tokens, positions))?;
-        Ok(CudaRows { buffer: Some(buffer), count: tokens.len() })
+        // A GPU that is known to be gone is told now, other failures once somebody wants the rows.
+        self.checked(|_| Ok(()))?;
+        Ok(CudaRows::of_tokens(tokens, positions))
     }
 
     fn gather(&self, parts: &[(&CudaRows, &[usize])]) -> CudaRows {
+        if let Some(rows) = CudaRows::pick(parts) {
+            return rows;
+        }
         let count = parts.iter().map(|(_, rows)| rows.len()).sum::<usize>();
         let buffer = self.attempt(|on| {
             let out = on.session.allocate(count * self.row_bytes())?;
             let mut to = out.pointer();
             for (from, rows) in parts {
-                on.gather(on.own(from.buffer.as_ref())?, rows, self.row_bytes(), to)?;
+                on.gather(from.hidden(self.steps(on))?.start, rows, self.row_bytes(), to)?;
                 to += (rows.len() * self.row_bytes()) as u64;
             }
             Ok(out)
         });
-        CudaRows { buffer, count }
+        CudaRows::of_memory(buffer, count)
     }
 
     fn project(&self, layer: usize, rows: &CudaRows) -> CudaKv {
         let buffers = self.attempt(|on| {
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            self.steps(on).project(layer, hidden)
+            let steps = self.steps(on);
+            steps.project(layer, rows.hidden(steps)?)
         });
-        CudaKv { buffers, count: rows.count }
+        CudaKv { buffers, count: rows.count() }
     }
 
     fn gather_kv(&self, kv: &CudaKv, rows: &[usize]) -> CudaKv {
         let buffers = self.attempt(|on| {
             let [k, v] = on.own_kv(kv)?.each_ref().map(|from| {
                 let to = on.session.allocate(rows.len() * self.kv_bytes())?;
-                on.gather(from, rows, self.kv_bytes(), to.pointer())?;
+                on.gather(from.pointer(), rows, self.kv_bytes(), to.pointer())?;
                 Ok::<_, Error>(to)
             });
             Ok([k?, v?])
@@ -280,9 +288,13 @@ impl Backend for CudaModel {
     fn finish(&self, layer: usize, rows: &mut CudaRows, groups: &[RowGroup<'_>], pool: &CudaPool) {
         self.attempt(|on| {
             on.own(pool.buffer.as_ref())?;
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            self.steps(on).finish(layer, hidden, groups, pool)
+            let steps = self.steps(on);
+            steps.finish(layer, rows.hidden_to_change(steps)?, groups, pool)
         });
+    }
+
+    fn step(&self, parts: &[StepPart<'_, CudaRows>], pool: &mut CudaPool, wants_kv: bool) -> Option<Stepped> {
+        self.replay_step(parts, pool, wants_kv)
     }
 
     fn attention_weights(&self, layer: usize, rows: &CudaRows, group: &RowGroup<'_>, pool: &CudaPool) -> Matrix {
@@ -293,10 +305,11 @@ impl Backend for CudaModel {
         let weights = self.attempt(|on| {
             on.own(pool.buffer.as_ref())?;
             let first = (group.rows.start * self.row_bytes()) as u64;
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer() + first, rows: count };
             let steps = self.steps(on);
+            let hidden = Hidden { start: rows.hidden(steps)?.start + first, rows: count };
             let tables = on.tables(std::slice::from_ref(group), count)?;
-            let q = steps.queries(layer, hidden, group.positions, &tables.row_positions)?;
+            let (turn, _angles) = on.angles(&self.config, layer).turn(&on.session, group.positions)?;
+            let q = steps.queries(layer, hidden, turn, tables.places.row_positions)?;
             let context = tables.context(pool.layer(layer), on.slopes.as_ref(), self.config.window(layer));
             let out = on.session.allocate(4 * count * slots)?;
             let shape = (count as u32, slots as u32);
@@ -309,14 +322,14 @@ impl Backend for CudaModel {
     }
 
     fn logits(&self, rows: &CudaRows) -> Matrix {
-        let vocab = self.config.vocab_size;
+        let (count, vocab) = (rows.count(), self.config.vocab_size);
         let logits = self.attempt(|on| {
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            let logits = self.steps(on).logits(hidden)?;
-            on.session.download(logits.pointer(), 4 * rows.count * vocab)
+            let steps = self.steps(on);
+            let logits = steps.logits(rows.hidden(steps)?)?;
+            on.session.download(logits.pointer(), 4 * count * vocab)
         });
-        let values = logits.map_or_else(|| vec![0.0; rows.count * vocab], |bytes| bytemuck::pod_collect_to_vec(&bytes));
-        Matrix::from_vec(rows.count, vocab, values)
+        let values = logits.map_or_else(|| vec![0.0; count * vocab], |bytes| bytemuck::pod_collect_to_vec(&bytes));
+        Matrix::from_vec(count, vocab, values)
     }
 
     fn deviation(

@@ -53,7 +53,7 @@ pub(super) const SEGMENT: u32 = 512;
 pub(super) const MOST_HEAD_DIM: usize = 256;
 
 /// Rows of one sequence in an attention launch; the kernel's `AttentionTile`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::NoUninit)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct AttentionTile {
     pub(super) first_row: u32,

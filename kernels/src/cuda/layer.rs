@@ -1,9 +1,9 @@
 //! The steps of a layer, each queued on the device.
 
-use super::attention::tile_rows;
+use super::attention::{Tables, tile_rows};
 use super::backend::CudaPool;
 use super::launch::quantized::{embed_q8, gemm_q8};
-use super::launch::{self, Element, Heads};
+use super::launch::{self, Element, Heads, Turn};
 use super::model::{CudaModel, Loaded};
 use super::session::Buffer;
 use super::weights::{DeviceFeedForward, DeviceLayer, DeviceNorm, HeadNorm, Matrix};
@@ -114,45 +114,54 @@ impl Steps<'_> {
         Ok(out)
     }
 
-    fn norm_heads(&self, norm: Option<&HeadNorm>, values: &Buffer, rows: usize, width: usize) -> Result<()> {
+    fn norm_heads(&self, norm: Option<&HeadNorm>, values: u64, rows: usize, width: usize) -> Result<()> {
         let Some(norm) = norm else { return Ok(()) };
         let (heads, len) = ((width / norm.len) as u32, norm.len as u32);
         let epsilon = self.config.norm_eps;
-        self.on.session.launch(&launch::head_norm(
-            values.pointer(),
-            norm.weight.pointer(),
-            epsilon,
-            rows as u32,
-            heads,
-            len,
-        ))
+        self.on.session.launch(&launch::head_norm(values, norm.weight.pointer(), epsilon, rows as u32, heads, len))
     }
 
     /// K and V of rows that enter a layer, in the pool's type.
     pub(super) fn project(&self, layer: usize, rows: Hidden) -> Result<[Buffer; 2]> {
-        let (weights, dim) = (self.layer(layer), self.config.kv_dim());
+        let values = || self.values(self.kv, rows.rows, self.config.kv_dim());
+        let out = [values()?, values()?];
+        self.project_to(layer, rows, out.each_ref().map(Buffer::pointer))?;
+        Ok(out)
+    }
+
+    /// The same, to where there is room for it.
+    pub(super) fn project_to(&self, layer: usize, rows: Hidden, [k, v]: [u64; 2]) -> Result<()> {
+        let weights = self.layer(layer);
         let x = self.norm(&weights.input_norm, rows, weights.k.element)?;
-        let k = self.product(&weights.k, &x, rows.rows)?;
-        self.norm_heads(weights.k_norm.as_ref(), &k, rows.rows, dim)?;
-        let v = self.product(&weights.v, &x, rows.rows)?;
-        Ok([self.factors(k, self.kv, rows.rows * dim)?, self.factors(v, self.kv, rows.rows * dim)?])
+        self.project_part((&weights.k, weights.k_norm.as_ref()), &x, rows.rows, k)?;
+        self.project_part((&weights.v, None), &x, rows.rows, v)
+    }
+
+    fn project_part(
+        &self,
+        (matrix, norm): (&Matrix, Option<&HeadNorm>),
+        x: &Buffer,
+        rows: usize,
+        to: u64,
+    ) -> Result<()> {
+        let dim = self.config.kv_dim();
+        if self.kv == Element::F32 {
+            self.product_to(matrix, x, rows, to, false)?;
+            return self.norm_heads(norm, to, rows, dim);
+        }
+        let values = self.product(matrix, x, rows)?;
+        self.norm_heads(norm, values.pointer(), rows, dim)?;
+        self.on.session.launch(&launch::convert(self.kv, to, values.pointer(), (rows * dim) as u64))
     }
 
     /// Queries of rows that enter a layer: turned to their positions, scaled, in the pool's type.
-    pub(super) fn queries(
-        &self,
-        layer: usize,
-        rows: Hidden,
-        positions: &[u32],
-        positions_there: &Buffer,
-    ) -> Result<Buffer> {
+    pub(super) fn queries(&self, layer: usize, rows: Hidden, turn: Turn, positions: u64) -> Result<Buffer> {
         let (weights, dim) = (self.layer(layer), self.config.query_dim());
         let x = self.norm(&weights.input_norm, rows, weights.q.element)?;
         let q = self.product(&weights.q, &x, rows.rows)?;
-        self.norm_heads(weights.q_norm.as_ref(), &q, rows.rows, dim)?;
-        let (turn, _angles) = self.on.angles(self.config, layer).turn(&self.on.session, positions)?;
+        self.norm_heads(weights.q_norm.as_ref(), q.pointer(), rows.rows, dim)?;
         let out = self.values(self.kv, rows.rows, dim)?;
-        let places = (out.pointer(), q.pointer(), positions_there.pointer());
+        let places = (out.pointer(), q.pointer(), positions);
         let scale = self.config.attention_scale;
         self.on.session.launch(&launch::rotate(self.kv, places, turn, scale, rows.rows as u32, self.heads))?;
         Ok(out)
@@ -172,19 +181,32 @@ impl Steps<'_> {
     }
 
     fn attention(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
-        let weights = self.layer(layer);
         let tables = self.on.tables(groups, tile_rows(self.kv, self.heads))?;
         let positions: Vec<u32> = groups.iter().flat_map(|group| group.positions).copied().collect();
-        let q = self.queries(layer, hidden, &positions, &tables.row_positions)?;
-        let context = tables.context(pool.layer(layer), self.on.slopes.as_ref(), self.config.window(layer));
+        let (turn, _angles) = self.on.angles(self.config, layer).turn(&self.on.session, &positions)?;
+        self.attend(layer, hidden, &tables, turn, pool.layer(layer))
+    }
+
+    /// Attention over a layer of the pool, K and V, and what it adds to the rows.
+    pub(super) fn attend(
+        &self,
+        layer: usize,
+        hidden: Hidden,
+        tables: &Tables,
+        turn: Turn,
+        kv: (u64, u64),
+    ) -> Result<()> {
+        let weights = self.layer(layer);
+        let q = self.queries(layer, hidden, turn, tables.places.row_positions)?;
+        let context = tables.context(kv, self.on.slopes.as_ref(), self.config.window(layer));
         let mixed = self.values(Element::F32, hidden.rows, self.config.query_dim())?;
-        self.on.attend(self.kv, (&mixed, &q), context, &tables, self.heads)?;
+        self.on.attend(self.kv, (&mixed, &q), context, tables, self.heads)?;
         let mixed = self.factors(mixed, weights.o.element, hidden.rows * self.config.query_dim())?;
         let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
         self.add(&weights.o, &mixed, norm, hidden)
     }
 
-    fn feed_forward(&self, layer: usize, hidden: Hidden) -> Result<()> {
+    pub(super) fn feed_forward(&self, layer: usize, hidden: Hidden) -> Result<()> {
         let weights = self.layer(layer);
         let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
         match &weights.feed_forward {
@@ -219,34 +241,46 @@ impl Steps<'_> {
 
     /// Logits of rows that left the last layer, f32 `[rows, vocab]`.
     pub(super) fn logits(&self, hidden: Hidden) -> Result<Buffer> {
+        let logits = self.values(Element::F32, hidden.rows, self.on.weights.head.outputs)?;
+        self.logits_to(hidden, logits.pointer())?;
+        Ok(logits)
+    }
+
+    /// The same, to where there is room for it.
+    pub(super) fn logits_to(&self, hidden: Hidden, to: u64) -> Result<()> {
         let head = &self.on.weights.head;
         let x = self.norm(&self.on.weights.final_norm, hidden, head.element)?;
-        let logits = self.product(head, &x, hidden.rows)?;
+        self.product_to(head, &x, hidden.rows, to, false)?;
         if self.config.logits_scale != 1.0 {
             let count = (hidden.rows * head.outputs) as u64;
-            self.on.session.launch(&launch::scale_values(logits.pointer(), self.config.logits_scale, count))?;
+            self.on.session.launch(&launch::scale_values(to, self.config.logits_scale, count))?;
         }
-        Ok(logits)
+        Ok(())
     }
 
     /// The rows that enter the first layer, each token at its position.
     pub(super) fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Buffer> {
+        let (tokens_there, positions_there) = (self.on.session.upload(tokens)?, self.on.session.upload(positions)?);
+        self.embed_from(tokens_there.pointer(), positions_there.pointer(), tokens.len())
+    }
+
+    /// The same of so many tokens and positions in device memory.
+    pub(super) fn embed_from(&self, tokens: u64, positions: u64, rows: usize) -> Result<Buffer> {
         let (session, weights, hidden) = (&self.on.session, &self.on.weights, self.config.hidden_size);
-        let out = self.values(Element::F32, tokens.len(), hidden)?;
-        let (tokens_there, positions_there) = (session.upload(tokens)?, session.upload(positions)?);
+        let out = self.values(Element::F32, rows, hidden)?;
         let learned = weights.position_table.as_ref().map_or(0, Buffer::pointer);
-        let places = (positions_there.pointer(), learned, self.config.positions_skipped as u32);
-        let (scale, shape) = (self.config.embedding_scale, (tokens.len() as u32, hidden as u32));
+        let places = (positions, learned, self.config.positions_skipped as u32);
+        let (scale, shape) = (self.config.embedding_scale, (rows as u32, hidden as u32));
         let plain = |table: &Buffer, element| {
-            launch::embed(element, (out.pointer(), table.pointer(), tokens_there.pointer()), places, scale, shape)
+            launch::embed(element, (out.pointer(), table.pointer(), tokens), places, scale, shape)
         };
         session.launch(&match (&weights.embedding, weights.head.q8()) {
             (Some((table, element)), _) => plain(table, *element),
-            (None, Some(table)) => embed_q8((out.pointer(), table, tokens_there.pointer()), places, scale, shape),
+            (None, Some(table)) => embed_q8((out.pointer(), table, tokens), places, scale, shape),
             (None, None) => plain(&weights.head.weights, weights.head.element),
         })?;
         match &weights.embedding_norm {
-            Some(norm) => self.norm(norm, Hidden { start: out.pointer(), rows: tokens.len() }, Element::F32),
+            Some(norm) => self.norm(norm, Hidden { start: out.pointer(), rows }, Element::F32),
             None => Ok(out),
         }
     }

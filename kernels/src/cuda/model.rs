@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread::{self, ThreadId};
 
 use super::attention::Tables;
 use super::rope::Angles;
-use super::session::{Buffer, Session};
+use super::session::{Buffer, Queued, Session};
 use super::weights::{DeviceWeights, Matrix, OnDevice, check_supported};
 use crate::config::{ModelConfig, WeightDtype};
 use crate::dtype::{ComputeDtype, KvDtype, WeightFormat};
@@ -33,6 +34,7 @@ pub struct CudaModel {
     /// Nothing while the GPU is gone.
     loaded: RwLock<Option<Arc<Loaded>>>,
     failures: Mutex<Failures>,
+    replays: AtomicBool,
 }
 
 /// What went wrong in operations that give no error themselves.
@@ -104,7 +106,8 @@ impl CudaModel {
         let loaded = Loaded::new(&config, ordinal, &pack, options.progress)?;
         let kv_dtype = kv_dtype(&config, &options);
         let (loaded, failures) = (RwLock::new(Some(Arc::new(loaded))), Mutex::default());
-        Ok(Self { config, kv_dtype, arithmetic, ordinal, pack, loaded, failures })
+        let replays = AtomicBool::new(true);
+        Ok(Self { config, kv_dtype, arithmetic, ordinal, pack, loaded, failures, replays })
     }
 
     /// How its products are made: with the weights themselves, what its numbers depend on.
@@ -115,6 +118,21 @@ impl CudaModel {
     /// The GPU's name; nothing while it is gone.
     pub fn gpu(&self) -> String {
         self.loaded().map_or_else(|_| String::new(), |loaded| loaded.session.gpu().to_owned())
+    }
+
+    /// Whether steps of few rows are replayed as graphs, as they are from the start, or computed operation by operation: slower, with the
+    /// same bits. To measure and to compare.
+    pub fn replay_graphs(&self, replays: bool) {
+        self.replays.store(replays, Ordering::Relaxed);
+    }
+
+    pub(super) fn replays_graphs(&self) -> bool {
+        self.replays.load(Ordering::Relaxed)
+    }
+
+    /// What the driver was given to do since the GPU was taken into use.
+    pub fn queued(&self) -> Queued {
+        self.loaded().map_or_else(|_| Queued::default(), |loaded| loaded.session.queued())
     }
 
     /// Bytes of the weights in the GPU's memory; 0 while the GPU is gone.

@@ -1,5 +1,7 @@
 //! A GPU in use: its context, streams, memory and kernels. When the GPU is lost its session is over, and with it all that lay there.
 
+mod graphs;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,6 +11,8 @@ use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
 use super::gpus::{Gpu, usable};
 use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
+pub(super) use graphs::Class;
+use graphs::Graphs;
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
 pub(super) const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
@@ -58,12 +62,25 @@ pub(super) struct Session {
     context: Context,
 }
 
+/// What a session has given the driver to do, by calls. A graph counts once, however many kernels it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Kernels that were launched one by one; those that were captured, too.
+    pub kernels: u64,
+    /// Graphs.
+    pub graphs: u64,
+    /// Copies to the device, from it and within it.
+    pub copies: u64,
+}
+
 #[derive(Debug)]
 struct State {
     functions: HashMap<String, Function>,
     module: Module,
     /// Freed memory, by size. All of it was used on the compute stream alone, so that its next user comes after its last one.
     free: HashMap<usize, Vec<u64>>,
+    graphs: Graphs,
+    queued: Queued,
     uploads: Staging,
     loads: Staging,
     /// Where loads go, one after the other; each free once the event is done.
@@ -89,6 +106,8 @@ pub(super) struct Buffer {
     session: Arc<Session>,
     start: u64,
     bytes: usize,
+    /// Of launches that were recorded: it stays theirs.
+    is_scratch: bool,
 }
 
 impl Buffer {
@@ -111,7 +130,9 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let mut state = self.session.lock();
-        if self.session.keeps_freed {
+        if self.is_scratch {
+            state.graphs.give_back(self.start, self.bytes);
+        } else if self.session.keeps_freed {
             state.free.entry(self.bytes).or_default().push(self.start);
         } else if self.session.context.enter().is_ok() {
             // SAFETY: it was used on the compute stream alone, and nobody has it any more.
@@ -133,6 +154,8 @@ impl Session {
             functions: HashMap::new(),
             module: Module::load(ptx)?,
             free: HashMap::new(),
+            graphs: Graphs::default(),
+            queued: Queued::default(),
             uploads: Staging::new(UPLOAD_BYTES),
             loads: Staging::new(LOAD_BYTES),
             landings: Vec::new(),
@@ -147,10 +170,28 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, to queue something now; the context is this thread's then.
+    ///
+    /// # Errors
+    /// The driver's; `Internal` while this thread [records](Self::record), as a graph would go on without it.
     fn enter(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.enter_or_record()?;
+        if state.graphs.is_recording() {
+            return Err(Error::internal("a step that is recorded cannot copy or wait"));
+        }
+        Ok(state)
+    }
+
+    /// The same for what can be recorded as well.
+    fn enter_or_record(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         self.context.enter()?;
         Ok(state)
+    }
+
+    /// What was queued since it began.
+    pub(super) fn queued(&self) -> Queued {
+        self.lock().queued
     }
 
     /// Whether the GPU does nothing for this session any more.
@@ -171,8 +212,11 @@ impl Session {
     /// Device memory of at least so many bytes, of any content.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let bytes = if self.keeps_freed { size_class(bytes) } else { bytes.max(1) };
-        let mut state = self.enter()?;
-        let start = match state.free.get_mut(&bytes).and_then(Vec::pop) {
+        let mut state = self.enter_or_record()?;
+        let is_scratch = state.graphs.is_recording();
+        let free = if is_scratch { state.graphs.scratch() } else { &mut state.free };
+        let free = free.get_mut(&bytes).filter(|_| self.keeps_freed).and_then(Vec::pop);
+        let start = match free {
             Some(start) => start,
             None => match driver::allocate(bytes) {
                 // What is free in other sizes may be what is missing.
@@ -183,7 +227,7 @@ impl Session {
                 other => other?,
             },
         };
-        Ok(Buffer { session: self.clone(), start, bytes })
+        Ok(Buffer { session: self.clone(), start, bytes, is_scratch })
     }
 
     /// Device memory full of zeros.
@@ -200,16 +244,8 @@ impl Session {
     pub(super) fn upload<T: bytemuck::NoUninit>(self: &Arc<Self>, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.allocate(bytes.len())?;
-        let mut state = self.enter()?;
-        let state = &mut *state;
-        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-            let mut slot = state.uploads.take(piece.len())?;
-            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
-            let to = buffer.start + (index * PIECE_BYTES) as u64;
-            // SAFETY: the slot is not touched before its event is done; the buffer has as many bytes.
-            unsafe { state.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
-            state.uploads.give_back(slot, &state.compute)?;
-        }
+        // SAFETY: the buffer has as many bytes.
+        unsafe { self.enter()?.write(buffer.start, bytes) }?;
         Ok(buffer)
     }
 
@@ -223,6 +259,7 @@ impl Session {
                 let slot = state.uploads.take(piece)?;
                 // SAFETY: the slot is not touched before its event is done; the caller's buffer has as many bytes.
                 unsafe { state.compute.copy_out(slot.memory.as_ptr(), from + first as u64, piece) }?;
+                state.queued.copies += 1;
                 slot.done.record(&state.compute)?;
                 slot
             };
@@ -274,9 +311,10 @@ impl Session {
         done.wait()
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel, or notes it while this thread records.
     pub(super) fn launch(&self, launch: &Launch) -> Result<()> {
-        self.enter()?.launch(launch)
+        let mut state = self.enter_or_record()?;
+        if state.graphs.note(launch) { Ok(()) } else { state.launch(launch) }
     }
 
     /// Waits until all that was queued is done: an error that came up on the way is known then. Gives the driver back what nobody uses.
@@ -294,6 +332,23 @@ pub(super) struct Launch {
 }
 
 impl State {
+    /// Queues a copy of `bytes` to the device.
+    ///
+    /// # Safety
+    /// There must be as many bytes at `to`.
+    unsafe fn write(&mut self, to: u64, bytes: &[u8]) -> Result<()> {
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let mut slot = self.uploads.take(piece.len())?;
+            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
+            let to = to + (index * PIECE_BYTES) as u64;
+            // SAFETY: the slot is not touched before its event is done; there are as many bytes.
+            unsafe { self.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
+            self.queued.copies += 1;
+            self.uploads.give_back(slot, &self.compute)?;
+        }
+        Ok(())
+    }
+
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let Launch { name, shape, arguments } = launch;
         let function = match self.functions.get(name.as_str()) {
@@ -305,6 +360,7 @@ impl State {
                 function
             }
         };
+        self.queued.kernels += 1;
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::place).collect();
         // SAFETY: `launch` makes every launch, with the kernel's parameters in order; buffers are as large as shapes say.
         unsafe { self.compute.launch(function, shape.grid, shape.block, shape.shared, &mut pointers) }
@@ -315,6 +371,7 @@ impl State {
         self.load.wait_for(&landing.read)?;
         // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
         unsafe { self.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
+        self.queued.copies += 1;
         landing.filled.record(&self.load)?;
         self.loads.give_back(slot, &self.load)?;
         self.compute.wait_for(&landing.filled)?;
@@ -343,11 +400,12 @@ impl State {
         Ok(Landing { memory: driver::allocate(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
     }
 
-    /// Gives the driver back what nobody uses.
+    /// Gives the driver back what nobody uses, graphs and their memory among it.
     fn trim(&mut self) -> Result<()> {
         let done = Event::new()?;
         done.record(&self.compute)?;
         done.wait()?;
+        self.forget_graphs();
         // SAFETY: nobody holds it, and what was queued before it was freed is done.
         self.free.drain().flat_map(|(_, starts)| starts).for_each(|start| unsafe { driver::free(start) });
         Ok(())

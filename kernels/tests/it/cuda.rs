@@ -1,6 +1,7 @@
 //! The CUDA backend, on a stand-in for the driver that runs the same kernels on the CPU and checks each access (`tests/standin/README.md`).
 
 mod check;
+mod graphs;
 mod lost;
 mod parity;
 mod quantized;

@@ -23,7 +23,7 @@ Settings from_environment() {
         {"CUDA_STANDIN", "mode"},           {"CUDA_STANDIN_SEED", "seed"},
         {"CUDA_STANDIN_DEVICES", "devices"}, {"CUDA_STANDIN_MEMORY", "memory"},
         {"CUDA_STANDIN_LOST_AFTER", "lost_after"}, {"CUDA_STANDIN_DRIVER", "driver"},
-        {"CUDA_STANDIN_REPORT", "report"},
+        {"CUDA_STANDIN_REPORT", "report"},   {"CUDA_STANDIN_CAPTURES", "captures"},
     };
     Settings settings;
     for (const auto& [variable, key] : variables) {
@@ -51,6 +51,10 @@ bool configure(Settings& settings, const std::string& key, const std::string& va
         if (!read_number(value, launches)) return false;
         settings.lost_after = launches == 0 ? std::nullopt : std::optional(launches);
         return true;
+    }
+    if (key == "captures") {
+        settings.captures = value != "no";
+        return value == "yes" || value == "no";
     }
     if (key == "driver") return read_number(value, settings.driver);
     if (key == "report") {

@@ -54,8 +54,14 @@ impl StandIn {
     pub fn new(seed: u64) -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let standin = Self(ONE.lock().unwrap_or_else(PoisonError::into_inner));
-        let usual =
-            [("mode", "strict"), ("devices", "1"), ("memory", "1073741824"), ("lost_after", "0"), ("driver", "13000")];
+        let usual = [
+            ("mode", "strict"),
+            ("devices", "1"),
+            ("memory", "1073741824"),
+            ("lost_after", "0"),
+            ("driver", "13000"),
+            ("captures", "yes"),
+        ];
         usual.iter().for_each(|(key, value)| standin.set(key, value));
         standin.set("seed", &seed.to_string());
         standin.set("reset", "");
