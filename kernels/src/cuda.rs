@@ -10,8 +10,10 @@
 //! staging   pinned host memory that copies go through
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
-//! layer     the steps of a layer
-//! experts   those of a mixture of experts
+//! layer     what the steps of a layer are made of
+//! experts   the same of a mixture of experts
+//! parallel  one model on several GPUs; the steps of a layer, over all of them
+//! pool      blocks of keys and values in device memory
 //! backend   the engine's view of it
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
@@ -30,6 +32,8 @@ mod launch;
 mod layer;
 pub mod measure;
 mod model;
+mod parallel;
+mod pool;
 mod rope;
 mod session;
 mod staging;
@@ -38,5 +42,6 @@ mod weights;
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+pub use parallel::GpuList;
 #[doc(hidden)]
 pub use session::keep_freed_memory;

@@ -103,13 +103,13 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
-    if let Device::Cuda(ordinal) = device {
+    if let Device::Cuda(gpus) = device {
         if options.profile {
             return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out"));
         }
         let model = match folder {
-            Some(folder) => CudaModel::load(folder, ordinal, load)?,
-            None => CudaModel::random(options.shape.config()?, 1, ordinal, load)?,
+            Some(folder) => CudaModel::load(folder, gpus, load)?,
+            None => CudaModel::random(options.shape.config()?, 1, gpus, load)?,
         };
         return report(
             &Loaded {

@@ -113,6 +113,11 @@ impl Tables {
         })
     }
 
+    /// Rows that look.
+    pub(super) fn rows(&self) -> usize {
+        self.host.row_positions.len()
+    }
+
     /// The memory that it lies in.
     pub(super) fn into_buffers(self) -> [Buffer; 4] {
         [self.row_positions, self.tiles, self.blocks, self.key_positions]

@@ -158,9 +158,18 @@ impl Session {
         self.enter().and_then(|state| state.compute.check()).is_err_and(|error| error.kind() == ErrorKind::DeviceLost)
     }
 
-    /// The GPU's name.
-    pub(super) fn gpu(&self) -> &str {
-        &self.gpu.name
+    /// The GPU that is in use.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Lets the compute stream be given what goes beyond this GPU, see `parallel`.
+    pub(super) fn queue<R>(&self, doing: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
+        doing(&self.enter()?.compute)
     }
 
     /// Processors that run blocks of threads.

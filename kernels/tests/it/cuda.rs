@@ -2,6 +2,7 @@
 
 mod check;
 mod lost;
+mod parallel;
 mod parity;
 mod standin;
 mod stored;
