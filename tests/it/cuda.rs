@@ -108,7 +108,7 @@ async fn two_gpus_that_share_the_model_answer_as_one_and_each_reads_what_the_oth
     assert_eq!(second["message"], blended["message"], "{report}");
     assert_eq!(service.stop(), 0);
 
-    let service = serve(&folder, &["--device", "cuda:0,1"], &two("relaxed", "13")).await;
+    let service = serve(&folder, &["--set", "device=cuda:0,1"], &two("relaxed", "13")).await;
     for (question, expected) in [(FIRST, &full), (SECOND, &second)] {
         let (again, report) = ask(&service, question, json!("exact")).await;
         assert!(exact(&report) > 50, "{report}");
