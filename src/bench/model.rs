@@ -76,7 +76,7 @@ pub struct Decode {
     pub tokens_per_second: Spread,
     /// Weights, keys and values read, by time.
     pub gbps: Spread,
-    /// On a GPU: the same without CUDA graphs.
+    /// On a single GPU: the same without CUDA graphs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_graphs: Option<WithoutGraphs>,
     /// On a GPU: kernels and graphs that are launched for the last token.
@@ -121,13 +121,13 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
-    if let Device::Cuda(ordinal) = device {
+    if let Device::Cuda(gpus) = device {
         if options.profile {
             return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out"));
         }
         let model = match folder {
-            Some(folder) => CudaModel::load(folder, ordinal, load)?,
-            None => CudaModel::random(options.shape.config()?, 1, ordinal, load)?,
+            Some(folder) => CudaModel::load(folder, gpus, load)?,
+            None => CudaModel::random(options.shape.config()?, 1, gpus, load)?,
         };
         return report(
             &Loaded {
@@ -236,12 +236,12 @@ impl Decoded {
         })
     }
 
-    /// Decodes once more, on a GPU with graphs and without.
+    /// Decodes once more, on a single GPU with graphs and without.
     fn sample<B: Backend>(&mut self, sequence: &mut Sequence<'_, B>, context: usize) -> Result<()> {
         let (seconds, launches) = sequence.decode(context)?;
         self.seconds.push(seconds);
         self.launches_per_token = launches;
-        if let Some(cuda) = sequence.cuda {
+        if let Some(cuda) = sequence.cuda.filter(|cuda| cuda.replays_graphs()) {
             cuda.replay_graphs(false);
             let plain = sequence.decode(context);
             cuda.replay_graphs(true);

@@ -128,6 +128,11 @@ impl Tables {
         Self { host, places, memory: Vec::new() }
     }
 
+    /// Rows that look.
+    pub(super) fn rows(&self) -> usize {
+        self.host.row_positions.len()
+    }
+
     /// The memory that it lies in.
     pub(super) fn into_buffers(self) -> Vec<Buffer> {
         self.memory

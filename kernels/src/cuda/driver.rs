@@ -1,6 +1,7 @@
 //! The driver's functions that the backend uses, each result checked, each handle owned.
 
 mod graph;
+mod peer;
 
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;

@@ -79,6 +79,18 @@ pub(super) struct Heads {
     pub(super) head_dim: u32,
 }
 
+impl Heads {
+    /// Values of a row of Q.
+    pub(super) fn query_dim(self) -> usize {
+        (self.heads * self.head_dim) as usize
+    }
+
+    /// Values of a row of K, or V.
+    pub(super) fn kv_dim(self) -> usize {
+        (self.kv_heads * self.head_dim) as usize
+    }
+}
+
 /// What attention reads beside q; pointers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Context {

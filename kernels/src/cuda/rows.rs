@@ -2,17 +2,19 @@
 
 use std::sync::OnceLock;
 
-use super::layer::{Hidden, Steps};
+use super::layer::Hidden;
+use super::parallel::AllSteps;
 use super::session::Buffer;
 use crate::error::Result;
 
-/// Hidden states in device memory, f32 `[count, hidden]`. Rows that enter the first layer get there when an operation wants them: until then
+/// Hidden states in device memory, f32 `[count, hidden]`, whole on every rank. Rows that enter the first layer get there when an operation wants them: until then
 /// they are tokens, of which a step's are uploaded together.
 #[derive(Debug)]
 pub struct CudaRows {
     /// What they were embedded from; nothing once they are something else.
     tokens: Option<Tokens>,
-    memory: OnceLock<Buffer>,
+    /// One a rank.
+    memory: OnceLock<Vec<Buffer>>,
     count: usize,
 }
 
@@ -30,8 +32,8 @@ impl CudaRows {
     }
 
     /// What was computed; nothing where that failed.
-    pub(super) fn of_memory(buffer: Option<Buffer>, count: usize) -> Self {
-        Self { tokens: None, memory: buffer.map_or_else(OnceLock::new, OnceLock::from), count }
+    pub(super) fn of_memory(buffers: Option<Vec<Buffer>>, count: usize) -> Self {
+        Self { tokens: None, memory: buffers.map_or_else(OnceLock::new, OnceLock::from), count }
     }
 
     /// Rows of several, if all of them are still tokens.
@@ -54,21 +56,22 @@ impl CudaRows {
         self.tokens.as_ref().map(|tokens| (&tokens.ids[..], &tokens.positions[..]))
     }
 
-    /// The rows in device memory.
+    /// The rows in the memory of each rank.
     ///
     /// # Errors
     /// The driver's; `DeviceLost` for what lay in an earlier session's memory.
-    pub(super) fn hidden(&self, steps: Steps<'_>) -> Result<Hidden> {
+    pub(super) fn hidden(&self, steps: &AllSteps<'_>) -> Result<Vec<Hidden>> {
         if let (None, Some(tokens)) = (self.memory.get(), &self.tokens) {
             let rows = steps.embed(&tokens.ids, &tokens.positions)?;
             // Of two threads that embed them, either has the same rows.
             let _ = self.memory.set(rows);
         }
-        Ok(Hidden { start: steps.on.own(self.memory.get())?.pointer(), rows: self.count })
+        let memory = steps.on.own(self.memory.get().map(Vec::as_slice), |buffer| buffer)?;
+        Ok(memory.iter().map(|buffer| Hidden { start: buffer.pointer(), rows: self.count }).collect())
     }
 
     /// The same, to be written to.
-    pub(super) fn hidden_to_change(&mut self, steps: Steps<'_>) -> Result<Hidden> {
+    pub(super) fn hidden_to_change(&mut self, steps: &AllSteps<'_>) -> Result<Vec<Hidden>> {
         let hidden = self.hidden(steps);
         self.tokens = None;
         hidden

@@ -4,6 +4,7 @@ mod graphs;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
+use std::iter::Sum;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -71,6 +72,16 @@ pub struct Queued {
     pub graphs: u64,
     /// Copies to the device, from it and within it.
     pub copies: u64,
+}
+
+impl Sum for Queued {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            kernels: sum.kernels + one.kernels,
+            graphs: sum.graphs + one.graphs,
+            copies: sum.copies + one.copies,
+        })
+    }
 }
 
 #[derive(Debug)]
@@ -199,9 +210,18 @@ impl Session {
         self.enter().and_then(|state| state.compute.check()).is_err_and(|error| error.kind() == ErrorKind::DeviceLost)
     }
 
-    /// The GPU's name.
-    pub(super) fn gpu(&self) -> &str {
-        &self.gpu.name
+    /// The GPU that is in use.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Lets the compute stream be given what goes beyond this GPU, see `parallel`.
+    pub(super) fn queue<R>(&self, doing: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
+        doing(&self.enter()?.compute)
     }
 
     /// Processors that run blocks of threads.

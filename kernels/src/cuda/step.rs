@@ -12,16 +12,20 @@
 //! were all blocks of one sequence: so the rows of all sequences are placed by one launch.
 
 use std::collections::HashSet;
+use std::slice;
 use std::sync::Arc;
 
 use super::attention::{HostTables, TablePlaces, Tables, segments, tile_rows};
-use super::backend::CudaPool;
-use super::launch::{self, AttentionTile, SEGMENT, Turn};
-use super::layer::{Hidden, Steps};
-use super::model::{CudaModel, Loaded};
+use super::launch::{self, AttentionTile, SEGMENT};
+use super::layer::Hidden;
+use super::model::CudaModel;
+use super::parallel::{AllSteps, Ranks};
+use super::pool::{Arena, CudaPool};
+use super::rope::HeldTurn;
 use super::rows::CudaRows;
 use super::session::{Buffer, Class};
-use crate::backend::{Backend, RowGroup, SequenceView, StepPart, Stepped};
+use crate::backend::{RowGroup, SequenceView, StepPart, Stepped};
+use crate::config::ModelConfig;
 use crate::error::Result;
 use crate::matrix::Matrix;
 use crate::pool::{BLOCK_TOKENS, KvLayout, check_slots};
@@ -40,9 +44,6 @@ const TABLE_BYTES: usize = 64 << 10;
 
 /// Words of an [`AttentionTile`].
 const TILE_WORDS: usize = size_of::<AttentionTile>() / 4;
-
-/// How K and Q are turned in each layer, and the memory that this reads.
-type Turns = Vec<(Turn, Option<Arc<Buffer>>)>;
 
 /// What a step's launches read, as words; see the module.
 #[derive(Debug)]
@@ -102,7 +103,7 @@ impl StepTable {
 }
 
 impl CudaModel {
-    /// A step as a graph, or the launches of one; `None` where the rows are no step, or something went wrong.
+    /// A step as a graph, or the launches of one; `None` where the rows are no step, several GPUs share the model, or something went wrong.
     pub(super) fn replay_step(
         &self,
         parts: &[StepPart<'_, CudaRows>],
@@ -112,31 +113,38 @@ impl CudaModel {
         if !self.replays_graphs() {
             return None;
         }
-        let tile_rows = tile_rows(self.kv_dtype.into(), self.heads());
-        let table = StepTable::of(parts, &self.kv_layout(), pool.blocks(), tile_rows)?;
         // What goes wrong here is met again by the operations one by one, which tell it.
-        self.checked(|on| self.replay(on, &table, pool, wants_kv)).ok()?
+        self.checked(|on| self.replay(on, parts, pool, wants_kv)).ok()?
     }
 
-    fn replay(&self, on: &Loaded, table: &StepTable, pool: &CudaPool, wants_kv: bool) -> Result<Option<Stepped>> {
-        on.own(pool.buffer())?;
-        let (steps, session) = (self.steps(on), &on.session);
-        let turn = |layer| on.angles(&self.config, layer).turn(session, &table.positions);
-        let turns = (0..self.config.layers).map(turn).collect::<Result<Turns>>()?;
-        let segments = segments(table.rows, steps.heads.kv_heads, table.slots, session.multiprocessors());
+    fn replay(
+        &self,
+        on: &Ranks,
+        parts: &[StepPart<'_, CudaRows>],
+        pool: &CudaPool,
+        wants_kv: bool,
+    ) -> Result<Option<Stepped>> {
+        let ([rank], [arena]) = (&on.each[..], on.own_pool(pool)?) else { return Ok(None) };
+        let tile_rows = tile_rows(self.kv_dtype.into(), rank.heads);
+        let table = StepTable::of(parts, &pool.layout, pool.blocks, tile_rows);
+        let Some(table) = table else { return Ok(None) };
+        let (steps, session) = (self.steps(on), &rank.session);
+        let turns = (0..self.config.layers).map(|layer| steps.turns(layer, &table.positions));
+        let turns: Vec<HeldTurn> = turns.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect();
+        let segments = segments(table.rows, rank.heads.kv_heads, table.slots, session.multiprocessors());
         let class = Class {
-            pool: (pool.start(), pool.blocks()),
+            pool: (arena.buffer.pointer(), pool.blocks),
             rows: table.rows,
             segments: if segments == 0 { 0 } else { segments.next_power_of_two() },
             table_bytes: (4 * table.words.len()).next_power_of_two().max(TABLE_BYTES),
             angles: turns.iter().map(|(turn, _)| turn.angles).collect(),
         };
-        let (logits_bytes, kv_bytes) = (steps.logits_bytes(table.rows), table.rows * self.kv_bytes());
+        let (logits_bytes, kv_bytes) = (logits_bytes(&self.config, table.rows), table.rows * self.kv_bytes());
         let bytes = logits_bytes + if wants_kv { 2 * self.config.layers * kv_bytes } else { 0 };
         // First, as it may take the memory of graphs.
         let out = session.allocate(bytes)?;
         if !session.has_recorded(&class) {
-            let recorded = session.record(|| steps.all_layers(&class, &turns, pool))?;
+            let recorded = session.record(|| all_layers(&steps, &class, &turns, arena))?;
             session.keep_recorded(class.clone(), recorded)?;
         }
         if !session.replay(&class, &table.words, (&out, bytes))? {
@@ -150,40 +158,40 @@ impl CudaModel {
     }
 }
 
-impl Steps<'_> {
-    fn logits_bytes(&self, rows: usize) -> usize {
-        4 * rows * self.config.vocab_size
-    }
+fn logits_bytes(config: &ModelConfig, rows: usize) -> usize {
+    4 * rows * config.vocab_size
+}
 
-    /// Every launch of a step, over the greatest tables of its class. Gives where its table is to be, and what comes out: logits, then K and V
-    /// of each layer.
-    fn all_layers(&self, class: &Class, turns: &Turns, pool: &CudaPool) -> Result<[Buffer; 2]> {
-        let (session, rows) = (&self.on.session, class.rows);
-        let kv_bytes = rows * self.config.kv_dim() * self.kv.size_in_bytes();
-        let table = session.allocate(class.table_bytes)?;
-        let out = session.allocate(self.logits_bytes(rows) + 2 * turns.len() * kv_bytes)?;
-        let word = |at: usize| table.pointer() + 4 * at as u64;
-        let [tokens, positions, slots, tiles] = [0, rows, 2 * rows, 3 * rows].map(word);
-        let start = table.pointer();
-        let places = TablePlaces { row_positions: positions, tiles, blocks: start, key_positions: start };
-        // A tile with one row: the grid is that of any, as rows beyond one are added only while they fit a block of threads.
-        let tile = AttentionTile { rows: 1, slots: class.segments * SEGMENT, ..AttentionTile::default() };
-        let (row_positions, tiles) = (vec![0; rows], vec![tile; rows]);
-        let tables = Tables::at(places, HostTables { row_positions, tiles, ..HostTables::default() });
-        let embedded = self.embed_from(tokens, positions, rows)?;
-        let hidden = Hidden { start: embedded.pointer(), rows };
-        for (layer, (turn, _)) in turns.iter().enumerate() {
-            let k = out.pointer() + (self.logits_bytes(rows) + 2 * layer * kv_bytes) as u64;
-            let v = k + kv_bytes as u64;
-            self.project_to(layer, hidden, [k, v])?;
-            let (to, lists) = (pool.layer(layer), (start, slots, positions));
-            session.launch(&launch::place(self.kv, to, (k, v), lists, *turn, rows as u32, self.heads))?;
-            self.attend(layer, hidden, &tables, *turn, to)?;
-            self.feed_forward(layer, hidden)?;
-        }
-        self.logits_to(hidden, out.pointer())?;
-        Ok([table, out])
+/// Every launch of a step on a single GPU, over the greatest tables of its class. `turns` are the layers'. Gives where the table is to be, and what
+/// comes out: logits, then K and V of each layer.
+fn all_layers(all: &AllSteps<'_>, class: &Class, turns: &[HeldTurn], arena: &Arena) -> Result<[Buffer; 2]> {
+    let (steps, rows) = (&all.steps[0], class.rows);
+    let (session, heads) = (&steps.on.session, steps.on.heads);
+    let kv_bytes = rows * heads.kv_dim() * steps.kv.size_in_bytes();
+    let logits_bytes = logits_bytes(all.config, rows);
+    let table = session.allocate(class.table_bytes)?;
+    let out = session.allocate(logits_bytes + 2 * turns.len() * kv_bytes)?;
+    let word = |at: usize| table.pointer() + 4 * at as u64;
+    let [tokens, positions, slots, tiles] = [0, rows, 2 * rows, 3 * rows].map(word);
+    let start = table.pointer();
+    let places = TablePlaces { row_positions: positions, tiles, blocks: start, key_positions: start };
+    // A tile with one row: the grid is that of any, as rows beyond one are added only while they fit a block of threads.
+    let tile = AttentionTile { rows: 1, slots: class.segments * SEGMENT, ..AttentionTile::default() };
+    let (row_positions, tiles) = (vec![0; rows], vec![tile; rows]);
+    let tables = [Arc::new(Tables::at(places, HostTables { row_positions, tiles, ..HostTables::default() }))];
+    let embedded = all.normed_embeddings(vec![steps.embed_from(tokens, positions, rows)?], rows)?;
+    let hidden: Vec<Hidden> = embedded.iter().map(|rank| Hidden { start: rank.pointer(), rows }).collect();
+    for (layer, turn) in turns.iter().enumerate() {
+        let k = out.pointer() + (logits_bytes + 2 * layer * kv_bytes) as u64;
+        let v = k + kv_bytes as u64;
+        all.project_to(layer, &hidden, &[[k, v]])?;
+        let (to, lists) = (arena.layer(layer), (start, slots, positions));
+        session.launch(&launch::place(steps.kv, to, (k, v), lists, turn.0, rows as u32, heads))?;
+        all.attend(layer, &hidden, (&tables, slice::from_ref(turn)), slice::from_ref(arena))?;
+        all.feed_forward(layer, &hidden)?;
     }
+    hidden.iter().try_for_each(|hidden| steps.logits_to(*hidden, out.pointer()))?;
+    Ok([table, out])
 }
 
 #[cfg(test)]

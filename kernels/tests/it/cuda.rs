@@ -3,6 +3,7 @@
 mod check;
 mod graphs;
 mod lost;
+mod parallel;
 mod parity;
 mod quantized;
 mod standin;

@@ -24,6 +24,7 @@ Settings from_environment() {
         {"CUDA_STANDIN_DEVICES", "devices"}, {"CUDA_STANDIN_MEMORY", "memory"},
         {"CUDA_STANDIN_LOST_AFTER", "lost_after"}, {"CUDA_STANDIN_DRIVER", "driver"},
         {"CUDA_STANDIN_REPORT", "report"},   {"CUDA_STANDIN_CAPTURES", "captures"},
+        {"CUDA_STANDIN_PEERS", "peers"},
     };
     Settings settings;
     for (const auto& [variable, key] : variables) {
@@ -60,6 +61,10 @@ bool configure(Settings& settings, const std::string& key, const std::string& va
     if (key == "report") {
         settings.report = value;
         return true;
+    }
+    if (key == "peers") {
+        settings.peers = value != "none";
+        return value == "all" || value == "none";
     }
     if (key == "mode") {
         settings.strict = value != "relaxed";

@@ -21,6 +21,8 @@ struct Settings {
     int driver = 13000;
     /// A file that problems are appended to.
     std::string report;
+    /// Devices may be given access to each other's memory.
+    bool peers = true;
     /// Races are looked for.
     bool strict = true;
 };

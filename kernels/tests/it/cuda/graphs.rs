@@ -3,13 +3,14 @@
 use ragstone_kernels::ErrorKind;
 use ragstone_kernels::backend::{Backend, KvBytes, Slots, StoredKv};
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::cuda::{CudaModel, Queued};
-use ragstone_kernels::dtype::{ComputeDtype, KvDtype};
+use ragstone_kernels::cuda::{CudaModel, GpuList, Queued};
+use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::error::Result;
 use ragstone_kernels::forward::{Chunk, Forward, Interest, Next, Outcome, Places, Rider, Seen, Selector, Wanted};
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 
+use super::parity::mixture;
 use super::standin::StandIn;
 use crate::fixtures::names;
 use crate::forward::counted;
@@ -204,6 +205,45 @@ fn fresh_kv_that_is_taken_out_is_that_without_graphs() {
         assert!(with == without, "{dtype:?}, seed {seed}");
         assert!(with.1.iter().all(|kept| kept.len() >= 6 && kept.iter().all(|(_, kv)| kv.is_finite)));
         drop(model);
+        standin.assert_clean();
+    }
+}
+
+fn of_8_bits(config: ModelConfig, gpus: GpuList) -> CudaModel {
+    let options = LoadOptions { weights: Some(WeightFormat::Q8), ..Default::default() };
+    CudaModel::random(config, 7, gpus, options).unwrap()
+}
+
+/// Also those of experts, and an embedding table that is the head's.
+#[test]
+fn steps_of_8_bit_weights_have_the_bits_of_those_without_graphs() {
+    for (config, seed) in [config(), mixture(true)].into_iter().zip(2..) {
+        let standin = StandIn::new(seed);
+        let model = of_8_bits(config, 0.into());
+        let [with, without] = compared(&model, || Batch::prefilled(&model, LENGTHS).steps(STEPS));
+        assert!(with == without, "seed {seed}");
+        drop(model);
+        standin.assert_clean();
+    }
+}
+
+/// Several GPUs take a step operation by operation.
+#[test]
+fn steps_on_two_gpus_have_the_bits_of_graphs_on_one() {
+    for (config, seed) in [config(), mixture(false)].into_iter().zip(1..) {
+        let standin = StandIn::with_devices(seed, 2);
+        let models = [vec![0], vec![1, 0]].map(|gpus| of_8_bits(config.clone(), GpuList::new(gpus).unwrap()));
+        let [(one, of_one), (two, of_two)] = models.each_ref().map(|model| {
+            queued(model, || {
+                let mut batch = Batch::prefilled(model, LENGTHS);
+                batch.keep.resize_with(SEQUENCES, Keep::default);
+                (batch.steps(STEPS), batch.keep.into_iter().map(|keep| keep.0).collect::<Vec<_>>())
+            })
+        });
+        assert!(one == two, "seed {seed}");
+        assert!(of_one.graphs > 0 && of_two.graphs == 0, "{of_one:?}, {of_two:?}");
+        assert!(models[0].replays_graphs() && !models[1].replays_graphs());
+        drop(models);
         standin.assert_clean();
     }
 }
