@@ -182,7 +182,7 @@ fn every_familys_steps_have_the_bits_of_those_without_graphs() {
     for (name, seed) in names().into_iter().zip(1..) {
         let standin = StandIn::new(seed);
         let model = standin.model(&name, KvDtype::F32, ComputeDtype::F32).unwrap();
-        let [with, without] = compared(&model, || Batch::prefilled(&model, LENGTHS).steps(STEPS));
+        let [with, without] = compared(&model, || Batch::prefilled(&model, [29, 17, 17]).steps(STEPS));
         assert!(with == without, "{name}");
         drop(model);
         standin.assert_clean();
@@ -214,10 +214,10 @@ fn a_context_that_grows_over_blocks_and_segments_has_the_same_bits() {
     for (dtype, seed) in [KvDtype::Bf16, KvDtype::F32].into_iter().zip(2..) {
         let standin = StandIn::new(seed);
         let model = random(dtype);
-        let steps: Vec<Step<'_>> = [&[(0, 1)][..], &[(0, 1), (1, 1), (2, 1)]].into_iter().cycle().take(12).collect();
+        let steps: Vec<Step<'_>> = [&[(0, 1)][..], &[(0, 1), (1, 1), (2, 1)]].into_iter().cycle().take(8).collect();
         let [with, without] = compared(&model, || {
             let mut batch = Batch::new(&model, 1040);
-            [507, 1020, 25].into_iter().enumerate().for_each(|(sequence, tokens)| batch.store(sequence, tokens));
+            [509, 1022, 25].into_iter().enumerate().for_each(|(sequence, tokens)| batch.store(sequence, tokens));
             batch.steps(&steps)
         });
         assert!(with == without, "{dtype:?}");
