@@ -230,8 +230,8 @@ impl Decoded {
     fn without_graphs(&self) -> Option<WithoutGraphs> {
         let ratio = self.plain_seconds.iter().zip(&self.seconds).map(|(without, with)| without / with);
         (!self.plain_seconds.is_empty()).then(|| WithoutGraphs {
-            seconds: Spread::of(self.plain_seconds.clone()),
-            ratio: Spread::of(ratio.collect()),
+            seconds: Spread::of(self.plain_seconds.iter().copied()),
+            ratio: Spread::of(ratio),
             launches_per_token: self.plain_launches,
         })
     }

@@ -1,5 +1,6 @@
 //! A GPU in use: its context, streams, memory and kernels. When the GPU is lost its session is over, and with it all that lay there.
 
+mod buffer;
 mod graphs;
 
 use std::collections::HashMap;
@@ -12,6 +13,7 @@ use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
 use super::gpus::{Gpu, usable};
 use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
+pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
 use graphs::Graphs;
 
@@ -109,47 +111,6 @@ struct Landing {
     read: Event,
     /// Recorded on the load stream behind the copy.
     filled: Event,
-}
-
-/// Device memory. Given back when it is dropped.
-#[derive(Debug)]
-pub(super) struct Buffer {
-    session: Arc<Session>,
-    start: u64,
-    bytes: usize,
-    /// Of launches that were recorded: it stays theirs.
-    is_scratch: bool,
-}
-
-impl Buffer {
-    /// Where it begins, in the device's memory.
-    pub(super) fn pointer(&self) -> u64 {
-        self.start
-    }
-
-    /// Bytes, rounded up.
-    pub(super) fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Its session.
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut state = self.session.lock();
-        if self.is_scratch {
-            state.graphs.give_back(self.start, self.bytes);
-        } else if self.session.keeps_freed {
-            state.free.entry(self.bytes).or_default().push(self.start);
-        } else if self.session.context.enter().is_ok() {
-            // SAFETY: it was used on the compute stream alone, and nobody has it any more.
-            unsafe { state.compute.free(self.start) };
-        }
-    }
 }
 
 impl Session {
