@@ -9,7 +9,7 @@ use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::forward::{Forward, Places, Wanted};
 use ragstone_kernels::matrix::Matrix;
 use ragstone_kernels::model::LoadOptions;
-use ragstone_kernels::pool::BlockId;
+use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 
 use super::standin::StandIn;
 use super::stored::{Keep, Load, STORED, pass};
@@ -239,7 +239,8 @@ fn blocks_go_out_and_in_on_several_gpus() {
     let expected = forward.logits(tokens, places(0), Wanted::Last, &blocks, &positions).unwrap().into_vec();
     model.copy_block(&mut pool, BlockId(4), BlockId(5)).unwrap();
     let swapped = model.read_block(&pool, BlockId(1)).unwrap();
-    assert_eq!(swapped.len(), model.kv_layout().block_bytes());
+    let layout = model.kv_layout();
+    assert_eq!(swapped.len(), 2 * layout.layers * BLOCK_TOKENS * layout.kv_dim() * layout.dtype.size_in_bytes());
     model.write_block(&mut pool, BlockId(0), &swapped).unwrap();
     let moved = [BlockId(5), BlockId(0)];
     let mut forward = Forward::new(&model, &mut pool);
