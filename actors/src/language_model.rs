@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ragstone_kernels::backend::Backend;
 use ragstone_kernels::config::ModelConfig;
-use ragstone_kernels::cuda::CudaModel;
+use ragstone_kernels::cuda::{CudaModel, GpuList};
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
 use ragstone_kernels::pool::KvLayout;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Where the language model computes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Device {
     /// On the processor.
@@ -25,8 +25,8 @@ pub enum Device {
     Cpu,
     /// On the first GPU, if there is one that runs the model; else on the processor.
     Auto,
-    /// On the GPU of that number, counted from 0.
-    Cuda(usize),
+    /// On the GPU of that number, counted from 0, or shared by several.
+    Cuda(GpuList),
 }
 
 impl FromStr for Device {
@@ -36,10 +36,16 @@ impl FromStr for Device {
         match text {
             "cpu" => Ok(Self::Cpu),
             "auto" => Ok(Self::Auto),
-            "cuda" => Ok(Self::Cuda(0)),
-            _ => text.strip_prefix("cuda:").and_then(|number| number.parse().ok()).map(Self::Cuda).ok_or_else(|| {
-                Error::invalid_input(format!("\"{text}\" is not a device; take cpu, auto, cuda or cuda:1"))
-            }),
+            "cuda" => Ok(Self::Cuda(0.into())),
+            _ => {
+                let gpus = text.strip_prefix("cuda:").map(str::parse::<GpuList>).transpose();
+                let advice = "take cpu, auto, cuda, cuda:1, or cuda:0,1 for one model on two GPUs";
+                match gpus {
+                    Ok(Some(gpus)) => Ok(Self::Cuda(gpus)),
+                    Ok(None) => Err(Error::invalid_input(format!("\"{text}\" is not a device; {advice}"))),
+                    Err(error) => Err(Error::invalid_input(format!("\"{text}\" is not a device: {error}; {advice}"))),
+                }
+            }
         }
     }
 }
@@ -57,8 +63,8 @@ impl fmt::Display for Device {
         match self {
             Self::Cpu => f.write_str("cpu"),
             Self::Auto => f.write_str("auto"),
-            Self::Cuda(0) => f.write_str("cuda"),
-            Self::Cuda(ordinal) => write!(f, "cuda:{ordinal}"),
+            Self::Cuda(gpus) if gpus.only() == Some(0) => f.write_str("cuda"),
+            Self::Cuda(gpus) => write!(f, "cuda:{gpus}"),
         }
     }
 }
@@ -84,17 +90,17 @@ impl LanguageModel {
     ///
     /// # Errors
     /// As [`Model::load`] and [`CudaModel::load`].
-    pub fn load(files: &ModelFiles, path: &Path, device: Device, options: LoadOptions<'_>) -> Result<Self> {
+    pub fn load(files: &ModelFiles, path: &Path, device: &Device, options: LoadOptions<'_>) -> Result<Self> {
         let on_cpu = || Model::from_files(files, options).map(|model| Self::Cpu(Arc::new(model)));
-        let on_gpu = |ordinal| {
-            let model = CudaModel::load(path, ordinal, options)?;
+        let on_gpu = |gpus: GpuList| {
+            let model = CudaModel::load(path, gpus, options)?;
             tracing::info!(gpu = model.gpu(), "the model is on a GPU");
             Ok(Self::Cuda(Arc::new(model)))
         };
         match device {
             Device::Cpu => on_cpu(),
-            Device::Cuda(ordinal) => on_gpu(ordinal),
-            Device::Auto => match on_gpu(0) {
+            Device::Cuda(gpus) => on_gpu(gpus.clone()),
+            Device::Auto => match on_gpu(0.into()) {
                 // No GPU, one that is too old or too small, or a kind of model.
                 Err(error) if IS_FOR_THE_PROCESSOR.contains(&error.kind()) => {
                     tracing::info!(reason = %error, "the model is on the processor");
@@ -145,7 +151,15 @@ impl LanguageModel {
         }
     }
 
-    /// Bytes of the weights in its device's memory.
+    /// Bytes of a KV block in the memory of a device: of the one that has most, where several share the model.
+    pub fn block_bytes_of_a_device(&self) -> usize {
+        match self {
+            Self::Cpu(model) => model.kv_layout().block_bytes(),
+            Self::Cuda(model) => model.block_bytes_of_a_gpu(),
+        }
+    }
+
+    /// Bytes of the weights in the memory of its device, or of its devices together.
     pub fn size_in_bytes(&self) -> usize {
         match self {
             Self::Cpu(model) => model.size_in_bytes(),
@@ -160,14 +174,20 @@ mod tests {
 
     #[test]
     fn devices_are_read_as_they_are_written() {
-        for (text, device) in
-            [("cpu", Device::Cpu), ("auto", Device::Auto), ("cuda", Device::Cuda(0)), ("cuda:2", Device::Cuda(2))]
-        {
+        let gpus = |ordinals: &[usize]| Device::Cuda(GpuList::new(ordinals.to_vec()).unwrap());
+        for (text, device) in [
+            ("cpu", Device::Cpu),
+            ("auto", Device::Auto),
+            ("cuda", gpus(&[0])),
+            ("cuda:2", gpus(&[2])),
+            ("cuda:0,1", gpus(&[0, 1])),
+            ("cuda:3,0,1", gpus(&[3, 0, 1])),
+        ] {
             assert_eq!((text.parse::<Device>().unwrap(), device.to_string().as_str()), (device, text));
         }
-        for text in ["", "gpu", "cuda:", "cuda:-1", "CPU"] {
+        for text in ["", "gpu", "cuda:", "cuda:-1", "CPU", "cuda:0,", "cuda:1,1"] {
             let error = text.parse::<Device>().unwrap_err().to_string();
-            assert!(error.contains("take cpu, auto, cuda or cuda:1"), "{error}");
+            assert!(error.contains("take cpu, auto, cuda, cuda:1"), "{error}");
         }
     }
 }

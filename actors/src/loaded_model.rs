@@ -48,7 +48,7 @@ impl LoadedModel {
             compute: settings.compute,
             progress: Some(&loading),
         };
-        let model = LanguageModel::load(&files, &folders.model, settings.device, options)?;
+        let model = LanguageModel::load(&files, &folders.model, &settings.device, options)?;
         tokenizer.check_fits(model.config())?;
         let tokenizer_json = files.tokenizer_json()?;
         let weights = files.weight_files()?;

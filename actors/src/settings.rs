@@ -31,7 +31,8 @@ const MOST_DRAFTED: usize = 64;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Settings {
-    /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there.
+    /// Bytes of the device tier: the paged KV pool of running sequences, and of what they left there. Of each device, where several share the
+    /// model.
     #[serde(deserialize_with = "size::deserialize")]
     pub device_bytes: u64,
     /// Whether the device tier keeps the KV of exact paths behind the sequences that computed them.

@@ -70,6 +70,26 @@ pub struct KvBytes {
     pub is_finite: bool,
 }
 
+/// Rows of one sequence in a [step](Backend::step).
+#[derive(Debug)]
+pub struct StepPart<'a, R> {
+    /// What was [embedded](Backend::embed).
+    pub rows: &'a R,
+    /// Where their K and V go; one slot and one position a row.
+    pub to: Slots<'a>,
+    /// The true position of each slot of the sequence that is in place once the rows' are. `u32::MAX` hides a slot.
+    pub key_positions: &'a [u32],
+}
+
+/// What a [step](Backend::step) computed.
+#[derive(Debug)]
+pub struct Stepped {
+    /// `[rows, vocab]`, in the order of the parts.
+    pub logits: Matrix,
+    /// By layer, where they were wanted: fresh K (before rotation) and V of all rows as they are stored, row-major `[rows, kv_dim]`.
+    pub kv: Vec<[Vec<u8>; 2]>,
+}
+
 /// A model on a device.
 ///
 /// The bits of a row of any result depend on its token, its position and the keys it sees, not on the rows beside it.
@@ -141,6 +161,14 @@ pub trait Backend: Send + Sync + 'static {
     /// Takes rows from a layer's entry to its exit: attention over what the pool holds of each group's sequence, the output
     /// projection, and the feed-forward part. Every row is in one group; groups follow each other.
     fn finish(&self, layer: usize, rows: &mut Self::Rows, groups: &[RowGroup<'_>], pool: &Self::Pool);
+
+    /// Takes a few rows through all layers at once, where nobody looks into a layer: the step of running answers. The same bits as by
+    /// `project`, `place`, `finish` and `logits` of each layer. `None` where the device has no faster way than those, or it failed:
+    /// then they are called, and say what is wrong. What was written by then may be written again.
+    fn step(&self, parts: &[StepPart<'_, Self::Rows>], pool: &mut Self::Pool, wants_kv: bool) -> Option<Stepped> {
+        let _ = (parts, pool, wants_kv);
+        None
+    }
 
     /// What the rows of `group`, of those that enter `layer`, look at: the softmax weights that each gives to each slot of its
     /// sequence, the mean over heads; `[rows, slots]`, in host memory. The layer's K is in place.

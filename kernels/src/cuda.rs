@@ -11,8 +11,12 @@
 //! launch    each kernel with its launch geometry
 //! weights   a checkpoint's matrices in device memory
 //! quantized those of 8 bits
-//! layer     the steps of a layer
-//! experts   those of a mixture of experts
+//! layer     what the steps of a layer are made of
+//! experts   the same of a mixture of experts
+//! parallel  one model on several GPUs; the steps of a layer, over all of them
+//! rows      hidden states on their way
+//! step      all layers at once, as a graph that is replayed
+//! pool      blocks of keys and values in device memory
 //! backend   the engine's view of it
 //! check     every kernel beside the host, for `ragstone bench parity`
 //! measure   what kernels and copies take, for `ragstone bench kernels` and `bench tiers`
@@ -31,14 +35,20 @@ mod launch;
 mod layer;
 pub mod measure;
 mod model;
+mod parallel;
+mod pool;
 mod quantized;
 mod rope;
+mod rows;
 mod session;
 mod staging;
+mod step;
 mod weights;
 
 pub use check::{BitCheck, CheckOptions, Checked, KernelCheck, check};
 pub use gpus::{Gpu, Unavailable, gpus, usable};
 pub use model::CudaModel;
+pub use parallel::GpuList;
+pub use session::Queued;
 #[doc(hidden)]
 pub use session::keep_freed_memory;

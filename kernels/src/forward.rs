@@ -15,7 +15,10 @@
 //! A [`Chunk`] is rows of one sequence between two layers. A pass takes chunks along from the layer where each stands, so that
 //! prefill chunks, chosen rows of a blend and single rows of decoding sequences share every product. A chunk that stops is
 //! handed back, and goes on from there in a later pass. The bits of a row do not depend on what shares its passes.
+//!
+//! Where nobody looks into a layer, as while answers run, a device may take the rows through all of them at once ([`Backend::step`]).
 
+mod at_once;
 mod pass;
 
 use std::ops::Range;
@@ -81,6 +84,17 @@ pub enum Next {
     Stop,
 }
 
+/// What a selector wants of each layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// To be asked: it may stop rows, leave some out, or write stored KV.
+    Asked,
+    /// The fresh K and V of its rows, and nothing else: they may come when all layers are done.
+    FreshKv,
+    /// Nothing.
+    Nothing,
+}
+
 /// Which rows go on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keep {
@@ -95,6 +109,18 @@ pub enum Keep {
 /// What a sequence decides while its rows pass the layers: which tokens are recomputed, whether what a layer needs is there.
 /// What goes wrong in a selector it keeps to itself, and stops.
 pub trait Selector<B: Backend>: Send {
+    /// What it wants of the layers of this pass. Only one that is to be asked is asked by the other functions; the others may
+    /// be, and must do then what they say here.
+    fn interest(&self) -> Interest {
+        Interest::Asked
+    }
+
+    /// Given the fresh K and V of its chunk's rows in each layer, first layer first, where that is its only interest and the layers were
+    /// computed at once.
+    fn take_fresh(&mut self, layer: usize, rows: usize, kv: KvBytes) {
+        let _ = (layer, rows, kv);
+    }
+
     /// Asked before `layer`, for rows that would enter it.
     fn before_layer(&mut self, layer: usize) -> Next {
         let _ = layer;
@@ -293,7 +319,10 @@ impl<'a, B: Backend> Forward<'a, B> {
         self.backend.run_pass(|| self.steps(riders))
     }
 
-    fn steps(&mut self, riders: Vec<Rider<'_, B>>) -> Passed<B> {
+    fn steps(&mut self, mut riders: Vec<Rider<'_, B>>) -> Passed<B> {
+        if let Some(passed) = self.at_once(&mut riders) {
+            return passed;
+        }
         let layers = self.backend.config().layers;
         let mut pass = Pass::new(self.backend, riders);
         let first = pass.first_layer().unwrap_or(layers);

@@ -114,12 +114,22 @@ def of_tiers(step: dict) -> list[str]:
 
 def of_model(step: dict) -> list[str]:
     output = step["output"]
+    lines = [f"## Prefill and decode, {step['step'].removeprefix('model-')}", ""]
     rows = [["prefill", row["tokens"], number(1e3 * row["seconds"]["median"], 1), number(row["tokens_per_second"]["median"], 0), "-"] for row in output["prefill"]]
     rows += [
         ["decode", row["context"], number(1e3 * row["seconds"]["median"], 1), number(row["tokens_per_second"]["median"], 0), number(row["gbps"]["median"], 0)]
         for row in output["decode"]
     ]
-    return [f"## Prefill and decode, {step['step'].removeprefix('model-')}", "", *table(["", "tokens, context", "ms", "tokens/s", "GB/s"], rows)]
+    lines += table(["", "tokens, context", "ms", "tokens/s", "GB/s"], rows)
+    # Of a program that has them.
+    pairs = [(row, row["without_graphs"]) for row in output["decode"] if "without_graphs" in row]
+    rows = [
+        [row["context"], number(1e3 * row["seconds"]["median"], 1), number(1e3 * without["seconds"]["median"], 1),
+         *(number(without["ratio"][key]) for key in ("median", "least", "greatest")), row["launches_per_token"], without["launches_per_token"]]
+        for row, without in pairs
+    ]  # fmt: skip
+    head = ["context", "with graphs, ms", "without, ms", "without / with", "least", "greatest", "launches a token", "without"]
+    return lines + (["Decoding by CUDA graphs and operation by operation, in turns:", "", *table(head, rows)] if rows else [])
 
 
 def of_ttft(step: dict) -> list[str]:

@@ -76,6 +76,22 @@ pub struct Decode {
     pub tokens_per_second: Spread,
     /// Weights, keys and values read, by time.
     pub gbps: Spread,
+    /// On a single GPU: the same without CUDA graphs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub without_graphs: Option<WithoutGraphs>,
+    /// On a GPU: kernels and graphs that are launched for the last token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launches_per_token: Option<u64>,
+}
+
+/// Decoding operation by operation, in turns with that by graphs.
+#[derive(Debug, Clone, Serialize)]
+pub struct WithoutGraphs {
+    /// Of all new tokens.
+    pub seconds: Spread,
+    /// How many times as long as with graphs.
+    pub ratio: Spread,
+    pub launches_per_token: u64,
 }
 
 /// What a part of the work took of a run; the last one is the rest.
@@ -95,6 +111,8 @@ struct Loaded<'a, B: Backend> {
     load_seconds: f64,
     /// Where its time goes; of the processor.
     profile: Option<&'a Profile>,
+    /// The model where it is on a GPU.
+    cuda: Option<&'a CudaModel>,
 }
 
 /// Measures the model in `folder`, or one of random weights.
@@ -103,13 +121,13 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
     let show = |done, total| progress.set(done, total);
     let load = LoadOptions { progress: Some(&show), ..load };
     let started = Stopwatch::start();
-    if let Device::Cuda(ordinal) = device {
+    if let Device::Cuda(gpus) = device {
         if options.profile {
             return Err(Error::invalid_input("--profile looks into the processor's kernels; leave it out"));
         }
         let model = match folder {
-            Some(folder) => CudaModel::load(folder, ordinal, load)?,
-            None => CudaModel::random(options.shape.config()?, 1, ordinal, load)?,
+            Some(folder) => CudaModel::load(folder, gpus, load)?,
+            None => CudaModel::random(options.shape.config()?, 1, gpus, load)?,
         };
         return report(
             &Loaded {
@@ -118,6 +136,7 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
                 weight_bytes: model.size_in_bytes(),
                 load_seconds: started.elapsed_s(),
                 profile: None,
+                cuda: Some(&model),
                 model: &model,
             },
             options,
@@ -134,6 +153,7 @@ pub fn measure(folder: Option<&Path>, device: Device, load: LoadOptions<'_>, opt
             weight_bytes: model.size_in_bytes(),
             load_seconds: started.elapsed_s(),
             profile: Some(model.profile()),
+            cuda: None,
             model: &model,
         },
         options,
@@ -154,7 +174,7 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
             model.config().max_positions
         )));
     }
-    let (prefill, decode) = samples(model, longest, options)?;
+    let (prefill, decode) = samples(loaded, longest, options)?;
     let (prefill_parts, decode_parts) = match loaded.profile.filter(|_| options.profile) {
         Some(profile) => profiles(model, profile, longest, options)?,
         None => Default::default(),
@@ -165,8 +185,9 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
         let parts = parts(&prefill_parts, at);
         Prefill { tokens: *tokens, parts, seconds, tokens_per_second: seconds.rate(*tokens as f64) }
     });
-    let decode = options.contexts.iter().zip(decode).enumerate().map(|(at, (context, seconds))| {
-        let seconds = Spread::of(seconds);
+    let decode = options.contexts.iter().zip(decode).enumerate().map(|(at, (context, decoded))| {
+        let (without_graphs, launches_per_token) = (decoded.without_graphs(), decoded.launches_per_token);
+        let seconds = Spread::of(decoded.seconds);
         let kv_bytes = (context + NEW_TOKENS / 2) * layout.token_bytes();
         let bytes = NEW_TOKENS * (loaded.weight_bytes + kv_bytes);
         Decode {
@@ -176,6 +197,8 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
             seconds,
             tokens_per_second: seconds.rate(NEW_TOKENS as f64),
             gbps: seconds.rate(bytes as f64 / 1e9),
+            without_graphs,
+            launches_per_token,
         }
     });
     Ok(Report {
@@ -193,15 +216,55 @@ fn report<B: Backend>(loaded: &Loaded<'_, B>, options: &Options) -> Result<Repor
 /// Seconds by case and round.
 type Samples = Vec<Vec<f64>>;
 
+/// What decoding behind one context took, by round.
+#[derive(Debug, Clone, Default)]
+struct Decoded {
+    seconds: Vec<f64>,
+    launches_per_token: Option<u64>,
+    /// The same without graphs; empty where there are none.
+    plain_seconds: Vec<f64>,
+    plain_launches: u64,
+}
+
+impl Decoded {
+    fn without_graphs(&self) -> Option<WithoutGraphs> {
+        let ratio = self.plain_seconds.iter().zip(&self.seconds).map(|(without, with)| without / with);
+        (!self.plain_seconds.is_empty()).then(|| WithoutGraphs {
+            seconds: Spread::of(self.plain_seconds.iter().copied()),
+            ratio: Spread::of(ratio),
+            launches_per_token: self.plain_launches,
+        })
+    }
+
+    /// Decodes once more, on a single GPU with graphs and without.
+    fn sample<B: Backend>(&mut self, sequence: &mut Sequence<'_, B>, context: usize) -> Result<()> {
+        let (seconds, launches) = sequence.decode(context)?;
+        self.seconds.push(seconds);
+        self.launches_per_token = launches;
+        if let Some(cuda) = sequence.cuda.filter(|cuda| cuda.replays_graphs()) {
+            cuda.replay_graphs(false);
+            let plain = sequence.decode(context);
+            cuda.replay_graphs(true);
+            let (seconds, launches) = plain?;
+            self.plain_seconds.push(seconds);
+            self.plain_launches = launches.unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
 /// Every case once a round, so that a change of the machine's speed meets all of them.
-fn samples<B: Backend>(model: &B, longest: usize, options: &Options) -> Result<(Samples, Samples)> {
-    let mut sequence = Sequence::new(model, longest);
+fn samples<B: Backend>(loaded: &Loaded<'_, B>, longest: usize, options: &Options) -> Result<(Samples, Vec<Decoded>)> {
+    let mut sequence = Sequence { cuda: loaded.cuda, ..Sequence::new(loaded.model, longest) };
     let (prefills, contexts) = (&options.prefill, &options.contexts);
-    let (mut prefill, mut decode) = (vec![Vec::new(); prefills.len()], vec![Vec::new(); contexts.len()]);
+    let (mut prefill, mut decode) = (vec![Vec::new(); prefills.len()], vec![Decoded::default(); contexts.len()]);
     let progress = Progress::new("measuring", Unit::Items);
     let total = (options.runs * (prefills.len() + contexts.len())) as u64;
-    // The first pass allocates what later ones use again.
+    // The first pass allocates what later ones use again; graphs are made while the first tokens are decoded.
     sequence.prefill(longest.min(WARM_UP_TOKENS))?;
+    for context in contexts.iter().filter(|_| loaded.cuda.is_some()) {
+        sequence.decode(*context)?;
+    }
     let mut done = 0;
     for _ in 0..options.runs {
         for (tokens, seconds) in prefills.iter().zip(&mut prefill) {
@@ -209,9 +272,9 @@ fn samples<B: Backend>(model: &B, longest: usize, options: &Options) -> Result<(
             seconds.push(sequence.prefill(*tokens)?);
             done += 1;
         }
-        for (context, seconds) in contexts.iter().zip(&mut decode) {
+        for (context, decoded) in contexts.iter().zip(&mut decode) {
             progress.set(done, total);
-            seconds.push(sequence.decode(*context)?);
+            decoded.sample(&mut sequence, *context)?;
             done += 1;
         }
     }
@@ -237,7 +300,7 @@ fn profiles<B: Backend>(
     };
     let prefill = options.prefill.iter().map(|tokens| profiled(&mut |sequence| sequence.prefill(*tokens)));
     let prefill = prefill.collect::<Result<_>>()?;
-    let decode = options.contexts.iter().map(|context| profiled(&mut |sequence| sequence.decode(*context)));
+    let decode = options.contexts.iter().map(|context| profiled(&mut |sequence| Ok(sequence.decode(*context)?.0)));
     Ok((prefill, decode.collect::<Result<_>>()?))
 }
 
@@ -254,6 +317,8 @@ struct Sequence<'a, B: Backend> {
     blocks: Vec<BlockId>,
     positions: Vec<u32>,
     tokens: Vec<u32>,
+    /// The model where it is on a GPU.
+    cuda: Option<&'a CudaModel>,
 }
 
 impl<'a, B: Backend> Sequence<'a, B> {
@@ -267,6 +332,7 @@ impl<'a, B: Backend> Sequence<'a, B> {
             blocks,
             positions: (0..longest as u32).collect(),
             tokens: (0..longest).map(|_| random.u32(0..vocabulary)).collect(),
+            cuda: None,
         }
     }
 
@@ -281,8 +347,8 @@ impl<'a, B: Backend> Sequence<'a, B> {
         Ok(started.elapsed_s())
     }
 
-    /// Seconds of [`NEW_TOKENS`] tokens behind `context` others, whose K and V are random.
-    fn decode(&mut self, context: usize) -> Result<f64> {
+    /// Seconds of [`NEW_TOKENS`] tokens behind `context` others, whose K and V are random; on a GPU also what is launched for the last one.
+    fn decode(&mut self, context: usize) -> Result<(f64, Option<u64>)> {
         let layout = self.model.kv_layout();
         let mut random = fastrand::Rng::with_seed(2);
         let kv: Vec<f32> = (0..context * layout.kv_dim()).map(|_| random.f32() - 0.5).collect();
@@ -296,14 +362,18 @@ impl<'a, B: Backend> Sequence<'a, B> {
         // What a device has queued is done when it has been read.
         self.model.read_block(&self.pool, self.blocks[0])?;
         let mut token = self.tokens[0];
+        let launches = |cuda: &CudaModel| cuda.queued().kernels + cuda.queued().graphs;
+        let mut before = None;
         let started = Stopwatch::start();
         for step in 0..NEW_TOKENS {
+            before = self.cuda.map(launches);
             let logits = self.logits(&[token], context + step)?;
             let best = argmax(logits.row(0));
             let best = best.ok_or_else(|| Error::internal("the model's logits are not numbers"))?;
             token = best as u32;
         }
-        Ok(started.elapsed_s())
+        let seconds = started.elapsed_s();
+        Ok((seconds, self.cuda.map(launches).zip(before).map(|(all, before)| all - before)))
     }
 
     /// The logits behind the last of `tokens`, the first of which stands at `first`.

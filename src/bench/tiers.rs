@@ -91,9 +91,9 @@ impl Target {
     fn new(options: &Options, device: language_model::Device, load: LoadOptions<'_>) -> Result<Self> {
         let (shape, tokens) = (options.shape, options.tokens);
         Ok(match device {
-            language_model::Device::Cuda(ordinal) => {
+            language_model::Device::Cuda(gpus) => {
                 let load = LoadOptions { kv_dtype: Some(KvDtype::Bf16), ..load };
-                Self::Gpu(Box::new(Gpu::new(shape, ordinal, load, tokens)?))
+                Self::Gpu(Box::new(Gpu::new(shape, gpus, load, tokens)?))
             }
             _ => Self::Processor(Box::new(Processor::new(shape, tokens)?)),
         })

@@ -122,8 +122,8 @@ pub async fn measure(options: Options, device: Device, load: LoadOptions<'static
         let progress = Progress::new("building a random model", Unit::Nothing);
         progress.tick();
         match device {
-            Device::Cuda(ordinal) => {
-                let model = CudaModel::random(config, seed, ordinal, load)?;
+            Device::Cuda(gpus) => {
+                let model = CudaModel::random(config, seed, gpus, load)?;
                 drop(progress);
                 let identity = model.arithmetic().to_string();
                 every_mode(Bench::new(options, model, &identity, AdmissionRule::Always, handle)?, &buckets)

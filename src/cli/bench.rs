@@ -10,6 +10,7 @@ mod serve;
 use ragstone_actors::blend::Blend;
 use ragstone_actors::kernel_choice;
 use ragstone_actors::language_model::Device;
+use ragstone_kernels::cuda::GpuList;
 use ragstone_kernels::model::LoadOptions;
 
 use crate::bench::{Shape, Spread, controller, tiers, ttft};
@@ -150,12 +151,21 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
 /// # Errors
 /// `InvalidInput` where the settings leave it open.
 fn device(config: &Config) -> Result<Device> {
-    match config.settings.device {
+    match &config.settings.device {
         Device::Auto => {
             Err(Error::invalid_input("a benchmark measures one device; take `--device cuda` or `--device cpu`"))
         }
-        device => Ok(device),
+        device => Ok(device.clone()),
     }
+}
+
+/// The GPU of a benchmark that looks at one by itself.
+///
+/// # Errors
+/// `InvalidInput` where the settings name several.
+fn one_gpu(gpus: &GpuList) -> Result<usize> {
+    gpus.only()
+        .ok_or_else(|| Error::invalid_input(format!("this looks at one GPU; take one of `--device cuda:{gpus}`")))
 }
 
 /// How a benchmark of the processor loads its model.

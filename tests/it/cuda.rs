@@ -108,6 +108,46 @@ async fn weights_of_8_bits_have_kv_of_their_own() {
     assert_eq!(service.stop(), 0);
 }
 
+/// Who computes is not part of what is stored: one GPU reads what two stored, and the reverse.
+#[tokio::test]
+async fn two_gpus_that_share_the_model_answer_as_one_and_each_reads_what_the_other_stored() {
+    let folder = Folder::new();
+    let two = |mode, seed| [("CUDA_STANDIN_DEVICES", "2"), ("CUDA_STANDIN", mode), ("CUDA_STANDIN_SEED", seed)];
+    let service = serve(&folder, &["--device", "cuda:0,1"], &two("strict", "11")).await;
+    service.add("world", WORLD).await;
+    let (full, report) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!(tokens(&report, "exact"), 0, "{report}");
+    let (warm, report) = ask(&service, FIRST, json!("exact")).await;
+    assert_eq!((&warm, &report["segments"][0]["tier"]), (&full, &json!("device")), "to the last bit");
+    let (blended, report) = ask(&service, SECOND, json!("auto")).await;
+    assert!(tokens(&report, "blended") > 0, "{report}");
+    assert_eq!(service.stop(), 0);
+
+    let exact = |report: &Value| tokens(report, "exact");
+    let service =
+        serve(&folder, &["--device", "cuda"], &[("CUDA_STANDIN", "relaxed"), ("CUDA_STANDIN_SEED", "12")]).await;
+    let (restarted, report) = ask(&service, FIRST, json!("exact")).await;
+    assert!(exact(&report) > 50 && report["loads"][0]["tier"] == "disk", "{report}");
+    assert_eq!(restarted, full, "to the last bit");
+    let (second, report) = ask(&service, SECOND, json!("exact")).await;
+    assert_eq!(second["message"], blended["message"], "{report}");
+    assert_eq!(service.stop(), 0);
+
+    let service = serve(&folder, &["--set", "device=cuda:0,1"], &two("relaxed", "13")).await;
+    for (question, expected) in [(FIRST, &full), (SECOND, &second)] {
+        let (again, report) = ask(&service, question, json!("exact")).await;
+        assert!(exact(&report) > 50, "{report}");
+        assert_eq!(&again, expected, "to the last bit");
+    }
+    assert_eq!(service.stop(), 0);
+    assert_clean(&folder);
+    let mut command = folder.ragstone(&["serve", "--listen", "127.0.0.1:0", "--device", "cuda:0,1,2"]);
+    let standin = standin();
+    let output = command.envs([("LD_LIBRARY_PATH", standin.as_str()), ("CUDA_STANDIN_DEVICES", "3")]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("2 KV heads") && error.contains("at most 2"), "{error}");
+}
+
 /// What a metric says, over all its labels.
 async fn metric(service: &Service, name: &str) -> f64 {
     let text = reqwest::get(service.url("/metrics")).await.unwrap().text().await.unwrap();
@@ -200,8 +240,11 @@ async fn without_a_gpu_auto_takes_the_processor_and_cuda_says_what_to_do() {
     // What would not be heeded is refused.
     folder.run(&["bench", "drafts", "--device", "cuda"]).failed_with(&["processor", "leave `device` out"]);
     folder.run(&["bench", "model", "--device", "auto"]).failed_with(&["one device", "--device cuda"]);
+    folder.run(&["bench", "parity", "--device", "cuda:0,1"]).failed_with(&["one GPU", "cuda:0,1"]);
     folder.run(&["bench", "parity"]).failed_with(&["add `--device cuda`"]);
-    folder.run(&["settings", "--set", "device=gpu"]).failed_with(&["device", "take cpu, auto, cuda or cuda:1"]);
+    folder
+        .run(&["settings", "--set", "device=gpu"])
+        .failed_with(&["device", "take cpu, auto, cuda, cuda:1, or cuda:0,1"]);
 }
 
 /// As somebody with a GPU runs it, in tiny shapes. Comparing with transformers needs torch, and is left out; kernels are compared in
@@ -231,6 +274,7 @@ fn a_gpu_is_checked_and_measured_by_one_command() {
         "| linear | q8 |",
         "pinned copy",
         "| decode |",
+        "launches a token",
     ] {
         assert!(text.contains(words), "no {words} in {text}");
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ragstone_kernels::backend::{Backend, KvBytes};
-use ragstone_kernels::forward::{Next, Seen, Selector};
+use ragstone_kernels::forward::{Interest, Next, Seen, Selector};
 use ragstone_storage::key::KvKey;
 use ragstone_storage::segment::{Segment, SegmentKind, TEXT_TOKENS};
 use ragstone_storage::tier::device::KeptSegment;
@@ -89,6 +89,22 @@ impl GrowingText {
         self.is_filed.then_some(self.open.tokens.len())
     }
 
+    /// K and V of a pass's token and of the draft behind it, in one layer.
+    fn take_rows(&mut self, layer: usize, rows: usize, KvBytes { k, v, is_finite }: KvBytes) {
+        if !self.is_filed {
+            return;
+        }
+        let (all_k, all_v) = &mut self.open.layers[layer];
+        self.token_bytes = (k.len() / rows, v.len() / rows);
+        // A pass that broke is repeated, and drafts can be wrong: what was taken of them goes first.
+        let before = self.open.tokens.len();
+        all_k.truncate(before * self.token_bytes.0);
+        all_v.truncate(before * self.token_bytes.1);
+        all_k.extend(k);
+        all_v.extend(v);
+        self.is_filed = is_finite;
+    }
+
     /// What was filed, in order.
     pub(super) fn kept(&self) -> &[KeptSegment] {
         &self.kept
@@ -96,19 +112,18 @@ impl GrowingText {
 }
 
 impl<B: Backend> Selector<B> for GrowingText {
+    fn interest(&self) -> Interest {
+        if self.is_filed { Interest::FreshKv } else { Interest::Nothing }
+    }
+
+    fn take_fresh(&mut self, layer: usize, rows: usize, kv: KvBytes) {
+        self.take_rows(layer, rows, kv);
+    }
+
     fn take(&mut self, seen: &Seen<'_, B>, _: &mut B::Pool) -> Next {
         if self.is_filed {
             let rows = seen.places.len();
-            let KvBytes { k, v, is_finite } = seen.export(0..rows);
-            let (all_k, all_v) = &mut self.open.layers[seen.layer];
-            self.token_bytes = (k.len() / rows, v.len() / rows);
-            // A pass that broke is repeated, and drafts can be wrong: what was taken of them goes first.
-            let before = self.open.tokens.len();
-            all_k.truncate(before * self.token_bytes.0);
-            all_v.truncate(before * self.token_bytes.1);
-            all_k.extend(k);
-            all_v.extend(v);
-            self.is_filed = is_finite;
+            self.take_rows(seen.layer, rows, seen.export(0..rows));
         }
         Next::Go
     }

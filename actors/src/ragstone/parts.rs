@@ -68,7 +68,7 @@ impl Parts {
             self;
         let (costs_name, model) = (loaded.costs_name(), loaded.model);
         let layout = model.kv_layout();
-        let device = device(&settings, layout)?;
+        let device = device(&settings, &model)?;
         store.set_device(device.clone());
         let engine = engine(&model, device.clone(), &settings, env.clone())?;
         let (queued, c, r) = (settings.max_queued, corpus.clone(), runtime.clone());
@@ -145,10 +145,11 @@ impl Parts {
     }
 }
 
-fn device(settings: &Settings, layout: KvLayout) -> Result<DeviceTier> {
+/// `device_bytes` is what each device has for blocks; a block's bytes are those on all of them.
+fn device(settings: &Settings, model: &LanguageModel) -> Result<DeviceTier> {
     let options = DeviceOptions {
-        blocks: (settings.device_bytes / layout.block_bytes() as u64).max(1) as usize,
-        block_bytes: layout.block_bytes(),
+        blocks: (settings.device_bytes / model.block_bytes_of_a_device().max(1) as u64).max(1) as usize,
+        block_bytes: model.kv_layout().block_bytes(),
         policy: settings.device_policy,
         cache: settings.device_cache,
     };

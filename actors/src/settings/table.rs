@@ -87,7 +87,7 @@ const fn setting(key: &'static str, about: &'static str) -> Definition {
 pub const TABLE: &[Definition] = &[
     setting(
         "device_bytes",
-        "Size of the paged KV pool: running sequences keep their KV there, and what they leave for later prompts.",
+        "Size of the paged KV pool, on each GPU where several share the model: running sequences keep their KV there, and what they leave for later prompts.",
     ),
     setting("device_cache", "Whether sequences that end leave their KV in the pool for later prompts."),
     setting("device_policy", "Which of that KV is evicted first, as `host_policy` has it.").joined(),
@@ -195,7 +195,8 @@ pub const TABLE: &[Definition] = &[
     setting("load_timeout_ms", "Milliseconds that a layer of stored KV may take to load; then its passage is computed.").at_least(1),
     setting(
         "device",
-        "Where the language model computes: `cpu`, `cuda` (the first NVIDIA GPU), `cuda:1` (the second), or `auto` (a GPU if there is one that runs the model).",
+        "Where the language model computes: `cpu`, `cuda` (the first NVIDIA GPU), `cuda:1` (the second), `cuda:0,1` (shared by both, up to one GPU \
+         for each KV head), or `auto` (a GPU if there is one that runs the model).",
     )
     .flag(),
     setting("threads", "Threads that compute. More than there are cores make it slower.").by_default("all cores").within(1, 1024).flag(),

@@ -15,19 +15,27 @@ const BLOCKS_PER_MULTIPROCESSOR: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Tables {
     pub(super) host: HostTables,
-    pub(super) row_positions: Buffer,
-    tiles: Buffer,
-    blocks: Buffer,
-    key_positions: Buffer,
+    pub(super) places: TablePlaces,
+    /// What was allocated for them.
+    memory: Vec<Buffer>,
+}
+
+/// Where tables lie; pointers.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct TablePlaces {
+    pub(super) row_positions: u64,
+    pub(super) tiles: u64,
+    pub(super) blocks: u64,
+    pub(super) key_positions: u64,
 }
 
 /// The same in host memory.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct HostTables {
-    row_positions: Vec<u32>,
+    pub(super) row_positions: Vec<u32>,
     pub(super) tiles: Vec<AttentionTile>,
-    blocks: Vec<u32>,
-    key_positions: Vec<u32>,
+    pub(super) blocks: Vec<u32>,
+    pub(super) key_positions: Vec<u32>,
 }
 
 impl HostTables {
@@ -104,18 +112,30 @@ impl Tables {
     /// Copies the tables to the device.
     pub(super) fn upload(session: &Arc<Session>, host: HostTables) -> Result<Self> {
         let upload = |values: &[u32]| session.upload(values);
-        Ok(Self {
-            row_positions: upload(&host.row_positions)?,
-            tiles: session.upload(&host.tiles)?,
-            blocks: upload(&host.blocks)?,
-            key_positions: upload(&host.key_positions)?,
-            host,
-        })
+        let memory = vec![
+            upload(&host.row_positions)?,
+            session.upload(&host.tiles)?,
+            upload(&host.blocks)?,
+            upload(&host.key_positions)?,
+        ];
+        let at = |index: usize| memory[index].pointer();
+        let places = TablePlaces { row_positions: at(0), tiles: at(1), blocks: at(2), key_positions: at(3) };
+        Ok(Self { host, places, memory })
+    }
+
+    /// Tables that lie somewhere, in memory of the caller's.
+    pub(super) fn at(places: TablePlaces, host: HostTables) -> Self {
+        Self { host, places, memory: Vec::new() }
+    }
+
+    /// Rows that look.
+    pub(super) fn rows(&self) -> usize {
+        self.host.row_positions.len()
     }
 
     /// The memory that it lies in.
-    pub(super) fn into_buffers(self) -> [Buffer; 4] {
-        [self.row_positions, self.tiles, self.blocks, self.key_positions]
+    pub(super) fn into_buffers(self) -> Vec<Buffer> {
+        self.memory
     }
 
     /// Bytes of what so many segments of the context come to, before they are put together.
@@ -136,7 +156,7 @@ impl Tables {
         let Some((partial, segments)) = split else {
             return vec![launch::attention(element, out, (0, 1), q, context, tiles, rows, heads)];
         };
-        let tiles_there = (self.tiles.pointer(), tiles.len() as u32);
+        let tiles_there = (self.places.tiles, tiles.len() as u32);
         vec![
             launch::attention(element, 0, (partial, segments), q, context, tiles, rows, heads),
             launch::attention_combine(out, partial, tiles_there, rows, heads),
@@ -148,10 +168,10 @@ impl Tables {
         Context {
             keys,
             values,
-            row_positions: self.row_positions.pointer(),
-            tiles: self.tiles.pointer(),
-            blocks: self.blocks.pointer(),
-            key_positions: self.key_positions.pointer(),
+            row_positions: self.places.row_positions,
+            tiles: self.places.tiles,
+            blocks: self.places.blocks,
+            key_positions: self.places.key_positions,
             slopes: slopes.map_or(0, Buffer::pointer),
             window: window.unwrap_or(0),
         }

@@ -3,125 +3,77 @@
 //! Operations are queued and return at once; those that give something to the host wait for it. What an operation without a result gives after
 //! one failed is empty, and [`Backend::check`] says why.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
 use super::launch::{self, Turn};
-use super::layer::{Hidden, Steps};
+use super::layer::Hidden;
 use super::model::{CudaModel, Loaded};
+use super::parallel::{AllSteps, Piece, Ranks, joined};
+use super::pool::{Arena, ArenaShape, CudaPool};
+use super::rows::CudaRows;
 use super::session::{Buffer, Launch, Session};
-use crate::backend::{Backend, KvBytes, RowGroup, Slots, StoredKv, check_tokens};
+use crate::backend::{Backend, KvBytes, RowGroup, Slots, StepPart, Stepped, StoredKv, check_tokens};
 use crate::config::ModelConfig;
 use crate::deviation::Compared;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::matrix::Matrix;
-use crate::pool::{BLOCK_TOKENS, BlockId, KvLayout, check_slots};
+use crate::pool::{BlockId, KvLayout, check_slots};
 
-/// Hidden states in device memory, f32 `[count, hidden]`.
-#[derive(Debug)]
-pub struct CudaRows {
-    buffer: Option<Buffer>,
-    count: usize,
-}
-
-/// Fresh K and V in device memory, in the pool's type, `[count, kv_dim]` each.
+/// Fresh K and V in device memory, in the pool's type, `[count, kv_dim]` each: on every rank those of its heads.
 #[derive(Debug)]
 pub struct CudaKv {
-    buffers: Option<[Buffer; 2]>,
+    buffers: Option<Vec<[Buffer; 2]>>,
     count: usize,
-}
-
-/// Blocks in device memory: of each layer K, then V, `[blocks][kv_heads][16][head_dim]`.
-#[derive(Debug)]
-pub struct CudaPool {
-    buffer: Option<Buffer>,
-    blocks: usize,
-    layout: KvLayout,
-}
-
-impl CudaPool {
-    /// Bytes of one layer's K (or V) in a block.
-    fn part_bytes(&self) -> usize {
-        BLOCK_TOKENS * self.layout.kv_dim() * self.layout.dtype.size_in_bytes()
-    }
-
-    /// Bytes from one part to the next.
-    fn stride(&self) -> u64 {
-        (self.blocks * self.part_bytes()) as u64
-    }
-
-    fn parts(&self) -> u32 {
-        2 * self.layout.layers as u32
-    }
-
-    fn start(&self) -> u64 {
-        self.buffer.as_ref().map_or(0, Buffer::pointer)
-    }
-
-    /// Where a layer's K and V begin.
-    pub(super) fn layer(&self, layer: usize) -> (u64, u64) {
-        let k = self.start() + 2 * layer as u64 * self.stride();
-        (k, k + self.stride())
-    }
-
-    /// Where a block begins in the first part.
-    ///
-    /// # Errors
-    /// `InvalidInput` if there is no such block.
-    fn block(&self, block: BlockId) -> Result<u64> {
-        if block.0 as usize >= self.blocks {
-            return Err(Error::invalid_input(format!("block {} of {}", block.0, self.blocks)));
-        }
-        Ok(self.start() + (block.0 as usize * self.part_bytes()) as u64)
-    }
 }
 
 impl Loaded {
-    /// Memory that was made in this session.
-    ///
-    /// # Errors
-    /// `DeviceLost` for what went with an earlier one.
-    fn own<'a>(&self, buffer: Option<&'a Buffer>) -> Result<&'a Buffer> {
-        buffer
-            .filter(|buffer| Arc::ptr_eq(buffer.session(), &self.session))
-            .ok_or_else(|| Error::new(ErrorKind::DeviceLost, "what lay in the GPU's memory is gone"))
-    }
-
-    fn own_kv<'a>(&self, kv: &'a CudaKv) -> Result<&'a [Buffer; 2]> {
-        let buffers = kv.buffers.as_ref();
-        self.own(buffers.map(|buffers| &buffers[0]))?;
-        buffers.ok_or_else(|| Error::new(ErrorKind::DeviceLost, "what lay in the GPU's memory is gone"))
-    }
-
-    /// Rows of a buffer in another one. `width` in bytes.
-    fn gather(&self, from: &Buffer, rows: &[usize], width: usize, to: u64) -> Result<()> {
+    /// Rows in the order given. `width` in bytes.
+    pub(super) fn gather(&self, from: u64, rows: &[usize], width: usize, to: u64) -> Result<()> {
         if rows.is_empty() {
             return Ok(());
         }
         let rows: Vec<u32> = rows.iter().map(|row| *row as u32).collect();
         let there = self.session.upload(&rows)?;
-        let launch = launch::gather_rows(to, from.pointer(), there.pointer(), rows.len() as u32, width as u32);
-        self.session.launch(&launch)
+        self.session.launch(&launch::gather_rows(to, from, there.pointer(), rows.len() as u32, width as u32))
+    }
+
+    /// Bytes of a row of K (or V), of its heads.
+    fn kv_bytes(&self, model: &CudaModel) -> usize {
+        self.heads.kv_dim() * model.kv_dtype.size_in_bytes()
+    }
+}
+
+impl Ranks {
+    fn own_kv<'a>(&self, kv: &'a CudaKv) -> Result<&'a [[Buffer; 2]]> {
+        self.own(kv.buffers.as_deref(), |[k, _]| k)
+    }
+
+    pub(super) fn own_pool<'a>(&self, pool: &'a CudaPool) -> Result<&'a [Arena]> {
+        self.own(pool.arenas.as_deref(), |arena| &arena.buffer)
     }
 }
 
 impl CudaModel {
-    fn steps<'a>(&'a self, on: &'a Loaded) -> Steps<'a> {
-        Steps { on, config: &self.config, heads: self.heads(), kv: self.kv_dtype.into() }
+    pub(super) fn steps<'a>(&'a self, on: &'a Ranks) -> AllSteps<'a> {
+        AllSteps::new(on, &self.config, self.kv_dtype.into())
     }
 
     fn row_bytes(&self) -> usize {
         4 * self.config.hidden_size
     }
 
-    fn kv_bytes(&self) -> usize {
+    /// Bytes of a row of K (or V), of all heads.
+    pub(super) fn kv_bytes(&self) -> usize {
         self.config.kv_dim() * self.kv_dtype.size_in_bytes()
     }
 
     /// What writes K and V at `k` and `v` to their slots. Where two tokens name one slot, the last one stays: they are in launches of their own.
     fn placing(
         &self,
+        on: &Loaded,
         to: (u64, u64),
         runs: &[Range<usize>],
         tables: &[Buffer; 3],
@@ -130,10 +82,10 @@ impl CudaModel {
     ) -> Vec<Launch> {
         let [blocks, slots, positions] = tables.each_ref().map(Buffer::pointer);
         let launch = |tokens: &Range<usize>| {
-            let (first, bytes) = (4 * tokens.start as u64, (tokens.start * self.kv_bytes()) as u64);
-            let (element, heads) = (self.kv_dtype.into(), self.heads());
+            let (first, bytes) = (4 * tokens.start as u64, (tokens.start * on.kv_bytes(self)) as u64);
             let lists = (blocks, slots + first, positions + first);
-            launch::place(element, to, (k + bytes, v + bytes), lists, turn, tokens.len() as u32, heads)
+            let count = tokens.len() as u32;
+            launch::place(self.kv_dtype.into(), to, (k + bytes, v + bytes), lists, turn, count, on.heads)
         };
         runs.iter().map(launch).collect()
     }
@@ -141,6 +93,11 @@ impl CudaModel {
     fn tables_of(&self, session: &Arc<Session>, to: Slots<'_>) -> Result<[Buffer; 3]> {
         let blocks: Vec<u32> = to.blocks.iter().map(|block| block.0).collect();
         Ok([session.upload(&blocks)?, session.upload(to.slots)?, session.upload(to.positions)?])
+    }
+
+    /// A rank's columns of stored K or V.
+    fn share<'a>(&self, on: &Ranks, rows: &'a [u8], rank: usize) -> Cow<'a, [u8]> {
+        on.split.columns(rows, self.config.kv_dim(), self.kv_dtype.size_in_bytes(), rank)
     }
 
     /// Refuses what is not of the pool's type or not as long as it should be.
@@ -193,13 +150,21 @@ impl Backend for CudaModel {
     }
 
     fn new_pool(&self, blocks: usize) -> CudaPool {
-        let mut pool = CudaPool { buffer: None, blocks, layout: self.kv_layout() };
+        let mut pool = CudaPool { arenas: None, blocks, layout: self.kv_layout() };
         if blocks == 0 {
             return pool;
         }
         self.recover();
-        let bytes = pool.stride() as usize * pool.parts() as usize;
-        pool.buffer = self.attempt(|on| on.session.zeros(bytes));
+        pool.arenas = self.attempt(|on| {
+            // Of graphs over the pool before this one, nothing is of use any more.
+            on.each.iter().try_for_each(|rank| rank.session.forget_graphs())?;
+            let arena = |rank: &Loaded| {
+                let layout = KvLayout { kv_heads: rank.heads.kv_heads as usize, ..pool.layout };
+                let shape = ArenaShape { blocks, layout };
+                Ok(Arena::new(rank.session.zeros(shape.bytes())?, shape))
+            };
+            on.each.iter().map(arena).collect()
+        });
         pool
     }
 
@@ -209,40 +174,54 @@ impl Backend for CudaModel {
 
     fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<CudaRows> {
         check_tokens(&self.config, tokens, positions)?;
-        let buffer = self.checked(|on| self.steps(on).embed(tokens, positions))?;
-        Ok(CudaRows { buffer: Some(buffer), count: tokens.len() })
+        // A GPU that is known to be gone is told now, other failures once somebody wants the rows.
+        self.checked(|_| Ok(()))?;
+        Ok(CudaRows::of_tokens(tokens, positions))
     }
 
     fn gather(&self, parts: &[(&CudaRows, &[usize])]) -> CudaRows {
+        if let Some(rows) = CudaRows::pick(parts) {
+            return rows;
+        }
         let count = parts.iter().map(|(_, rows)| rows.len()).sum::<usize>();
-        let buffer = self.attempt(|on| {
-            let out = on.session.allocate(count * self.row_bytes())?;
-            let mut to = out.pointer();
-            for (from, rows) in parts {
-                on.gather(on.own(from.buffer.as_ref())?, rows, self.row_bytes(), to)?;
-                to += (rows.len() * self.row_bytes()) as u64;
-            }
-            Ok(out)
+        let buffers = self.attempt(|on| {
+            let steps = self.steps(on);
+            let parts = parts.iter().map(|(from, rows)| Ok((from.hidden(&steps)?, *rows)));
+            let parts = parts.collect::<Result<Vec<_>>>()?;
+            let on_rank = |(rank, loaded): (usize, &Loaded)| {
+                let out = loaded.session.allocate(count * self.row_bytes())?;
+                let mut to = out.pointer();
+                for (from, rows) in &parts {
+                    loaded.gather(from[rank].start, rows, self.row_bytes(), to)?;
+                    to += (rows.len() * self.row_bytes()) as u64;
+                }
+                Ok(out)
+            };
+            on.each.iter().enumerate().map(on_rank).collect()
         });
-        CudaRows { buffer, count }
+        CudaRows::of_memory(buffers, count)
     }
 
     fn project(&self, layer: usize, rows: &CudaRows) -> CudaKv {
         let buffers = self.attempt(|on| {
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            self.steps(on).project(layer, hidden)
+            let steps = self.steps(on);
+            steps.project(layer, &rows.hidden(&steps)?)
         });
-        CudaKv { buffers, count: rows.count }
+        CudaKv { buffers, count: rows.count() }
     }
 
     fn gather_kv(&self, kv: &CudaKv, rows: &[usize]) -> CudaKv {
         let buffers = self.attempt(|on| {
-            let [k, v] = on.own_kv(kv)?.each_ref().map(|from| {
-                let to = on.session.allocate(rows.len() * self.kv_bytes())?;
-                on.gather(from, rows, self.kv_bytes(), to.pointer())?;
-                Ok::<_, Error>(to)
-            });
-            Ok([k?, v?])
+            let on_rank = |(both, loaded): (&[Buffer; 2], &Loaded)| {
+                let width = loaded.kv_bytes(self);
+                let [k, v] = both.each_ref().map(|from| {
+                    let to = loaded.session.allocate(rows.len() * width)?;
+                    loaded.gather(from.pointer(), rows, width, to.pointer())?;
+                    Ok::<_, Error>(to)
+                });
+                Ok([k?, v?])
+            };
+            on.own_kv(kv)?.iter().zip(&on.each).map(on_rank).collect()
         });
         CudaKv { buffers, count: rows.len() }
     }
@@ -253,12 +232,16 @@ impl Backend for CudaModel {
             return Err(Error::invalid_input(format!("rows {rows:?} of {} for {} slots", kv.count, to.slots.len())));
         }
         self.checked(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let first = (rows.start * self.kv_bytes()) as u64;
-            let [k, v] = on.own_kv(kv)?.each_ref().map(|buffer| buffer.pointer() + first);
-            let tables = self.tables_of(&on.session, to)?;
-            let (turn, _angles) = on.angles(&self.config, layer).turn(&on.session, to.positions)?;
-            on.session.run(&self.placing(pool.layer(layer), &distinct_runs(to.slots), &tables, turn, (k, v)))
+            let (arenas, runs) = (on.own_pool(pool)?, distinct_runs(to.slots));
+            for ((loaded, arena), both) in on.each.iter().zip(arenas).zip(on.own_kv(kv)?) {
+                let first = (rows.start * loaded.kv_bytes(self)) as u64;
+                let [k, v] = both.each_ref().map(|buffer| buffer.pointer() + first);
+                let tables = self.tables_of(&loaded.session, to)?;
+                let (turn, _angles) = loaded.angles(&self.config, layer).turn(&loaded.session, to.positions)?;
+                let placing = self.placing(loaded, arena.layer(layer), &runs, &tables, turn, (k, v));
+                loaded.session.run(&placing)?;
+            }
+            Ok(())
         })
     }
 
@@ -269,20 +252,28 @@ impl Backend for CudaModel {
             return Ok(());
         }
         self.checked(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let tables = self.tables_of(&on.session, to)?;
-            let (turn, _angles) = on.angles(&self.config, layer).turn(&on.session, to.positions)?;
-            let (place, runs) = (pool.layer(layer), distinct_runs(to.slots));
-            on.session.load([stored.k, stored.v], |[k, v]| self.placing(place, &runs, &tables, turn, (k, v)))
+            let (arenas, runs) = (on.own_pool(pool)?, distinct_runs(to.slots));
+            for (rank, (loaded, arena)) in on.each.iter().zip(arenas).enumerate() {
+                let tables = self.tables_of(&loaded.session, to)?;
+                let (turn, _angles) = loaded.angles(&self.config, layer).turn(&loaded.session, to.positions)?;
+                let [k, v] = [stored.k, stored.v].map(|rows| self.share(on, rows, rank));
+                let place = arena.layer(layer);
+                let placing = |[k, v]: [u64; 2]| self.placing(loaded, place, &runs, &tables, turn, (k, v));
+                loaded.session.load([&k, &v], placing)?;
+            }
+            Ok(())
         })
     }
 
     fn finish(&self, layer: usize, rows: &mut CudaRows, groups: &[RowGroup<'_>], pool: &CudaPool) {
         self.attempt(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            self.steps(on).finish(layer, hidden, groups, pool)
+            let (steps, pool) = (self.steps(on), on.own_pool(pool)?);
+            steps.finish(layer, &rows.hidden_to_change(&steps)?, groups, pool)
         });
+    }
+
+    fn step(&self, parts: &[StepPart<'_, CudaRows>], pool: &mut CudaPool, wants_kv: bool) -> Option<Stepped> {
+        self.replay_step(parts, pool, wants_kv)
     }
 
     fn attention_weights(&self, layer: usize, rows: &CudaRows, group: &RowGroup<'_>, pool: &CudaPool) -> Matrix {
@@ -291,32 +282,32 @@ impl Backend for CudaModel {
             return Matrix::zeros(count, slots);
         }
         let weights = self.attempt(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let first = (group.rows.start * self.row_bytes()) as u64;
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer() + first, rows: count };
             let steps = self.steps(on);
-            let tables = on.tables(std::slice::from_ref(group), count)?;
-            let q = steps.queries(layer, hidden, group.positions, &tables.row_positions)?;
-            let context = tables.context(pool.layer(layer), on.slopes.as_ref(), self.config.window(layer));
-            let out = on.session.allocate(4 * count * slots)?;
-            let shape = (count as u32, slots as u32);
-            let (to, q) = (out.pointer(), q.pointer());
-            on.session.launch(&launch::attention_weights(steps.kv, to, q, context, shape, steps.heads))?;
-            on.session.download(out.pointer(), 4 * count * slots)
+            let hidden = rows.hidden(&steps)?.into_iter().map(|all| all.part(&group.rows, self.row_bytes()));
+            let hidden: Vec<Hidden> = hidden.collect();
+            let weights = steps.attention_weights(layer, &hidden, group, on.own_pool(pool)?)?;
+            let weights = on.each[0].session.download(weights.pointer(), 4 * count * slots)?;
+            on.check()?;
+            Ok(weights)
         });
         let values = weights.map_or_else(|| vec![0.0; count * slots], |bytes| bytemuck::pod_collect_to_vec(&bytes));
         Matrix::from_vec(count, slots, values)
     }
 
     fn logits(&self, rows: &CudaRows) -> Matrix {
-        let vocab = self.config.vocab_size;
+        let (count, vocab) = (rows.count(), self.config.vocab_size);
         let logits = self.attempt(|on| {
-            let hidden = Hidden { start: on.own(rows.buffer.as_ref())?.pointer(), rows: rows.count };
-            let logits = self.steps(on).logits(hidden)?;
-            on.session.download(logits.pointer(), 4 * rows.count * vocab)
+            let steps = self.steps(on);
+            let shares = steps.logits(&rows.hidden(&steps)?)?;
+            let widths: Vec<usize> = shares.iter().map(|(_, outputs)| 4 * outputs).collect();
+            let download = |((share, _), (loaded, width)): (&(Buffer, usize), (&Loaded, &usize))| {
+                loaded.session.download(share.pointer(), count * width)
+            };
+            let parts = shares.iter().zip(on.each.iter().zip(&widths)).map(download).collect::<Result<Vec<_>>>()?;
+            Ok(joined(parts, &widths, count))
         });
-        let values = logits.map_or_else(|| vec![0.0; rows.count * vocab], |bytes| bytemuck::pod_collect_to_vec(&bytes));
-        Matrix::from_vec(rows.count, vocab, values)
+        let values = logits.map_or_else(|| vec![0.0; count * vocab], |bytes| bytemuck::pod_collect_to_vec(&bytes));
+        Matrix::from_vec(count, vocab, values)
     }
 
     fn deviation(
@@ -344,63 +335,105 @@ impl Backend for CudaModel {
             Compared::Both => 3,
         };
         let bytes = self.checked(|on| {
-            let [k, v] = on.own_kv(fresh)?.each_ref().map(Buffer::pointer);
-            let (there, out) = (on.session.upload(&flat)?, on.session.allocate(4 * pairs.len())?);
+            // A sum over all heads is one sum, in their order: on the first rank.
+            let own = on.own_kv(fresh)?;
+            let whole = [0, 1].map(|part| {
+                let piece = |(both, loaded): (&[Buffer; 2], &Loaded)| Piece {
+                    start: both[part].pointer(),
+                    width: loaded.kv_bytes(self),
+                };
+                let pieces: Vec<Piece> = own.iter().zip(&on.each).map(piece).collect();
+                on.gather_to_first(&pieces, fresh.count)
+            });
+            let [(k, _k), (v, _v)] = {
+                let [k, v] = whole;
+                [k?, v?]
+            };
+            let session = &on.each[0].session;
+            let (there, out) = (session.upload(&flat)?, session.allocate(4 * pairs.len())?);
             let (dim, pairs_there) = (self.config.kv_dim() as u32, (there.pointer(), pairs.len() as u32));
-            on.session.load([stored.k, stored.v], |[stored_k, stored_v]| {
+            session.load([stored.k, stored.v], |[stored_k, stored_v]| {
                 let element = self.kv_dtype.into();
                 let stored = (stored_k, stored_v);
                 vec![launch::deviation(element, out.pointer(), (k, v), stored, pairs_there, dim, compared)]
             })?;
-            on.session.download(out.pointer(), 4 * pairs.len())
+            let bytes = session.download(out.pointer(), 4 * pairs.len())?;
+            on.check()?;
+            Ok(bytes)
         })?;
         Ok(bytemuck::pod_collect_to_vec(&bytes))
     }
 
     fn export(&self, kv: &CudaKv, rows: Range<usize>) -> KvBytes {
-        let (first, bytes) = ((rows.start * self.kv_bytes()) as u64, rows.len() * self.kv_bytes());
         let parts = self.attempt(|on| {
-            let [k, v] = on.own_kv(kv)?.each_ref().map(|from| on.session.download(from.pointer() + first, bytes));
+            let (own, count) = (on.own_kv(kv)?, rows.len());
+            let widths: Vec<usize> = on.each.iter().map(|loaded| loaded.kv_bytes(self)).collect();
+            let whole = [0, 1].map(|part| {
+                let download = |((both, loaded), width): ((&[Buffer; 2], &Loaded), &usize)| {
+                    let from = both[part].pointer() + (rows.start * width) as u64;
+                    loaded.session.download(from, count * width)
+                };
+                let parts = own.iter().zip(&on.each).zip(&widths).map(download).collect::<Result<Vec<_>>>()?;
+                Ok::<_, Error>(joined(parts, &widths, count))
+            });
+            let [k, v] = whole;
             Ok((k?, v?))
         });
         // What did not come is not to be stored either.
-        let Some((k, v)) = parts else { return KvBytes { k: vec![0; bytes], v: vec![0; bytes], is_finite: false } };
+        let Some((k, v)) = parts else {
+            let nothing = vec![0; rows.len() * self.kv_bytes()];
+            return KvBytes { k: nothing.clone(), v: nothing, is_finite: false };
+        };
         let is_finite = self.kv_dtype.all_finite(&k) && self.kv_dtype.all_finite(&v);
         KvBytes { k, v, is_finite }
     }
 
     fn copy_block(&self, pool: &mut CudaPool, from: BlockId, to: BlockId) -> Result<()> {
-        let (from, to) = (pool.block(from)?, pool.block(to)?);
+        pool.check_block(from)?;
+        pool.check_block(to)?;
         self.checked(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let (stride, bytes) = (pool.stride(), pool.part_bytes() as u64);
-            on.session.launch(&launch::copy_parts((to, stride), (from, stride), pool.parts(), bytes))
+            for (loaded, arena) in on.each.iter().zip(on.own_pool(pool)?) {
+                let (stride, bytes) = (arena.stride(), arena.part_bytes() as u64);
+                let (from, to) = ((arena.block(from), stride), (arena.block(to), stride));
+                loaded.session.launch(&launch::copy_parts(to, from, arena.parts(), bytes))?;
+            }
+            Ok(())
         })
     }
 
+    /// Of each rank its own part, one behind the other.
     fn read_block(&self, pool: &CudaPool, block: BlockId) -> Result<Vec<u8>> {
-        let from = pool.block(block)?;
+        pool.check_block(block)?;
         self.checked(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let (part, bytes) = (pool.part_bytes() as u64, pool.part_bytes() * pool.parts() as usize);
-            let packed = on.session.allocate(bytes)?;
-            let launch = launch::copy_parts((packed.pointer(), part), (from, pool.stride()), pool.parts(), part);
-            on.session.launch(&launch)?;
-            on.session.download(packed.pointer(), bytes)
+            let mut whole = Vec::with_capacity(pool.block_bytes());
+            for (loaded, arena) in on.each.iter().zip(on.own_pool(pool)?) {
+                let (part, bytes) = (arena.part_bytes() as u64, arena.block_bytes());
+                let packed = loaded.session.allocate(bytes)?;
+                let (to, from) = ((packed.pointer(), part), (arena.block(block), arena.stride()));
+                loaded.session.launch(&launch::copy_parts(to, from, arena.parts(), part))?;
+                whole.extend(loaded.session.download(packed.pointer(), bytes)?);
+            }
+            Ok(whole)
         })
     }
 
     fn write_block(&self, pool: &mut CudaPool, block: BlockId, bytes: &[u8]) -> Result<()> {
-        let to = pool.block(block)?;
-        let wanted = pool.part_bytes() * pool.parts() as usize;
+        pool.check_block(block)?;
+        let wanted = pool.block_bytes();
         if bytes.len() != wanted {
             return Err(Error::invalid_input(format!("{} bytes of a block of {wanted}", bytes.len())));
         }
         self.checked(|on| {
-            on.own(pool.buffer.as_ref())?;
-            let part = pool.part_bytes() as u64;
-            let packed = on.session.upload(bytes)?;
-            on.session.launch(&launch::copy_parts((to, pool.stride()), (packed.pointer(), part), pool.parts(), part))
+            let mut rest = bytes;
+            for (loaded, arena) in on.each.iter().zip(on.own_pool(pool)?) {
+                let (own, behind) = rest.split_at(arena.block_bytes());
+                let part = arena.part_bytes() as u64;
+                let packed = loaded.session.upload(own)?;
+                let (to, from) = ((arena.block(block), arena.stride()), (packed.pointer(), part));
+                loaded.session.launch(&launch::copy_parts(to, from, arena.parts(), part))?;
+                rest = behind;
+            }
+            Ok(())
         })
     }
 }

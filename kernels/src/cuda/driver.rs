@@ -1,11 +1,15 @@
 //! The driver's functions that the backend uses, each result checked, each handle owned.
 
+mod graph;
+mod peer;
+
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::ptr;
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUfunction, CUmodule, CUresult, CUstream};
 
 use crate::error::{Error, ErrorKind, Result};
+pub(super) use graph::Graph;
 
 pub(super) fn device(ordinal: usize) -> Result<CUdevice> {
     let mut device = 0;
@@ -152,6 +156,15 @@ impl Stream {
     pub(super) unsafe fn copy_out(&self, to: *mut u8, from: CUdeviceptr, bytes: usize) -> Result<()> {
         // SAFETY: the caller's promise.
         check("cuMemcpyDtoHAsync", unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), from, bytes, self.0) })
+    }
+
+    /// Queues a copy within the device's memory.
+    ///
+    /// # Safety
+    /// Both places must have as many bytes.
+    pub(super) unsafe fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<()> {
+        // SAFETY: the caller's promise.
+        check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, self.0) })
     }
 
     /// Queues filling with zeros.

@@ -4,14 +4,14 @@
 use super::launch::experts::{self as launch, Groups, Mix};
 use super::launch::quantized::expert_gemm_q8;
 use super::launch::{Element, ProductTile};
-use super::layer::{Hidden, Steps};
+use super::layer::Steps;
 use super::session::Buffer;
-use super::weights::{DeviceNorm, DevicePart, Matrix};
+use super::weights::{DevicePart, Matrix};
 use crate::config::Experts;
 use crate::error::Result;
 
 /// Which rows go through which experts, in device memory.
-struct Routes {
+pub(super) struct Routes {
     mix: Mix,
     tile: ProductTile,
     /// `[rows, per_row]`
@@ -31,32 +31,28 @@ impl Routes {
 }
 
 impl Steps<'_> {
-    /// What the experts make of rows once these are normed: each row's sum, f32 `[rows, hidden]`.
-    pub(super) fn mix(
-        &self,
-        rule: &Experts,
-        (router, all): (&Matrix, &DevicePart),
-        norm: &DeviceNorm,
-        hidden: Hidden,
-    ) -> Result<Buffer> {
-        let (rows, width) = (hidden.rows, self.config.hidden_size);
-        let normed = self.norm(norm, hidden, Element::F32)?;
-        let scores = self.product(router, &normed, rows)?;
-        let routes = self.routes(rule, &scores, rows, &all.up)?;
-        let x = self.factors(normed, all.up.element, rows * width)?;
-        let up = self.expert_product(&all.up, (&x, routes.rows.pointer()), &routes)?;
-        let choices = rows * rule.per_row;
-        let inner = self.activated(&up, all.down.element, choices, rule.intermediate_size)?;
-        let out = self.expert_product(&all.down, (&inner, 0), &routes)?;
-        let sum = self.values(Element::F32, rows, width)?;
+    /// What the experts make of normed rows on their way in: of each choice, by place, `[choices, width]` in the type that the way out takes. And
+    /// the width: this device's share of the values between the two.
+    pub(super) fn expand(&self, all: &DevicePart, x: &Buffer, routes: &Routes) -> Result<(Buffer, usize)> {
+        let up = self.expert_product(&all.up, (x, routes.rows.pointer()), routes)?;
+        let width = self.inner_width(all.up.outputs / routes.mix.experts as usize);
+        let inner = self.activated(&up, all.down.element, routes.mix.choices() as usize, width)?;
+        Ok((inner, width))
+    }
+
+    /// Each row's sum of what its experts make of that, f32 `[rows, width]`. And the width: this device's share of a row.
+    pub(super) fn contract(&self, all: &DevicePart, inner: &Buffer, routes: &Routes) -> Result<(Buffer, usize)> {
+        let out = self.expert_product(&all.down, (inner, 0), routes)?;
+        let width = all.down.outputs / routes.mix.experts as usize;
+        let sum = self.values(Element::F32, routes.mix.rows as usize, width)?;
         let (to, from, places) = (sum.pointer(), out.pointer(), routes.places.pointer());
         let combine = launch::combine_experts(to, from, routes.weights.pointer(), places, routes.mix, width as u32);
         self.on.session.launch(&combine)?;
-        Ok(sum)
+        Ok((sum, width))
     }
 
     /// Of scores `[rows, experts]`; for products with such matrices.
-    fn routes(&self, rule: &Experts, scores: &Buffer, rows: usize, all: &Matrix) -> Result<Routes> {
+    pub(super) fn routes(&self, rule: &Experts, scores: &Buffer, rows: usize, all: &Matrix) -> Result<Routes> {
         let mix = Mix { rows: rows as u32, experts: rule.count as u32, per_row: rule.per_row as u32 };
         let list = |len: usize| self.on.session.allocate(4 * len);
         let choices = rows * rule.per_row;

@@ -53,7 +53,7 @@ pub(super) const SEGMENT: u32 = 512;
 pub(super) const MOST_HEAD_DIM: usize = 256;
 
 /// Rows of one sequence in an attention launch; the kernel's `AttentionTile`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, bytemuck::NoUninit)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, bytemuck::NoUninit)]
 #[repr(C)]
 pub(super) struct AttentionTile {
     pub(super) first_row: u32,
@@ -77,6 +77,18 @@ pub(super) struct Heads {
     pub(super) heads: u32,
     pub(super) kv_heads: u32,
     pub(super) head_dim: u32,
+}
+
+impl Heads {
+    /// Values of a row of Q.
+    pub(super) fn query_dim(self) -> usize {
+        (self.heads * self.head_dim) as usize
+    }
+
+    /// Values of a row of K, or V.
+    pub(super) fn kv_dim(self) -> usize {
+        (self.kv_heads * self.head_dim) as usize
+    }
 }
 
 /// What attention reads beside q; pointers.

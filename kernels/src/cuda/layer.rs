@@ -1,18 +1,16 @@
-//! The steps of a layer, each queued on the device.
+//! What the steps of a layer are made of, each queued on one device; `parallel` puts them together.
 
-use super::attention::tile_rows;
-use super::backend::CudaPool;
+use std::ops::Range;
+
+use super::attention::Tables;
 use super::launch::quantized::{embed_q8, gemm_q8};
-use super::launch::{self, Element, Heads};
-use super::model::{CudaModel, Loaded};
+use super::launch::{self, Element, Turn};
+use super::model::Loaded;
+use super::pool::Arena;
 use super::session::Buffer;
-use super::weights::{DeviceFeedForward, DeviceLayer, DeviceNorm, HeadNorm, Matrix};
-use crate::backend::RowGroup;
+use super::weights::{DeviceLayer, DeviceNorm, HeadNorm, Matrix};
 use crate::config::{FeedForwardKind, ModelConfig};
-use crate::error::{Error, Result};
-
-/// Rows that go through a layer together. Bounds the scratch memory of a long prefill.
-const ROWS_AT_ONCE: usize = 2048;
+use crate::error::Result;
 
 /// Rows in device memory, f32 `[count, hidden]`, from a place of a buffer on.
 #[derive(Debug, Clone, Copy)]
@@ -21,10 +19,10 @@ pub(super) struct Hidden {
     pub(super) rows: usize,
 }
 
-impl CudaModel {
-    pub(super) fn heads(&self) -> Heads {
-        let config = &self.config;
-        Heads { heads: config.heads as u32, kv_heads: config.kv_heads as u32, head_dim: config.head_dim as u32 }
+impl Hidden {
+    /// Some of the rows.
+    pub(super) fn part(self, rows: &Range<usize>, row_bytes: usize) -> Self {
+        Self { start: self.start + (rows.start * row_bytes) as u64, rows: rows.len() }
     }
 }
 
@@ -33,13 +31,12 @@ impl CudaModel {
 pub(super) struct Steps<'a> {
     pub(super) on: &'a Loaded,
     pub(super) config: &'a ModelConfig,
-    pub(super) heads: Heads,
     /// Of K and V.
     pub(super) kv: Element,
 }
 
 impl Steps<'_> {
-    fn layer(&self, layer: usize) -> &DeviceLayer {
+    pub(super) fn layer(&self, layer: usize) -> &DeviceLayer {
         &self.on.weights.layers[layer]
     }
 
@@ -76,7 +73,11 @@ impl Steps<'_> {
         Ok(out)
     }
 
-    fn product_to(&self, matrix: &Matrix, x: &Buffer, rows: usize, to: u64, adds: bool) -> Result<()> {
+    pub(super) fn product_to(&self, matrix: &Matrix, x: &Buffer, rows: usize, to: u64, adds: bool) -> Result<()> {
+        // Of few outputs, such as a router's, not every rank has one.
+        if matrix.outputs == 0 {
+            return Ok(());
+        }
         let bias = matrix.bias.as_ref().map_or(0, Buffer::pointer);
         let shape = (rows as u32, matrix.outputs as u32, matrix.inputs as u32);
         self.on.session.launch(&match matrix.q8() {
@@ -86,7 +87,7 @@ impl Steps<'_> {
     }
 
     /// Adds what `matrix` makes of `x` to `hidden`, normed first where there is a norm, and times the model's factor.
-    fn add(&self, matrix: &Matrix, x: &Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
+    pub(super) fn add(&self, matrix: &Matrix, x: &Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
         if norm.is_none() && self.config.residual_scale == 1.0 {
             return self.product_to(matrix, x, hidden.rows, hidden.start, true);
         }
@@ -95,7 +96,7 @@ impl Steps<'_> {
     }
 
     /// Adds rows to `hidden` in the same way.
-    fn add_rows(&self, mut added: Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
+    pub(super) fn add_rows(&self, mut added: Buffer, norm: Option<&DeviceNorm>, hidden: Hidden) -> Result<()> {
         if let Some(norm) = norm {
             added = self.norm(norm, Hidden { start: added.pointer(), rows: hidden.rows }, Element::F32)?;
         }
@@ -114,93 +115,43 @@ impl Steps<'_> {
         Ok(out)
     }
 
-    fn norm_heads(&self, norm: Option<&HeadNorm>, values: &Buffer, rows: usize, width: usize) -> Result<()> {
+    /// Norms each head of values, or whole rows of them, in place.
+    pub(super) fn norm_heads(&self, norm: Option<&HeadNorm>, values: u64, rows: usize, width: usize) -> Result<()> {
         let Some(norm) = norm else { return Ok(()) };
         let (heads, len) = ((width / norm.len) as u32, norm.len as u32);
         let epsilon = self.config.norm_eps;
-        self.on.session.launch(&launch::head_norm(
-            values.pointer(),
-            norm.weight.pointer(),
-            epsilon,
-            rows as u32,
-            heads,
-            len,
-        ))
+        self.on.session.launch(&launch::head_norm(values, norm.weight.pointer(), epsilon, rows as u32, heads, len))
     }
 
-    /// K and V of rows that enter a layer, in the pool's type.
-    pub(super) fn project(&self, layer: usize, rows: Hidden) -> Result<[Buffer; 2]> {
-        let (weights, dim) = (self.layer(layer), self.config.kv_dim());
-        let x = self.norm(&weights.input_norm, rows, weights.k.element)?;
-        let k = self.product(&weights.k, &x, rows.rows)?;
-        self.norm_heads(weights.k_norm.as_ref(), &k, rows.rows, dim)?;
-        let v = self.product(&weights.v, &x, rows.rows)?;
-        Ok([self.factors(k, self.kv, rows.rows * dim)?, self.factors(v, self.kv, rows.rows * dim)?])
-    }
-
-    /// Queries of rows that enter a layer: turned to their positions, scaled, in the pool's type.
-    pub(super) fn queries(
-        &self,
-        layer: usize,
-        rows: Hidden,
-        positions: &[u32],
-        positions_there: &Buffer,
-    ) -> Result<Buffer> {
-        let (weights, dim) = (self.layer(layer), self.config.query_dim());
-        let x = self.norm(&weights.input_norm, rows, weights.q.element)?;
-        let q = self.product(&weights.q, &x, rows.rows)?;
-        self.norm_heads(weights.q_norm.as_ref(), &q, rows.rows, dim)?;
-        let (turn, _angles) = self.on.angles(self.config, layer).turn(&self.on.session, positions)?;
-        let out = self.values(self.kv, rows.rows, dim)?;
-        let places = (out.pointer(), q.pointer(), positions_there.pointer());
+    /// Queries turned to their positions and scaled, in the pool's type.
+    pub(super) fn turned(&self, q: &Buffer, turn: Turn, tables: &Tables) -> Result<Buffer> {
+        let (rows, heads) = (tables.rows(), self.on.heads);
+        let out = self.values(self.kv, rows, heads.query_dim())?;
+        let places = (out.pointer(), q.pointer(), tables.places.row_positions);
         let scale = self.config.attention_scale;
-        self.on.session.launch(&launch::rotate(self.kv, places, turn, scale, rows.rows as u32, self.heads))?;
+        self.on.session.launch(&launch::rotate(self.kv, places, turn, scale, rows as u32, heads))?;
         Ok(out)
     }
 
-    /// Takes rows from a layer's entry to its exit.
-    pub(super) fn finish(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
-        for first in (0..hidden.rows).step_by(ROWS_AT_ONCE) {
-            let rows = first..hidden.rows.min(first + ROWS_AT_ONCE);
-            let groups: Vec<_> = groups.iter().filter_map(|group| group.clip(&rows)).collect();
-            let start = hidden.start + (first * self.config.hidden_size * 4) as u64;
-            let hidden = Hidden { start, rows: rows.len() };
-            self.attention(layer, hidden, &groups, pool)?;
-            self.feed_forward(layer, hidden)?;
-        }
-        Ok(())
+    /// What queries find in the pool, `[rows, query_dim]`, as the factors of a product with `element`.
+    pub(super) fn attended(
+        &self,
+        layer: usize,
+        q: &Buffer,
+        tables: &Tables,
+        arena: &Arena,
+        element: Element,
+    ) -> Result<Buffer> {
+        let (rows, heads) = (tables.rows(), self.on.heads);
+        let context = tables.context(arena.layer(layer), self.on.slopes.as_ref(), self.config.window(layer));
+        let mixed = self.values(Element::F32, rows, heads.query_dim())?;
+        self.on.attend(self.kv, (&mixed, q), context, tables, heads)?;
+        self.factors(mixed, element, rows * heads.query_dim())
     }
 
-    fn attention(&self, layer: usize, hidden: Hidden, groups: &[RowGroup<'_>], pool: &CudaPool) -> Result<()> {
-        let weights = self.layer(layer);
-        let tables = self.on.tables(groups, tile_rows(self.kv, self.heads))?;
-        let positions: Vec<u32> = groups.iter().flat_map(|group| group.positions).copied().collect();
-        let q = self.queries(layer, hidden, &positions, &tables.row_positions)?;
-        let context = tables.context(pool.layer(layer), self.on.slopes.as_ref(), self.config.window(layer));
-        let mixed = self.values(Element::F32, hidden.rows, self.config.query_dim())?;
-        self.on.attend(self.kv, (&mixed, &q), context, &tables, self.heads)?;
-        let mixed = self.factors(mixed, weights.o.element, hidden.rows * self.config.query_dim())?;
-        let norm = weights.output_norms.as_ref().map(|norms| &norms[0]);
-        self.add(&weights.o, &mixed, norm, hidden)
-    }
-
-    fn feed_forward(&self, layer: usize, hidden: Hidden) -> Result<()> {
-        let weights = self.layer(layer);
-        let norm = weights.output_norms.as_ref().map(|norms| &norms[1]);
-        match &weights.feed_forward {
-            DeviceFeedForward::One(part) => {
-                let x = self.norm(&weights.post_norm, hidden, part.up.element)?;
-                let up = self.product(&part.up, &x, hidden.rows)?;
-                let inner = self.activated(&up, part.down.element, hidden.rows, self.config.intermediate_size)?;
-                self.add(&part.down, &inner, norm, hidden)
-            }
-            DeviceFeedForward::Experts { router, all } => {
-                let rule = self.config.experts_of(layer);
-                let rule = rule.ok_or_else(|| Error::internal("a layer has experts that its model has not"))?;
-                let sum = self.mix(rule, (router, all), &weights.post_norm, hidden)?;
-                self.add_rows(sum, norm, hidden)
-            }
-        }
+    /// Values between a feed-forward part's way in, of so many outputs, and its way out.
+    pub(super) fn inner_width(&self, outputs: usize) -> usize {
+        if self.config.feed_forward.gate().is_some() { outputs / 2 } else { outputs }
     }
 
     /// What enters a feed-forward part's way out, `[rows, width]`: of gates and ups, or ups alone.
@@ -219,35 +170,47 @@ impl Steps<'_> {
 
     /// Logits of rows that left the last layer, f32 `[rows, vocab]`.
     pub(super) fn logits(&self, hidden: Hidden) -> Result<Buffer> {
-        let head = &self.on.weights.head;
-        let x = self.norm(&self.on.weights.final_norm, hidden, head.element)?;
-        let logits = self.product(head, &x, hidden.rows)?;
-        if self.config.logits_scale != 1.0 {
-            let count = (hidden.rows * head.outputs) as u64;
-            self.on.session.launch(&launch::scale_values(logits.pointer(), self.config.logits_scale, count))?;
-        }
+        let logits = self.values(Element::F32, hidden.rows, self.on.weights.head.outputs)?;
+        self.logits_to(hidden, logits.pointer())?;
         Ok(logits)
     }
 
-    /// The rows that enter the first layer, each token at its position.
+    /// The same, to where there is room for it.
+    pub(super) fn logits_to(&self, hidden: Hidden, to: u64) -> Result<()> {
+        let head = &self.on.weights.head;
+        let x = self.norm(&self.on.weights.final_norm, hidden, head.element)?;
+        self.product_to(head, &x, hidden.rows, to, false)?;
+        if self.config.logits_scale != 1.0 {
+            let count = (hidden.rows * head.outputs) as u64;
+            self.on.session.launch(&launch::scale_values(to, self.config.logits_scale, count))?;
+        }
+        Ok(())
+    }
+
+    /// The embeddings of tokens, rows of this device's table, each at its position.
     pub(super) fn embed(&self, tokens: &[u32], positions: &[u32]) -> Result<Buffer> {
+        if tokens.is_empty() {
+            return self.values(Element::F32, 0, self.config.hidden_size);
+        }
+        let (tokens_there, positions_there) = (self.on.session.upload(tokens)?, self.on.session.upload(positions)?);
+        self.embed_from(tokens_there.pointer(), positions_there.pointer(), tokens.len())
+    }
+
+    /// The same of so many tokens and positions in device memory.
+    pub(super) fn embed_from(&self, tokens: u64, positions: u64, rows: usize) -> Result<Buffer> {
         let (session, weights, hidden) = (&self.on.session, &self.on.weights, self.config.hidden_size);
-        let out = self.values(Element::F32, tokens.len(), hidden)?;
-        let (tokens_there, positions_there) = (session.upload(tokens)?, session.upload(positions)?);
+        let out = self.values(Element::F32, rows, hidden)?;
         let learned = weights.position_table.as_ref().map_or(0, Buffer::pointer);
-        let places = (positions_there.pointer(), learned, self.config.positions_skipped as u32);
-        let (scale, shape) = (self.config.embedding_scale, (tokens.len() as u32, hidden as u32));
+        let places = (positions, learned, self.config.positions_skipped as u32);
+        let (scale, shape) = (self.config.embedding_scale, (rows as u32, hidden as u32));
         let plain = |table: &Buffer, element| {
-            launch::embed(element, (out.pointer(), table.pointer(), tokens_there.pointer()), places, scale, shape)
+            launch::embed(element, (out.pointer(), table.pointer(), tokens), places, scale, shape)
         };
         session.launch(&match (&weights.embedding, weights.head.q8()) {
             (Some((table, element)), _) => plain(table, *element),
-            (None, Some(table)) => embed_q8((out.pointer(), table, tokens_there.pointer()), places, scale, shape),
+            (None, Some(table)) => embed_q8((out.pointer(), table, tokens), places, scale, shape),
             (None, None) => plain(&weights.head.weights, weights.head.element),
         })?;
-        match &weights.embedding_norm {
-            Some(norm) => self.norm(norm, Hidden { start: out.pointer(), rows: tokens.len() }, Element::F32),
-            None => Ok(out),
-        }
+        Ok(out)
     }
 }

@@ -7,6 +7,9 @@ use super::session::{Buffer, Session};
 use crate::error::Result;
 use crate::rope::Rope;
 
+/// What turns K or Q, and the memory that it reads: to be held until the kernel is queued.
+pub(super) type HeldTurn = (Turn, Option<Arc<Buffer>>);
+
 /// Positions whose angles are kept at least.
 const FIRST_POSITIONS: usize = 4096;
 
@@ -29,8 +32,8 @@ impl Angles {
         Self { rope, table: Mutex::default() }
     }
 
-    /// What turns K or Q to `positions`, and the memory that it reads: to be held until the kernel is queued.
-    pub(super) fn turn(&self, session: &Arc<Session>, positions: &[u32]) -> Result<(Turn, Option<Arc<Buffer>>)> {
+    /// What turns K or Q to `positions`.
+    pub(super) fn turn(&self, session: &Arc<Session>, positions: &[u32]) -> Result<HeldTurn> {
         let len = self.rope.angles_len();
         if len == 0 {
             return Ok((Turn { angles: 0, pairs: 0 }, None));

@@ -1,7 +1,11 @@
 //! A GPU in use: its context, streams, memory and kernels. When the GPU is lost its session is over, and with it all that lay there.
 
+mod buffer;
+mod graphs;
+
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
+use std::iter::Sum;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,6 +13,9 @@ use super::driver::{self, Context, Event, Function, Module, Pinned, Stream};
 use super::gpus::{Gpu, usable};
 use super::staging::{Slot, Staging};
 use crate::error::{Error, ErrorKind, Result};
+pub(super) use buffer::Buffer;
+pub(super) use graphs::Class;
+use graphs::Graphs;
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
 pub(super) const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
@@ -58,12 +65,35 @@ pub(super) struct Session {
     context: Context,
 }
 
+/// What a session has given the driver to do, by calls. A graph counts once, however many kernels it has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Queued {
+    /// Kernels that were launched one by one; those that were captured, too.
+    pub kernels: u64,
+    /// Graphs.
+    pub graphs: u64,
+    /// Copies to the device, from it and within it.
+    pub copies: u64,
+}
+
+impl Sum for Queued {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            kernels: sum.kernels + one.kernels,
+            graphs: sum.graphs + one.graphs,
+            copies: sum.copies + one.copies,
+        })
+    }
+}
+
 #[derive(Debug)]
 struct State {
     functions: HashMap<String, Function>,
     module: Module,
     /// Freed memory, by size. All of it was used on the compute stream alone, so that its next user comes after its last one.
     free: HashMap<usize, Vec<u64>>,
+    graphs: Graphs,
+    queued: Queued,
     uploads: Staging,
     loads: Staging,
     /// Where loads go, one after the other; each free once the event is done.
@@ -83,43 +113,6 @@ struct Landing {
     filled: Event,
 }
 
-/// Device memory. Given back when it is dropped.
-#[derive(Debug)]
-pub(super) struct Buffer {
-    session: Arc<Session>,
-    start: u64,
-    bytes: usize,
-}
-
-impl Buffer {
-    /// Where it begins, in the device's memory.
-    pub(super) fn pointer(&self) -> u64 {
-        self.start
-    }
-
-    /// Bytes, rounded up.
-    pub(super) fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Its session.
-    pub(super) fn session(&self) -> &Arc<Session> {
-        &self.session
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        let mut state = self.session.lock();
-        if self.session.keeps_freed {
-            state.free.entry(self.bytes).or_default().push(self.start);
-        } else if self.session.context.enter().is_ok() {
-            // SAFETY: it was used on the compute stream alone, and nobody has it any more.
-            unsafe { state.compute.free(self.start) };
-        }
-    }
-}
-
 impl Session {
     /// Takes a GPU into use.
     ///
@@ -133,6 +126,8 @@ impl Session {
             functions: HashMap::new(),
             module: Module::load(ptx)?,
             free: HashMap::new(),
+            graphs: Graphs::default(),
+            queued: Queued::default(),
             uploads: Staging::new(UPLOAD_BYTES),
             loads: Staging::new(LOAD_BYTES),
             landings: Vec::new(),
@@ -147,10 +142,28 @@ impl Session {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The state, to queue something now; the context is this thread's then.
+    ///
+    /// # Errors
+    /// The driver's; `Internal` while this thread [records](Self::record), as a graph would go on without it.
     fn enter(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.enter_or_record()?;
+        if state.graphs.is_recording() {
+            return Err(Error::internal("a step that is recorded cannot copy or wait"));
+        }
+        Ok(state)
+    }
+
+    /// The same for what can be recorded as well.
+    fn enter_or_record(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
         self.context.enter()?;
         Ok(state)
+    }
+
+    /// What was queued since it began.
+    pub(super) fn queued(&self) -> Queued {
+        self.lock().queued
     }
 
     /// Whether the GPU does nothing for this session any more.
@@ -158,9 +171,18 @@ impl Session {
         self.enter().and_then(|state| state.compute.check()).is_err_and(|error| error.kind() == ErrorKind::DeviceLost)
     }
 
-    /// The GPU's name.
-    pub(super) fn gpu(&self) -> &str {
-        &self.gpu.name
+    /// The GPU that is in use.
+    pub(super) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// Lets the compute stream be given what goes beyond this GPU, see `parallel`.
+    pub(super) fn queue<R>(&self, doing: impl FnOnce(&Stream) -> Result<R>) -> Result<R> {
+        doing(&self.enter()?.compute)
     }
 
     /// Processors that run blocks of threads.
@@ -171,8 +193,11 @@ impl Session {
     /// Device memory of at least so many bytes, of any content.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
         let bytes = if self.keeps_freed { size_class(bytes) } else { bytes.max(1) };
-        let mut state = self.enter()?;
-        let start = match state.free.get_mut(&bytes).and_then(Vec::pop) {
+        let mut state = self.enter_or_record()?;
+        let is_scratch = state.graphs.is_recording();
+        let free = if is_scratch { state.graphs.scratch() } else { &mut state.free };
+        let free = free.get_mut(&bytes).filter(|_| self.keeps_freed).and_then(Vec::pop);
+        let start = match free {
             Some(start) => start,
             None => match driver::allocate(bytes) {
                 // What is free in other sizes may be what is missing.
@@ -183,7 +208,7 @@ impl Session {
                 other => other?,
             },
         };
-        Ok(Buffer { session: self.clone(), start, bytes })
+        Ok(Buffer { session: self.clone(), start, bytes, is_scratch })
     }
 
     /// Device memory full of zeros.
@@ -200,16 +225,8 @@ impl Session {
     pub(super) fn upload<T: bytemuck::NoUninit>(self: &Arc<Self>, values: &[T]) -> Result<Buffer> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         let buffer = self.allocate(bytes.len())?;
-        let mut state = self.enter()?;
-        let state = &mut *state;
-        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
-            let mut slot = state.uploads.take(piece.len())?;
-            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
-            let to = buffer.start + (index * PIECE_BYTES) as u64;
-            // SAFETY: the slot is not touched before its event is done; the buffer has as many bytes.
-            unsafe { state.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
-            state.uploads.give_back(slot, &state.compute)?;
-        }
+        // SAFETY: the buffer has as many bytes.
+        unsafe { self.enter()?.write(buffer.start, bytes) }?;
         Ok(buffer)
     }
 
@@ -223,6 +240,7 @@ impl Session {
                 let slot = state.uploads.take(piece)?;
                 // SAFETY: the slot is not touched before its event is done; the caller's buffer has as many bytes.
                 unsafe { state.compute.copy_out(slot.memory.as_ptr(), from + first as u64, piece) }?;
+                state.queued.copies += 1;
                 slot.done.record(&state.compute)?;
                 slot
             };
@@ -274,9 +292,10 @@ impl Session {
         done.wait()
     }
 
-    /// Queues a kernel.
+    /// Queues a kernel, or notes it while this thread records.
     pub(super) fn launch(&self, launch: &Launch) -> Result<()> {
-        self.enter()?.launch(launch)
+        let mut state = self.enter_or_record()?;
+        if state.graphs.note(launch) { Ok(()) } else { state.launch(launch) }
     }
 
     /// Waits until all that was queued is done: an error that came up on the way is known then. Gives the driver back what nobody uses.
@@ -294,6 +313,23 @@ pub(super) struct Launch {
 }
 
 impl State {
+    /// Queues a copy of `bytes` to the device.
+    ///
+    /// # Safety
+    /// There must be as many bytes at `to`.
+    unsafe fn write(&mut self, to: u64, bytes: &[u8]) -> Result<()> {
+        for (index, piece) in bytes.chunks(PIECE_BYTES).enumerate() {
+            let mut slot = self.uploads.take(piece.len())?;
+            slot.memory.as_mut_slice()[..piece.len()].copy_from_slice(piece);
+            let to = to + (index * PIECE_BYTES) as u64;
+            // SAFETY: the slot is not touched before its event is done; there are as many bytes.
+            unsafe { self.compute.copy_in(to, slot.memory.as_ptr(), piece.len()) }?;
+            self.queued.copies += 1;
+            self.uploads.give_back(slot, &self.compute)?;
+        }
+        Ok(())
+    }
+
     fn launch(&mut self, launch: &Launch) -> Result<()> {
         let Launch { name, shape, arguments } = launch;
         let function = match self.functions.get(name.as_str()) {
@@ -305,6 +341,7 @@ impl State {
                 function
             }
         };
+        self.queued.kernels += 1;
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::place).collect();
         // SAFETY: `launch` makes every launch, with the kernel's parameters in order; buffers are as large as shapes say.
         unsafe { self.compute.launch(function, shape.grid, shape.block, shape.shared, &mut pointers) }
@@ -315,6 +352,7 @@ impl State {
         self.load.wait_for(&landing.read)?;
         // SAFETY: the slot is not touched before its event is done; the landing has as many bytes, and whoever read it last is done.
         unsafe { self.load.copy_in(landing.memory, slot.memory.as_ptr(), bytes) }?;
+        self.queued.copies += 1;
         landing.filled.record(&self.load)?;
         self.loads.give_back(slot, &self.load)?;
         self.compute.wait_for(&landing.filled)?;
@@ -343,11 +381,12 @@ impl State {
         Ok(Landing { memory: driver::allocate(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
     }
 
-    /// Gives the driver back what nobody uses.
+    /// Gives the driver back what nobody uses, graphs and their memory among it.
     fn trim(&mut self) -> Result<()> {
         let done = Event::new()?;
         done.record(&self.compute)?;
         done.wait()?;
+        self.forget_graphs();
         // SAFETY: nobody holds it, and what was queued before it was freed is done.
         self.free.drain().flat_map(|(_, starts)| starts).for_each(|start| unsafe { driver::free(start) });
         Ok(())

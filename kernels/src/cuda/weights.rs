@@ -76,6 +76,12 @@ pub(super) enum DeviceFeedForward {
 }
 
 impl DeviceFeedForward {
+    /// The only part, or that of all experts.
+    pub(super) fn part(&self) -> &DevicePart {
+        let (Self::One(part) | Self::Experts { all: part, .. }) = self;
+        part
+    }
+
     fn matrices(&self) -> Vec<&Matrix> {
         match self {
             Self::One(DevicePart { up, down }) => vec![up, down],

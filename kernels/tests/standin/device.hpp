@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,8 @@ public:
     int error = 0;
     /// How often its context is retained. With the last release goes all that it has.
     unsigned users = 0;
+    /// Devices that its context was given access to, by number.
+    std::set<int> reaches;
 
 private:
     uintptr_t place_for(size_t bytes) const;

@@ -28,11 +28,13 @@ enum Result : int {
     invalid_device = 101,
     invalid_image = 200,
     invalid_context = 201,
+    peer_access_unsupported = 217,
     invalid_ptx = 218,
     unsupported_ptx_version = 222,
     invalid_handle = 400,
     not_found = 500,
     not_ready = 600,
+    peer_access_already_enabled = 704,
     capture_unsupported = 900,
     capture_invalidated = 901,
     capture_unmatched = 903,
@@ -82,6 +84,8 @@ extern Handles<Event> event_handles;
 
 /// The thread's current device; null: none.
 Device* current_device();
+/// The device of a context that is retained; null: none.
+Device* device_of_context(const void* context);
 bool is_initialized();
 void reset_modules();
 /// A device's modules and their functions.
@@ -89,7 +93,7 @@ void drop_modules(const Device& device);
 void reset_graphs();
 void drop_graphs(const Device& device);
 
-/// The stream that a handle of the API means, on the current device; null if there is none.
+/// The stream that a handle of the API means, the null stream being the current device's; null if there is none.
 Stream* stream_of(const void* handle);
 
 /// Runs the body of a call that needs a current device: one call at a time, not after the device has failed. Before it, operations

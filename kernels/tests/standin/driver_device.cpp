@@ -40,6 +40,8 @@ void destroy_context(Device& device) {
     drop_graphs(device);
     drop_streams(device);
     device.release_all();
+    device.reaches.clear();
+    for (const auto& other : devices()) other->reaches.erase(device.number);
     if (device.error == launch_failed) device.error = 0;
 }
 
@@ -77,6 +79,13 @@ int attribute_of(int attribute, int& value) {
 bool is_initialized() { return was_initialized; }
 
 Device* current_device() { return device_numbered(current_number); }
+
+Device* device_of_context(const void* context) {
+    for (const auto& device : devices()) {
+        if (device.get() == context) return device->users == 0 ? nullptr : device.get();
+    }
+    return nullptr;
+}
 
 Stream* stream_of(const void* handle) {
     // 0, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
@@ -204,6 +213,25 @@ CUDA_API int cuCtxGetDevice(DeviceNumber* number) {
     return success;
 }
 
+CUDA_API int cuDeviceCanAccessPeer(int* can, DeviceNumber number, DeviceNumber peer) {
+    return about(number, [&](Device&) -> int {
+        if (device_numbered(peer) == nullptr) return invalid_device;
+        *can = settings().peers && number != peer ? 1 : 0;
+        return success;
+    });
+}
+
+// Of no use to kernels here: memory of another device is none of theirs, also where they could reach it.
+CUDA_API int cuCtxEnablePeerAccess(void* context, unsigned flags) {
+    return with_device("cuCtxEnablePeerAccess", [&](Device& device) -> int {
+        const Device* peer = device_of_context(context);
+        if (flags != 0) return invalid_value;
+        if (peer == nullptr || peer == &device) return peer == nullptr ? invalid_context : invalid_device;
+        if (!settings().peers) return peer_access_unsupported;
+        return device.reaches.insert(peer->number).second ? success : peer_access_already_enabled;
+    });
+}
+
 // Waits for everything are what a program with several streams must not do.
 CUDA_API int cuCtxSynchronize() {
     return with_device("cuCtxSynchronize", [](Device&) {
@@ -228,11 +256,13 @@ constexpr ErrorText error_texts[] = {
     {invalid_device, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {invalid_image, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {invalid_context, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {peer_access_unsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
     {invalid_ptx, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed"},
     {unsupported_ptx_version, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain."},
     {invalid_handle, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {not_found, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {not_ready, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {peer_access_already_enabled, "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED", "peer access is already enabled"},
     {illegal_address, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {launch_failed, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
     {capture_unsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing"},

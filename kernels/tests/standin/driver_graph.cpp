@@ -29,7 +29,7 @@ CUDA_API int cuStreamBeginCapture_v2(void* handle, int mode) {
     return with_device("cuStreamBeginCapture", [&](Device&) -> int {
         Stream* stream = stream_of(handle);
         if (stream == nullptr || mode < 0 || mode > 2) return stream == nullptr ? invalid_handle : invalid_value;
-        if (stream->is_null) return capture_unsupported;
+        if (stream->is_null || !settings().captures) return capture_unsupported;
         if (stream->capture != nullptr) return invalid_value;
         begin_capture(*stream);
         return success;

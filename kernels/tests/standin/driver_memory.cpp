@@ -22,9 +22,9 @@ bool is_capturing() {
 /// Enqueues a copy or fill, or captures it.
 template <typename Copy>
 int copy(const char* call, const void* handle, Copy work) {
-    return with_device(call, [&](Device&) -> int {
+    return with_device(call, [&](Device& device) -> int {
         Stream* stream = stream_of(handle);
-        if (stream == nullptr) return invalid_handle;
+        if (stream == nullptr || stream->device != &device) return invalid_handle;
         if (work.bytes == 0) return success;
         if (stream->capture != nullptr) {
             capture(*stream, std::move(work));
@@ -111,6 +111,20 @@ CUDA_API int cuMemcpyDtoHAsync_v2(void* to, DevicePointer from, size_t bytes, vo
 
 CUDA_API int cuMemcpyDtoDAsync_v2(DevicePointer to, DevicePointer from, size_t bytes, void* stream) {
     return copy("cuMemcpyDtoDAsync", stream, DeviceCopy{to, from, bytes});
+}
+
+// The same whether the one device has access to the other or not: then a driver copies through the host.
+CUDA_API int cuMemcpyPeerAsync(DevicePointer to, void* to_context, DevicePointer from, void* from_context, size_t bytes, void* stream) {
+    const auto is_of = [](DevicePointer pointer, const void* context) {
+        const Device* owner = device_of(pointer);
+        return owner != nullptr && owner == context;
+    };
+    {
+        const std::lock_guard guard(driver_lock());
+        if (device_of_context(to_context) == nullptr || device_of_context(from_context) == nullptr) return invalid_context;
+        if (!is_of(to, to_context) || !is_of(from, from_context)) return invalid_value;
+    }
+    return copy("cuMemcpyPeerAsync", stream, DeviceCopy{to, from, bytes});
 }
 
 CUDA_API int cuMemsetD8Async(DevicePointer to, unsigned char value, size_t bytes, void* stream) {

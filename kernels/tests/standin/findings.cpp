@@ -16,7 +16,10 @@ const char* verb(Access access) {
 }
 
 std::string describe(const Space& space, uintptr_t address) {
-    return &space == &shared_space ? describe_shared(address) : active_device->describe(address);
+    if (&space == &shared_space) return describe_shared(address);
+    // A copy between devices touches one that is not active.
+    const Device* owner = device_of(address);
+    return (owner == nullptr ? active_device : owner)->describe(address);
 }
 
 std::string thread_of(Cell cell) { return format("thread %lu", static_cast<unsigned long>(cell & thread_bits)); }

@@ -11,8 +11,6 @@ namespace standin {
 
 namespace {
 
-constexpr unsigned char unfinished = 0xa5;
-
 std::map<uintptr_t, size_t>& page_locked() {
     static auto& all = *new std::map<uintptr_t, size_t>;
     return all;

@@ -5,6 +5,9 @@
 
 namespace standin {
 
+/// What stands where a copy has not written yet, or had nothing to write.
+constexpr unsigned char unfinished = 0xa5;
+
 /// Takes a copy of pageable memory; of page-locked memory a checksum, to find out whether somebody changes it before the copy runs.
 void begin_upload(Upload& upload);
 /// The bytes to copy. Reports if they changed.

@@ -59,7 +59,9 @@ const char* name_of(const Work& work) {
     if (const auto* launch = std::get_if<Launch>(&work)) return launch->kernel->name.data();
     if (std::holds_alternative<Upload>(work)) return "the copy to the device";
     if (std::holds_alternative<Download>(work)) return "the copy to the host";
-    if (std::holds_alternative<DeviceCopy>(work)) return "the copy within the device";
+    if (const auto* copy = std::get_if<DeviceCopy>(&work)) {
+        return device_of(copy->from) == device_of(copy->to) ? "the copy within the device" : "the copy between devices";
+    }
     if (std::holds_alternative<Fill>(work)) return "the fill";
     if (std::holds_alternative<Release>(work)) return "the release";
     return "nothing";
@@ -96,6 +98,13 @@ void run(const DeviceCopy& copy) {
     if (from == nullptr || to == nullptr) return;
     if (copy.from < copy.to + copy.bytes && copy.to < copy.from + copy.bytes) {
         return problem("the ranges of a copy within the device overlap");
+    }
+    // What a device that failed gives is nothing that anybody may use; what was copied from it is not the fault of who copied.
+    if (from->error != 0 || to->error != 0) {
+        if (to->error == 0 && check_copy(to->space, copy.to, copy.bytes, Access::write)) {
+            std::memset(reinterpret_cast<void*>(copy.to), unfinished, copy.bytes);
+        }
+        return;
     }
     if (!check_copy(from->space, copy.from, copy.bytes, Access::read)) return;
     if (!check_copy(to->space, copy.to, copy.bytes, Access::write)) return;

@@ -9,6 +9,7 @@ int main() {
     test_kernels();
     test_streams();
     test_driver();
+    test_peers();
     std::printf(failures == 0 ? "all as it should be\n" : "%d failures\n", failures);
     return failures == 0 ? 0 : 1;
 }

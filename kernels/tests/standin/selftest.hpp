@@ -45,3 +45,4 @@ void test_values();
 void test_kernels();
 void test_streams();
 void test_driver();
+void test_peers();

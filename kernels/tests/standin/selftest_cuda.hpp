@@ -17,6 +17,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int device);
 int cuDevicePrimaryCtxRetain(void** context, int device);
 int cuDevicePrimaryCtxRelease_v2(int device);
 int cuCtxSetCurrent(void* context);
+int cuDeviceCanAccessPeer(int* can, int device, int peer);
+int cuCtxEnablePeerAccess(void* context, unsigned flags);
+int cuCtxGetCurrent(void** context);
 int cuCtxSynchronize();
 int cuMemGetInfo_v2(size_t* free, size_t* total);
 int cuMemAlloc_v2(unsigned long long* pointer, size_t bytes);
@@ -27,6 +30,7 @@ int cuMemFreeHost(void* memory);
 int cuMemcpyHtoDAsync_v2(unsigned long long to, const void* from, size_t bytes, void* stream);
 int cuMemcpyDtoHAsync_v2(void* to, unsigned long long from, size_t bytes, void* stream);
 int cuMemcpyDtoDAsync_v2(unsigned long long to, unsigned long long from, size_t bytes, void* stream);
+int cuMemcpyPeerAsync(unsigned long long to, void* to_context, unsigned long long from, void* from_context, size_t bytes, void* stream);
 int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, void* stream);
 int cuStreamCreate(void** stream, unsigned flags);
 int cuStreamDestroy_v2(void* stream);
@@ -81,10 +85,11 @@ public:
         cuModuleLoadData(&module, empty_ptx);
         cuModuleGetFunction(&add_one_function, module, "add_one");
     }
-    void use(int device) {
+    void* use(int device) {
         void* context = nullptr;
         cuDevicePrimaryCtxRetain(&context, device);
         cuCtxSetCurrent(context);
+        return context;
     }
     /// Memory for `count` floats, page-locked or the device's.
     float* host(size_t count) {

@@ -96,6 +96,9 @@ void test_capture_errors() {
     cuStreamBeginCapture_v2(main, 1);
     expect(cuStreamSynchronize(main) == 900, "a wait within a capture");
     expect(cuStreamEndCapture(main, &graph) == 901, "the capture is broken by it");
+    standin_configure("captures", "no");
+    expect(cuStreamBeginCapture_v2(main, 1) == 900 && cuStreamQuery(main) != 900, "captures that are refused");
+    standin_configure("captures", "yes");
     unsigned long long memory = 0;
     cuStreamBeginCapture_v2(main, 1);
     expect(cuMemAlloc_v2(&memory, 4) == 900, "an allocation within a capture");

@@ -23,7 +23,8 @@ Settings from_environment() {
         {"CUDA_STANDIN", "mode"},           {"CUDA_STANDIN_SEED", "seed"},
         {"CUDA_STANDIN_DEVICES", "devices"}, {"CUDA_STANDIN_MEMORY", "memory"},
         {"CUDA_STANDIN_LOST_AFTER", "lost_after"}, {"CUDA_STANDIN_DRIVER", "driver"},
-        {"CUDA_STANDIN_REPORT", "report"},
+        {"CUDA_STANDIN_REPORT", "report"},   {"CUDA_STANDIN_CAPTURES", "captures"},
+        {"CUDA_STANDIN_PEERS", "peers"},
     };
     Settings settings;
     for (const auto& [variable, key] : variables) {
@@ -52,10 +53,18 @@ bool configure(Settings& settings, const std::string& key, const std::string& va
         settings.lost_after = launches == 0 ? std::nullopt : std::optional(launches);
         return true;
     }
+    if (key == "captures") {
+        settings.captures = value != "no";
+        return value == "yes" || value == "no";
+    }
     if (key == "driver") return read_number(value, settings.driver);
     if (key == "report") {
         settings.report = value;
         return true;
+    }
+    if (key == "peers") {
+        settings.peers = value != "none";
+        return value == "all" || value == "none";
     }
     if (key == "mode") {
         settings.strict = value != "relaxed";

@@ -15,10 +15,14 @@ struct Settings {
     size_t memory = size_t{1} << 30;
     /// Launches to come before the device that makes the next one is lost. It is lost once; then this is empty.
     std::optional<uint64_t> lost_after;
+    /// Captures begin; if not, each is refused.
+    bool captures = true;
     /// The driver's version as CUDA counts: 1000 * major + 10 * minor.
     int driver = 13000;
     /// A file that problems are appended to.
     std::string report;
+    /// Devices may be given access to each other's memory.
+    bool peers = true;
     /// Races are looked for.
     bool strict = true;
 };

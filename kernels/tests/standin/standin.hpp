@@ -17,8 +17,8 @@
 #define STANDIN_API __attribute__((visibility("default")))
 
 extern "C" {
-/// Keys: seed, devices, memory, lost_after, driver, report, mode (strict, relaxed), and reset, which forgets all devices, streams and
-/// problems. Aborts on a key or value it does not know.
+/// Keys: seed, devices, memory, peers (all, none), lost_after, driver, report, mode (strict, relaxed), and reset, which forgets all
+/// devices, streams and problems. Aborts on a key or value it does not know.
 STANDIN_API void standin_configure(const char* key, const char* value);
 /// The number of problems since the last call, and the text of the first ones.
 STANDIN_API size_t standin_problems(char* text, size_t len);

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ragstone_kernels::backend::{Backend, Slots, StoredKv};
-use ragstone_kernels::cuda::CudaModel;
 use ragstone_kernels::cuda::measure::{Copies, Measured};
+use ragstone_kernels::cuda::{CudaModel, GpuList};
 use ragstone_kernels::model::LoadOptions;
 use ragstone_kernels::pool::{BLOCK_TOKENS, BlockId};
 use ragstone_storage::entry::Entry;
@@ -26,16 +26,17 @@ pub(super) struct Gpu {
 }
 
 impl Gpu {
-    /// For entries of `tokens` tokens. `load` says the type of their values.
-    pub(super) fn new(shape: Shape, ordinal: usize, load: LoadOptions<'_>, tokens: usize) -> Result<Self> {
-        let model = CudaModel::random(shape.config()?, 1, ordinal, load)?;
+    /// For entries of `tokens` tokens. `load` says the type of their values. Plain copies are those of the first GPU.
+    pub(super) fn new(shape: Shape, gpus: GpuList, load: LoadOptions<'_>, tokens: usize) -> Result<Self> {
+        let first = gpus.as_slice()[0];
+        let model = CudaModel::random(shape.config()?, 1, gpus, load)?;
         let blocks: Vec<BlockId> = (0..tokens.div_ceil(BLOCK_TOKENS) as u32).map(BlockId).collect();
         let slots: Vec<u32> = (0..tokens as u32).collect();
         let pool = model.new_pool(blocks.len());
         let rows = model.embed(&vec![1; tokens], &slots)?;
         let fresh = model.project(0, &rows);
         model.check()?;
-        let copies = Measured::start(ordinal)?.copies(tokens * model.kv_layout().token_bytes())?;
+        let copies = Measured::start(first)?.copies(tokens * model.kv_layout().token_bytes())?;
         Ok(Self { model, pool, fresh, blocks, slots, copies })
     }
 

@@ -2,7 +2,7 @@
 
 use ragstone_actors::language_model::Device;
 
-use super::{at_least_one, blocking, device, milliseconds};
+use super::{at_least_one, blocking, device, milliseconds, one_gpu};
 use crate::bench::kernels::gpu::{self, GpuReport};
 use crate::bench::kernels::{CaseResult, Group, Options, Report, Shape, measure};
 use crate::cli::output;
@@ -37,7 +37,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
         return Err(Error::invalid_input("--tokens: attention looks at 1 to 1048576"));
     }
     let options = Options { only, shapes, tokens, all_paths, runs: at_least_one(runs)? };
-    if let Device::Cuda(ordinal) = device(config)? {
+    if let Device::Cuda(gpus) = device(config)? {
+        let ordinal = one_gpu(&gpus)?;
         return print_gpu(&blocking(move || gpu::measure(ordinal, &options)).await?, json);
     }
     print(&blocking(move || measure(&options)).await?, json)

@@ -74,6 +74,14 @@ fn print(report: &Report, json: bool) -> Result<()> {
         let seconds = milliseconds(decode.seconds);
         output::line(&format!("decode@{:<6}  {seconds} {rate:>12.1} {gbps:>7.1}", decode.context))?;
     }
+    for decode in &report.decode {
+        let (Some(without), Some(launches)) = (&decode.without_graphs, decode.launches_per_token) else { continue };
+        let (seconds, ratio) = (milliseconds(without.seconds), without.ratio);
+        output::line(&format!(
+            "without graphs@{:<6} {seconds}  {:.2} times as long ({:.2} .. {:.2}); launches a token: {} instead of {launches}",
+            decode.context, ratio.median, ratio.least, ratio.greatest, without.launches_per_token,
+        ))?;
+    }
     let profiled = report.prefill.iter().map(|prefill| (format!("prefill {}", prefill.tokens), &prefill.parts));
     let profiled =
         profiled.chain(report.decode.iter().map(|decode| (format!("decode@{}", decode.context), &decode.parts)));

@@ -3,7 +3,7 @@
 use ragstone_actors::language_model::Device;
 use ragstone_kernels::cuda::{CheckOptions, Checked, check};
 
-use super::blocking;
+use super::{blocking, one_gpu};
 use crate::cli::output;
 use crate::config::Config;
 use crate::error::{Error, ErrorKind, Result};
@@ -27,9 +27,10 @@ pub struct Args {
 /// Checks every kernel, and fails where one is off.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
     let Args { seed, shapes, quick, json } = args;
-    let Device::Cuda(ordinal) = config.settings.device else {
+    let Device::Cuda(gpus) = &config.settings.device else {
         return Err(Error::invalid_input("this compares a GPU with the processor; add `--device cuda`"));
     };
+    let ordinal = one_gpu(gpus)?;
     if shapes > 1000 {
         return Err(Error::invalid_input(format!("--shapes {shapes}: at most 1000")));
     }

@@ -2,7 +2,7 @@
 
 use ragstone_actors::Settings;
 use ragstone_actors::language_model::Device;
-use ragstone_kernels::cuda::usable;
+use ragstone_kernels::cuda::{Gpu, usable};
 use ragstone_kernels::simd;
 
 use super::finding::Finding;
@@ -17,15 +17,16 @@ pub fn processor(settings: &Settings) -> Finding {
     judged_processor(&available, cores, settings.kernels.as_deref(), settings.threads)
 }
 
-/// The GPU, where the settings ask for one.
+/// The GPU, where the settings ask for one; or those that share the model.
 pub fn gpu(settings: &Settings) -> Option<Finding> {
-    let (ordinal, is_wanted) = match settings.device {
+    let (ordinals, is_wanted) = match &settings.device {
         Device::Cpu => return None,
-        Device::Auto => (0, false),
-        Device::Cuda(ordinal) => (ordinal, true),
+        Device::Auto => (&[0][..], false),
+        Device::Cuda(gpus) => (gpus.as_slice(), true),
     };
-    Some(match usable(ordinal) {
-        Ok(gpu) => Finding::ok("gpu", gpu.to_string()),
+    let found: Result<Vec<Gpu>, _> = ordinals.iter().map(|ordinal| usable(*ordinal)).collect();
+    Some(match found {
+        Ok(gpus) => Finding::ok("gpu", gpus.iter().map(Gpu::to_string).collect::<Vec<_>>().join("; ")),
         Err(error) if is_wanted => Finding::of("gpu", &error),
         Err(error) => Finding::ok("gpu", format!("none is used: {error}")),
     })

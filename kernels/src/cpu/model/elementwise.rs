@@ -20,7 +20,7 @@ pub(super) fn rms_norm(values: &mut [f32], weight: &[f32], epsilon: f32) {
 }
 
 /// A norm of rows, with its weights.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Norm {
     Rms(Vec<f32>),
     Layer {

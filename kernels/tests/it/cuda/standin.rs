@@ -52,11 +52,23 @@ impl StandIn {
     /// A new one: one GPU, memory for the tiny models, work in the order of `seed`. With an odd one freed memory is not used again, so that
     /// whoever still reads it is found.
     pub fn new(seed: u64) -> Self {
+        Self::with_devices(seed, 1)
+    }
+
+    /// As [`StandIn::new`], with so many GPUs.
+    pub fn with_devices(seed: u64, devices: usize) -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let standin = Self(ONE.lock().unwrap_or_else(PoisonError::into_inner));
-        let usual =
-            [("mode", "strict"), ("devices", "1"), ("memory", "1073741824"), ("lost_after", "0"), ("driver", "13000")];
+        let usual = [
+            ("mode", "strict"),
+            ("peers", "all"),
+            ("memory", "1073741824"),
+            ("lost_after", "0"),
+            ("driver", "13000"),
+            ("captures", "yes"),
+        ];
         usual.iter().for_each(|(key, value)| standin.set(key, value));
+        standin.set("devices", &devices.to_string());
         standin.set("seed", &seed.to_string());
         standin.set("reset", "");
         keep_freed_memory(seed.is_multiple_of(2));

@@ -13,10 +13,11 @@ use crate::fixtures::Expected;
 use crate::forward::counted;
 
 /// Tokens whose KV is stored.
-const STORED: usize = 21;
+pub const STORED: usize = 21;
 
 /// Keeps each layer's fresh KV of the first tokens.
-struct Keep(Vec<KvBytes>);
+#[derive(Debug, Default, PartialEq)]
+pub struct Keep(pub Vec<KvBytes>);
 
 impl<B: Backend> Selector<B> for Keep {
     fn take(&mut self, seen: &Seen<'_, B>, _: &mut B::Pool) -> Next {
@@ -26,11 +27,11 @@ impl<B: Backend> Selector<B> for Keep {
 }
 
 /// Puts stored KV of the first tokens into each layer.
-struct Load<'a>(&'a [KvBytes], KvDtype);
+pub struct Load<'a>(pub &'a Keep, pub KvDtype);
 
 impl<B: Backend> Selector<B> for Load<'_> {
     fn take(&mut self, seen: &Seen<'_, B>, pool: &mut B::Pool) -> Next {
-        let kept = &self.0[seen.layer];
+        let kept = &self.0.0[seen.layer];
         let places = Places { slots: counted(STORED), positions: counted(STORED) };
         seen.place_stored(pool, &places, StoredKv { dtype: self.1, k: &kept.k, v: &kept.v }).unwrap();
         Next::Go
@@ -42,7 +43,7 @@ fn blocks(count: usize) -> Vec<BlockId> {
 }
 
 /// The logits of the rows from `first` on.
-fn pass(model: &CudaModel, tokens: &[u32], first: usize, selector: &mut dyn Selector<CudaModel>) -> Vec<f32> {
+pub fn pass(model: &CudaModel, tokens: &[u32], first: usize, selector: &mut dyn Selector<CudaModel>) -> Vec<f32> {
     let (blocks, positions) = (blocks(tokens.len()), counted(tokens.len()));
     let mut pool = model.new_pool(blocks.len());
     let places = Places { slots: positions[first..].to_vec(), positions: positions[first..].to_vec() };
@@ -60,10 +61,10 @@ fn rows_over_stored_kv_have_the_bits_of_those_over_fresh_kv() {
         let standin = StandIn::new(seed as u64);
         let model = standin.model("qwen3", dtype, ComputeDtype::F32).unwrap();
         let tokens = Expected::of("qwen3").tokens;
-        let mut kept = Keep(Vec::new());
+        let mut kept = Keep::default();
         let whole = pass(&model, &tokens, 0, &mut kept);
         assert!(kept.0.len() == model.config().layers && kept.0.iter().all(|kv| kv.is_finite));
-        let rest = pass(&model, &tokens, STORED, &mut Load(&kept.0, dtype));
+        let rest = pass(&model, &tokens, STORED, &mut Load(&kept, dtype));
         let expected = &whole[STORED * model.config().vocab_size..];
         assert!(rest.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits()), "{dtype:?}, seed {seed}");
         assert_eq!(rest.len(), expected.len());

@@ -1,0 +1,225 @@
+//! Launches that are recorded once and replayed as a graph.
+//!
+//! A step of the same [`Class`] is the same launches with the same arguments: what differs from step to step stands in a table, which is
+//! uploaded before them. So they are recorded (nothing is queued then), launched one by one the first time, and captured into a graph the
+//! second time.
+//!
+//! Memory that recorded launches use is scratch: it is used by them alone, as long as there is a graph. Graphs share it, as they
+//! follow each other on the compute stream, and leave nothing in it: what comes out is copied to memory of the caller's.
+
+use std::collections::HashMap;
+use std::thread::{self, ThreadId};
+
+use super::{Buffer, Launch, Session, State};
+use crate::cuda::driver::Graph;
+use crate::error::{Error, Result};
+
+/// Classes that are kept; that used least recently goes first. Each batch size is one, and a longer context another.
+const MOST_KEPT: usize = 64;
+
+/// Everything that the arguments of a step's launches depend on, beside the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::cuda) struct Class {
+    /// The pool's first byte, and its blocks.
+    pub(in crate::cuda) pool: (u64, usize),
+    pub(in crate::cuda) rows: usize,
+    /// Segments that the context is split in, at most; 0 where it is not.
+    pub(in crate::cuda) segments: u32,
+    /// Room for the table.
+    pub(in crate::cuda) table_bytes: usize,
+    /// Of each layer, where the angles of positions lie.
+    pub(in crate::cuda) angles: Vec<u64>,
+}
+
+/// Launches in scratch memory.
+#[derive(Debug)]
+pub(in crate::cuda) struct Recorded {
+    launches: Vec<Launch>,
+    table: u64,
+    out: u64,
+    /// How often scratch memory had been given back when it was made.
+    epoch: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Graphs {
+    recording: Option<(ThreadId, Vec<Launch>)>,
+    /// What recorded launches have used, by size; those that are recorded next use it, too.
+    scratch: HashMap<usize, Vec<u64>>,
+    /// Used last comes last.
+    kept: Vec<Kept>,
+    epoch: u64,
+}
+
+#[derive(Debug)]
+struct Kept {
+    class: Class,
+    recorded: Recorded,
+    form: Form,
+}
+
+/// How the launches of a class are queued.
+#[derive(Debug)]
+enum Form {
+    /// One by one, which also loads the kernels: this is not allowed in a capture. Many a class comes once.
+    New,
+    /// They were queued; the next time they are captured.
+    Met,
+    Graph(Graph),
+    /// One by one: the driver refused a graph.
+    Refused,
+}
+
+impl Graphs {
+    /// Whether this thread records.
+    pub(super) fn is_recording(&self) -> bool {
+        self.recording.as_ref().is_some_and(|(thread, _)| *thread == thread::current().id())
+    }
+
+    /// Takes a launch of the thread that records; whether it did.
+    pub(super) fn note(&mut self, launch: &Launch) -> bool {
+        let is_noted = self.is_recording();
+        if let Some((_, launches)) = self.recording.as_mut().filter(|_| is_noted) {
+            launches.push(launch.clone());
+        }
+        is_noted
+    }
+
+    pub(super) fn scratch(&mut self) -> &mut HashMap<usize, Vec<u64>> {
+        &mut self.scratch
+    }
+
+    /// Takes scratch memory back: recorded launches may use it again.
+    pub(super) fn give_back(&mut self, start: u64, bytes: usize) {
+        self.scratch.entry(bytes).or_default().push(start);
+    }
+}
+
+/// Ends a recording, also where what is recorded panics.
+struct Recording<'a>(&'a Session);
+
+impl Recording<'_> {
+    fn end(&self) -> Vec<Launch> {
+        let mut state = self.0.lock();
+        // Once it has ended, another thread's may have begun.
+        let own = state.graphs.recording.take_if(|(thread, _)| *thread == thread::current().id());
+        own.map_or_else(Vec::new, |(_, launches)| launches)
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Session {
+    /// The launches of `steps`, which are not queued. It gives where its table and its results are to lie.
+    ///
+    /// # Errors
+    /// Those of `steps`; `Internal` while another thread records.
+    pub(in crate::cuda) fn record(&self, steps: impl FnOnce() -> Result<[Buffer; 2]>) -> Result<Recorded> {
+        let mut state = self.enter()?;
+        if state.graphs.recording.is_some() {
+            return Err(Error::internal("another thread records"));
+        }
+        state.graphs.recording = Some((thread::current().id(), Vec::new()));
+        let epoch = state.graphs.epoch;
+        drop(state);
+        let recording = Recording(self);
+        // Held to the end, so that no launch has its memory elsewhere.
+        let [table, out] = steps()?;
+        Ok(Recorded { launches: recording.end(), table: table.pointer(), out: out.pointer(), epoch })
+    }
+
+    /// Whether the launches of a class are kept.
+    pub(in crate::cuda) fn has_recorded(&self, class: &Class) -> bool {
+        self.lock().graphs.kept.iter().any(|kept| kept.class == *class)
+    }
+
+    /// Keeps the launches of a class, unless their memory was given back meanwhile.
+    pub(in crate::cuda) fn keep_recorded(&self, class: Class, recorded: Recorded) -> Result<()> {
+        // A graph may have to go, for which the context has to be this thread's.
+        let mut state = self.enter()?;
+        let graphs = &mut state.graphs;
+        if recorded.epoch == graphs.epoch && graphs.kept.iter().all(|kept| kept.class != class) {
+            if graphs.kept.len() >= MOST_KEPT {
+                graphs.kept.remove(0);
+            }
+            graphs.kept.push(Kept { class, recorded, form: Form::New });
+        }
+        Ok(())
+    }
+
+    /// Queues the launches of a class with that table, and a copy of the first `bytes` of what comes out to `out`. `false` where they are
+    /// not kept any more: nothing is queued then.
+    pub(in crate::cuda) fn replay(&self, class: &Class, table: &[u32], (out, bytes): (&Buffer, usize)) -> Result<bool> {
+        let mut state = self.enter()?;
+        let Some(at) = state.graphs.kept.iter().position(|kept| kept.class == *class) else { return Ok(false) };
+        let mut kept = state.graphs.kept.remove(at);
+        let queued = state.queue_kept(&mut kept, bytemuck::cast_slice(table));
+        let from = kept.recorded.out;
+        state.graphs.kept.push(kept);
+        queued?;
+        // SAFETY: results have at least as many bytes, and so has the caller's memory. Under the same lock as the launches: the next
+        // ones of somebody else come after it.
+        unsafe { state.compute.copy(out.pointer(), from, bytes) }?;
+        state.queued.copies += 1;
+        Ok(true)
+    }
+
+    /// Lets all graphs go, as what they work on goes.
+    pub(in crate::cuda) fn forget_graphs(&self) -> Result<()> {
+        self.enter()?.forget_graphs();
+        Ok(())
+    }
+}
+
+impl State {
+    fn queue_kept(&mut self, kept: &mut Kept, table: &[u8]) -> Result<()> {
+        let Kept { class, recorded, form } = kept;
+        debug_assert!(table.len() <= class.table_bytes, "a table's size is of its class");
+        // SAFETY: there is room for a table of this class, and what reads the last one is queued before.
+        unsafe { self.write(recorded.table, table) }?;
+        match form {
+            Form::New => *form = Form::Met,
+            Form::Met => *form = self.captured(&recorded.launches)?,
+            Form::Graph(_) | Form::Refused => {}
+        }
+        if let Form::Graph(graph) = form {
+            recorded.launches = Vec::new();
+            self.queued.graphs += 1;
+            // SAFETY: scratch memory stays, and all else that the launches point to is of the class.
+            return unsafe { self.compute.launch_graph(graph) };
+        }
+        recorded.launches.iter().try_for_each(|launch| self.launch(launch))
+    }
+
+    /// A graph of launches, unless the driver refuses.
+    fn captured(&mut self, launches: &[Launch]) -> Result<Form> {
+        if let Ok(graph) = self.capture(launches) {
+            return Ok(Form::Graph(graph));
+        }
+        // Unless the GPU is lost, launches go on as before.
+        self.compute.check()?;
+        Ok(Form::Refused)
+    }
+
+    fn capture(&mut self, launches: &[Launch]) -> Result<Graph> {
+        self.compute.begin_capture()?;
+        let queued = launches.iter().try_for_each(|launch| self.launch(launch));
+        // In any case: nobody else's launches are to be captured.
+        let graph = self.compute.end_capture();
+        queued.and(graph)
+    }
+
+    /// Lets all graphs go. Their memory is that of whoever asks for some next on the compute stream.
+    pub(super) fn forget_graphs(&mut self) {
+        self.graphs.epoch += 1;
+        self.graphs.kept.clear();
+        for (bytes, starts) in self.graphs.scratch.drain() {
+            self.free.entry(bytes).or_default().extend(starts);
+        }
+    }
+}
