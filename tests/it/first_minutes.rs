@@ -74,8 +74,9 @@ fn a_document_is_removed_by_its_id_and_a_path_is_answered_with_it() {
 fn evicting_all_takes_yes_and_a_forgotten_filter_is_refused() {
     let folder = with_world();
     folder.run(&["cache", "evict"]).failed_with(&["--all", "--collection"]);
-    let all = folder.json(&["cache", "evict", "--all", "--dry-run", "--json"]);
-    assert_eq!(folder.json(&["cache", "evict", "--yes", "--dry-run", "--json"]), all);
+    for all in ["--all", "--yes"] {
+        assert_eq!(folder.json(&["cache", "evict", all, "--dry-run", "--json"])["dry_run"], true);
+    }
     folder.run(&["cache", "evict", "--yes"]).succeeded();
     folder.run(&["cache", "evict", "--collection", "world", "--yes"]).succeeded();
 }

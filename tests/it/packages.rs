@@ -65,7 +65,9 @@ fn plain(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {
         match part {
-            Component::ParentDir => drop(out.pop()),
+            Component::ParentDir => {
+                out.pop();
+            }
             Component::CurDir => {}
             part => out.push(part),
         }

@@ -96,8 +96,10 @@ fn under_way(figures: &Figures) -> String {
             );
         }
     }
-    out.push_str(&jobs_table(&figures.warm_jobs));
-    // Warm-ups are told one by one.
+    // Warm-ups are told one by one; a screen has no line for the heads.
+    for row in jobs_table(&figures.warm_jobs).lines().skip(1) {
+        let _ = writeln!(out, "warm-up {}", row.trim_start());
+    }
     for job in figures.jobs.iter().filter(|job| job.kind != "warm-up") {
         let _ = writeln!(out, "{} running or waiting: {}", job.kind, job.jobs);
     }
@@ -211,7 +213,7 @@ mod tests {
             "exact           100 %       100 %",
             "host    50000.0     99999  [=====     ]  1234567     100 %",
             "object  50000.0         -                1234567",
-            "      7  law  running  3 of 900000 passages\n",
+            "\nwarm-up 7  law  running  3 of 900000 passages\n",
             "ingest running or waiting: 1\n",
             "precomputing: 3 prompts\n",
             "entries on their way: 4096 to device, 4096 to host",
