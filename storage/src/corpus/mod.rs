@@ -47,16 +47,15 @@ pub use self::document::{Document, DocumentInfo, StoredDocument};
 pub use self::element::{Element, ElementKind};
 pub use self::filter::Filter;
 pub use self::ingest::{Going, Taken, UpsertProgress, UpsertReport};
-use self::naming::Stage;
-pub use self::naming::{check_name, full_name, shown_name, tenant_of};
+pub use self::naming::{COLLECTION, check_name, full_name, shown_name, tenant_of};
+use self::naming::{Stage, unknown};
 pub use self::options::CorpusOptions;
 pub use self::passage::{Passage, PassageEncoder};
 pub use self::renewal::{BuiltWith, RenewalProgress};
 pub use self::scan::{Departures, PassageTokens, Scope};
 use self::schema::StoredPassage;
 pub use self::search::{Elsewhere, Hit, SearchMode, SearchOptions};
-pub use self::table::COLLECTION;
-use self::table::{Collection, unknown};
+use self::table::Collection;
 use crate::{Error, ErrorKind, Result};
 
 /// LanceDB would keep up to 7 GB of indexes and metadata; the service promises to stay within its configured tiers.

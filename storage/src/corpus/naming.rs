@@ -141,6 +141,15 @@ fn collection_of(table: &str) -> Option<String> {
     (check_name(&collection).is_ok() && table_name(&collection) == table).then_some(collection)
 }
 
+/// What an error that there is no such collection has as its field.
+pub const COLLECTION: &str = "collection";
+
+/// There is no such collection.
+pub(super) fn unknown(name: &str) -> Error {
+    let message = format!("there is no collection `{name}`: `ragstone collections list` names those that there are");
+    Error::of_field(ErrorKind::NotFound, COLLECTION, message)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,8 +19,8 @@ use serde::Serialize;
 
 use super::disk::io_failed;
 use super::ingest::{GROUP_PASSAGES, Going};
-use super::naming::{Stage, check_name, table_at};
-use super::table::{Collection, Writer, manifests, path_of, unknown};
+use super::naming::{Stage, check_name, table_at, unknown};
+use super::table::{Collection, Writer, manifests, path_of};
 use super::{Corpus, blocking};
 use crate::{Error, ErrorKind, Result};
 

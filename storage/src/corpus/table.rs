@@ -23,7 +23,7 @@ use lancedb::{Connection, DistanceType, Table};
 use tokio::sync::{MutexGuard, RwLock, RwLockReadGuard};
 
 use super::disk::{failed, io_failed, sync_folder};
-use super::naming::{Stage, stage_of, table_at};
+use super::naming::{Stage, stage_of, table_at, unknown};
 use super::{PassageEncoder, schema};
 use crate::{Error, ErrorKind, Result};
 
@@ -440,13 +440,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 /// English stemming and stop words, folded accents; other languages are matched by their words as they stand.
 pub(super) fn text_index() -> FtsIndexBuilder {
     FtsIndexBuilder::default()
-}
-
-/// What an error that there is no such collection has as its field.
-pub const COLLECTION: &str = "collection";
-
-/// There is no such collection.
-pub(super) fn unknown(name: &str) -> Error {
-    let message = format!("there is no collection `{name}`: `ragstone collections list` names those that there are");
-    Error::of_field(ErrorKind::NotFound, COLLECTION, message)
 }
