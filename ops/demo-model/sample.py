@@ -12,7 +12,7 @@ from pathlib import Path
 from world import LEVELS, World, held_out
 
 WORLDS, PAGES, SEED = 10, 6, 2026
-SHOWN = ("How many bells are owned by Lodor Nevgan?", "Who owns more bells, Jovin Falgan or Lodor Nevgan?")  # what ops/run asks
+SHOWN = ("How many cats are kept by Lodor Nevgan?", "Who keeps more cats, Lodor Nevgan or Jovin Falgan?")  # what ops/run asks
 WANTED = {"T1": 12, "T2": 12, "T3": 6}
 HELD_OUT = {"T1": 10, "T2": 20, "T3": 20}
 CALIBRATION = (24, 5)  # questions of each type, seed

@@ -1,10 +1,11 @@
 //! What somebody meets who uses ragstone for the first time: lists that can be read, and errors that say what was meant.
 
 use std::fs::File;
+use std::path::Path;
 
 use serde_json::json;
 
-use crate::harness::{Folder, WORLD};
+use crate::harness::{Folder, Service, WORLD};
 
 /// A folder with one collection, `world`, read from files.
 fn with_world() -> Folder {
@@ -28,7 +29,7 @@ fn the_demo_models_note_comes_before_its_answer() {
     ask.stdout(file.try_clone().unwrap()).stderr(file);
     assert!(ask.status().unwrap().success());
     let text = std::fs::read_to_string(&said).unwrap();
-    let note = text.find("The embedded demo model answers").unwrap();
+    let note = text.find("(The embedded demo model answers").unwrap();
     assert!(text[..note].trim().is_empty(), "something was said before it: {text}");
     assert!(text.find("Reuse report").unwrap() > note, "{text}");
     // What programs read has nothing of it.
@@ -130,4 +131,25 @@ fn lists_have_heads_and_say_when_they_are_empty() {
     assert!(said(&["collections", "list"]).contains("ragstone ingest PATH"));
     // Programs get what they got.
     assert_eq!(folder.json(&["collections", "list", "--json"]), json!([]));
+}
+
+/// What a reader of the README does first shows what the README says.
+#[tokio::test]
+async fn the_questions_of_ops_run_have_the_answers_of_the_readme() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let (script, readme) = (read("ops/run"), read("README.md"));
+    let folder = Folder::new();
+    let service = Service::start_unready(folder.serve_command(&[]));
+    service.wait_until_ready().await;
+    let corpus = root.join("examples/world/corpus");
+    folder.run(&["ingest", corpus.to_str().unwrap(), "--collection", "world"]).succeeded();
+    for (name, title) in [("first", "question 1"), ("second", "question 2")] {
+        let question = script.lines().find_map(|line| line.strip_prefix(&format!("{name}='"))?.strip_suffix('\''));
+        let question = question.unwrap_or_else(|| panic!("ops/run has no {name} question"));
+        let mut shown = readme.lines().skip_while(|line| !line.starts_with(&format!("== {title}")));
+        assert!(shown.next().is_some_and(|line| line.ends_with(question)), "the README shows another {title}");
+        let said = folder.run(&["ask", question, "--collection", "world"]).succeeded();
+        assert_eq!(said.stdout.lines().next(), shown.next(), "{question}: {said:?}");
+    }
 }
