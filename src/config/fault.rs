@@ -190,10 +190,11 @@ mod tests {
                 let Err(error) = load(Some(file(&format!("{key} = {value}")).path()), &Flags::default()) else {
                     continue;
                 };
-                let said = error.to_string().replace(key, "");
+                let error = error.to_string();
+                assert!(!error.contains("``"), "{key} = {value}: {error}");
+                let said = error.replace(key, "");
                 let has = |word: &&str| said.split(|c: char| !c.is_alphanumeric()).any(|part| part == *word);
                 assert_eq!(words.iter().find(|word| has(word)), None, "{key} = {value}: {said}");
-                assert!(!said.contains("``"), "{key} = {value}: {said}");
                 seen += 1;
             }
         }

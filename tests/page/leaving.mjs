@@ -74,7 +74,7 @@ const two = page.getByRole("link", { name: "two", exact: true });
 await two.waitFor();
 held.release();
 await two.waitFor({ state: "detached" });
-await page.getByText("two is deleted, and 0 entries of its KV. 1 unfinished job of it was cancelled.").waitFor();
+await page.getByText("two is deleted, and 0 entries of its KV. 1 unfinished ingest that would have brought it back was cancelled.").waitFor();
 
 // The choice on the view Ask is such a list, too.
 held = await hold("DELETE", "**/v1/collections/three");
