@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn no_type_of_rust_is_named() {
         let words = [
-            "usize", "u64", "u32", "f64", "f32", "string", "boolean", "sequence", "map", "enum", "struct", "option",
+            "usize", "u64", "u32", "f64", "string", "boolean", "sequence", "map", "enum", "struct", "option",
             "variant", "serde",
         ];
         let values =
