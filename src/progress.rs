@@ -164,7 +164,7 @@ impl Drop for Inner {
             SCREEN.remove(&bar);
         }
         if state.lines > 0 {
-            eprintln!("{}: finished after {:.0} s", self.what, self.begun.elapsed_s());
+            eprintln!("{}: ended after {:.0} s", self.what, self.begun.elapsed_s());
         }
     }
 }
