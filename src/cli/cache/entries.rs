@@ -33,9 +33,12 @@ pub struct ListArgs {
 pub struct ChangeArgs {
     #[command(flatten)]
     filter: Filter,
-    /// All entries, where no filter is given; --yes says the same
-    #[arg(long, alias = "yes")]
+    /// All entries, where no filter is given
+    #[arg(long)]
     all: bool,
+    /// Without effect, as nothing is asked: what is evicted is computed again. For scripts that say it to every command
+    #[arg(long)]
+    yes: bool,
     /// Say what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
