@@ -229,8 +229,8 @@ impl Config {
     /// As [`load`](Self::load), with variables of another prefix.
     fn read(file: Option<&Path>, prefix: &str, flags: &Flags) -> Result<Self> {
         if let Some(path) = file {
-            // figment takes a missing file for an empty one.
-            std::fs::File::open(path).map_err(|error| Error::io("cannot read the configuration", path, error))?;
+            // figment takes a missing file for an empty one, and one that cannot be read for wrong TOML.
+            std::fs::read_to_string(path).map_err(|error| Error::io("cannot read the configuration", path, error))?;
         }
         let (of_surface, of_settings) = (sources(file, prefix, flags, true)?, sources(file, prefix, flags, false)?);
         let (surface, settings): (Surface, Settings) = (extract(&of_surface)?, extract(&of_settings)?);

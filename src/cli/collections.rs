@@ -54,7 +54,7 @@ pub enum DocumentsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Remove a document with its passages and their KV; takes --yes, and needs none
+    /// Remove a document with its passages and their KV
     Delete {
         #[arg(long, value_name = "NAME", default_value = "default")]
         collection: String,

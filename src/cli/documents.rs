@@ -58,7 +58,7 @@ fn by_id((collection, path): (&str, &str), ids: &[&str]) -> String {
             "{path} is a path, and documents are removed by their ids: `ragstone documents delete {id} --collection {collection}`"
         ),
         ids => format!(
-            "{path} is a path, and documents are removed by their ids; {} of it are there, and {list}. Once the files are gone, \
+            "{path} is a path, and documents are removed by their ids; {} documents were read from it; {list}. Once the files are gone, \
              `ragstone ingest FOLDER --prune --collection {collection}` removes them all",
             ids.len()
         ),
@@ -83,7 +83,7 @@ mod tests {
     fn who_gives_a_path_hears_which_id_is_meant() {
         let said = |ids: &[&str]| by_id(("notes", "a/roof.md"), ids);
         assert!(said(&["0f0f"]).contains("`ragstone documents delete 0f0f --collection notes`"), "{}", said(&["0f0f"]));
-        assert!(said(&["1", "2"]).contains("2 of it are there") && said(&["1", "2"]).contains("--prune"));
+        assert!(said(&["1", "2"]).contains("2 documents were read from it") && said(&["1", "2"]).contains("--prune"));
         assert!(said(&[]).contains("ragstone documents list --collection notes"), "{}", said(&[]));
     }
 }

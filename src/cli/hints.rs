@@ -4,15 +4,9 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 const LISTEN: &str = "ragstone serve --listen 127.0.0.1:PORT takes address and port together";
 
-/// Flags of other services, and what is meant.
-const FLAGS: &[(&str, &str)] = &[
-    ("--port", LISTEN),
-    ("-p", LISTEN),
-    ("--host", LISTEN),
-    ("--bind", LISTEN),
-    ("--addr", LISTEN),
-    ("--address", LISTEN),
-];
+/// Flags of other services, and what is meant by `ragstone serve`.
+const FLAGS: &[(&str, &str)] =
+    &[("--port", LISTEN), ("--host", LISTEN), ("--bind", LISTEN), ("--addr", LISTEN), ("--address", LISTEN)];
 
 /// Commands that there are only below others.
 const COMMANDS: &[(&str, &str)] = &[
@@ -24,9 +18,12 @@ const COMMANDS: &[(&str, &str)] = &[
 ];
 
 /// The error of wrong arguments, with a tip in place of the argument parser's own guess where we know what is meant.
-pub fn with_tip(mut error: clap::Error) -> clap::Error {
+pub fn with_tip(mut error: clap::Error, arguments: &[String]) -> clap::Error {
     let (kind, tips) = match error.kind() {
-        ErrorKind::UnknownArgument => (ContextKind::InvalidArg, FLAGS),
+        // Of a client's command such a flag means something else.
+        ErrorKind::UnknownArgument if arguments.iter().any(|argument| argument == "serve") => {
+            (ContextKind::InvalidArg, FLAGS)
+        }
         ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, COMMANDS),
         _ => return error,
     };
@@ -47,14 +44,12 @@ mod tests {
 
     fn said(arguments: &[&str]) -> String {
         let parsed = Cli::described().try_get_matches_from([&["ragstone"], arguments].concat());
-        with_tip(parsed.unwrap_err()).to_string()
+        with_tip(parsed.unwrap_err(), &arguments.iter().map(ToString::to_string).collect::<Vec<_>>()).to_string()
     }
 
     #[test]
     fn what_is_called_otherwise_elsewhere_has_a_tip() {
-        for arguments in
-            [&["serve", "--port", "80"][..], &["serve", "--port=80"], &["serve", "-p", "80"], &["--host", "::"]]
-        {
+        for arguments in [&["serve", "--port", "80"][..], &["serve", "--port=80"], &["serve", "--host", "::"]] {
             let said = said(arguments);
             assert!(said.contains("unexpected argument") && said.contains("tip: ragstone serve --listen"), "{said}");
             assert_eq!(said.matches("tip:").count(), 1, "{said}");
@@ -64,6 +59,8 @@ mod tests {
             assert!(said.contains(command) && said.contains(&format!("tip: {real}")), "{said}");
             assert_eq!(said.matches("tip:").count(), 1, "{said}");
         }
+        let said_by_ask = said(&["ask", "--host", "::", "Who?"]);
+        assert!(said_by_ask.contains("unexpected argument") && !said_by_ask.contains("--listen"), "{said_by_ask}");
         // What is misspelled keeps the parser's own guess.
         let said = said(&["serve", "--lisen", "::"]);
         assert!(said.contains("--listen") && !said.contains("together"), "{said}");

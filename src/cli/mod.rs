@@ -195,7 +195,10 @@ impl Cli {
 
     /// Reads the program's arguments; ends the process where they are wrong, or help was asked for.
     pub fn from_arguments() -> Self {
-        let matches = Self::described().try_get_matches().unwrap_or_else(|error| hints::with_tip(error).exit());
+        let matches = Self::described().try_get_matches().unwrap_or_else(|error| {
+            let arguments: Vec<String> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
+            hints::with_tip(error, &arguments).exit()
+        });
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 

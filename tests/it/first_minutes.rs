@@ -62,7 +62,7 @@ fn a_document_is_removed_by_its_id_and_a_path_is_answered_with_it() {
     folder.run(&by_invalidate).failed_with(&["is a path", &right]);
     let corpus = folder.path().join("corpus");
     let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world"];
-    folder.run(&all).failed_with(&["4 of it are there", "--prune"]);
+    folder.run(&all).failed_with(&["4 documents were read from it", "--prune"]);
     let other = ["documents", "delete", "other/file.md", "--collection", "world"];
     folder.run(&other).failed_with(&["no document", "ragstone documents list --collection world"]);
     folder.run(&["documents", "delete", "nothing", "--collection", "world"]).failed_with(&["no document `nothing`"]);

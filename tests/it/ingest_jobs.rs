@@ -171,7 +171,13 @@ async fn a_service_that_stops_while_it_ingests_says_that_it_goes_on() {
     service.wait_until_ready().await;
     let (_, status) = service.get("/v1/cache/status").await;
     assert_eq!((&status["ingests"][0]["collection"], &status["ingests"][0]["parked"]), (&json!("c"), &json!(false)));
+    assert_eq!(
+        status["ingests"][0]["paths"],
+        json!([]),
+        "whoever reaches the port does not hear which folders there are"
+    );
     assert_eq!(doctor(&folder)[0]["state"], "ok");
+    assert!(doctor(&folder)[0]["found"].as_str().unwrap().contains("corpus"), "its owner does");
     assert_eq!(service.stop(), 0);
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
     assert!(log.contains("the ingest pauses, and goes on at the next start"), "{log}");

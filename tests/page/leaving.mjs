@@ -3,8 +3,9 @@
 import assert from "node:assert/strict";
 import { add, base, file, finish, go, link, page, toasts } from "./browser.mjs";
 
-/** The next request of that kind waits. `came`: it is there; `release`: it goes on, and is answered when that has ended. */
-async function hold(method, pattern, isMeant = () => true) {
+/** The next request of that kind waits. `came`: it is there; `release`: it goes on, and is answered when that has ended. With `isAnswered` it is
+ * the answer that waits. */
+async function hold(method, pattern, isMeant = () => true, isAnswered = false) {
   let [arrive, release, end] = [];
   const came = new Promise((resolve) => (arrive = resolve));
   const gate = new Promise((resolve) => (release = resolve));
@@ -14,9 +15,10 @@ async function hold(method, pattern, isMeant = () => true) {
     const request = route.request();
     if (isTaken || request.method() !== method || !isMeant(request)) return route.fallback();
     isTaken = true;
+    const response = isAnswered ? await route.fetch() : undefined;
     arrive();
     await gate;
-    await route.fallback().catch(() => {}); // The page took it back.
+    await (response ? route.fulfill({ response }) : route.fallback()).catch(() => {}); // The page took it back.
     end();
   });
   return { came, release: () => { release(); return ended; } };
@@ -90,6 +92,26 @@ held.release();
 await choice.locator("option", { hasText: "three" }).waitFor({ state: "detached" });
 assert.equal(await page.getByLabel("Question").inputValue(), "Half a question");
 
+// What the list reads first may be older than what ends meanwhile: it is not what stays.
+await add("six", { a: "The six is here." });
+await go("Collections");
+held = await hold("DELETE", "**/v1/collections/six");
+await page.getByRole("button", { name: "Delete six" }).click();
+await yes("Delete");
+await held.came;
+await go("Keys");
+await page.getByRole("heading", { name: "Keys" }).waitFor();
+const old = await hold("GET", "**/v1/collections", () => true, true);
+await page.locator("nav a", { hasText: "Collections" }).click();
+await old.came;
+held.release();
+await page.getByText("six is deleted, and 0 entries of its KV.").waitFor();
+await old.release();
+await page.getByRole("link", { name: "four", exact: true }).waitFor();
+assert.equal(await page.getByRole("link", { name: "six", exact: true }).count(), 0);
+await go("Ask");
+await page.getByLabel("Question").fill("Half a question");
+
 // An answer stops with its view, and says so.
 held = await hold("POST", "**/v1/chat/completions");
 await page.keyboard.press("Enter");
@@ -127,8 +149,10 @@ await page.getByRole("link", { name: "four", exact: true }).click();
 held = await hold("POST", "**/v1/cache/warm");
 await page.getByRole("button", { name: "Compute its KV ahead" }).click();
 await held.came;
+const warmed = page.waitForResponse("**/v1/cache/warm");
 await go("Ask");
 await held.release();
+assert.equal((await warmed).status(), 200);
 
 // Uploads go on, and what became of them is there when one is back, once.
 await go("Collections");

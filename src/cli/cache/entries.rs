@@ -36,15 +36,21 @@ pub struct ChangeArgs {
     /// All entries, where no filter is given
     #[arg(long)]
     all: bool,
-    /// Without effect, as nothing is asked: what is evicted is computed again. For scripts that say it to every command
-    #[arg(long)]
-    yes: bool,
     /// Say what would change, and change nothing
     #[arg(long)]
     dry_run: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct EvictArgs {
+    #[command(flatten)]
+    change: ChangeArgs,
+    /// Accepted, and not needed: what is evicted is computed again
+    #[arg(long)]
+    yes: bool,
 }
 
 /// Lists entries.
@@ -118,7 +124,7 @@ fn of(of: &EntryOf) -> String {
 }
 
 /// Evicts entries.
-pub async fn evict(config: &Config, args: ChangeArgs) -> Result<()> {
+pub async fn evict(config: &Config, EvictArgs { change: args, .. }: EvictArgs) -> Result<()> {
     let done: Evicted = change(config, &args, "evict").await?;
     if args.json {
         return output::json(&done);

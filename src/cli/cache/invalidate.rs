@@ -22,7 +22,7 @@ pub struct Args {
 /// How text is removed, by whatever command.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// Do it without a question: a whole collection asks for this
+    /// Needed to remove a whole collection; accepted, and not needed, for one document
     #[arg(long)]
     yes: bool,
     /// Say what would go, and change nothing

@@ -26,7 +26,7 @@ pub enum Command {
     /// command. What is there already is skipped. Answers go first.
     Warm(warm::Args),
     /// Take entries out of the tiers; they are computed again when they are needed
-    Evict(entries::ChangeArgs),
+    Evict(entries::EvictArgs),
     /// Keep entries from being evicted
     Pin(entries::ChangeArgs),
     /// Let pinned entries be evicted again

@@ -14,13 +14,18 @@ use crate::lanes::Work;
 /// itself is: the rest is about what everybody stored.
 pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
     let ragstone = state.opened()?.ragstone.clone();
-    if let Some(ApiKey { record, .. }) = Visitor::of(&request)?.bound() {
+    let visitor = Visitor::of(&request)?;
+    if let Some(ApiKey { record, .. }) = visitor.bound() {
         let status = KeyStatus { model: ragstone.model().clone(), key: record.into() };
         return Ok(HttpResponse::Ok().json(CacheStatus::OfKey(status)));
     }
     let looked = state.run(&request, Work::Look, async move {
         let warm_jobs = ragstone.warmer().unfinished().await?;
-        let ingests = ragstone.ingests().listed().await?;
+        let mut ingests = ragstone.ingests().listed().await?;
+        // Which folders this machine has is for those who may name them to an ingest.
+        if matches!(visitor, Visitor::Anyone) {
+            ingests.iter_mut().for_each(|ingest| ingest.paths.clear());
+        }
         blocking(move || {
             let (status, recovery) = (ragstone.status(), *ragstone.store().recovery());
             Ok(WholeStatus { status, recovery, warm_jobs, ingests })

@@ -24,7 +24,8 @@ async function all(view) {
   await live(view, list, async () => {
     const { data } = await get("/v1/collections", signal);
     isFirst = data.length === 0;
-    known.replaceChildren(...data.map(({ name }) => h("option", { value: name })));
+    // Those that the field takes: another tenant's are added to on their own page.
+    known.replaceChildren(...data.filter(({ name }) => !name.includes("/")).map(({ name }) => h("option", { value: name })));
     const row = ({ name, documents: files, passages }) => [
       h("a", { href: `#/collections/${encodeURIComponent(name)}` }, name), count(files), count(passages),
       deletion(view, name, `the collection ${name}, its ${counted(files, "document")} and their KV`, at`/v1/collections/${name}`)];

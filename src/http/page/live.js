@@ -21,7 +21,7 @@ export async function change(work) {
 export async function live({ signal, again }, place, draw) {
   let last = 0;
   let complaint = null;
-  const refresh = async () => {
+  const attempt = async (isFirst) => {
     last += 1;
     const mine = last;
     const isWanted = () => mine === last && !signal.aborted;
@@ -31,6 +31,7 @@ export async function live({ signal, again }, place, draw) {
       complaint = null;
       if (drawn) swap(place, drawn);
     } catch (error) {
+      if (isFirst) throw error;
       if (!isWanted()) return;
       if (!(error instanceof ApiError)) throw error;
       // The token or key is gone: the view says what it wants.
@@ -40,9 +41,10 @@ export async function live({ signal, again }, place, draw) {
       complaint = error.message;
     }
   };
-  const drawn = await draw();
-  if (drawn) swap(place, drawn);
+  const refresh = () => attempt(false);
+  // Before the first draw: what it reads may be older than a change that ends meanwhile.
   changes.addEventListener("change", refresh, { signal });
+  await attempt(true);
   return refresh;
 }
 
