@@ -54,6 +54,10 @@ pub struct HeldFolder {
     _lock: File,
 }
 
+/// A data folder that nobody opens meanwhile. Where it has no lock yet, nobody ever did.
+#[derive(Debug)]
+pub struct KeptFree(#[expect(dead_code, reason = "held for its drop")] Option<File>);
+
 impl DataFolder {
     /// The folder at `path`, which must have been used before. Creates nothing.
     ///
@@ -124,9 +128,12 @@ impl DataFolder {
         Ok(Some(held))
     }
 
-    /// Whether a process has the store open. Looks only.
-    pub fn is_held(&self) -> bool {
-        File::open(self.lock_file()).is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    /// Keeps others from opening the store for as long as the result lives; `None` where a process has it open.
+    pub fn keep_free(&self) -> Option<KeptFree> {
+        match File::open(self.lock_file()).map(|lock| (lock.try_lock_shared(), lock)) {
+            Ok((Err(TryLockError::WouldBlock), _)) => None,
+            opened => Some(KeptFree(opened.ok().map(|(_, lock)| lock))),
+        }
     }
 
     /// Who holds the folder, as far as the holder could say; only for messages.
@@ -223,11 +230,11 @@ mod tests {
         };
         held.write_service_record(&record).unwrap();
         assert_eq!(folder.service_record(), Some(record));
-        assert!(folder.try_hold("ask").unwrap().is_none() && folder.is_held());
+        assert!(folder.try_hold("ask").unwrap().is_none() && folder.keep_free().is_none());
         assert_eq!(folder.holder().unwrap().command, "serve");
         assert!(folder.in_use().to_string().contains("`ragstone serve`"));
         drop(held);
-        assert!(!folder.is_held());
+        assert!(folder.keep_free().is_some());
         let held = folder.try_hold("ask").unwrap();
         assert!(held.is_some());
         assert_eq!(folder.service_record(), None);

@@ -8,6 +8,8 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use ragstone_actors::Ragstone;
@@ -20,10 +22,13 @@ use ragstone_storage::corpus::UpsertReport;
 use ragstone_storage::env::Env;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use self::run::{Run, listed};
 use crate::error::{Error, ErrorKind, Result};
+
+/// How often somebody who waits hears how far the other job is.
+const TELL_WAITING: Duration = Duration::from_secs(2);
 
 /// What a running job tells.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -42,8 +47,12 @@ pub enum IngestEvent {
     },
     /// Another job, that only the user takes up again: it ended the process too often without getting further.
     Parked { collection: String, paths: Vec<String> },
+    /// Another job has the turn, and is so far; told again while it goes on.
+    Waiting { collection: String, files_done: usize, files_total: usize },
     /// The service stops, and goes on with the job when it starts again. The files that it counts are done for good.
     Stopped { files_done: usize, files_total: usize },
+    /// Somebody deleted the collection, or a document of it: the job is over.
+    Cancelled,
     /// The end.
     Finished(IngestReport),
 }
@@ -99,6 +108,7 @@ pub struct Ingestor {
     env: Env,
     jobs: Jobs,
     feed: Feed,
+    at_work: AtWork,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
 }
@@ -108,7 +118,7 @@ impl Ingestor {
     pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
         let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
-        Self { library, ingests, env, jobs, feed, file_seconds }
+        Self { library, ingests, env, jobs, feed, at_work: AtWork::default(), file_seconds }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -140,10 +150,32 @@ impl Ingestor {
         let ingestor = self.clone();
         self.jobs.stream(JobKind::Ingest, |events| async move {
             // They compete for the same processors.
-            let turn = begun.cancelled.run_until_cancelled(ingestor.jobs.turn(JobKind::Ingest)).await;
-            let _turn = turn.unwrap_or_else(|| Err(ingests::cancelled()))?;
-            ingestor.take_turn(begun, only, &events).await
+            let turn = begun.cancelled.run_until_cancelled(ingestor.turn(&events)).await;
+            match turn {
+                None => Ok(IngestEvent::Cancelled),
+                // Only a stop keeps it from its turn.
+                Some(Err(_)) => Ok(IngestEvent::Stopped { files_done: 0, files_total: 0 }),
+                Some(Ok(_turn)) => ingestor.take_turn(begun, only, &events).await,
+            }
         })
+    }
+
+    /// Waits for the turn, and tells what it waits for.
+    async fn turn(&self, events: &mpsc::Sender<Result<IngestEvent>>) -> Result<OwnedMutexGuard<()>> {
+        let mut turn = std::pin::pin!(self.jobs.turn(JobKind::Ingest));
+        let mut told = tokio::time::interval(TELL_WAITING);
+        loop {
+            tokio::select! {
+                biased;
+                turn = &mut turn => return turn,
+                _ = told.tick() => {
+                    if let Some((collection, files_done, files_total)) = self.at_work.look() {
+                        // Nobody has to see every step.
+                        let _ = events.try_send(Ok(IngestEvent::Waiting { collection, files_done, files_total }));
+                    }
+                }
+            }
+        }
     }
 
     async fn take_turn(
@@ -152,7 +184,11 @@ impl Ingestor {
         only: Option<Vec<PathBuf>>,
         events: &mpsc::Sender<Result<IngestEvent>>,
     ) -> Result<IngestEvent> {
-        let begun = self.ingests.look_up(begun, self.env.now_unix_ms()).await?;
+        let begun = match self.ingests.look_up(begun, self.env.now_unix_ms()).await {
+            Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(IngestEvent::Cancelled),
+            found => found?,
+        };
+        let _at_work = self.at_work.begin(&begun.job.collection);
         let (id, cancelled) = (begun.job.id, begun.cancelled.clone());
         // One that was asked for is not parked any more.
         for other in self.ingests.listed().await?.into_iter().filter(|other| other.parked) {
@@ -164,15 +200,17 @@ impl Ingestor {
         // It may have met anything in what was deleted.
         let done =
             run.work(only).await.map_err(|error| if cancelled.is_cancelled() { ingests::cancelled() } else { error });
-        run.tell(match &done {
-            Ok(_) => JobState::Finished,
-            Err(error) => JobState::Failed(error.to_string()),
-        });
+        match &done {
+            Ok(_) => run.tell(JobState::Finished),
+            // A stop is a pause.
+            Err(error) if error.kind() == ErrorKind::Cancelled && !cancelled.is_cancelled() => {}
+            Err(error) => run.tell(JobState::Failed(error.to_string())),
+        }
         let stopped = IngestEvent::Stopped { files_done: run.files_done(), files_total: run.files_total() };
         match done {
             Ok(report) => self.ingests.finish(id).await.map(|()| IngestEvent::Finished(report)),
             // It is out of the journal.
-            Err(error) if cancelled.is_cancelled() => Err(error),
+            Err(_) if cancelled.is_cancelled() => Ok(IngestEvent::Cancelled),
             Err(error) => {
                 // Input that cannot be ingested now will not be at the next start either; anything else may be.
                 let is_over = matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
@@ -181,6 +219,40 @@ impl Ingestor {
                 if error.kind() == ErrorKind::Cancelled { closed.map(|()| stopped) } else { Err(error) }
             }
         }
+    }
+}
+
+/// What the job that has the turn is at: its collection, files that are done, and all.
+#[derive(Clone, Default)]
+struct AtWork(Arc<Mutex<Option<(String, usize, usize)>>>);
+
+/// Until this is dropped.
+struct IsAtWork(AtWork);
+
+impl AtWork {
+    fn begin(&self, collection: &str) -> IsAtWork {
+        *self.lock() = Some((collection.to_owned(), 0, 0));
+        IsAtWork(self.clone())
+    }
+
+    fn set(&self, files_done: usize, files_total: usize) {
+        if let Some(at_work) = &mut *self.lock() {
+            (at_work.1, at_work.2) = (files_done, files_total);
+        }
+    }
+
+    fn look(&self) -> Option<(String, usize, usize)> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<(String, usize, usize)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for IsAtWork {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
     }
 }
 
@@ -197,7 +269,13 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(IngestEvent::Progress { .. } | IngestEvent::LeftAlone { .. } | IngestEvent::Parked { .. }) => {}
+            Ok(
+                IngestEvent::Progress { .. }
+                | IngestEvent::LeftAlone { .. }
+                | IngestEvent::Parked { .. }
+                | IngestEvent::Waiting { .. },
+            ) => {}
+            Ok(IngestEvent::Cancelled) => tracing::info!(why = %ingests::cancelled(), "the ingest ends"),
             Ok(IngestEvent::Skipped(NotTaken { kind: NotTakenKind::Empty, path, reason })) => {
                 tracing::info!(path, reason, "skipped");
             }
@@ -209,8 +287,6 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
                 let (added, replaced) = (changes.documents_added, changes.documents_replaced);
                 tracing::info!(files, files_skipped, added, replaced, "the unfinished ingest is done");
             }
-            // The service stops before its turn came, or somebody deleted its collection.
-            Err(error) if error.kind() == ErrorKind::Cancelled => tracing::info!(why = %error, "the ingest ends"),
             Err(error) => tracing::error!(%error, "the unfinished ingest failed"),
         }
     }

@@ -6,7 +6,7 @@
 //! begun between the two, for which [`removing`](Ingests::removing) is held.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ragstone_storage::catalog::{Catalog, IngestJob};
@@ -35,7 +35,8 @@ struct Inner {
     catalog: Arc<Catalog>,
     /// Those that somebody waits for or runs, by their ids: also ones that are finished already, as another asked for the same.
     begun: Mutex<BTreeMap<u64, Known>>,
-    gate: Arc<RwLock<()>>,
+    /// One for each collection that somebody is at.
+    gates: Mutex<BTreeMap<String, Weak<RwLock<()>>>>,
 }
 
 struct Known {
@@ -54,15 +55,6 @@ pub struct Begun {
     _alive: Arc<()>,
 }
 
-/// What is about to leave the corpus, for good.
-#[derive(Debug, Clone)]
-pub(crate) enum Leaves {
-    /// All of a collection.
-    Collection(String),
-    /// A document of a collection, and where it came from.
-    Document(String, Option<String>),
-}
-
 /// An ingest that goes on at the next start, or when somebody asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnfinishedIngest {
@@ -74,19 +66,22 @@ pub struct UnfinishedIngest {
     pub files_done: u64,
     /// It ended ragstone again and again, and only `ragstone ingest` with its paths takes it up.
     pub parked: bool,
+    /// It works, or waits for its turn. Where not, it failed, and the next start goes on with it.
+    #[serde(default)]
+    pub running: bool,
 }
 
 impl From<IngestJob> for UnfinishedIngest {
     fn from(job: IngestJob) -> Self {
         let parked = is_parked(&job);
-        Self { collection: job.collection, paths: job.paths, files_done: job.done, parked }
+        Self { collection: job.collection, paths: job.paths, files_done: job.done, parked, running: false }
     }
 }
 
 impl Ingests {
     /// Over an open catalog.
     pub(crate) fn new(catalog: Arc<Catalog>) -> Self {
-        Self(Arc::new(Inner { catalog, begun: Mutex::default(), gate: Arc::default() }))
+        Self(Arc::new(Inner { catalog, begun: Mutex::default(), gates: Mutex::default() }))
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -101,7 +96,7 @@ impl Ingests {
         prune: bool,
         now_unix_ms: u64,
     ) -> Result<(Begun, bool)> {
-        let _gate = self.at_the_gate().await;
+        let _gate = self.at_the_gate(collection).await;
         let (me, collection) = (self.clone(), collection.to_owned());
         blocking(move || {
             let (mut begun, catalog) = (me.begun(), &me.0.catalog);
@@ -125,7 +120,6 @@ impl Ingests {
     /// # Errors
     /// As the catalog says.
     pub async fn unfinished(&self) -> Result<Vec<Begun>> {
-        let _gate = self.at_the_gate().await;
         let me = self.clone();
         blocking(move || {
             let mut begun = me.begun();
@@ -139,8 +133,14 @@ impl Ingests {
     /// # Errors
     /// As the catalog says.
     pub async fn listed(&self) -> Result<Vec<UnfinishedIngest>> {
-        let catalog = self.0.catalog.clone();
-        blocking(move || Ok(catalog.unfinished_jobs()?.into_iter().map(UnfinishedIngest::from).collect())).await
+        let me = self.clone();
+        blocking(move || {
+            let begun = me.begun();
+            let is_running = |id| begun.get(&id).is_some_and(|known| known.alive.strong_count() > 0);
+            let jobs = me.0.catalog.unfinished_jobs()?.into_iter();
+            Ok(jobs.map(|job| UnfinishedIngest { running: is_running(job.id), ..job.into() }).collect())
+        })
+        .await
     }
 
     /// The job as the journal has it now. While it waited for its turn, somebody else may have asked for the same and be done: then it is
@@ -149,7 +149,7 @@ impl Ingests {
     /// # Errors
     /// `Cancelled` where it was; else as the catalog says.
     pub async fn look_up(&self, begun: Begun, now_unix_ms: u64) -> Result<Begun> {
-        let _gate = self.at_the_gate().await;
+        let _gate = self.at_the_gate(&begun.job.collection).await;
         let me = self.clone();
         blocking(move || {
             let (mut others, catalog) = (me.begun(), &me.0.catalog);
@@ -189,23 +189,35 @@ impl Ingests {
         blocking(move || catalog.finish_job(id)).await
     }
 
-    /// Keeps jobs from being begun for as long as the result is held.
-    pub(crate) async fn removing(&self) -> OwnedRwLockWriteGuard<()> {
-        self.0.gate.clone().write_owned().await
+    /// Keeps jobs into a collection from being begun for as long as the result is held.
+    pub(crate) async fn removing(&self, collection: &str) -> OwnedRwLockWriteGuard<()> {
+        self.gate(collection).write_owned().await
     }
 
-    /// Keeps what was begun from being cancelled for as long as the result is held.
-    pub(crate) async fn at_the_gate(&self) -> OwnedRwLockReadGuard<()> {
-        self.0.gate.clone().read_owned().await
+    /// Keeps what was begun into a collection from being cancelled for as long as the result is held.
+    pub(crate) async fn at_the_gate(&self, collection: &str) -> OwnedRwLockReadGuard<()> {
+        self.gate(collection).read_owned().await
     }
 
-    /// Cancels the jobs that would bring back what leaves, and takes them out of the journal; how many. Those that were journaled after
-    /// the removal `removal` are somebody's later wish, which a removal that is finished after a kill leaves alone.
-    pub(crate) async fn forget(&self, leaves: Leaves, removal: u64) -> Result<usize> {
-        let me = self.clone();
+    fn gate(&self, collection: &str) -> Arc<RwLock<()>> {
+        let mut gates = self.0.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gate) = gates.get(collection).and_then(Weak::upgrade) {
+            return gate;
+        }
+        gates.retain(|_, gate| gate.strong_count() > 0);
+        let gate = Arc::default();
+        gates.insert(collection.to_owned(), Arc::downgrade(&gate));
+        gate
+    }
+
+    /// Cancels the jobs into a collection and takes them out of the journal; how many. Any of them may bring back what leaves it: a record
+    /// in a file names any source, so that a document does not tell which file it is of. Those that were journaled after the removal `removal`
+    /// are somebody's later wish, which a removal that is finished after a kill leaves alone.
+    pub(crate) async fn forget(&self, collection: &str, removal: u64) -> Result<usize> {
+        let (me, collection) = (self.clone(), collection.to_owned());
         blocking(move || {
             let mut begun = me.begun();
-            let forgotten = me.that_would_bring_back(&begun, &leaves, removal)?;
+            let forgotten = me.of_collection(&begun, &collection, removal)?;
             for id in &forgotten {
                 me.0.catalog.finish_job(*id)?;
                 if let Some(known) = begun.remove(id) {
@@ -218,21 +230,16 @@ impl Ingests {
     }
 
     /// How many jobs [`forget`](Self::forget) would cancel now.
-    pub(crate) async fn count(&self, leaves: Leaves) -> Result<usize> {
-        let me = self.clone();
-        blocking(move || Ok(me.that_would_bring_back(&me.begun(), &leaves, u64::MAX)?.len())).await
+    pub(crate) async fn count(&self, collection: &str) -> Result<usize> {
+        let (me, collection) = (self.clone(), collection.to_owned());
+        blocking(move || Ok(me.of_collection(&me.begun(), &collection, u64::MAX)?.len())).await
     }
 
-    fn that_would_bring_back(
-        &self,
-        begun: &BTreeMap<u64, Known>,
-        leaves: &Leaves,
-        before: u64,
-    ) -> Result<BTreeSet<u64>> {
+    fn of_collection(&self, begun: &BTreeMap<u64, Known>, collection: &str, before: u64) -> Result<BTreeSet<u64>> {
         let journaled = self.0.catalog.unfinished_jobs()?;
         let waiting = begun.values().filter(|known| known.alive.strong_count() > 0).map(|known| &known.job);
-        let all = journaled.iter().chain(waiting).filter(|job| job.id < before);
-        Ok(all.filter(|job| leaves.would_be_brought_back_by(job)).map(|job| job.id).collect())
+        let all = journaled.iter().chain(waiting).filter(|job| job.id < before && job.collection == collection);
+        Ok(all.map(|job| job.id).collect())
     }
 
     fn begun(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
@@ -260,29 +267,6 @@ pub fn cancelled() -> Error {
     Error::new(ErrorKind::Cancelled, message)
 }
 
-impl Leaves {
-    /// Where that cannot be told, it would: text that was deleted must not come back.
-    fn would_be_brought_back_by(&self, job: &IngestJob) -> bool {
-        match self {
-            Self::Collection(collection) => job.collection == *collection,
-            Self::Document(collection, source) => {
-                job.collection == *collection && source.as_ref().is_some_and(|source| may_be_of(source, &job.paths))
-            }
-        }
-    }
-}
-
-/// Whether a document may come from a file of `paths`. Every file's documents have a source: mostly its path. A record may name any other,
-/// and a path that is not written as it is has a `\`.
-fn may_be_of(source: &str, paths: &[PathBuf]) -> bool {
-    if !Path::new(source).is_absolute() || source.contains('\\') {
-        return true;
-    }
-    // One of a file's several documents: `notes.jsonl#L2`.
-    let file = source.rsplit_once('#').map_or(source, |(file, _)| file);
-    paths.iter().any(|path| [source, file].iter().any(|source| Path::new(source).starts_with(path)))
-}
-
 #[cfg(test)]
 mod tests {
     use ragstone_storage::env::Env;
@@ -302,39 +286,20 @@ mod tests {
         ingests.unfinished().await.unwrap().iter().map(|begun| begun.job.id).collect()
     }
 
-    #[test]
-    fn a_document_is_of_the_files_that_its_source_lies_in_or_of_any() {
-        let paths = ["/notes/roof.md", "/mail"].map(PathBuf::from);
-        for (source, may) in [
-            ("/notes/roof.md", true),
-            ("/notes/roof.md#2", true),
-            ("/mail/a#b.mbox", true),
-            ("/mail/otters.mbox#m7", true),
-            ("/notes/cellar.md", false),
-            ("/mailing/list", false),
-            ("https://example.org/record", true),
-            ("/else\\xff/where", true),
-        ] {
-            assert_eq!(may_be_of(source, &paths), may, "{source}");
-        }
-    }
-
     #[tokio::test]
     async fn a_job_of_what_is_deleted_is_forgotten_and_does_not_come_back() {
         let folder = TempDir::new().unwrap();
         let ingests = ingests(&folder);
         let (gone, other) = (begin(&ingests, "c", "/a").await, begin(&ingests, "d", "/a").await);
-        let leaves = || Leaves::Collection("c".into());
-        assert_eq!(ingests.count(leaves()).await.unwrap(), 1);
-        let none = Leaves::Document("c".into(), Some("/b/one.md".into()));
-        assert_eq!(ingests.forget(none, u64::MAX).await.unwrap(), 0);
-        assert_eq!(ingests.forget(leaves(), u64::MAX).await.unwrap(), 1);
+        assert_eq!((ingests.count("c").await.unwrap(), ingests.count("e").await.unwrap()), (1, 0));
+        assert_eq!(ingests.forget("e", u64::MAX).await.unwrap(), 0);
+        assert_eq!(ingests.forget("c", u64::MAX).await.unwrap(), 1);
         assert!(gone.cancelled.is_cancelled() && !other.cancelled.is_cancelled());
         // Neither when its turn comes, nor when it writes what it did.
         assert_eq!(ingests.look_up(gone.clone(), 0).await.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(ingests.note(gone.job).await.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(left(&ingests).await, [other.job.id]);
-        assert_eq!(ingests.forget(leaves(), u64::MAX).await.unwrap(), 0);
+        assert_eq!(ingests.forget("c", u64::MAX).await.unwrap(), 0);
     }
 
     #[tokio::test]
@@ -347,7 +312,7 @@ mod tests {
         let after = begin(&ingests, "c", "/a").await;
         assert!(after.job.id >= removal, "ids ascend");
         // The first one waits still, as another asked for the same and is done.
-        assert_eq!(ingests.forget(Leaves::Collection("c".into()), removal).await.unwrap(), 1);
+        assert_eq!(ingests.forget("c", removal).await.unwrap(), 1);
         assert!(before.cancelled.is_cancelled() && !after.cancelled.is_cancelled());
         assert_eq!(left(&ingests).await, [after.job.id]);
     }
@@ -368,12 +333,24 @@ mod tests {
     async fn none_is_begun_while_something_is_removed() {
         let folder = TempDir::new().unwrap();
         let ingests = ingests(&folder);
-        let removing = ingests.removing().await;
+        let removing = ingests.removing("c").await;
+        begin(&ingests, "d", "/a").await;
         let begun = begin(&ingests, "c", "/a");
         tokio::pin!(begun);
         assert!(futures::poll!(&mut begun).is_pending());
         drop(removing);
         begun.await;
+        assert!(ingests.gate("c").try_write_owned().is_ok(), "and it is free again");
+    }
+
+    #[tokio::test]
+    async fn one_that_failed_is_told_from_one_that_waits() {
+        let folder = TempDir::new().unwrap();
+        let ingests = ingests(&folder);
+        let begun = begin(&ingests, "c", "/a").await;
+        assert!(ingests.listed().await.unwrap()[0].running);
+        drop(begun);
+        assert!(!ingests.listed().await.unwrap()[0].running, "nobody is at it any more");
     }
 
     #[tokio::test]

@@ -1,11 +1,11 @@
 //! The corpus, and the KV that was computed from it, changed together: what a document does not say any more can be found
 //! in no tier either.
 //!
-//! Every removal (a document or collection deleted, a document's text replaced) goes the same way, and each step is
-//! journaled before it is taken, so that the next start finishes what a kill cut off:
+//! Every removal (a document or collection deleted) goes the same way, and each step is journaled before it is taken, so that the next
+//! start finishes what a kill cut off. A text that is replaced, and what an ingest prunes, begin at the passages that leave:
 //!
 //! ```text
-//! journal what is wanted -> forget ingests that would bring it back -> journal the passages that leave -> commit the corpus
+//! journal what is wanted -> forget ingests that may bring it back -> journal the passages that leave -> commit the corpus
 //!     -> take what was wanted out of the journal -> take their KV out of every tier -> take the passages out of the journal
 //! ```
 //! KV is content-addressed: documents with the same passage share it. A passage that some document of any collection
@@ -32,7 +32,7 @@ use tokio::sync::OwnedRwLockWriteGuard;
 pub use self::naming::PassageName;
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingests::{Ingests, Leaves};
+use crate::ingests::Ingests;
 use crate::jobs::{JobKind, Jobs};
 
 /// Documents that are listed together.
@@ -145,14 +145,13 @@ impl Library {
         let mut failed = None;
         for RemovalRow { id, removal } in wanted {
             tracing::info!("going on with an unfinished removal");
-            let gate = self.0.ingests.removing().await;
-            let removed = match &removal {
-                Removal::Document { collection, document, reach } => {
-                    self.remove(gate, id, (collection, Some(document)), reach).await
-                }
-                Removal::Collection { collection, reach } => self.remove(gate, id, (collection, None), reach).await,
+            let (collection, document, reach) = match &removal {
+                Removal::Document { collection, document, reach } => (collection, Some(document.as_str()), reach),
+                Removal::Collection { collection, reach } => (collection, None, reach),
                 Removal::Passages(_) | Removal::PassagesOfEach { .. } => continue,
             };
+            let gate = self.0.ingests.removing(collection).await;
+            let removed = self.remove(gate, id, (collection, document), reach).await;
             failed = failed.or(found(removed).err());
         }
         let settled = self.settle(Vec::new(), &Reach::Everyone).await.map(drop);
@@ -192,7 +191,7 @@ impl Library {
         // One that is cut off in the middle would leave its KV behind until the next one.
         let change = self.0.jobs.run(JobKind::Change, async move {
             // Before the row, so that every ingest that is begun later has a later number.
-            let gate = library.0.ingests.removing().await;
+            let gate = library.0.ingests.removing(&collection).await;
             let catalog = library.0.catalog.clone();
             let row = blocking(move || catalog.add_removal(removal)).await?;
             library.remove(gate, row, (&collection, document.as_deref()), &reach).await
@@ -201,7 +200,7 @@ impl Library {
     }
 
     /// Does what row `row` of the journal wants. It is taken out of the journal once the corpus has done it, so that what somebody makes
-    /// anew is not removed by the next start. A removal that failed was not done, and its caller knows.
+    /// anew is not removed by the next start. A removal that failed was not done, but for the ingests that it cancelled, and its caller hears of both.
     async fn remove(
         &self,
         gate: OwnedRwLockWriteGuard<()>,
@@ -219,7 +218,7 @@ impl Library {
         change.finish().await.map(|kv| Removed { kv, ..removed })
     }
 
-    /// Forgets the ingests that would bring it back; then takes a document, or without one a collection, out of the corpus.
+    /// Forgets the ingests that may bring it back; then takes a document, or without one a collection, out of the corpus.
     async fn leave_corpus(
         &self,
         row: u64,
@@ -227,21 +226,27 @@ impl Library {
         change: &Change,
     ) -> Result<Removed> {
         let Inner { corpus, ingests, store, .. } = &*self.0;
-        let jobs_cancelled = match document {
-            Some(document) => {
-                let source = corpus.source(collection, document).await?;
-                ingests.forget(Leaves::Document(collection.to_owned(), source), row).await?
-            }
-            None => ingests.forget(Leaves::Collection(collection.to_owned()), row).await?,
-        };
-        store.env().fail_point("removal.forgot_ingests")?;
-        let removed = match document {
-            Some(document) => corpus.delete(collection, document, change).await,
-            None => corpus.delete_collection(collection, change).await,
+        // What is not there takes nobody's ingest along.
+        if let Some(document) = document
+            && !corpus.has_document(collection, document).await?
+        {
+            return Ok(Removed::default());
+        }
+        let jobs_cancelled = ingests.forget(collection, row).await?;
+        let removed = match (store.env().fail_point("removal.forgot_ingests"), document) {
+            (Err(error), _) => Err(error),
+            (Ok(()), Some(document)) => corpus.delete(collection, document, change).await,
+            (Ok(()), None) => corpus.delete_collection(collection, change).await,
         };
         let passages_removed = match removed {
             // Its first documents were still to come.
             Err(error) if error.kind() == ErrorKind::NotFound && jobs_cancelled > 0 => 0,
+            Err(error) if jobs_cancelled > 0 => {
+                let message = format!(
+                    "{error}; unfinished ingests into the collection were cancelled before ({jobs_cancelled}): run them again if their files are wanted"
+                );
+                return Err(Error::new(error.kind(), message));
+            }
             removed => removed?,
         };
         Ok(Removed { passages_removed, jobs_cancelled, kv: Withdrawn::default() })

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
+use ragstone_actors::ingests::cancelled;
 use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
@@ -109,7 +110,7 @@ async fn follow(config: &Config, args: &Args, paths: Vec<PathBuf>) -> Result<()>
                     last_failure.clear();
                     report(skipped);
                 }
-                Err(error) if error.kind() == ErrorKind::Cancelled => return Err(error),
+                Err(error) if matches!(error.kind(), ErrorKind::Cancelled | ErrorKind::NotFound) => return Err(error),
                 // A service that restarts, a store that another command has open: it is tried again, and told once.
                 Err(error) => {
                     let failure = format!("ragstone: {error}; trying again");
@@ -141,7 +142,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
         let path = ["v1", "collections", &args.collection, "ingest"];
         let mut events = std::pin::pin!(client.events(&path, wanted).await?);
         let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
-        let (mut skipped, mut left_alone) = (Vec::new(), (BTreeMap::new(), 0));
+        let (mut skipped, mut left_alone, mut waits_for) = (Vec::new(), (BTreeMap::new(), 0), String::new());
         while let Some(event) = bar.during(events.next()).await.transpose()? {
             match event {
                 IngestEvent::Progress { files_done, files_total, .. } => {
@@ -153,6 +154,13 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
                     beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
                 }
                 IngestEvent::LeftAlone { kinds, hidden } => left_alone = (kinds, hidden),
+                IngestEvent::Waiting { collection, files_done, files_total } if collection != waits_for => {
+                    beside_bars(|| eprintln!("{}", waiting(&collection, files_done, files_total)));
+                    waits_for = collection;
+                }
+                IngestEvent::Waiting { .. } => {}
+                // Not to be tried again.
+                IngestEvent::Cancelled => return Err(Error::new(ErrorKind::NotFound, cancelled().to_string())),
                 IngestEvent::Stopped { files_done, files_total } => {
                     far.set(Some((files_done, files_total)));
                     let done = so_far(far.get());
@@ -186,6 +194,14 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         return Err(Error::invalid_input(message));
     }
     Ok(path)
+}
+
+fn waiting(collection: &str, files_done: usize, files_total: usize) -> String {
+    let far = if files_total > 0 { format!(" ({files_done} of {files_total} files)") } else { String::new() };
+    let collection = output::one_line(collection, 200);
+    format!(
+        "waiting for the unfinished ingest into {collection}{far}; `ragstone collections delete {collection}` removes that collection and ends it"
+    )
 }
 
 fn parked(collection: &str, paths: &[String]) -> String {

@@ -261,6 +261,7 @@ impl<'a> Run<'a> {
         };
         // Nobody has to see every step.
         let _ = self.events.try_send(Ok(progress));
+        self.ingestor.at_work.set(self.files_done, self.files_total);
     }
 
     /// Tells those who watch the service how far it is.

@@ -285,3 +285,39 @@ async fn an_upload_without_text_says_so() {
     let (_, answer) = service.put("/v1/collections/c/files/roof.txt", b"We take slate.").await;
     assert_eq!((&answer["documents_added"], answer.get("not_read")), (&json!(1), None), "{answer}");
 }
+
+/// A small ingest beside another collection's large one says what it waits for.
+#[tokio::test]
+async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
+    let folder = Folder::new();
+    unfinished(&folder, "big", KILLED);
+    let one = folder.write("one.md", "One lantern.");
+    let mut command = folder.serve_command(&[SLOW]);
+    command.stderr(Stdio::null());
+    let service = Service::start_unready(command);
+    service.wait_until_ready().await;
+    let ran = folder.run(&["ingest", one.to_str().unwrap(), "--collection", "small"]).succeeded();
+    assert!(ran.stderr.contains("waiting for the unfinished ingest into big"), "{ran:?}");
+    assert!(ran.stderr.contains("ragstone collections delete big"), "{ran:?}");
+    assert!(ran.stdout.contains("small: 1 file taken"), "{ran:?}");
+}
+
+/// What follows a folder does not bring back what somebody deletes.
+#[tokio::test]
+async fn a_deleted_collection_ends_who_waits_to_ingest_into_it() {
+    let folder = Folder::new();
+    unfinished(&folder, "big", KILLED);
+    let one = folder.write("one.md", "One lantern.");
+    let mut command = folder.serve_command(&[SLOW]);
+    command.stderr(Stdio::null());
+    let service = Service::start_unready(command);
+    service.wait_until_ready().await;
+    let mut watching = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "small", "--watch"]);
+    let watching = watching.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let begun = Stopwatch::start();
+    while folder.run(&["collections", "delete", "small", "--dry-run"]).code != Some(0) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not begin");
+    }
+    folder.run(&["collections", "delete", "small", "--yes"]).succeeded();
+    Ran::of(watching.wait_with_output().unwrap()).failed_with(&["was cancelled", "deleted meanwhile"]);
+}

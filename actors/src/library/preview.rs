@@ -9,7 +9,6 @@ use ragstone_storage::tier::Tier;
 use super::{Library, Removed, Withdrawn};
 use crate::blocking::blocking;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingests::Leaves;
 
 /// What is held of one entry.
 struct StoredEntry {
@@ -31,7 +30,7 @@ impl Library {
             passages_removed += some.len();
             Ok(())
         };
-        let jobs_cancelled = self.ingests_of(collection, document).await?;
+        let jobs_cancelled = self.0.ingests.count(collection).await?;
         match self.0.corpus.scan(scope, &mut each).await {
             // Its first documents are still to come.
             Err(error) if error.kind() == ErrorKind::NotFound && jobs_cancelled > 0 => {
@@ -65,14 +64,5 @@ impl Library {
         })
         .await?;
         Ok(Removed { passages_removed, jobs_cancelled, kv })
-    }
-
-    /// How many unfinished ingests a removal would cancel.
-    async fn ingests_of(&self, collection: &str, document: Option<&str>) -> Result<usize> {
-        let Some(document) = document else {
-            return self.0.ingests.count(Leaves::Collection(collection.to_owned())).await;
-        };
-        let source = self.0.corpus.source(collection, document).await?;
-        self.0.ingests.count(Leaves::Document(collection.to_owned(), source)).await
     }
 }

@@ -73,7 +73,7 @@ impl Library {
     pub async fn remove_gone(&self, of: &Begun, document: &str) -> Result<Removed> {
         let (library, of, document) = (self.clone(), of.clone(), document.to_owned());
         let change = self.0.jobs.run(JobKind::Change, async move {
-            let gate = library.0.ingests.at_the_gate().await;
+            let gate = library.0.ingests.at_the_gate(&of.job.collection).await;
             if of.cancelled.is_cancelled() {
                 return Err(ingests::cancelled());
             }

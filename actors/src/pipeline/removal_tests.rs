@@ -77,7 +77,7 @@ async fn an_ingest_in_the_middle_of_a_commit_writes_nothing_behind_a_removal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_document_goes_with_the_ingests_that_would_bring_it_back_and_no_others() {
+async fn a_document_goes_with_the_ingests_into_its_collection_and_no_others() {
     let (folder, env) = (TempDir::new().unwrap(), Env::seeded(1, 0));
     let ragstone = open(&folder, "llama_3_2", PromptDate::default(), &env).await;
     let library = ragstone.library();
@@ -89,11 +89,15 @@ async fn a_document_goes_with_the_ingests_that_would_bring_it_back_and_no_others
     // Its file is gone: no ingest brings it back.
     assert_eq!(library.remove_gone(&ingest, &id(2)).await.unwrap().passages_removed, 1);
     let preview = library.preview_removal("c", Some(&id(0))).await.unwrap();
-    assert_eq!((preview.passages_removed, preview.jobs_cancelled), (1, 1));
+    assert_eq!((preview.passages_removed, preview.jobs_cancelled), (1, 2));
     assert!(!ingest.cancelled.is_cancelled(), "a preview changes nothing");
+    assert_eq!(library.delete_document("c", "no such", None).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(!ingest.cancelled.is_cancelled(), "nor does a removal of nothing");
     let removed = library.delete_document("c", &id(0), None).await.unwrap();
-    assert_eq!((removed.passages_removed, removed.jobs_cancelled), (1, 1));
-    assert!(ingest.cancelled.is_cancelled() && others.iter().all(|other| !other.cancelled.is_cancelled()));
+    assert_eq!((removed.passages_removed, removed.jobs_cancelled), (1, 2));
+    // A record of any file may have been this document.
+    assert!(ingest.cancelled.is_cancelled() && others[0].cancelled.is_cancelled());
+    assert!(!others[1].cancelled.is_cancelled(), "into another collection");
     assert_eq!(library.delete_document("c", &id(1), None).await.unwrap().jobs_cancelled, 0);
     assert_eq!(library.delete_document("c", &id(1), None).await.unwrap_err().kind(), ErrorKind::NotFound);
     // A collection that is still to come.
@@ -113,7 +117,8 @@ async fn a_removal_that_fails_can_be_repeated() {
     let ingest = begin(&ragstone, "c", "/notes").await;
     library.take_in(&ingest, documents(&["lamp"])).await.unwrap();
     env.set_fail_point("removal.forgot_ingests", FailMode::Error(ErrorKind::Unavailable), 1);
-    library.delete_collection("c", None).await.unwrap_err();
+    let failed = library.delete_collection("c", None).await.unwrap_err().to_string();
+    assert!(failed.contains("unfinished ingests into the collection were cancelled before (1)"), "{failed}");
     env.set_fail_point("removal.forgot_ingests", FailMode::Off, 1);
     assert!(ingest.cancelled.is_cancelled());
     assert_eq!(collections(&ragstone).await.len(), 1);

@@ -156,8 +156,7 @@ impl Backend for CudaModel {
         }
         self.recover();
         pool.arenas = self.attempt(|on| {
-            // Of graphs over the pool before this one, nothing is of use any more.
-            on.each.iter().try_for_each(|rank| rank.session.forget_graphs())?;
+            on.each.iter().for_each(|rank| rank.session.try_recording_again());
             let arena = |rank: &Loaded| {
                 let layout = KvLayout { kv_heads: rank.heads.kv_heads as usize, ..pool.layout };
                 let shape = ArenaShape { blocks, layout };

@@ -100,6 +100,9 @@ impl Checked {
     }
 }
 
+/// Values of a result that are compared.
+const MOST_COMPARED: usize = 1 << 14;
+
 /// Checks every kernel on GPU `ordinal`.
 ///
 /// # Errors
@@ -178,6 +181,14 @@ impl Check {
         let named = |error: Error| Error::new(error.kind(), format!("kernel {}: {error}", launch.name));
         self.session.launch(launch).map_err(named)?;
         self.session.finish().map_err(named)
+    }
+
+    /// All places of a result, or some of a large one: each is a sum that the host has to make.
+    fn some_of(&mut self, all: usize) -> Vec<usize> {
+        match all {
+            all if all <= MOST_COMPARED => (0..all).collect(),
+            all => (0..MOST_COMPARED).map(|_| self.random.usize(0..all)).collect(),
+        }
     }
 
     /// Notes how far `got`, which `kernel` wrote, is from `wanted`. `case` says of what shape it was.

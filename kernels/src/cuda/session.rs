@@ -74,6 +74,8 @@ pub struct Queued {
     pub graphs: u64,
     /// Copies to the device, from it and within it.
     pub copies: u64,
+    /// Graphs that the driver refused: their kernels are launched one by one.
+    pub refused: u64,
 }
 
 impl Sum for Queued {
@@ -82,17 +84,19 @@ impl Sum for Queued {
             kernels: sum.kernels + one.kernels,
             graphs: sum.graphs + one.graphs,
             copies: sum.copies + one.copies,
+            refused: sum.refused + one.refused,
         })
     }
 }
 
 #[derive(Debug)]
 struct State {
+    /// First: graphs have kernels of the module.
+    graphs: Graphs,
     functions: HashMap<String, Function>,
     module: Module,
     /// Freed memory, by size. All of it was used on the compute stream alone, so that its next user comes after its last one.
     free: HashMap<usize, Vec<u64>>,
-    graphs: Graphs,
     queued: Queued,
     uploads: Staging,
     loads: Staging,
@@ -123,10 +127,10 @@ impl Session {
         let context = Context::retain(ordinal)?;
         let ptx = CStr::from_bytes_with_nul(PTX.as_bytes()).map_err(|_| Error::internal("the PTX has a zero byte"))?;
         let state = State {
+            graphs: Graphs::default(),
             functions: HashMap::new(),
             module: Module::load(ptx)?,
             free: HashMap::new(),
-            graphs: Graphs::default(),
             queued: Queued::default(),
             uploads: Staging::new(UPLOAD_BYTES),
             loads: Staging::new(LOAD_BYTES),
@@ -192,9 +196,13 @@ impl Session {
 
     /// Device memory of at least so many bytes, of any content.
     pub(super) fn allocate(self: &Arc<Self>, bytes: usize) -> Result<Buffer> {
-        let bytes = if self.keeps_freed { size_class(bytes) } else { bytes.max(1) };
         let mut state = self.enter_or_record()?;
         let is_scratch = state.graphs.is_recording();
+        let bytes = match (self.keeps_freed, is_scratch) {
+            (true, false) => size_class(bytes),
+            (true, true) => scratch_class(bytes),
+            (false, _) => bytes.max(1),
+        };
         let free = if is_scratch { state.graphs.scratch() } else { &mut state.free };
         let free = free.get_mut(&bytes).filter(|_| self.keeps_freed).and_then(Vec::pop);
         let start = match free {
@@ -438,9 +446,23 @@ fn size_class(bytes: usize) -> usize {
     bytes.next_multiple_of(step)
 }
 
+/// Fewer sizes: a step of any number of rows finds what a step of another left.
+fn scratch_class(bytes: usize) -> usize {
+    bytes.next_power_of_two().max(GRAIN)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::size_class;
+    use super::{scratch_class, size_class};
+
+    /// Of a vocabulary of 152,000, by rows.
+    #[test]
+    fn steps_of_all_batch_sizes_share_their_scratch_memory() {
+        let classes: std::collections::BTreeSet<usize> =
+            (1..=64).map(|rows| scratch_class(rows * 4 * 152_000)).collect();
+        assert!(classes.len() <= 7, "{classes:?}");
+        assert!(classes.iter().sum::<usize>() < 4 * (64 * 4 * 152_000), "{classes:?}");
+    }
 
     #[test]
     fn size_classes_are_few_and_waste_little() {

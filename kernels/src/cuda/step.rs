@@ -141,6 +141,9 @@ impl CudaModel {
         };
         let (logits_bytes, kv_bytes) = (logits_bytes(&self.config, table.rows), table.rows * self.kv_bytes());
         let bytes = logits_bytes + if wants_kv { 2 * self.config.layers * kv_bytes } else { 0 };
+        if !session.may_replay(&class) {
+            return Ok(None);
+        }
         // First, as it may take the memory of graphs.
         let out = session.allocate(bytes)?;
         if !session.has_recorded(&class) {

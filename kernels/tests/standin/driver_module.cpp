@@ -169,6 +169,10 @@ CUDA_API int cuLaunchKernel(void* handle, unsigned grid_x, unsigned grid_y, unsi
         Launch launch{function->kernel, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared_bytes,
                       packed_arguments(*function->kernel, parameters)};
         if (const int result = check_launch(*function, launch); result != success) return result;
+        if (stream->capture != nullptr && settings().breaks_captures) {
+            stream->capture->is_broken = true;
+            return capture_unsupported;
+        }
         if (stream->capture != nullptr) {
             capture(*stream, std::move(launch));
         } else {

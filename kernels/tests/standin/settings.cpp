@@ -55,7 +55,8 @@ bool configure(Settings& settings, const std::string& key, const std::string& va
     }
     if (key == "captures") {
         settings.captures = value != "no";
-        return value == "yes" || value == "no";
+        settings.breaks_captures = value == "broken";
+        return value == "yes" || value == "no" || value == "broken";
     }
     if (key == "driver") return read_number(value, settings.driver);
     if (key == "report") {

@@ -17,6 +17,8 @@ struct Settings {
     std::optional<uint64_t> lost_after;
     /// Captures begin; if not, each is refused.
     bool captures = true;
+    /// Whether the first launch within a capture breaks it.
+    bool breaks_captures = false;
     /// The driver's version as CUDA counts: 1000 * major + 10 * minor.
     int driver = 13000;
     /// A file that problems are appended to.

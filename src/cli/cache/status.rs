@@ -66,12 +66,16 @@ fn table(WholeStatus { status, recovery, warm_jobs, ingests }: &WholeStatus) -> 
     if !jobs.is_empty() {
         let _ = write!(out, "\n{jobs}");
     }
-    for UnfinishedIngest { collection, paths, files_done, parked } in ingests {
+    for UnfinishedIngest { collection, paths, files_done, parked, running } in ingests {
         let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
         let done = output::count(*files_done, "file", "files");
-        let parked = if *parked { ", parked" } else { "" };
+        let state = match (parked, running) {
+            (true, _) => ", parked",
+            (false, true) => "",
+            (false, false) => ", failed: the next start goes on with it",
+        };
         let what = output::one_line(&format!("{collection}, of {}", paths.join(" ")), 160);
-        let _ = writeln!(out, "\nunfinished ingest into {what}: {done} done{parked}");
+        let _ = writeln!(out, "\nunfinished ingest into {what}: {done} done{state}");
     }
     out
 }

@@ -21,7 +21,8 @@ pub fn of_folder(data: &Path) -> Vec<Finding> {
     if !DataFolder::is_used(data) {
         return Vec::new();
     }
-    if DataFolder::existing(data).is_ok_and(|folder| folder.is_held()) {
+    let kept = DataFolder::existing(data).map(|folder| folder.keep_free());
+    if matches!(kept, Ok(None)) {
         return vec![Finding::ok(WHAT, "not looked at, as another command has the data folder open")];
     }
     match journaled(&data.join("catalog")) {
@@ -81,8 +82,16 @@ fn of_collection(collection: &str, ingests: &[&UnfinishedIngest], has_service: b
         found.push_str(&format!("; {parked} parked, which ended ragstone again and again"));
         return Finding::warning(WHAT, found, format!("`ragstone ingest` with their paths tries again; {forget}"));
     }
-    if has_service {
+    if has_service && ingests.iter().all(|ingest| ingest.running) {
         return Finding::ok(WHAT, format!("{found}; the service is at it"));
+    }
+    if has_service {
+        found.push_str("; it failed, as the service's log says");
+        return Finding::warning(
+            WHAT,
+            found,
+            format!("`ragstone ingest` with their paths, or the next start, goes on; {forget}"),
+        );
     }
     Finding::warning(WHAT, found, format!("`ragstone serve`, or the next `ragstone ingest`, goes on; {forget}"))
 }
@@ -94,7 +103,7 @@ mod tests {
 
     fn ingest(collection: &str, paths: usize, parked: bool) -> UnfinishedIngest {
         let paths = (0..paths).map(|number| format!("/{number}").into()).collect();
-        UnfinishedIngest { collection: collection.into(), paths, files_done: 1, parked }
+        UnfinishedIngest { collection: collection.into(), paths, files_done: 1, parked, running: !parked }
     }
 
     #[test]
@@ -107,6 +116,8 @@ mod tests {
         assert!(alone[1].found.contains("2 unfinished ingests") && alone[1].found.contains("1 parked"));
         let served = findings(&unfinished, true);
         assert_eq!((served[0].state, served[1].state), (State::Ok, State::Warning));
+        let failed = UnfinishedIngest { running: false, ..ingest("a", 1, false) };
+        assert_eq!(findings(&[failed], true)[0].state, State::Warning, "nobody is at it");
         assert!(findings(&[], false).is_empty());
     }
 

@@ -270,12 +270,12 @@ impl Corpus {
         Ok(StoredDocument { info, passages: self.with_own_tokens(stored).await? })
     }
 
-    /// Where a document came from; `None` where that is not known, or it is not there.
+    /// Whether a collection has a document.
     ///
     /// # Errors
     /// `NotFound` for an unknown collection.
-    pub async fn source(&self, collection: &str, document_id: &str) -> Result<Option<String>> {
-        self.find(collection).await?.source(document_id).await
+    pub async fn has_document(&self, collection: &str, document_id: &str) -> Result<bool> {
+        self.find(collection).await?.has(document_id).await
     }
 
     /// Counters since the start.

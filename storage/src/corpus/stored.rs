@@ -36,16 +36,11 @@ impl Collection {
         Ok(versions)
     }
 
-    /// Where a document came from; `None` where that is not known, or it is not there.
-    pub async fn source(&self, document: &str) -> Result<Option<String>> {
+    /// Whether a document is here.
+    pub async fn has(&self, document: &str) -> Result<bool> {
         let snapshot = self.snapshot().await?;
-        let query = snapshot.table.query().only_if_expr(is_document(document)).select(Select::columns(&["source"]));
-        for batch in self.run(query.limit(1)).await? {
-            if batch.num_rows() > 0 {
-                return Ok(schema::optional(schema::strings(&batch, "source")?, 0));
-            }
-        }
-        Ok(None)
+        let query = snapshot.table.query().only_if_expr(is_document(document)).select(Select::columns(&["id"]));
+        Ok(self.run(query.limit(1)).await?.iter().any(|batch| batch.num_rows() > 0))
     }
 
     /// The vectors of the passages of `documents`, by the passages' ids.

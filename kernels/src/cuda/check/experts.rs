@@ -10,9 +10,6 @@ use crate::cuda::session::Buffer;
 use crate::dtype::KvDtype::{self, Bf16, F32};
 use crate::error::Result;
 
-/// Values of a large product that are compared: each is a sum that the host has to make.
-const MOST_COMPARED: usize = 1 << 14;
-
 pub(super) fn check(check: &mut Check) -> Result<()> {
     // Rows, experts, experts of a row, outputs, inputs: as many rows an expert as each tile is for, and experts without rows.
     let fixed = [
@@ -202,10 +199,7 @@ fn product(
         let bias = if has_bias { bias.f64(matrix_row) } else { 0.0 };
         bias + pairs.map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>()
     };
-    let at: Vec<usize> = match choices * width {
-        all if all <= MOST_COMPARED => (0..all).collect(),
-        all => (0..MOST_COMPARED).map(|_| check.random.usize(0..all)).collect(),
-    };
+    let at = check.some_of(choices * width);
     let wanted: Vec<f64> = at.iter().map(value).collect();
     let compared: Vec<f32> = at.iter().map(|at| got[*at]).collect();
     let case = format!("{}, {outputs}x{inputs}", named(mix));

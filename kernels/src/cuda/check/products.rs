@@ -10,20 +10,25 @@ use crate::error::Result;
 
 /// What is multiplied.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    rows: u32,
-    outputs: u32,
-    inputs: u32,
-    has_bias: bool,
-    adds: bool,
-    /// Values before x and w: addresses that are not aligned to 16 bytes.
-    shift: u32,
+pub(super) struct Shape {
+    pub(super) rows: u32,
+    pub(super) outputs: u32,
+    pub(super) inputs: u32,
+    pub(super) has_bias: bool,
+    pub(super) adds: bool,
+    /// Values before x, and before w where that is of values: addresses that are not aligned to 16 bytes.
+    pub(super) shift: u32,
 }
 
-/// Values of a large product that are compared: each is a sum that the host has to make.
-const MOST_COMPARED: usize = 1 << 14;
-
 pub(super) fn check(check: &mut Check) -> Result<()> {
+    for shape in shapes(check) {
+        [F32, Bf16].into_iter().try_for_each(|dtype| product(check, dtype, shape))?;
+    }
+    Ok(())
+}
+
+/// Shapes of products, for weights of any type.
+pub(super) fn shapes(check: &mut Check) -> Vec<Shape> {
     // Rows on both sides of each tile's bound; outputs and inputs that fill none.
     let fixed = [
         [1, 1, 1, 0],
@@ -43,12 +48,11 @@ pub(super) fn check(check: &mut Check) -> Result<()> {
         // Of a model of 7 billion weights: decode, the chosen rows of a blend, prefill.
         shapes.extend([[1, 3584, 18_944, 0], [48, 18_944, 3584, 0], [512, 4608, 3584, 0]]);
     }
-    for (index, [rows, outputs, inputs, shift]) in shapes.into_iter().enumerate() {
+    let shape = |(index, [rows, outputs, inputs, shift]): (usize, [u32; 4])| {
         let (has_bias, adds) = (index % 3 != 0, index % 2 == 1);
-        let shape = Shape { rows, outputs, inputs, has_bias, adds, shift };
-        [F32, Bf16].into_iter().try_for_each(|dtype| product(check, dtype, shape))?;
-    }
-    Ok(())
+        Shape { rows, outputs, inputs, has_bias, adds, shift }
+    };
+    shapes.into_iter().enumerate().map(shape).collect()
 }
 
 struct Factors {
@@ -93,10 +97,7 @@ fn product(check: &mut Check, dtype: KvDtype, of: Shape) -> Result<()> {
     let launch = factors.launch(dtype, of, (0, of.rows), out.at);
     check.run(&launch)?;
     let got = check.read(F32, out.buffer(), rows * outputs)?;
-    let places: Vec<usize> = match rows * outputs {
-        all if all <= MOST_COMPARED => (0..all).collect(),
-        all => (0..MOST_COMPARED).map(|_| check.random.usize(0..all)).collect(),
-    };
+    let places = check.some_of(rows * outputs);
     let wanted: Vec<f64> = places.iter().map(|at| factors.value(of, &before, (at / outputs, at % outputs))).collect();
     let compared: Vec<f32> = places.iter().map(|at| got[*at]).collect();
     let case = format!("{rows}x{outputs}x{inputs}");

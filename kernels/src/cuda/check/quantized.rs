@@ -4,6 +4,7 @@ use super::Check;
 use super::compare::Tolerance;
 use super::experts::Grouped;
 use super::inputs::Input;
+use super::products::{self, Shape};
 use crate::cuda::launch::experts::{Groups, Mix};
 use crate::cuda::launch::quantized::{Q8, embed_q8, expert_gemm_q8, gemm_q8};
 use crate::cuda::launch::{self, Element};
@@ -13,31 +14,8 @@ use crate::dtype::KvDtype::{Bf16, F32};
 use crate::error::Result;
 use crate::linear::Weights;
 
-/// Values of a large product that are compared: each is a sum that the host has to make.
-const MOST_COMPARED: usize = 1 << 14;
-
 pub(super) fn check(check: &mut Check) -> Result<()> {
-    // Rows on both sides of each tile's bound; outputs and inputs that fill none, and addresses of x that are not aligned.
-    let fixed = [
-        [1, 1, 1, 0],
-        [1, 33, 16, 0],
-        [7, 65, 100, 0],
-        [16, 40, 64, 0],
-        [17, 129, 72, 0],
-        [33, 31, 200, 1],
-        [65, 9, 96, 3],
-        [130, 66, 136, 0],
-        [5, 7, 1000, 0],
-    ];
-    let mut shapes = check.shapes(&fixed, [200, 200, 600, 4]);
-    if check.options.large {
-        // Of a model of 7 billion weights, as other products are.
-        shapes.extend([[1, 3584, 18_944, 0], [48, 18_944, 3584, 0], [512, 4608, 3584, 0]]);
-    }
-    for (index, [rows, outputs, inputs, shift]) in shapes.into_iter().enumerate() {
-        let (has_bias, adds) = (index % 3 != 0, index % 2 == 1);
-        product(check, Shape { rows, outputs, inputs, has_bias, adds, shift })?;
-    }
+    products::shapes(check).into_iter().try_for_each(|shape| product(check, shape))?;
     let mixes = [[1, 1, 1, 5, 8], [3, 4, 2, 33, 16], [9, 64, 8, 17, 33], [60, 4, 2, 65, 40], [130, 5, 3, 66, 64]];
     for [rows, experts, per_row, outputs, inputs] in check.shapes(&mixes, [150, 40, 8, 150, 400]) {
         let mix = Mix { rows, experts, per_row: per_row.min(experts) };
@@ -86,28 +64,6 @@ impl Matrix {
     fn sum(&self, output: usize, row: &[f32]) -> f64 {
         row.iter().enumerate().map(|(input, x)| f64::from(*x) * self.f64(output, input)).sum()
     }
-}
-
-impl Check {
-    /// All places of a result, or some.
-    fn some_of(&mut self, all: usize) -> Vec<usize> {
-        match all {
-            all if all <= MOST_COMPARED => (0..all).collect(),
-            all => (0..MOST_COMPARED).map(|_| self.random.usize(0..all)).collect(),
-        }
-    }
-}
-
-/// What is multiplied.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    rows: u32,
-    outputs: u32,
-    inputs: u32,
-    has_bias: bool,
-    adds: bool,
-    /// Values before x.
-    shift: u32,
 }
 
 fn product(check: &mut Check, of: Shape) -> Result<()> {

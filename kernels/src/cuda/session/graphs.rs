@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 
 use super::{Buffer, Launch, Session, State};
 use crate::cuda::driver::Graph;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// Classes that are kept; that used least recently goes first. Each batch size is one, and a longer context another.
 const MOST_KEPT: usize = 64;
@@ -49,7 +49,10 @@ pub(super) struct Graphs {
     scratch: HashMap<usize, Vec<u64>>,
     /// Used last comes last.
     kept: Vec<Kept>,
+    /// How often scratch memory was given back.
     epoch: u64,
+    /// There was no memory to record in; it is tried again with the next pool.
+    is_short: bool,
 }
 
 #[derive(Debug)]
@@ -94,6 +97,30 @@ impl Graphs {
     pub(super) fn give_back(&mut self, start: u64, bytes: usize) {
         self.scratch.entry(bytes).or_default().push(start);
     }
+
+    /// Ends this thread's recording, if it still goes on: once it has ended, another thread's may have begun.
+    fn end(&mut self) -> Vec<Launch> {
+        let own = self.recording.take_if(|(thread, _)| *thread == thread::current().id());
+        own.map_or_else(Vec::new, |(_, launches)| launches)
+    }
+
+    fn keep(&mut self, class: Class, recorded: Recorded) {
+        // Its memory may have gone while it was recorded, by another thread or by what was recorded itself.
+        if recorded.epoch != self.epoch || self.kept.iter().any(|kept| kept.class == class) {
+            return;
+        }
+        if self.kept.len() >= MOST_KEPT {
+            self.kept.remove(0);
+        }
+        self.kept.push(Kept { class, recorded, form: Form::New });
+    }
+
+    /// Lets all graphs go; their memory, by size.
+    fn forget(&mut self) -> HashMap<usize, Vec<u64>> {
+        self.epoch += 1;
+        self.kept.clear();
+        std::mem::take(&mut self.scratch)
+    }
 }
 
 /// Ends a recording, also where what is recorded panics.
@@ -101,10 +128,7 @@ struct Recording<'a>(&'a Session);
 
 impl Recording<'_> {
     fn end(&self) -> Vec<Launch> {
-        let mut state = self.0.lock();
-        // Once it has ended, another thread's may have begun.
-        let own = state.graphs.recording.take_if(|(thread, _)| *thread == thread::current().id());
-        own.map_or_else(Vec::new, |(_, launches)| launches)
+        self.0.lock().graphs.end()
     }
 }
 
@@ -129,8 +153,22 @@ impl Session {
         drop(state);
         let recording = Recording(self);
         // Held to the end, so that no launch has its memory elsewhere.
-        let [table, out] = steps()?;
+        let [table, out] = steps().inspect_err(|error| {
+            // Each try would empty all caches in vain.
+            self.lock().graphs.is_short |= error.kind() == ErrorKind::Full;
+        })?;
         Ok(Recorded { launches: recording.end(), table: table.pointer(), out: out.pointer(), epoch })
+    }
+
+    /// Whether launches of a class are kept, or may be recorded.
+    pub(in crate::cuda) fn may_replay(&self, class: &Class) -> bool {
+        let graphs = &self.lock().graphs;
+        !graphs.is_short || graphs.kept.iter().any(|kept| kept.class == *class)
+    }
+
+    /// Lets steps be recorded again where there was no memory for them.
+    pub(in crate::cuda) fn try_recording_again(&self) {
+        self.lock().graphs.is_short = false;
     }
 
     /// Whether the launches of a class are kept.
@@ -141,14 +179,7 @@ impl Session {
     /// Keeps the launches of a class, unless their memory was given back meanwhile.
     pub(in crate::cuda) fn keep_recorded(&self, class: Class, recorded: Recorded) -> Result<()> {
         // A graph may have to go, for which the context has to be this thread's.
-        let mut state = self.enter()?;
-        let graphs = &mut state.graphs;
-        if recorded.epoch == graphs.epoch && graphs.kept.iter().all(|kept| kept.class != class) {
-            if graphs.kept.len() >= MOST_KEPT {
-                graphs.kept.remove(0);
-            }
-            graphs.kept.push(Kept { class, recorded, form: Form::New });
-        }
+        self.enter()?.graphs.keep(class, recorded);
         Ok(())
     }
 
@@ -168,12 +199,6 @@ impl Session {
         state.queued.copies += 1;
         Ok(true)
     }
-
-    /// Lets all graphs go, as what they work on goes.
-    pub(in crate::cuda) fn forget_graphs(&self) -> Result<()> {
-        self.enter()?.forget_graphs();
-        Ok(())
-    }
 }
 
 impl State {
@@ -184,7 +209,7 @@ impl State {
         unsafe { self.write(recorded.table, table) }?;
         match form {
             Form::New => *form = Form::Met,
-            Form::Met => *form = self.captured(&recorded.launches)?,
+            Form::Met => *form = self.captured(&recorded.launches),
             Form::Graph(_) | Form::Refused => {}
         }
         if let Form::Graph(graph) = form {
@@ -196,14 +221,15 @@ impl State {
         recorded.launches.iter().try_for_each(|launch| self.launch(launch))
     }
 
-    /// A graph of launches, unless the driver refuses.
-    fn captured(&mut self, launches: &[Launch]) -> Result<Form> {
-        if let Ok(graph) = self.capture(launches) {
-            return Ok(Form::Graph(graph));
+    /// A graph of launches, unless the driver refuses: then launches go on as before, and say what there is to say.
+    fn captured(&mut self, launches: &[Launch]) -> Form {
+        match self.capture(launches) {
+            Ok(graph) => Form::Graph(graph),
+            Err(_) => {
+                self.queued.refused += 1;
+                Form::Refused
+            }
         }
-        // Unless the GPU is lost, launches go on as before.
-        self.compute.check()?;
-        Ok(Form::Refused)
     }
 
     fn capture(&mut self, launches: &[Launch]) -> Result<Graph> {
@@ -216,10 +242,45 @@ impl State {
 
     /// Lets all graphs go. Their memory is that of whoever asks for some next on the compute stream.
     pub(super) fn forget_graphs(&mut self) {
-        self.graphs.epoch += 1;
-        self.graphs.kept.clear();
-        for (bytes, starts) in self.graphs.scratch.drain() {
+        for (bytes, starts) in self.graphs.forget() {
             self.free.entry(bytes).or_default().extend(starts);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::session::Shape;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "another thread's id")]
+    fn what_another_thread_records_is_its_own() {
+        let other = thread::spawn(|| thread::current().id()).join().unwrap();
+        let mut graphs = Graphs { recording: Some((other, Vec::new())), ..Graphs::default() };
+        let shape = Shape { grid: [1; 3], block: 1, shared: 0 };
+        let launch = Launch { name: "rotate".into(), shape, arguments: Vec::new() };
+        assert!(!graphs.is_recording() && !graphs.note(&launch));
+        assert!(graphs.end().is_empty());
+        let (owner, launches) = graphs.recording.as_ref().unwrap();
+        assert!(*owner == other && launches.is_empty(), "it goes on");
+        graphs.recording = Some((thread::current().id(), Vec::new()));
+        assert!(graphs.note(&launch));
+        assert_eq!((graphs.end().len(), graphs.end().len()), (1, 0));
+    }
+
+    #[test]
+    fn what_was_recorded_in_memory_that_went_is_not_kept() {
+        let class = |rows| Class { pool: (0, 1), rows, segments: 0, table_bytes: 0, angles: Vec::new() };
+        let recorded = |epoch| Recorded { launches: Vec::new(), table: 0, out: 0, epoch };
+        let mut graphs = Graphs::default();
+        graphs.keep(class(1), recorded(0));
+        assert_eq!(graphs.kept.len(), 1);
+        graphs.give_back(7, 64);
+        assert_eq!(graphs.forget()[&64], [7]);
+        graphs.keep(class(2), recorded(0));
+        assert!(graphs.kept.is_empty());
+        graphs.keep(class(2), recorded(1));
+        assert_eq!(graphs.kept.len(), 1);
     }
 }
