@@ -1,5 +1,6 @@
 //! Ingests that do not come to their end: stopped, interrupted, or cancelled because somebody deleted what they would bring back.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -296,10 +297,16 @@ async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
     command.stderr(Stdio::null());
     let service = Service::start_unready(command);
     service.wait_until_ready().await;
-    let ran = folder.run(&["ingest", one.to_str().unwrap(), "--collection", "small"]).succeeded();
-    assert!(ran.stderr.contains("waiting for the unfinished ingest into big"), "{ran:?}");
-    assert!(ran.stderr.contains("ragstone collections delete big"), "{ran:?}");
-    assert!(ran.stdout.contains("small: 1 file taken"), "{ran:?}");
+    let mut small = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "small"]);
+    let mut small = small.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(small.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let waits = told.find(|line| line.contains("waiting for the unfinished ingest into big")).expect("it says so");
+    assert!(waits.contains("ragstone collections delete big"), "{waits}");
+    // As it says: its turn comes.
+    folder.run(&["collections", "delete", "big", "--yes"]).succeeded();
+    let rest: Vec<String> = told.collect();
+    let ran = Ran::of(small.wait_with_output().unwrap());
+    assert!(ran.code == Some(0) && ran.stdout.contains("small: 1 file taken"), "{ran:?} {rest:?}");
 }
 
 /// What follows a folder does not bring back what somebody deletes.

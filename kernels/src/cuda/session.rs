@@ -2,10 +2,10 @@
 
 mod buffer;
 mod graphs;
+mod queued;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::iter::Sum;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 pub(super) use buffer::Buffer;
 pub(super) use graphs::Class;
 use graphs::Graphs;
+pub use queued::Queued;
 
 /// The kernels, as PTX for compute capability 8.0 and later. Made by `ops/cuda/ptx`.
 pub(super) const PTX: &str = concat!(include_str!("../../cuda/ragstone.ptx"), "\0");
@@ -63,30 +64,6 @@ pub(super) struct Session {
     keeps_freed: bool,
     /// Last: what is above is given back while its context is there.
     context: Context,
-}
-
-/// What a session has given the driver to do, by calls. A graph counts once, however many kernels it has.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Queued {
-    /// Kernels that were launched one by one; those that were captured, too.
-    pub kernels: u64,
-    /// Graphs.
-    pub graphs: u64,
-    /// Copies to the device, from it and within it.
-    pub copies: u64,
-    /// Graphs that the driver refused: their kernels are launched one by one.
-    pub refused: u64,
-}
-
-impl Sum for Queued {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            kernels: sum.kernels + one.kernels,
-            graphs: sum.graphs + one.graphs,
-            copies: sum.copies + one.copies,
-            refused: sum.refused + one.refused,
-        })
-    }
 }
 
 #[derive(Debug)]
