@@ -257,9 +257,10 @@ impl RowTile<'_> {
             return None;
         }
         let blocks = &self.sequence.blocks[tile * KEY_TILE / BLOCK_TOKENS..];
+        let head = self.pool.head(self.head);
         let start = |index: usize| {
             let block = blocks[index.min((positions.len() - 1) / BLOCK_TOKENS)];
-            self.pool.layout().start(block, self.head) / cells.per_cell
+            head.start(block) / cells.per_cell
         };
         Some(KeyTile {
             // SAFETY: the blocks were checked to be the pool's.
