@@ -112,6 +112,7 @@ fn attend_with(
                     pool,
                     layer,
                     head,
+                    place: pool.head(head),
                     shared_heads,
                     q,
                     first_row: group.rows.start + first,

@@ -25,7 +25,7 @@ use elsewhere as system;
 use linux as system;
 
 pub(crate) use shares::Shares;
-pub use topology::{Node, Topology};
+use topology::{Node, Topology};
 
 /// Bytes of a share below which a matrix is not cut, but spread over the nodes: its pages would be too few for a node to have its own.
 const LEAST_SHARE: usize = 2 << 20;

@@ -155,7 +155,7 @@ pub struct KvPool {
 }
 
 /// Where the cells of a KV head are, in every layer.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     /// Of block 0.
     first: usize,

@@ -14,7 +14,7 @@ const HUGE_PAGE: usize = 2 << 20;
 /// Huge pages of a share from which it begins with one: of fewer, too many bytes would lie on the wrong side.
 const WHOLE_PAGES: usize = 4;
 /// Mappings that shares may take. Each share of a matrix is one to the system, which lets a process have some 65,000; what comes later is
-/// spread over the nodes.
+/// spread over the nodes. Counted for the life of the process, as models are loaded once.
 const MOST_MAPPINGS: usize = 1 << 14;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);

@@ -8,7 +8,7 @@ use crate::pool::{Arena, BlockId, KvLayout, KvPool};
 
 /// A team of pretended nodes with so many processors each, whose numbers are those of this machine in turn; everything is cut, however small.
 pub(super) fn team(processors: &[usize], threads: usize) -> Option<Team> {
-    let cpus = system::allowed_cpus().unwrap_or_default();
+    let cpus = system::allowed_cpus().unwrap_or_else(|| vec![0]);
     let mut cpus = cpus.into_iter().cycle();
     let nodes = processors.iter().map(|count| Node { id: 0, cpus: cpus.by_ref().take(*count).collect() });
     let team = Team::new(&Topology { nodes: nodes.collect() }, threads)?;
