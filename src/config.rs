@@ -183,6 +183,8 @@ pub struct Flags {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub threads: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute: Option<String>,
@@ -209,6 +211,7 @@ impl Flags {
             ("--reranker", self.reranker.is_some()),
             ("--device", self.device.is_some()),
             ("--threads", self.threads.is_some()),
+            ("--numa", self.numa.is_some()),
             ("--weights", self.weights.is_some()),
             ("--compute", self.compute.is_some()),
             ("--kernels", self.kernels.is_some()),
@@ -423,6 +426,7 @@ mod tests {
             ("threads = 100000", "`threads`"),
             ("kernels = \"sse\"", "avx512bf16"),
             ("weights = \"q3\"", "`weights`"),
+            ("numa = \"on\"", "`numa`"),
         ] {
             let file = file(text);
             let error = load(Some(file.path()), &Flags::default()).unwrap_err().to_string();

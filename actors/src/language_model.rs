@@ -10,6 +10,7 @@ use ragstone_kernels::config::ModelConfig;
 use ragstone_kernels::cuda::{CudaModel, GpuList};
 use ragstone_kernels::files::ModelFiles;
 use ragstone_kernels::model::{Arithmetic, LoadOptions, Model};
+use ragstone_kernels::numa;
 use ragstone_kernels::pool::KvLayout;
 use ragstone_kernels::simd;
 use serde::{Deserialize, Serialize};
@@ -143,10 +144,13 @@ impl LanguageModel {
         }
     }
 
-    /// What its times depend on: the processor's kernels and as many threads, or the GPU.
+    /// What its times depend on: the processor's kernels, as many threads, and nodes that these are divided among; or the GPU.
     pub fn machine(&self) -> String {
         match self {
-            Self::Cpu(_) => format!("{}.{}", simd::Paths::in_use(), rayon::current_num_threads()),
+            Self::Cpu(_) => {
+                let nodes = numa::global().map(|team| format!(".{}nodes", team.threads().len())).unwrap_or_default();
+                format!("{}.{}{nodes}", simd::Paths::in_use(), rayon::current_num_threads())
+            }
             Self::Cuda(model) => model.gpu(),
         }
     }

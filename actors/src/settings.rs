@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
 use ragstone_kernels::embedding::{Prompts, SentenceEncoder};
+use ragstone_kernels::numa::{self, Numa};
 use ragstone_kernels::simd;
 use ragstone_storage::cost::Prices;
 use ragstone_storage::policy::PolicyKind;
@@ -128,6 +129,8 @@ pub struct Settings {
     pub device: Device,
     /// Compute threads; none given takes every core.
     pub threads: Option<usize>,
+    /// Whether compute threads, weights and the KV pool are divided among the NUMA nodes of the processor.
+    pub numa: Numa,
     /// How the language model's weights are kept; none given keeps them as its files have them.
     pub weights: Option<WeightFormat>,
     /// What the language model's products are computed in; none given takes bf16 where weights are bf16 and the
@@ -185,6 +188,7 @@ impl Default for Settings {
             load_timeout_ms: 5000,
             deadline_s: 120,
             threads: None,
+            numa: Numa::default(),
             weights: None,
             compute: None,
             device: Device::default(),
@@ -278,11 +282,14 @@ impl Settings {
     pub fn prepare_compute(&self) -> Result<()> {
         // 0 takes what the machine has. Unnamed they would bear the name of whoever computes first.
         let threads = self.threads.unwrap_or(0);
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|index| format!("compute-{index}"));
-        if let Err(error) = pool.build_global()
-            && self.threads.is_some()
-        {
-            tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
+        let pool = rayon::ThreadPoolBuilder::new().thread_name(|index| format!("compute-{index}"));
+        match numa::build_global(pool, threads, self.numa) {
+            Ok(Some(team)) => tracing::info!("{team}"),
+            Ok(None) => {}
+            Err(error) if self.threads.is_some() => {
+                tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
+            }
+            Err(_) => {}
         }
         if let Some(kernels) = &self.kernels {
             simd::Path::from_name(kernels)?.force()?;

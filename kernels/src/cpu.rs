@@ -8,6 +8,7 @@ pub mod deviation;
 pub mod linear;
 pub mod measure;
 pub mod model;
+pub mod numa;
 pub mod pool;
 pub mod profile;
 pub mod rope;

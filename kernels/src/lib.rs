@@ -25,6 +25,6 @@ pub mod sampling;
 pub mod tokenizer;
 pub mod weights;
 
-pub use cpu::{activation, attention, deviation, linear, measure, model, pool, profile, rope, simd};
+pub use cpu::{activation, attention, deviation, linear, measure, model, numa, pool, profile, rope, simd};
 use cpu::{aligned, scratch};
 pub use error::{Error, ErrorKind, Result};

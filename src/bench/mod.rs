@@ -11,6 +11,7 @@ mod shape;
 pub mod tiers;
 pub mod ttft;
 
+use ragstone_kernels::numa;
 use ragstone_kernels::simd::{Path, Paths};
 use serde::Serialize;
 
@@ -67,6 +68,9 @@ impl Percentiles {
 pub struct Machine {
     /// Compute threads.
     pub threads: usize,
+    /// The NUMA nodes that they are divided among.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<usize>,
     /// The instruction sets in use, and those that there are, fastest first.
     pub path: String,
     pub paths: Vec<&'static str>,
@@ -79,7 +83,15 @@ impl Machine {
     /// This one.
     pub fn here() -> Self {
         let paths = Path::available().iter().map(|path| path.name()).collect();
-        Self { threads: rayon::current_num_threads(), path: Paths::in_use().to_string(), paths, gpu: None }
+        let numa_nodes = numa::global().map(|team| team.threads().len());
+        let (threads, path) = (rayon::current_num_threads(), Paths::in_use().to_string());
+        Self { threads, numa_nodes, path, paths, gpu: None }
+    }
+
+    /// How many threads, and on how many nodes where there are several.
+    pub fn threads(&self) -> String {
+        let nodes = self.numa_nodes.map(|nodes| format!(" on {nodes} NUMA nodes")).unwrap_or_default();
+        format!("{} threads{nodes}", self.threads)
     }
 
     /// This one, where a GPU computes.

@@ -82,6 +82,8 @@ struct Global {
     device: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_name = "N")]
     threads: Option<usize>,
+    #[arg(long, global = true, hide_short_help = true, value_parser = ["auto", "off"])]
+    numa: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_parser = ["stored", "f32", "bf16", "q8", "q4"])]
     weights: Option<String>,
     #[arg(long, global = true, hide_short_help = true, value_parser = ["f32", "bf16"])]
@@ -228,6 +230,7 @@ impl Cli {
             offline: global.offline.then_some(true),
             device: global.device,
             threads: global.threads,
+            numa: global.numa,
             weights: global.weights,
             compute: global.compute,
             kernels: global.kernels,

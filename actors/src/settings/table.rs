@@ -201,6 +201,12 @@ pub const TABLE: &[Definition] = &[
     .flag(),
     setting("threads", "Threads that compute. More than there are cores make it slower.").by_default("all cores").within(1, 1024).flag(),
     setting(
+        "numa",
+        "`auto`: where the processor's memory is in several NUMA nodes, threads stay on their node, and weights and the KV pool are split among \
+         the nodes, so that each mostly reads its own memory. `off`: the system decides. Answers and stored KV are the same.",
+    )
+    .flag(),
+    setting(
         "weights",
         "How the language model's weights are kept: `stored` (as in its files), `f32`, `bf16`, `q8` (8 bits: half of bf16's memory, and faster) \
          or `q4` (4 bits: a third of it).",

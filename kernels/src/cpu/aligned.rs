@@ -68,6 +68,14 @@ impl<T: Number> Aligned<T> {
         }
     }
 
+    /// The memory as bytes, whole pages but for the last, if it is mapped on its own: it can be placed before it is written.
+    pub(crate) fn mapping(&mut self) -> Option<&mut [u8]> {
+        match &mut self.memory {
+            Memory::Small(_) => None,
+            Memory::Mapped(memory) => Some(memory),
+        }
+    }
+
     fn start(&self) -> *const u8 {
         match &self.memory {
             Memory::Small(lines) => lines.as_ptr().cast(),

@@ -9,8 +9,6 @@ mod format;
 mod tile;
 mod weights;
 
-use rayon::prelude::*;
-
 pub use crate::backend::{RowGroup, SequenceView};
 pub use weights::attention_weights;
 pub(crate) use weights::attention_weights_with;
@@ -101,16 +99,20 @@ fn attend_with(
     check_slopes(pool, q, options);
     let tokens = (QUERIES_PER_TILE / shared_heads).clamp(8, 64);
     let spans: Vec<Vec<Span>> = groups.iter().map(|group| spans(group.sequence.key_positions)).collect();
-    let mut tiles = Vec::new();
+    let (mut tiles, mut row_blocks) = (Vec::new(), 0);
     let (out_len, out) = (out.cols(), SharedMut::new(out.as_mut_slice()));
-    for (group, spans) in groups.iter().zip(&spans) {
-        for first in (0..group.rows.len()).step_by(tokens) {
-            let rows = first..group.rows.len().min(first + tokens);
-            for head in 0..layout.kv_heads {
-                tiles.push(RowTile {
+    // Node by node, so that the tiles of a node's heads follow each other.
+    for heads in pool.heads().ranges() {
+        row_blocks = 0;
+        for (group, spans) in groups.iter().zip(&spans) {
+            for first in (0..group.rows.len()).step_by(tokens) {
+                let rows = first..group.rows.len().min(first + tokens);
+                row_blocks += 1;
+                tiles.extend(heads.clone().map(|head| RowTile {
                     pool,
                     layer,
                     head,
+                    place: pool.head(head),
                     shared_heads,
                     q,
                     first_row: group.rows.start + first,
@@ -122,13 +124,13 @@ fn attend_with(
                     // Tiles write disjoint places: each has its own rows or its own heads.
                     out,
                     out_len,
-                });
+                }));
             }
         }
     }
     match tiles.len() {
         1 => simd::dispatch(path, tiles.remove(0)),
-        _ => tiles.into_par_iter().with_max_len(1).for_each(|tile| simd::dispatch(path, tile)),
+        _ => pool.heads().run_tasks(tiles, row_blocks, |tile| simd::dispatch(path, tile)),
     }
 }
 

@@ -11,8 +11,6 @@ mod product;
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
 pub use activations::{Activations, Format, Input};
 pub use groups::{Bits, FillRow, GroupRow, GroupedRows, Grouping, Scales};
 
@@ -269,9 +267,7 @@ impl Linear {
         let (row_blocks, panel_groups) = self.split(rows);
         // Blocks of rows begin where tiles do.
         let height = rows.div_ceil(row_blocks.max(1)).next_multiple_of(amx::ROWS);
-        let run = |index: usize| {
-            let (row_block, group) = (index / panel_groups, index % panel_groups);
-            let panels = self.panels.count();
+        self.panels.shares().run_groups(row_blocks, panel_groups, |row_block, group| {
             simd::dispatch(
                 path,
                 Task {
@@ -279,18 +275,13 @@ impl Linear {
                     bias: self.bias.as_deref(),
                     x,
                     rows: rows.min(row_block * height)..rows.min((row_block + 1) * height),
-                    group: group * panels / panel_groups..(group + 1) * panels / panel_groups,
+                    group,
                     has_tiles,
                     // Tasks write disjoint places: each has its own rows or its own panels.
                     sink,
                 },
             );
-        };
-        match row_blocks * panel_groups {
-            0 => {}
-            1 => run(0),
-            tasks => (0..tasks).into_par_iter().with_max_len(1).for_each(run),
-        }
+        });
     }
 
     /// How many blocks of rows by groups of panels the work is cut into. Decides speed only, never bits.

@@ -3,6 +3,8 @@
 
 mod tile;
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use self::tile::{Tile, fills_a_block};
@@ -10,6 +12,7 @@ use crate::aligned::{Aligned, SharedMut};
 use crate::backend::Slots;
 use crate::dtype::{KvDtype, bf16_bits, f16_bits};
 use crate::error::{Error, Result};
+use crate::numa::Shares;
 use crate::rope::Rope;
 use crate::scratch::Scratch;
 use crate::simd::Path;
@@ -53,11 +56,6 @@ impl KvLayout {
     /// Values of one layer's K (or V) in a block.
     fn block_len(&self) -> usize {
         self.kv_heads * self.head_len()
-    }
-
-    /// The first cell of a head in a block.
-    pub(crate) fn start(&self, block: BlockId, head: usize) -> usize {
-        block.0 as usize * self.block_len() + head * self.head_len()
     }
 
     /// Cells of one head's K (or V) in a block.
@@ -143,14 +141,39 @@ pub(crate) fn check_slots(layout: &KvLayout, pool_blocks: usize, layer: usize, t
 ///            V: [8][row][2]            in pairs of tokens
 /// ```
 ///
-/// Memory is touched when it is first written.
+/// A layer's arena is `[node][block][heads of that node]`, where heads are shared out among NUMA nodes, else `[block][heads]`. Memory is
+/// touched when it is first written.
 #[derive(Debug)]
 pub struct KvPool {
     layout: KvLayout,
     blocks: usize,
+    /// The KV heads of each NUMA node.
+    heads: Shares,
     /// By layer.
     keys: Vec<Arena>,
     values: Vec<Arena>,
+}
+
+/// Where the cells of a KV head are, in every layer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Head {
+    /// Of block 0.
+    first: usize,
+    /// From a block's to the next one's.
+    stride: usize,
+}
+
+impl Head {
+    /// Of a pool of `blocks` blocks whose heads are shared out so.
+    fn of(layout: &KvLayout, heads: &Shares, blocks: usize, head: usize) -> Self {
+        let (own, cells) = (heads.range_of(head), layout.head_len());
+        Self { first: (own.start * blocks + head - own.start) * cells, stride: own.len() * cells }
+    }
+
+    /// Its first cell in a block.
+    pub(crate) fn start(self, block: BlockId) -> usize {
+        self.first + block.0 as usize * self.stride
+    }
 }
 
 /// One layer's K (or V).
@@ -170,11 +193,12 @@ enum Cells {
 }
 
 impl Arena {
-    fn zeros(dtype: KvDtype, len: usize) -> Self {
+    /// So many cells of every head.
+    fn zeros(dtype: KvDtype, heads: &Shares, cells: usize) -> Self {
         match dtype {
-            KvDtype::F32 => Self::F32(Aligned::zeros(len)),
-            KvDtype::F16 => Self::F16(Aligned::zeros(len)),
-            KvDtype::Bf16 => Self::Bf16(Aligned::zeros(len)),
+            KvDtype::F32 => Self::F32(heads.zeros(cells)),
+            KvDtype::F16 => Self::F16(heads.zeros(cells)),
+            KvDtype::Bf16 => Self::Bf16(heads.zeros(cells)),
         }
     }
 
@@ -216,8 +240,10 @@ impl Cells {
 impl KvPool {
     /// An arena of `blocks` blocks, all zero.
     pub fn new(layout: KvLayout, blocks: usize) -> Self {
-        let arena = || (0..layout.layers).map(|_| Arena::zeros(layout.dtype, blocks * layout.block_len())).collect();
-        Self { layout, blocks, keys: arena(), values: arena() }
+        let heads = Shares::of_few(layout.kv_heads, blocks * layout.block_len() * layout.dtype.size_in_bytes());
+        let arena = || (0..layout.layers).map(|_| Arena::zeros(layout.dtype, &heads, blocks * layout.head_len()));
+        let (keys, values) = (arena().collect(), arena().collect());
+        Self { layout, blocks, heads, keys, values }
     }
 
     /// The shape of what is kept.
@@ -275,7 +301,7 @@ impl KvPool {
                 )));
             }
         }
-        let layout = self.layout;
+        let (layout, shares, count) = (self.layout, &self.heads, self.blocks);
         let (keys, values) = (self.keys[layer].cells(), self.values[layer].cells());
         let is_paired = layout.dtype == KvDtype::Bf16;
         let row_len = layout.row_len();
@@ -283,13 +309,13 @@ impl KvPool {
         let few = slots.len() < TOKENS_PER_THREAD;
         let heads = (0..layout.kv_heads).into_par_iter().with_min_len(if few { layout.kv_heads } else { 1 });
         heads.try_for_each(|head| {
-            let row = &mut *Scratch::take(layout.head_dim);
+            let (place, row) = (Head::of(&layout, shares, count, head), &mut *Scratch::take(layout.head_dim));
             // A decode step writes single tokens: it allocates nothing.
             let mut tile = (slots.len() >= BLOCK_TOKENS).then(|| Tile::new(layout, rope, path));
             let mut token = 0;
             while token < slots.len() {
                 let (block, lane) = (slots[token] as usize / BLOCK_TOKENS, slots[token] as usize % BLOCK_TOKENS);
-                let start = layout.start(blocks[block], head);
+                let start = place.start(blocks[block]);
                 if let (Some(tile), Cells::Bf16(keys), Cells::Bf16(values)) = (&mut tile, keys, values)
                     && fills_a_block(&slots[token..])
                 {
@@ -330,15 +356,16 @@ impl KvPool {
     /// # Errors
     /// `InvalidInput` if a block does not exist; nothing is written then.
     pub fn copy_block(&mut self, from: BlockId, to: BlockId) -> Result<()> {
-        let len = self.layout.block_len();
-        let cells = |block: BlockId| block.0 as usize * len..(block.0 as usize + 1) * len;
         if let Some(block) = [from, to].iter().find(|block| block.0 as usize >= self.blocks) {
             return Err(Error::invalid_input(format!("a copy names block {} of {}", block.0, self.blocks)));
         }
+        let (from, to) = (self.cells_of(from)?, self.cells_of(to)?);
         for arena in self.keys.iter_mut().chain(&mut self.values) {
-            match arena {
-                Arena::F32(values) => values.copy_within(cells(from), cells(to).start),
-                Arena::F16(values) | Arena::Bf16(values) => values.copy_within(cells(from), cells(to).start),
+            for (from, to) in from.iter().zip(&to) {
+                match arena {
+                    Arena::F32(values) => values.copy_within(from.clone(), to.start),
+                    Arena::F16(values) | Arena::Bf16(values) => values.copy_within(from.clone(), to.start),
+                }
             }
         }
         Ok(())
@@ -352,11 +379,11 @@ impl KvPool {
         let cells = self.cells_of(block)?;
         let mut bytes = Vec::with_capacity(self.layout.block_bytes());
         for arena in self.keys.iter().chain(&self.values) {
-            match arena {
-                Arena::F32(values) => bytes.extend_from_slice(bytemuck::cast_slice(&values[cells.clone()])),
-                Arena::F16(values) | Arena::Bf16(values) => {
-                    bytes.extend_from_slice(bytemuck::cast_slice(&values[cells.clone()]));
-                }
+            for cells in &cells {
+                bytes.extend_from_slice(match arena {
+                    Arena::F32(values) => bytemuck::cast_slice(&values[cells.clone()]),
+                    Arena::F16(values) | Arena::Bf16(values) => bytemuck::cast_slice(&values[cells.clone()]),
+                });
             }
         }
         Ok(bytes)
@@ -372,23 +399,41 @@ impl KvPool {
         if bytes.len() != wanted {
             return Err(Error::invalid_input(format!("{} bytes of a block of {wanted}", bytes.len())));
         }
-        let parts = bytes.chunks_exact(wanted / (2 * self.layout.layers).max(1));
-        for (arena, part) in self.keys.iter_mut().chain(&mut self.values).zip(parts) {
-            let to: &mut [u8] = match arena {
-                Arena::F32(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
-                Arena::F16(values) | Arena::Bf16(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
-            };
-            to.copy_from_slice(part);
+        let mut rest = bytes;
+        for arena in self.keys.iter_mut().chain(&mut self.values) {
+            for cells in &cells {
+                let to: &mut [u8] = match arena {
+                    Arena::F32(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
+                    Arena::F16(values) | Arena::Bf16(values) => bytemuck::cast_slice_mut(&mut values[cells.clone()]),
+                };
+                let part;
+                (part, rest) = rest.split_at(to.len());
+                to.copy_from_slice(part);
+            }
         }
         Ok(())
     }
 
-    fn cells_of(&self, block: BlockId) -> Result<std::ops::Range<usize>> {
+    /// A block's cells in a layer's K (or V), in the order of heads: a range for each NUMA node.
+    fn cells_of(&self, block: BlockId) -> Result<Vec<Range<usize>>> {
         if block.0 as usize >= self.blocks {
             return Err(Error::invalid_input(format!("block {} of {}", block.0, self.blocks)));
         }
-        let len = self.layout.block_len();
-        Ok(block.0 as usize * len..(block.0 as usize + 1) * len)
+        let cells = |heads: Range<usize>| {
+            let start = self.head(heads.start).start(block);
+            start..start + heads.len() * self.layout.head_len()
+        };
+        Ok(self.heads.ranges().map(cells).collect())
+    }
+
+    /// The KV heads of each NUMA node.
+    pub(crate) fn heads(&self) -> &Shares {
+        &self.heads
+    }
+
+    /// Where a KV head's cells are.
+    pub(crate) fn head(&self, head: usize) -> Head {
+        Head::of(&self.layout, &self.heads, self.blocks, head)
     }
 
     /// One layer's K and V.

@@ -12,6 +12,7 @@ use safetensors::SafeTensors;
 use self::outside::from_outside;
 use super::*;
 use crate::error::ErrorKind;
+use crate::numa::tests::divided;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/embedding")
@@ -284,4 +285,15 @@ fn prompts_stand_before_texts() {
     let long = Prompts { query: "gull ".repeat(200), passage: String::new() };
     let error = other.with_prompts(long).unwrap_err();
     assert!(error.kind() == ErrorKind::InvalidInput && error.to_string().contains("before questions"), "{error}");
+}
+
+#[test]
+fn numa_nodes_change_no_bits_of_a_vector() {
+    let texts = texts();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let with = |nodes| {
+        divided(nodes).install(|| SentenceEncoder::load(&fixtures().join("tiny")).unwrap().encode(&texts).unwrap())
+    };
+    let one = with(1);
+    assert!([2, 3].into_iter().all(|nodes| with(nodes) == one));
 }

@@ -47,7 +47,7 @@ fn print(report: &Report, json: bool) -> Result<()> {
         return output::json(report);
     }
     let machine = &report.machine;
-    output::line(&format!("{} threads, {}; tokens a second of all answers together\n", machine.threads, machine.path))?;
+    output::line(&format!("{}, {}; tokens a second of all answers together\n", machine.threads(), machine.path))?;
     output::line(
         "answer       at once   without (min .. max)      with (min .. max)         times   drafted  accepted",
     )?;

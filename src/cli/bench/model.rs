@@ -55,8 +55,8 @@ fn print(report: &Report, json: bool) -> Result<()> {
     }
     let machine = &report.machine;
     output::line(&format!(
-        "{} threads, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
-        machine.threads,
+        "{}, {}; weights {} ({:.0} MiB), products {}, KV {}; loaded in {:.2} s\n",
+        machine.threads(),
         machine.gpu.as_deref().unwrap_or(&machine.path),
         report.weights,
         report.weight_bytes as f64 / f64::from(1 << 20),

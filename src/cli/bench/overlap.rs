@@ -73,7 +73,7 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 
 fn print(report: &Report) -> Result<()> {
     let (machine, clients) = (&report.machine, report.clients);
-    output::line(&format!("{} threads, {}", machine.threads, machine.path))?;
+    output::line(&format!("{}, {}", machine.threads(), machine.path))?;
     output::line(&format!(
         "a prefill takes {:.1} ms by itself, looking into a cell {:.2} ms\n",
         report.prefill_ms, report.probe_ms

@@ -253,7 +253,7 @@ impl RagArgs {
 }
 
 fn print_machine(machine: &Machine) -> Result<()> {
-    output::line(&format!("{} threads, {}\n", machine.threads, machine.path))
+    output::line(&format!("{}, {}\n", machine.threads(), machine.path))
 }
 
 fn print_engine(report: &engine::Report) -> Result<()> {

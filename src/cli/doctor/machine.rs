@@ -3,6 +3,7 @@
 use ragstone_actors::Settings;
 use ragstone_actors::language_model::Device;
 use ragstone_kernels::cuda::{Gpu, usable};
+use ragstone_kernels::numa::Team;
 use ragstone_kernels::simd;
 
 use super::finding::Finding;
@@ -14,7 +15,14 @@ use crate::progress::mebibytes;
 pub fn processor(settings: &Settings) -> Finding {
     let available: Vec<&str> = simd::Path::available().iter().map(|path| path.name()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    judged_processor(&available, cores, settings.kernels.as_deref(), settings.threads)
+    let team = Team::planned(settings.threads.unwrap_or(0), settings.numa);
+    judged_processor(
+        &available,
+        cores,
+        settings.kernels.as_deref(),
+        settings.threads,
+        team.map(|team| team.to_string()),
+    )
 }
 
 /// The GPU, where the settings ask for one; or those that share the model.
@@ -32,10 +40,17 @@ pub fn gpu(settings: &Settings) -> Option<Finding> {
     })
 }
 
-fn judged_processor(available: &[&str], cores: usize, forced: Option<&str>, threads: Option<usize>) -> Finding {
+fn judged_processor(
+    available: &[&str],
+    cores: usize,
+    forced: Option<&str>,
+    threads: Option<usize>,
+    nodes: Option<String>,
+) -> Finding {
     let path = forced.or(available.first().copied()).unwrap_or("no");
-    let found =
-        format!("{cores} cores, {} threads, kernels for {path} ({})", threads.unwrap_or(cores), std::env::consts::ARCH);
+    let nodes = nodes.map(|nodes| format!("; {nodes}")).unwrap_or_default();
+    let (threads_used, arch) = (threads.unwrap_or(cores), std::env::consts::ARCH);
+    let found = format!("{cores} cores, {threads_used} threads, kernels for {path} ({arch}){nodes}");
     if !available.contains(&path) {
         let advice = format!("leave `kernels` out, or take one of {}", available.join(", "));
         return Finding::problem("processor", format!("this machine cannot run the {path} kernels"), advice);
@@ -100,11 +115,15 @@ mod tests {
 
     #[test]
     fn kernels_that_the_machine_lacks_are_a_problem_and_too_many_threads_a_word() {
-        let state = |forced, threads| judged_processor(&["avx2", "portable"], 4, forced, threads).state;
+        let judged = |forced, threads, nodes| judged_processor(&["avx2", "portable"], 4, forced, threads, nodes);
+        let state = |forced, threads| judged(forced, threads, None).state;
         assert_eq!(state(None, None), State::Ok);
         assert_eq!(state(Some("portable"), Some(4)), State::Ok);
         assert_eq!(state(Some("amx"), None), State::Problem);
         assert_eq!(state(None, Some(5)), State::Warning);
+        let nodes = "2 NUMA nodes: 2 + 2 threads, weights split";
+        let found = judged(None, None, Some(nodes.to_owned()));
+        assert!(found.state == State::Ok && found.found.ends_with(&format!("; {nodes}")), "{found:?}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::{AttentionOptions, SequenceView, Span, sees};
 use crate::aligned::SharedMut;
 use crate::dtype::ComputeDtype;
 use crate::matrix::Matrix;
-use crate::pool::{Arena, BLOCK_TOKENS, KvPool};
+use crate::pool::{Arena, BLOCK_TOKENS, Head, KvPool};
 use crate::scratch::Scratch;
 use crate::simd::amx::ROWS as TILE_ROWS;
 use crate::simd::{Kernel, Vector, row_tiles};
@@ -37,6 +37,8 @@ pub(super) struct RowTile<'a> {
     pub(super) layer: usize,
     /// The KV head.
     pub(super) head: usize,
+    /// Where its cells are.
+    pub(super) place: Head,
     /// Query heads of a KV head.
     pub(super) shared_heads: usize,
     pub(super) q: &'a Matrix,
@@ -259,7 +261,7 @@ impl RowTile<'_> {
         let blocks = &self.sequence.blocks[tile * KEY_TILE / BLOCK_TOKENS..];
         let start = |index: usize| {
             let block = blocks[index.min((positions.len() - 1) / BLOCK_TOKENS)];
-            self.pool.layout().start(block, self.head) / cells.per_cell
+            self.place.start(block) / cells.per_cell
         };
         Some(KeyTile {
             // SAFETY: the blocks were checked to be the pool's.

@@ -63,6 +63,7 @@ pub(crate) fn attention_weights_with(
             pool,
             layer,
             head: 0,
+            place: pool.head(0),
             shared_heads,
             q,
             first_row,

@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
-use rayon::prelude::*;
-
 use super::Precision;
 use super::groups::{Bits, GROUP, GROUPS, GroupRow, Grouping, OWN, Scales};
 use crate::aligned::Aligned;
+use crate::numa::Shares;
 use crate::simd::amx;
 
 /// Output features of a panel: four vectors of 512 bits, or four tiles.
@@ -29,6 +28,8 @@ pub(crate) const GATE_COLUMNS: usize = 16;
 pub(super) struct Panels {
     in_features: usize,
     out_features: usize,
+    /// The panels of each NUMA node.
+    shares: Shares,
     pub(super) values: Values,
 }
 
@@ -172,21 +173,23 @@ impl<T, F: Fn(usize) -> Option<T> + Sync> Rows<T> for F {}
 
 impl Panels {
     pub(super) fn pack_f32<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [f32]>>) -> Self {
-        let mut packed = Aligned::zeros(out_features.div_ceil(PANEL) * PANEL * in_features);
-        packed.par_chunks_mut(PANEL * in_features).enumerate().for_each(|(panel, packed)| {
+        let shares = shares(out_features, PANEL * in_features);
+        let mut packed = shares.zeros::<f32>(PANEL * in_features);
+        shares.fill(packed.chunks_mut(PANEL * in_features), |panel, packed| {
             interleave(panel, out_features, &rows, |column, row| {
                 for (k, weight) in row.iter().enumerate() {
                     packed[k * PANEL + column] = *weight;
                 }
             });
         });
-        Self { in_features, out_features, values: Values::F32(packed) }
+        Self { in_features, out_features, shares, values: Values::F32(packed) }
     }
 
     pub(super) fn pack_bf16<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [u16]>>) -> Self {
         let pairs = bf16_words(in_features);
-        let mut packed = Aligned::zeros(out_features.div_ceil(PANEL) * PANEL * pairs);
-        packed.par_chunks_mut(PANEL * pairs).enumerate().for_each(|(panel, packed)| {
+        let shares = shares(out_features, PANEL * pairs);
+        let mut packed = shares.zeros::<u32>(PANEL * pairs);
+        shares.fill(packed.chunks_mut(PANEL * pairs), |panel, packed| {
             // Sixteen columns at a time: a whole line of each row of the panel is written before the next one.
             for first in (0..PANEL).step_by(16) {
                 let columns: [Option<Cow<'_, [u16]>>; 16] = std::array::from_fn(|column| {
@@ -202,18 +205,18 @@ impl Panels {
                 }
             }
         });
-        Self { in_features, out_features, values: Values::Bf16(packed) }
+        Self { in_features, out_features, shares, values: Values::Bf16(packed) }
     }
 
     /// [`round_to_q8`] of each row.
     pub(super) fn pack_q8<'a>(out_features: usize, in_features: usize, rows: impl Rows<Cow<'a, [f32]>>) -> Self {
-        let (panels, words) = (out_features.div_ceil(PANEL), q8_words(in_features));
-        let groups = in_features.div_ceil(QUANT_GROUP);
-        let mut packed = Aligned::<u32>::zeros(panels * PANEL * words);
-        let mut corrections = Aligned::<i32>::zeros(panels * PANEL * groups);
-        let mut scales = Aligned::<f32>::zeros(panels * PANEL);
-        let parts = packed.par_chunks_mut(PANEL * words).zip(corrections.par_chunks_mut(PANEL * groups));
-        parts.zip(scales.par_chunks_mut(PANEL)).enumerate().for_each(|(panel, ((packed, corrections), scales))| {
+        let (words, groups) = (q8_words(in_features), in_features.div_ceil(QUANT_GROUP));
+        let shares = shares(out_features, PANEL * words);
+        let mut packed = shares.zeros::<u32>(PANEL * words);
+        let mut corrections = shares.zeros::<i32>(PANEL * groups);
+        let mut scales = shares.zeros::<f32>(PANEL);
+        let parts = packed.chunks_mut(PANEL * words).zip(corrections.chunks_mut(PANEL * groups));
+        shares.fill(parts.zip(scales.chunks_mut(PANEL)), |panel, ((packed, corrections), scales)| {
             interleave(panel, out_features, &rows, |column, row| {
                 scales[column] = round_to_q8(&row, |k, byte| {
                     packed[k / 4 * PANEL + column] |= u32::from(byte as u8) << (8 * (k % 4));
@@ -221,7 +224,7 @@ impl Panels {
                 });
             });
         });
-        Self { in_features, out_features, values: Values::Q8 { words: packed, corrections, scales } }
+        Self { in_features, out_features, shares, values: Values::Q8 { words: packed, corrections, scales } }
     }
 
     /// `fill` writes an output's row, or says that there is none.
@@ -231,26 +234,23 @@ impl Panels {
         grouping: Grouping,
         fill: impl Fn(usize, &mut GroupRow) -> bool + Sync,
     ) -> Self {
-        let (panels, words) = (out_features.div_ceil(PANEL), grouping.block_words());
-        let blocks = in_features.div_ceil(QUANT_GROUP);
-        let mut packed = Aligned::<u32>::zeros(panels * blocks * words);
-        let mut units = Aligned::<f32>::zeros(panels * PANEL);
-        let parts = packed.par_chunks_mut(blocks * words).zip(units.par_chunks_mut(PANEL)).enumerate();
-        parts.for_each_init(
-            || GroupRow::new(in_features),
-            |row, (panel, (packed, units))| {
-                let columns = PANEL.min(out_features - panel * PANEL);
-                for (column, unit) in units.iter_mut().enumerate().take(columns) {
-                    if fill(panel * PANEL + column, row) {
-                        *unit = row.unit;
-                        let blocks = packed.chunks_exact_mut(words).enumerate();
-                        blocks.for_each(|(index, block)| grouping.place(row, index, column, block));
-                    }
+        let (words, blocks) = (grouping.block_words(), in_features.div_ceil(QUANT_GROUP));
+        let shares = shares(out_features, blocks * words);
+        let mut packed = shares.zeros::<u32>(blocks * words);
+        let mut units = shares.zeros::<f32>(PANEL);
+        shares.fill(packed.chunks_mut(blocks * words).zip(units.chunks_mut(PANEL)), |panel, (packed, units)| {
+            let mut row = GroupRow::new(in_features);
+            let columns = PANEL.min(out_features - panel * PANEL);
+            for (column, unit) in units.iter_mut().enumerate().take(columns) {
+                if fill(panel * PANEL + column, &mut row) {
+                    *unit = row.unit;
+                    let blocks = packed.chunks_exact_mut(words).enumerate();
+                    blocks.for_each(|(index, block)| grouping.place(&row, index, column, block));
                 }
-            },
-        );
+            }
+        });
         let units = (grouping.scales == Scales::Steps).then_some(units);
-        Self { in_features, out_features, values: Values::Groups { grouping, blocks: packed, units } }
+        Self { in_features, out_features, shares, values: Values::Groups { grouping, blocks: packed, units } }
     }
 
     pub(super) fn in_features(&self) -> usize {
@@ -259,6 +259,11 @@ impl Panels {
 
     pub(super) fn out_features(&self) -> usize {
         self.out_features
+    }
+
+    /// The panels of each NUMA node.
+    pub(super) fn shares(&self) -> &Shares {
+        &self.shares
     }
 
     /// The number of panels.
@@ -315,6 +320,12 @@ impl Panels {
             }
         }
     }
+}
+
+/// The panels of each NUMA node, where a panel is so many values of four bytes.
+fn shares(out_features: usize, panel: usize) -> Shares {
+    let panels = out_features.div_ceil(PANEL);
+    Shares::of(panels, 4 * panels * panel)
 }
 
 /// Rounds an output's weights to 8 bits with a scale of their own: the greatest magnitude / 127. `place` gets each input's; the scale comes back.

@@ -1,5 +1,6 @@
 use super::activations::Halves;
 use super::*;
+use crate::numa::tests::divided;
 
 mod grouped;
 
@@ -216,6 +217,37 @@ fn threads_change_no_bits() {
         };
         let one = with(1);
         assert!([2, 3, 7].into_iter().all(|threads| with(threads) == one), "{precision:?}");
+    }
+}
+
+/// Tasks that are cut between nodes, and whole; one row and blocks of rows.
+#[test]
+fn numa_nodes_change_no_bits() {
+    let (inputs, outputs) = (300, 700);
+    let (weights, up) = (random(1, inputs * outputs), random(2, inputs * outputs));
+    let (x, bias) = (random(3, 600 * inputs), random(4, outputs));
+    let both = [Weights::F32(&weights), Weights::F32(&up)];
+    for (precision, &path) in PRECISIONS.into_iter().flat_map(|p| Path::available().iter().map(move |path| (p, path))) {
+        let with = |nodes| {
+            divided(nodes).install(|| {
+                let plain = Linear::new(outputs, inputs, both[0], Some(&bias), precision);
+                let gated = Linear::gate_up(outputs, inputs, both, None, precision, Activation::Silu);
+                let of_rows = |rows: usize| {
+                    let (mut input, mut out, mut spare) = <(Activations, Activations, Activations)>::default();
+                    input.encode_on(path, gated.format(), &x[..rows * inputs], rows);
+                    let paths = [path, path];
+                    gated.forward_gated_on(paths, Input::from(&input), Format::F32, outputs, &mut out, &mut spare);
+                    let gated = out.f32_rows()[..rows * outputs].to_vec();
+                    (forward(&plain, path, &x[..rows * inputs], rows), gated)
+                };
+                let mut row = vec![0.0; inputs];
+                plain.weight_row(699, &mut row);
+                ([1, 7, 90, 600].map(of_rows), row)
+            })
+        };
+        let one = with(1);
+        assert!(one.0.iter().all(|(plain, _)| plain.iter().all(|value| value.is_finite())));
+        assert!([2, 3].into_iter().all(|nodes| with(nodes) == one), "{precision:?} {path:?}");
     }
 }
 

@@ -5,6 +5,7 @@ use crate::config::{
 };
 use crate::error::ErrorKind;
 use crate::forward::{Chunk, Forward, Next, Places, Rider, Seen, Selector, Wanted};
+use crate::numa::tests::divided;
 use crate::pool::BlockId;
 
 mod reference;
@@ -276,6 +277,70 @@ fn pieces_and_single_tokens_give_the_bits_of_one_prefill() {
             assert_same_bits(steps.extend(&[*token]).as_slice(), whole.row(row), "one token at a time");
         }
     }
+}
+
+/// What a model's passes come to: the logits of a prefill, of a piece after it and of single tokens; every K and V; and the pool's blocks.
+fn passed(model: &Model) -> (Vec<Matrix>, Vec<KvBytes>, Vec<Vec<u8>>) {
+    let tokens = tokens(100);
+    let mut pass = Pass::new(model);
+    let pieces = [&tokens[..70], &tokens[70..97]].into_iter().chain(tokens[97..].chunks(1));
+    let logits = pieces.map(|piece| pass.extend(piece)).collect();
+    pass.pool.copy_block(BlockId(9), BlockId(0)).unwrap();
+    let blocks: Vec<Vec<u8>> = (0..10).map(|block| pass.pool.read_block(BlockId(block)).unwrap()).collect();
+    assert!(blocks[0] == blocks[9] && blocks[0] != blocks[5] && blocks[5].iter().any(|byte| *byte != 0));
+    (logits, pass.kept.0, blocks)
+}
+
+/// Models that are wide enough for a single row to be several tasks; their heads come out even at two and at three nodes, and at two alone.
+#[test]
+fn numa_nodes_change_no_bits() {
+    let wide = |kv_heads: usize, of: ModelConfig| ModelConfig {
+        hidden_size: 384,
+        intermediate_size: 500,
+        heads: 12,
+        kv_heads,
+        head_dim: 32,
+        rotated: 32,
+        layers: 2,
+        windows: vec![None; 2],
+        ..of
+    };
+    let configs = [wide(6, config()), wide(4, mixture()), wide(12, plain(Positions::Alibi))];
+    let small = variants().into_iter().zip(arithmetics().into_iter().cycle());
+    let each = configs.iter().flat_map(|config| arithmetics().into_iter().map(move |kind| (config.clone(), kind)));
+    for (config, (kv_dtype, weights, compute)) in each.chain(small) {
+        let with = |nodes| divided(nodes).install(|| passed(&model_in(config.clone(), kv_dtype, weights, compute)));
+        let one = with(1);
+        assert!([2, 3].into_iter().all(|nodes| with(nodes) == one), "{weights:?} {compute:?} {config:?}");
+    }
+}
+
+/// What one node's pool gave, another number of nodes takes.
+#[test]
+fn blocks_come_and_go_between_numbers_of_numa_nodes() {
+    let of = |nodes| divided(nodes).install(|| model(ModelConfig { kv_heads: 4, ..config() }, KvDtype::Bf16));
+    let (one, two) = (of(1), of(2));
+    let expected = passed(&one).2;
+    let mut pool = divided(2).install(|| two.new_pool(10));
+    assert_eq!(pool.heads().ranges().collect::<Vec<_>>(), [0..2, 2..4]);
+    for (block, bytes) in expected.iter().enumerate() {
+        pool.write_block(BlockId(block as u32), bytes).unwrap();
+    }
+    let back: Vec<Vec<u8>> = (0..10).map(|block| pool.read_block(BlockId(block)).unwrap()).collect();
+    assert!(back == expected);
+}
+
+#[test]
+fn numa_nodes_change_no_bits_of_what_a_gguf_file_has() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gguf/mixed.gguf");
+    let with = |nodes| {
+        divided(nodes).install(|| {
+            let model = Model::load(&path, LoadOptions::default()).unwrap();
+            let tokens: Vec<u32> = tokens(90).into_iter().map(|token| token % 64).collect();
+            Pass::new(&model).extend(&tokens)
+        })
+    };
+    assert!([2, 3].into_iter().all(|nodes| with(nodes) == with(1)));
 }
 
 #[test]

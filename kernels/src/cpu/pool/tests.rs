@@ -32,7 +32,7 @@ fn land_in_slots(layout: KvLayout) {
             let mut key = k[token * 12 + head * 6..][..6].to_vec();
             rope().rotate(&mut key, positions[token]);
             layout.dtype.round(&mut key);
-            let start = layout.start(block, head);
+            let start = pool.head(head).start(block);
             let key_cell = |dim: usize| match layout.dtype {
                 KvDtype::Bf16 => dim / 2 * 32 + lane * 2 + dim % 2,
                 _ => dim * 16 + lane,

@@ -30,8 +30,9 @@ impl Work for WeightTile<'_> {
     #[inline(always)]
     unsafe fn run_in<V: Vector, F: KvFormat, const ROWS: usize, const VECS: usize>(&self, cells: HeadCells<F::Cell>) {
         for head in 0..self.0.pool.layout().kv_heads {
+            let place = self.0.pool.head(head);
             // SAFETY: the caller's promise.
-            unsafe { RowTile { head, ..self.0 }.add_weights::<V, F, ROWS>(cells) }
+            unsafe { RowTile { head, place, ..self.0 }.add_weights::<V, F, ROWS>(cells) }
         }
     }
 }

@@ -5,6 +5,7 @@ use half::f16;
 use super::*;
 use crate::linear::groups::{GROUP, GROUPS, OWN};
 use crate::linear::panels::QUANT_GROUP;
+use crate::numa::tests::divided;
 
 const GROUPINGS: [Grouping; 10] = [
     Grouping { bits: Bits::Four, scales: Scales::Symmetric },
@@ -148,6 +149,22 @@ fn a_grouped_row_has_the_same_bits_alone_and_in_any_batch() {
         let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
         let of = |pool: &rayon::ThreadPool| pool.install(|| forward(&linear, Path::best(), &x[..90 * inputs], 90));
         assert_eq!(of(&pool), of(&one), "{grouping:?}");
+    }
+}
+
+#[test]
+fn numa_nodes_change_no_bits_of_grouped_rows() {
+    let (inputs, outputs) = (500, 600);
+    let x = random(3, 90 * inputs);
+    for grouping in GROUPINGS {
+        let with = |nodes| {
+            divided(nodes).install(|| {
+                let linear = Linear::grouped(outputs, inputs, &random_rows(grouping, inputs, 3), None);
+                [1, 6, 90].map(|rows| forward(&linear, Path::best(), &x[..rows * inputs], rows))
+            })
+        };
+        let one = with(1);
+        assert!([2, 3].into_iter().all(|nodes| with(nodes) == one), "{grouping:?}");
     }
 }
 
