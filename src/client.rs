@@ -16,6 +16,7 @@ use crate::api::TOKEN_HEADER;
 use crate::api::error::ErrorBody;
 use crate::api::error::kind_of;
 use crate::api::models::Health;
+use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A service's client. Cheap to clone.
@@ -24,6 +25,7 @@ pub struct Client {
     base: Url,
     token: String,
     http: reqwest::Client,
+    passes: bool,
 }
 
 impl Client {
@@ -36,7 +38,17 @@ impl Client {
             .connect_timeout(Duration::from_secs(2))
             .build()
             .map_err(|error| Error::internal(error.to_string()))?;
-        Ok(Self { base, token: token.to_owned(), http })
+        Ok(Self { base, token: token.to_owned(), http, passes: false })
+    }
+
+    /// For a running service that left this record, as the owner.
+    pub fn of(record: &ServiceRecord) -> Result<Self> {
+        Ok(Self { passes: record.passes, ..Self::new(&record.address, &record.token)? })
+    }
+
+    /// Whether it is another command's own service, which ends with that command.
+    pub fn passes(&self) -> bool {
+        self.passes
     }
 
     /// GET of a path, given by its segments.

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use crate::harness::{Folder, Ran, Service, signal};
 
 /// More than two commits.
-const FILES: usize = 100;
+pub const FILES: usize = 100;
 /// So that it is not done before somebody ends it.
-const SLOW: (&str, &str) = ("RAGSTONE_FAILPOINTS", "ingest.after_commit=delay:2000");
-const KILLED: (&str, &str) = ("RAGSTONE_FAILPOINTS", "ingest.after_commit=kill");
+pub const SLOW: (&str, &str) = ("RAGSTONE_FAILPOINTS", "ingest.after_commit=delay:2000");
+pub const KILLED: (&str, &str) = ("RAGSTONE_FAILPOINTS", "ingest.after_commit=kill");
 
-fn corpus(folder: &Folder) -> String {
+pub fn corpus(folder: &Folder) -> String {
     for number in 0..FILES {
         folder.write(
             &format!("corpus/{number:03}.txt"),
@@ -26,7 +26,7 @@ fn corpus(folder: &Folder) -> String {
 }
 
 /// An ingest into `collection` that was killed after its first commit, and goes on at the next start.
-fn unfinished(folder: &Folder, collection: &str, fail: (&str, &str)) -> String {
+pub fn unfinished(folder: &Folder, collection: &str, fail: (&str, &str)) -> String {
     let corpus = corpus(folder);
     let mut command = folder.ragstone(&["ingest", &corpus, "--collection", collection]);
     let output = command.env(fail.0, fail.1).output().unwrap();
@@ -42,7 +42,7 @@ fn doctor(folder: &Folder) -> Vec<Value> {
 }
 
 /// Waits until no ingest runs or waits; those that are unfinished all the same.
-async fn at_rest(service: &Service) -> Value {
+pub async fn at_rest(service: &Service) -> Value {
     let begun = Stopwatch::start();
     loop {
         let (_, status) = service.get("/v1/cache/status").await;
@@ -54,14 +54,14 @@ async fn at_rest(service: &Service) -> Value {
     }
 }
 
-async fn collections(service: &Service) -> Vec<(String, u64)> {
+pub async fn collections(service: &Service) -> Vec<(String, u64)> {
     let (_, listed) = service.get("/v1/collections").await;
     let row = |row: &Value| (row["name"].as_str().unwrap().to_owned(), row["documents"].as_u64().unwrap());
     listed["data"].as_array().unwrap().iter().map(row).collect()
 }
 
 /// Waits until a file system shows that the first batch of a new collection is being committed: it has its vectors.
-fn wait_for_commit(data: &Path, collection: &str) {
+pub fn wait_for_commit(data: &Path, collection: &str) {
     let rows = data.join(format!("corpus/passages-{collection}.lance/data"));
     let begun = Stopwatch::start();
     while std::fs::read_dir(&rows).map_or(0, Iterator::count) == 0 {
@@ -170,7 +170,7 @@ async fn a_service_that_stops_while_it_ingests_says_that_it_goes_on() {
     let service = Service::start_unready(command);
     service.wait_until_ready().await;
     let (_, status) = service.get("/v1/cache/status").await;
-    assert_eq!((&status["ingests"][0]["collection"], &status["ingests"][0]["parked"]), (&json!("c"), &json!(false)));
+    assert_eq!((&status["ingests"][0]["collection"], &status["ingests"][0]["paths"]), (&json!("c"), &json!([])));
     assert_eq!(
         status["ingests"][0]["paths"],
         json!([]),

@@ -26,6 +26,7 @@ mod hub;
 mod hub_server;
 mod ingest;
 mod ingest_jobs;
+mod ingest_list;
 mod invalidate;
 mod keys;
 mod kill;
