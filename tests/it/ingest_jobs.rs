@@ -1,5 +1,6 @@
 //! Ingests that do not come to their end: stopped, interrupted, or cancelled because somebody deleted what they would bring back.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -246,11 +247,10 @@ fn every_file_counts_once_and_what_was_not_taken_is_named() {
     }
     let notes = folder.path().join("notes");
     let ingest = ["ingest", notes.to_str().unwrap(), "--collection", "c"];
-    let ran = folder.run(&ingest).failed_with(&[
-        "4 of 5 files were not taken whole",
-        "blank.txt: it has no text",
-        "some.jsonl",
-    ]);
+    let ran = folder.run(&ingest).succeeded();
+    for words in ["4 of 5 files were not taken whole", "blank.txt: it has no text", "some.jsonl"] {
+        assert!(ran.stderr.contains(words), "{words}: {ran:?}");
+    }
     assert!(
         ran.stdout.starts_with("c: 1 of 5 files taken, 1 in part, 2 without text, 1 not read; 2 documents"),
         "{ran:?}"
@@ -296,9 +296,17 @@ async fn whoever_waits_for_another_ingest_hears_which_and_how_far_it_is() {
     command.stderr(Stdio::null());
     let service = Service::start_unready(command);
     service.wait_until_ready().await;
-    let ran = folder.run(&["ingest", one.to_str().unwrap(), "--collection", "small"]).succeeded();
-    assert!(ran.stderr.contains("waiting for the unfinished ingest into big"), "{ran:?}");
-    assert!(ran.stderr.contains("ragstone collections delete big"), "{ran:?}");
+    let mut small = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "small"]);
+    let mut small = small.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let said = BufReader::new(small.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let mut said = said.skip_while(|line| !line.contains("waiting for the unfinished ingest into big"));
+    let waiting = said.next().expect("it says so");
+    assert!(waiting.contains("ragstone ingest --cancel"), "{waiting}");
+    let list = folder.json(&["ingest", "--list", "--json"]);
+    let big = list.as_array().unwrap().iter().find(|one| one["collection"] == "big").unwrap();
+    folder.run(&["ingest", "--cancel", &big["id"].to_string()]).succeeded();
+    said.for_each(drop);
+    let ran = Ran::of(small.wait_with_output().unwrap()).succeeded();
     assert!(ran.stdout.contains("small: 1 file taken"), "{ran:?}");
 }
 

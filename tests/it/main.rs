@@ -58,6 +58,7 @@ mod s3;
 mod s3_server;
 mod schemas;
 mod settings;
+mod sharing;
 mod simulate;
 mod telemetry;
 mod top;

@@ -43,7 +43,7 @@ function listing(view) {
     update(warm, ingests, status);
     [shown, waiting] = [now, background];
     return [
-      ingests.length ? table("Ingests", ["#number", "~into", "~of", "~state", "begun", "progress", ""], files.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No ingest is under way. One is begun by ", h("code", {}, "ragstone ingest PATH"), " on the machine that serves; files that are uploaded are stored at once."),
+      ingests.length ? table("Ingests", ["#number", "~of", "~state", "begun", "progress", ""], files.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No ingest is under way. One is begun by ", h("code", {}, "ragstone ingest PATH"), " on the machine that serves; files that are uploaded are stored at once."),
       warm.length ? table("Warm-ups", ["#number", "~of", "state", "begun", "progress", ""], warmUps.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
       kinds.length ? table("Jobs that run or wait", ["kind", "#jobs"], status.jobs.map(({ kind }, row) => [kind, kinds[row]])) : null,
       background];
@@ -93,7 +93,7 @@ function ingest(view, job) {
     ready: all ? ready : 0, all, counted: all === null ? counted(ready, "file") : `${count(ready)} of ${counted(all, "file")}`,
   });
   const kept = "What it stored stays, and the same command goes on with the rest.";
-  return row(view, job, ["Ingest", kept, at`/v1/ingests/${id}`], [collection, parted(paths.join(", "))], draw);
+  return row(view, job, ["Ingest", kept, at`/v1/ingests/${id}`], [h("div", {}, collection, h("div", { class: "quiet" }, parted(paths.join(", "))))], draw);
 }
 
 /** Kept while the tab lives: a check goes on, and is found again, when the view was left. */
