@@ -168,3 +168,39 @@ async fn one_that_failed_says_why_and_goes_on_at_the_next_start() {
     assert_eq!(at_rest(&service).await, json!([]));
     assert_eq!(documents(&service, "c").await, FILES as u64);
 }
+
+/// What is stored already is told apart from what is embedded, which takes far longer.
+#[tokio::test]
+async fn progress_tells_new_files_from_those_that_are_stored() {
+    const STORED: usize = 40;
+    let folder = Folder::new();
+    let corpus = corpus(&folder);
+    let later = folder.path().join("later");
+    std::fs::create_dir(&later).unwrap();
+    let names: Vec<String> = (STORED..FILES).map(|number| format!("{number:03}.txt")).collect();
+    let of = |place: &std::path::Path, name: &String| place.join(name);
+    let place = std::path::PathBuf::from(&corpus);
+    let sizes: Vec<u64> = names.iter().map(|name| of(&place, name).metadata().unwrap().len()).collect();
+    names.iter().for_each(|name| std::fs::rename(of(&place, name), of(&later, name)).unwrap());
+    let service = folder.serve(&[]).await;
+    folder.run(&["ingest", &corpus, "--collection", "c"]).succeeded();
+    names.iter().for_each(|name| std::fs::rename(of(&later, name), of(&place, name)).unwrap());
+    let request = reqwest::Client::new().post(service.url("/v1/collections/c/ingest"));
+    let request = request.header("x-ragstone-token", folder.token()).json(&json!({ "paths": [corpus] }));
+    let text = request.send().await.unwrap().text().await.unwrap();
+    let events = text.split("\n\n").filter_map(|event| event.strip_prefix("data: "));
+    let events: Vec<Value> = events.map(|event| serde_json::from_str(event).unwrap()).collect();
+    let news: Vec<&Value> = events.iter().filter_map(|event| event.get("progress")).map(|told| &told["new"]).collect();
+    let (files, bytes) = (names.len() as u64, sizes.iter().sum::<u64>());
+    assert!(!news.is_empty(), "{events:?}");
+    let counts = |new: &Value, name: &str| new[name].as_u64().unwrap();
+    for new in &news {
+        assert_eq!((counts(new, "files_total"), counts(new, "bytes_total")), (files, bytes), "{events:?}");
+        assert!(counts(new, "files_done") <= files && counts(new, "bytes_done") <= bytes, "{new}");
+    }
+    // Fewer than may wait to be read, so that none was left out.
+    let last = news.last().unwrap();
+    assert_eq!((counts(last, "files_done"), counts(last, "bytes_done")), (files, bytes));
+    let finished = &events.last().unwrap()["finished"];
+    assert_eq!((&finished["documents_unchanged"], &finished["documents_added"]), (&json!(STORED), &json!(files)));
+}

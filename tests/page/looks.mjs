@@ -19,6 +19,12 @@ function disorder() {
   for (const element of document.querySelectorAll("button, .key, .tag, nav a")) {
     if (lines(element) > 1) found.push(`broken: ${element.textContent}`);
   }
+  // A finger finds it: what stands in a line of text is as high as that.
+  const isTouched = clientWidth < 640;
+  for (const element of document.querySelectorAll("button, nav a, summary, select, input:not([type=checkbox]):not([type=file])")) {
+    const { width, height } = element.getBoundingClientRect();
+    if (isTouched && width > 0 && Math.min(width, height) < 32) found.push(`tiny: ${element.textContent || element.name}, ${Math.round(width)} × ${Math.round(height)} px`);
+  }
   for (const table of document.querySelectorAll(".scroll")) {
     if (table.scrollWidth > table.clientWidth) found.push(`scrolls sideways: ${table.getAttribute("aria-label")}`);
   }

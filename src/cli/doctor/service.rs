@@ -34,6 +34,10 @@ pub async fn running(config: &Config) -> (Finding, Option<Client>) {
             };
             return Ok((Finding::ok(what, found), Some(client)));
         }
+        if record.passes {
+            // A command that was killed: it is no service that somebody misses.
+            return Ok((Finding::ok(what, "none runs on the data folder"), None));
+        }
         let found = format!("process {} was at {} and does not answer", record.pid, record.address);
         let advice = format!(
             "if it was killed, start `ragstone serve` again; if it still runs (`ps -p {}`), end it first",
