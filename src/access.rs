@@ -22,6 +22,9 @@ use crate::service::Service;
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
+/// What is said where a job goes on that another command's service had begun.
+pub const ENDED: &str = "the command that had the data folder open has ended; going on without it";
+
 /// The way to the store.
 pub enum Access {
     /// A running service.

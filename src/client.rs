@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::api::TOKEN_HEADER;
 use crate::api::error::ErrorBody;
 use crate::api::error::kind_of;
-use crate::api::models::Health;
+use crate::api::models::{Health, Ready};
 use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -113,6 +113,11 @@ impl Client {
     pub async fn is_process(&self, pid: u32) -> bool {
         let health = async { self.get::<Health>(&["healthz"]).await };
         matches!(tokio::time::timeout(Duration::from_secs(5), health).await, Ok(Ok(health)) if health.pid == pid)
+    }
+
+    /// Whether it is another command's own service, and ends now.
+    pub async fn is_ending(&self) -> bool {
+        self.passes && self.get::<Ready>(&["readyz"]).await.is_err()
     }
 
     /// Whether anybody answers at this address.

@@ -164,7 +164,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
             passes.set(client.passes());
             let listened = listen(client, args, wanted, &far).await;
             if let Err((_, is_stop)) = &listened {
-                has_ended.set(client.passes() && (*is_stop || !client.is_alive().await));
+                has_ended.set(client.passes() && *is_stop || client.is_ending().await);
             }
             listened.map_err(|(error, _)| error)
         };
@@ -172,7 +172,7 @@ async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTake
         match access::creating_job(config, "ingest", work, &what_now).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
             Err(error) if has_ended.get() && error.kind() == ErrorKind::Unavailable => {
-                beside_bars(|| eprintln!("the command that had the data folder open has ended; going on without it"));
+                beside_bars(|| eprintln!("{}", access::ENDED));
             }
             done => break done?,
         }

@@ -1,5 +1,6 @@
 //! Commands beside one that has the data folder open itself: they reach the store through it.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -11,9 +12,13 @@ use crate::ingest_jobs::{FILES, SLOW, corpus, wait_for_commit};
 
 /// An ingest that has the folder open itself, and is in the middle of it.
 fn local_ingest(folder: &Folder, collection: &str) -> Child {
+    local_ingest_with(folder, collection, SLOW.1)
+}
+
+fn local_ingest_with(folder: &Folder, collection: &str, failpoints: &str) -> Child {
     let corpus = corpus(folder);
     let mut ingest = folder.ragstone(&["ingest", &corpus, "--collection", collection]);
-    let ingest = ingest.env(SLOW.0, SLOW.1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let ingest = ingest.env(SLOW.0, failpoints).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_commit(&folder.data(), collection);
     ingest
 }
@@ -72,4 +77,31 @@ fn a_second_ingest_waits_in_the_first_and_goes_on_when_that_has_ended() {
     assert_eq!(folder.json(&["documents", "list", "--collection", "d", "--json"]).as_array().unwrap().len(), 1);
     assert!(second.stderr.contains("waiting for the unfinished ingest into c"), "{second:?}");
     assert_eq!(folder.json(&["ingest", "--list", "--json"]), json!([]));
+}
+
+/// The ingest ends in the middle of a warm-up that another command began through it.
+#[test]
+fn a_warm_up_goes_on_when_the_command_that_it_was_begun_in_ends() {
+    let folder = Folder::new();
+    let slow = format!("{};warm.after_entry=delay:1000", SLOW.1);
+    let ingest = local_ingest_with(&folder, "c", &slow);
+    let id = folder.json(&["ingest", "--list", "--json"])[0]["id"].to_string();
+    let begun = Stopwatch::start();
+    while folder.json(&["collections", "list", "--json"]).as_array().unwrap().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing is committed");
+    }
+    let mut warm = folder.ragstone(&["cache", "warm", "--collection", "c", "--json"]);
+    let mut warm = warm.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(warm.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let begun = said.next().expect("it says its number");
+    assert!(begun.contains("warm-up ") && begun.contains(" of c"), "{begun}");
+    folder.run(&["ingest", "--cancel", &id]).succeeded();
+    Ran::of(ingest.wait_with_output().unwrap()).failed_with(&["the ingest was cancelled"]);
+    assert!(said.any(|line| line.contains("has ended; going on without it")));
+    said.for_each(drop);
+    let ended = Ran::of(warm.wait_with_output().unwrap()).succeeded();
+    let done: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(done["passages_done"].as_u64().is_some_and(|done| done > 1), "{done}");
+    assert_eq!(done["passages_done"], done["passages_total"], "{done}");
+    assert_eq!(folder.json(&["cache", "warm", "--list", "--json"]), json!([]));
 }

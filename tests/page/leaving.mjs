@@ -294,7 +294,6 @@ await page.getByText("failed: the disk is full.").waitFor();
 await page.getByText("30 files", { exact: true }).waitFor();
 await page.getByRole("button", { name: "Cancel ingest 3" }).click();
 await page.keyboard.press("Escape");
-await bar.waitFor();
 await page.getByRole("button", { name: "Cancel ingest 3" }).click();
 await page.getByText("What it stored stays, and the same command goes on with the rest.").waitFor();
 await yes("Cancel it");

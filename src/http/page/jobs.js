@@ -58,6 +58,8 @@ function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw)
   const update = (job) => {
     const { is, ready, all, counted: text } = draw(job);
     state.textContent = is;
+    // Of what nobody has counted there is no share.
+    bar.hidden = !all;
     bar.max = all || 1;
     bar.value = ready;
     done.textContent = text;
@@ -68,7 +70,7 @@ function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw)
     await change(() => remove(path));
     toast(`${what} ${id} is cancelled.`);
   });
-  return { cells: [id, ...of, state, when(begun), h("span", {}, bar, done), button], update };
+  return { cells: [id, ...of, state, when(begun), h("span", { class: "far" }, bar, done), button], update };
 }
 
 function warmUp(view, job) {
