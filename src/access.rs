@@ -141,8 +141,8 @@ pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(
     run(config, (command, Needs::Nothing), work, Interrupted::default()).await
 }
 
-/// As [`creating`], for a job, through which other commands of the same user reach the store meanwhile: after Ctrl-C it is told to end, and what it tells then is heard; `told` says what became of it. It hears
-/// whether a service goes on.
+/// As [`creating`], for a job, through which other commands of the same user reach the store meanwhile. After Ctrl-C it is told to end,
+/// and what it tells then is heard; `told` says what became of it. It hears whether a service goes on.
 pub async fn creating_job<T>(
     config: &Config,
     command: &str,
@@ -158,7 +158,8 @@ pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&
     run(config, (command, Needs::Long), work, Interrupted::default()).await
 }
 
-/// As [`with`], for work through which other commands of the same user reach the store meanwhile; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
+/// As [`with`], for work through which other commands of the same user reach the store meanwhile. After Ctrl-C, `told` says what becomes
+/// of it. It hears whether a service goes on.
 pub async fn with_told<T>(
     config: &Config,
     command: &str,
