@@ -22,6 +22,9 @@ use crate::service::Service;
 const PATIENCE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
 
+/// What is said where a job goes on that another command's service had begun.
+pub const ENDED: &str = "the command that had the data folder open has ended; going on without it";
+
 /// The way to the store.
 pub enum Access {
     /// A running service.
@@ -39,6 +42,20 @@ enum Needs {
     Nothing,
     /// Nothing, and it has the folder open for long: other commands reach it meanwhile.
     Long,
+    /// As `Data`, and its own work takes long: other commands reach the folder through it as long as that goes on.
+    DataForAJob,
+    /// As `Nothing`, with such work.
+    NothingForAJob,
+}
+
+impl Needs {
+    fn audience(self) -> Audience {
+        match self {
+            Self::Data | Self::Nothing => Audience::Private,
+            Self::Long => Audience::Owner,
+            Self::DataForAJob | Self::NothingForAJob => Audience::Passing,
+        }
+    }
 }
 
 impl Access {
@@ -46,27 +63,29 @@ impl Access {
     async fn open(config: &Config, command: &str, needs: Needs) -> Result<Self> {
         let path = config.data()?;
         let folder = match needs {
-            Needs::Data => DataFolder::existing(&path)?,
-            Needs::Nothing | Needs::Long => DataFolder::create(&path)?,
+            Needs::Data | Needs::DataForAJob => DataFolder::existing(&path)?,
+            Needs::Nothing | Needs::Long | Needs::NothingForAJob => DataFolder::create(&path)?,
         };
         let begun = Stopwatch::start();
         let waiting = Progress::new("waiting for the data folder, which another command has open", Unit::Nothing);
+        let mut refused = None;
         loop {
             if let Some(held) = folder.try_hold(command)? {
-                let audience = if needs == Needs::Long { Audience::Owner } else { Audience::Private };
-                return Self::local(config, held, audience).await;
+                return Self::local(config, held, needs.audience()).await;
             }
             if let Some(record) = folder.service_record() {
-                let client = Client::new(&record.address, &record.token)?;
+                let client = Client::of(&record)?;
                 if client.is_process(record.pid).await {
-                    wait_until_ready(&client).await?;
-                    check_model(config, &client).await?;
-                    check_settings(config, record.pid)?;
-                    return Ok(Self::Remote(client));
+                    match answers(config, &client, record.pid).await {
+                        Ok(()) => return Ok(Self::Remote(client)),
+                        // A command that ends soon leaves the folder to this one, with its own settings.
+                        Err(error) if record.passes => refused = Some(error),
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             if begun.elapsed() > PATIENCE {
-                return Err(folder.in_use());
+                return Err(refused.unwrap_or_else(|| folder.in_use()));
             }
             waiting.tick();
             tokio::time::sleep(POLL).await;
@@ -122,15 +141,15 @@ pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(
     run(config, (command, Needs::Nothing), work, Interrupted::default()).await
 }
 
-/// As [`creating`], for a job: after Ctrl-C it is told to end, and what it tells then is heard; `told` says what became of it. It hears
-/// whether a service goes on.
+/// As [`creating`], for a job, through which other commands of the same user reach the store meanwhile. After Ctrl-C it is told to end,
+/// and what it tells then is heard; `told` says what became of it. It hears whether a service goes on.
 pub async fn creating_job<T>(
     config: &Config,
     command: &str,
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::Nothing), work, Interrupted { told, hears_the_end: true }).await
+    run(config, (command, Needs::NothingForAJob), work, Interrupted { told, hears_the_end: true }).await
 }
 
 /// As [`creating`], for a command that goes on for long: while it has the folder open itself, other commands of the same user reach
@@ -139,14 +158,15 @@ pub async fn sharing<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&
     run(config, (command, Needs::Long), work, Interrupted::default()).await
 }
 
-/// As [`with`]; after Ctrl-C, `told` says what becomes of the work. It hears whether a service goes on.
+/// As [`with`], for work through which other commands of the same user reach the store meanwhile. After Ctrl-C, `told` says what becomes
+/// of it. It hears whether a service goes on.
 pub async fn with_told<T>(
     config: &Config,
     command: &str,
     work: impl AsyncFnOnce(&Client) -> Result<T>,
     told: &dyn Fn(bool) -> Option<String>,
 ) -> Result<T> {
-    run(config, (command, Needs::Data), work, Interrupted { told, hears_the_end: false }).await
+    run(config, (command, Needs::DataForAJob), work, Interrupted { told, hears_the_end: false }).await
 }
 
 /// What Ctrl-C does to a command's work.
@@ -230,7 +250,7 @@ async fn stopping<T>(ending: impl Future<Output = T>) -> Result<T> {
 pub async fn running(config: &Config) -> Result<(ServiceRecord, Client)> {
     let path = config.data()?;
     if let Some(record) = DataFolder::existing(&path)?.service_record() {
-        let client = Client::new(&record.address, &record.token)?;
+        let client = Client::of(&record)?;
         if client.is_process(record.pid).await {
             check_settings(config, record.pid)?;
             return Ok((record, client));
@@ -261,6 +281,13 @@ async fn wait_until_ready(client: &Client) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Waits until a running service takes questions; fails where it would not do what is asked for.
+async fn answers(config: &Config, client: &Client, pid: u32) -> Result<()> {
+    wait_until_ready(client).await?;
+    check_model(config, client).await?;
+    check_settings(config, pid)
 }
 
 /// A running service was given its settings when it started. Silence would look like obedience.

@@ -15,7 +15,8 @@ use serde_json::Value;
 use crate::api::TOKEN_HEADER;
 use crate::api::error::ErrorBody;
 use crate::api::error::kind_of;
-use crate::api::models::Health;
+use crate::api::models::{Health, Ready};
+use crate::data_folder::ServiceRecord;
 use crate::error::{Error, ErrorKind, Result};
 
 /// A service's client. Cheap to clone.
@@ -24,6 +25,7 @@ pub struct Client {
     base: Url,
     token: String,
     http: reqwest::Client,
+    passes: bool,
 }
 
 impl Client {
@@ -36,7 +38,17 @@ impl Client {
             .connect_timeout(Duration::from_secs(2))
             .build()
             .map_err(|error| Error::internal(error.to_string()))?;
-        Ok(Self { base, token: token.to_owned(), http })
+        Ok(Self { base, token: token.to_owned(), http, passes: false })
+    }
+
+    /// For a running service that left this record, as the owner.
+    pub fn of(record: &ServiceRecord) -> Result<Self> {
+        Ok(Self { passes: record.passes, ..Self::new(&record.address, &record.token)? })
+    }
+
+    /// Whether it is another command's own service, which ends with that command.
+    pub fn passes(&self) -> bool {
+        self.passes
     }
 
     /// GET of a path, given by its segments.
@@ -101,6 +113,11 @@ impl Client {
     pub async fn is_process(&self, pid: u32) -> bool {
         let health = async { self.get::<Health>(&["healthz"]).await };
         matches!(tokio::time::timeout(Duration::from_secs(5), health).await, Ok(Ok(health)) if health.pid == pid)
+    }
+
+    /// Whether it is another command's own service, and ends now.
+    pub async fn is_ending(&self) -> bool {
+        self.passes && self.get::<Ready>(&["readyz"]).await.is_err()
     }
 
     /// Whether anybody answers at this address.

@@ -11,7 +11,9 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use ragstone_storage::env::Env;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +33,9 @@ pub struct ServiceRecord {
     /// The folders and files of the models that it has loaded, or is loading.
     #[serde(default)]
     pub models: Vec<PathBuf>,
+    /// It is a command's own, and ends with it.
+    #[serde(default)]
+    pub passes: bool,
 }
 
 /// Who holds a data folder; the text of `DATA/lock`.
@@ -143,6 +148,14 @@ impl DataFolder {
         serde_json::from_str(&text).ok()
     }
 
+    /// How long it has been held: its text is written when it is taken.
+    fn held_for(&self) -> Option<Duration> {
+        let written = std::fs::metadata(self.lock_file()).ok()?.modified().ok()?;
+        let written = written.duration_since(std::time::UNIX_EPOCH).ok()?;
+        let now = Duration::from_millis(Env::from_environment().ok()?.now_unix_ms());
+        now.checked_sub(written)
+    }
+
     /// The record of the running service; `None` where there is none, or a half-written or foreign one.
     pub fn service_record(&self) -> Option<ServiceRecord> {
         serde_json::from_slice(&std::fs::read(self.service_file()).ok()?).ok()
@@ -159,7 +172,10 @@ impl DataFolder {
     /// As [`in_use`](Self::in_use), with other advice.
     pub fn in_use_with(&self, advice: &str) -> Error {
         let who = match self.holder() {
-            Some(holder) => format!("`ragstone {}` (process {})", holder.command, holder.pid),
+            Some(holder) => {
+                let since = self.held_for().map_or_else(String::new, |held| format!(", for {}", rough(held)));
+                format!("`ragstone {}` (process {}{since})", holder.command, holder.pid)
+            }
             None => "another process".to_owned(),
         };
         let message = format!("the data folder {} is in use by {who}; {advice}", self.0.display());
@@ -187,6 +203,15 @@ impl HeldFolder {
     /// Forgets the service; a missing record is fine.
     pub fn remove_service_record(&self) {
         let _ = std::fs::remove_file(self.folder.service_file());
+    }
+}
+
+/// `42 s`, `7 min`, `3 h`
+fn rough(time: Duration) -> String {
+    match time.as_secs() {
+        seconds @ 0..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} min", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
     }
 }
 
@@ -227,18 +252,26 @@ mod tests {
             token: "t".into(),
             health: None,
             models: Vec::new(),
+            passes: false,
         };
         held.write_service_record(&record).unwrap();
         assert_eq!(folder.service_record(), Some(record));
         assert!(folder.try_hold("ask").unwrap().is_none() && folder.keep_free().is_none());
         assert_eq!(folder.holder().unwrap().command, "serve");
-        assert!(folder.in_use().to_string().contains("`ragstone serve`"));
+        let said = folder.in_use().to_string();
+        assert!(said.contains("`ragstone serve` (process ") && said.contains(", for "), "{said}");
         drop(held);
         assert!(folder.keep_free().is_some());
         let held = folder.try_hold("ask").unwrap();
         assert!(held.is_some());
         assert_eq!(folder.service_record(), None);
         assert_eq!(folder.holder().unwrap().command, "ask");
+    }
+
+    #[test]
+    fn how_long_is_said_roughly() {
+        let said = [0, 119, 120, 7199, 7200].map(|seconds| rough(Duration::from_secs(seconds)));
+        assert_eq!(said, ["0 s", "119 s", "2 min", "119 min", "2 h"]);
     }
 
     #[test]
@@ -275,6 +308,7 @@ mod tests {
             token: String::new(),
             health: None,
             models: Vec::new(),
+            passes: false,
         })
         .unwrap();
         let mode = dir.path().join("service.json").metadata().unwrap().permissions().mode();

@@ -8,13 +8,14 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use ragstone_actors::Ragstone;
 use ragstone_actors::events::{Feed, JobState};
-use ragstone_actors::ingests::{self, Begun, Ingests, is_parked};
+use ragstone_actors::ingests::{self, AtWork, Begun, CancelledBy, IngestState, Ingests, is_parked};
 use ragstone_actors::jobs::{JobKind, Jobs};
 use ragstone_actors::library::Library;
 use ragstone_storage::catalog::IngestJob;
@@ -35,7 +36,14 @@ const TELL_WAITING: Duration = Duration::from_secs(2);
 #[serde(rename_all = "snake_case")]
 pub enum IngestEvent {
     /// How far it is; what it counts is durable.
-    Progress { files_done: usize, files_total: usize, documents: usize, passages_added: usize },
+    Progress {
+        files_done: usize,
+        files_total: usize,
+        documents: usize,
+        passages_added: usize,
+        #[serde(default)]
+        new: NewFiles,
+    },
     /// A file that was not taken whole, and why; the job goes on.
     Skipped(NotTaken),
     /// Files of the named folders that are of no kind that is read, by the endings of their names; and how many hidden files and folders
@@ -51,10 +59,19 @@ pub enum IngestEvent {
     Waiting { collection: String, files_done: usize, files_total: usize },
     /// The service stops, and goes on with the job when it starts again. The files that it counts are done for good.
     Stopped { files_done: usize, files_total: usize },
-    /// Somebody deleted the collection, or a document of it: the job is over.
-    Cancelled,
+    /// Somebody cancelled it: the job is over. The files that it counts are stored, where its collection was not deleted.
+    Cancelled { by: CancelledBy, files_done: usize, files_total: usize },
     /// The end.
     Finished(IngestReport),
+}
+
+/// Of a job's files those of which no document was stored when this start began: they are embedded, and not only read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct NewFiles {
+    pub files_done: usize,
+    pub files_total: usize,
+    pub bytes_done: u64,
+    pub bytes_total: u64,
 }
 
 /// A file that was not taken whole.
@@ -108,9 +125,10 @@ pub struct Ingestor {
     env: Env,
     jobs: Jobs,
     feed: Feed,
-    at_work: AtWork,
     /// Processor time that parsing one file may take.
     file_seconds: u64,
+    /// What was unfinished is taken up once: what is begun later somebody runs.
+    is_resumed: Arc<AtomicBool>,
 }
 
 impl Ingestor {
@@ -118,7 +136,7 @@ impl Ingestor {
     pub fn new(ragstone: &Ragstone, env: Env, file_seconds: u64) -> Self {
         let (library, ingests) = (ragstone.library().clone(), ragstone.ingests().clone());
         let (jobs, feed) = (ragstone.jobs().clone(), ragstone.feed().clone());
-        Self { library, ingests, env, jobs, feed, at_work: AtWork::default(), file_seconds }
+        Self { library, ingests, env, jobs, feed, file_seconds, is_resumed: Arc::default() }
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -127,8 +145,20 @@ impl Ingestor {
         self.ingests.begin(collection, paths, prune, self.env.now_unix_ms()).await
     }
 
-    /// Goes on with every unfinished job except `except`, in the background. Parked ones stay.
+    /// Cancels a job, where `is_meant` says so of its collection: it ends within one batch, what it stored stays, and no start takes it up.
+    /// Whether there was such a job.
+    pub async fn cancel(&self, id: u64, is_meant: impl FnOnce(&str) -> bool + Send + 'static) -> Result<bool> {
+        self.env.fail_point("ingest.cancelling")?;
+        let was_there = self.ingests.cancel(id, is_meant).await?;
+        self.env.fail_point("ingest.cancelled")?;
+        Ok(was_there)
+    }
+
+    /// Goes on with every unfinished job except `except`, in the background. Parked ones stay. Does nothing when it is called again.
     pub async fn resume(&self, except: Option<u64>) -> Result<()> {
+        if self.is_resumed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
         for begun in self.ingests.unfinished().await?.into_iter().filter(|begun| Some(begun.job.id) != except) {
             let job = &begun.job;
             if is_parked(job) {
@@ -152,7 +182,7 @@ impl Ingestor {
             // They compete for the same processors.
             let turn = begun.cancelled.run_until_cancelled(ingestor.turn(&events)).await;
             match turn {
-                None => Ok(IngestEvent::Cancelled),
+                None => Ok(IngestEvent::Cancelled { by: begun.cancelled_by(), files_done: 0, files_total: 0 }),
                 // Only a stop keeps it from its turn.
                 Some(Err(_)) => Ok(IngestEvent::Stopped { files_done: 0, files_total: 0 }),
                 Some(Ok(_turn)) => ingestor.take_turn(begun, only, &events).await,
@@ -169,7 +199,8 @@ impl Ingestor {
                 biased;
                 turn = &mut turn => return turn,
                 _ = told.tick() => {
-                    if let Some((collection, files_done, files_total)) = self.at_work.look() {
+                    if let Some(AtWork { collection, files_done, files_total, .. }) = self.ingests.at_work() {
+                        let (files_done, files_total) = (files_done as usize, files_total as usize);
                         // Nobody has to see every step.
                         let _ = events.try_send(Ok(IngestEvent::Waiting { collection, files_done, files_total }));
                     }
@@ -184,75 +215,58 @@ impl Ingestor {
         only: Option<Vec<PathBuf>>,
         events: &mpsc::Sender<Result<IngestEvent>>,
     ) -> Result<IngestEvent> {
+        let waited = begun.clone();
         let begun = match self.ingests.look_up(begun, self.env.now_unix_ms()).await {
-            Err(error) if error.kind() == ErrorKind::Cancelled => return Ok(IngestEvent::Cancelled),
+            Err(error) if error.kind() == ErrorKind::Cancelled => {
+                return Ok(IngestEvent::Cancelled { by: waited.cancelled_by(), files_done: 0, files_total: 0 });
+            }
             found => found?,
         };
-        let _at_work = self.at_work.begin(&begun.job.collection);
-        let (id, cancelled) = (begun.job.id, begun.cancelled.clone());
+        let _turn = self.ingests.take_turn(&begun.job);
         // One that was asked for is not parked any more.
-        for other in self.ingests.listed().await?.into_iter().filter(|other| other.parked) {
+        for other in self.ingests.listed().await?.into_iter().filter(|other| other.state == IngestState::Parked) {
             let event = IngestEvent::Parked { collection: other.collection, paths: listed(&other.paths) };
             let _ = events.send(Ok(event)).await;
         }
-        let mut run = Run::new(self, begun, events);
+        let mut run = Run::new(self, begun.clone(), events);
         run.tell(JobState::Running);
-        // It may have met anything in what was deleted.
-        let done =
-            run.work(only).await.map_err(|error| if cancelled.is_cancelled() { ingests::cancelled() } else { error });
-        match &done {
-            Ok(_) => run.tell(JobState::Finished),
-            // A stop is a pause.
-            Err(error) if error.kind() == ErrorKind::Cancelled && !cancelled.is_cancelled() => {}
-            Err(error) => run.tell(JobState::Failed(error.to_string())),
-        }
-        let stopped = IngestEvent::Stopped { files_done: run.files_done(), files_total: run.files_total() };
-        match done {
-            Ok(report) => self.ingests.finish(id).await.map(|()| IngestEvent::Finished(report)),
-            // It is out of the journal.
-            Err(_) if cancelled.is_cancelled() => Ok(IngestEvent::Cancelled),
-            Err(error) => {
-                // Input that cannot be ingested now will not be at the next start either; anything else may be.
-                let is_over = matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible);
-                let ended = run.end_in_order();
-                let closed = if is_over { self.ingests.finish(id).await } else { self.ingests.note(ended).await };
-                if error.kind() == ErrorKind::Cancelled { closed.map(|()| stopped) } else { Err(error) }
+        let done = run.work(only).await;
+        self.ended(&begun, run, done).await
+    }
+
+    /// Tells how a run ended, and has the journal say so, too.
+    async fn ended(&self, begun: &Begun, run: Run<'_>, done: Result<IngestReport>) -> Result<IngestEvent> {
+        let (id, is_cancelled) = (begun.job.id, begun.cancelled.is_cancelled());
+        let (files_done, files_total) = (run.files_done(), run.files_total());
+        let error = match done {
+            Ok(report) => {
+                run.tell(JobState::Finished);
+                return self.ingests.finish(id).await.map(|()| IngestEvent::Finished(report));
             }
+            // It may have met anything in what was deleted; and it is out of the journal.
+            Err(_) if is_cancelled => {
+                let by = begun.cancelled_by();
+                run.tell(JobState::Failed(ingests::cancelled(by).to_string()));
+                return Ok(IngestEvent::Cancelled { by, files_done, files_total });
+            }
+            Err(error) => error,
+        };
+        let is_stop = error.kind() == ErrorKind::Cancelled;
+        // A stop is a pause.
+        if !is_stop {
+            run.tell(JobState::Failed(error.to_string()));
         }
-    }
-}
-
-/// What the job that has the turn is at: its collection, files that are done, and all.
-#[derive(Clone, Default)]
-struct AtWork(Arc<Mutex<Option<(String, usize, usize)>>>);
-
-/// Until this is dropped.
-struct IsAtWork(AtWork);
-
-impl AtWork {
-    fn begin(&self, collection: &str) -> IsAtWork {
-        *self.lock() = Some((collection.to_owned(), 0, 0));
-        IsAtWork(self.clone())
-    }
-
-    fn set(&self, files_done: usize, files_total: usize) {
-        if let Some(at_work) = &mut *self.lock() {
-            (at_work.1, at_work.2) = (files_done, files_total);
+        // Input that cannot be ingested now will not be at the next start either; anything else may be.
+        if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Incompatible) {
+            self.ingests.finish(id).await?;
+            return Err(error);
         }
-    }
-
-    fn look(&self) -> Option<(String, usize, usize)> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<(String, usize, usize)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for IsAtWork {
-    fn drop(&mut self) {
-        *self.0.lock() = None;
+        let noted = self.ingests.note(run.end_in_order()).await;
+        if is_stop {
+            return noted.map(|()| IngestEvent::Stopped { files_done, files_total });
+        }
+        self.ingests.failed(id, error.to_string());
+        Err(error)
     }
 }
 
@@ -275,7 +289,7 @@ async fn log_events(events: impl Stream<Item = Result<IngestEvent>>) {
                 | IngestEvent::Parked { .. }
                 | IngestEvent::Waiting { .. },
             ) => {}
-            Ok(IngestEvent::Cancelled) => tracing::info!(why = %ingests::cancelled(), "the ingest ends"),
+            Ok(IngestEvent::Cancelled { by, .. }) => tracing::info!(why = %ingests::cancelled(by), "the ingest ends"),
             Ok(IngestEvent::Skipped(NotTaken { kind: NotTakenKind::Empty, path, reason })) => {
                 tracing::info!(path, reason, "skipped");
             }

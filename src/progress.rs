@@ -27,6 +27,8 @@ pub fn beside_bars<T>(write: impl FnOnce() -> T) -> T {
 pub enum Unit {
     Bytes,
     Items,
+    /// Items of which some take far longer than others: whoever counts them says how long the rest takes.
+    Estimated,
     /// Nothing: the end is not known.
     Nothing,
 }
@@ -49,14 +51,21 @@ struct State {
     lines: usize,
     done: u64,
     total: u64,
+    /// Seconds, where whoever counts knows them.
+    left_s: Option<f64>,
 }
 
 impl Progress {
     /// Begins `what`; shown from the first [`set`](Self::set) or [`tick`](Self::tick) after two seconds.
     pub fn new(what: impl Into<String>, unit: Unit) -> Self {
         let begun = Stopwatch::start();
-        let state = State { bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0 };
+        let state = State { bar: None, last_line: begun.clone(), lines: 0, done: 0, total: 0, left_s: None };
         Self(Arc::new(Inner { what: what.into(), unit, begun, state: Mutex::new(state) }))
+    }
+
+    /// Has the next [`set`](Self::set) show that it takes so many seconds more; `None`: nobody knows.
+    pub fn estimate(&self, left_s: Option<f64>) {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).left_s = left_s;
     }
 
     /// Shows `done` of `total`.
@@ -68,8 +77,10 @@ impl Progress {
             return;
         }
         if std::io::stderr().is_terminal() {
+            let left = state.left_s.map_or_else(String::new, left);
             let bar = state.bar.get_or_insert_with(|| inner.bar());
             bar.set_length(total);
+            bar.set_prefix(left);
             bar.set_position(done);
         } else if state.lines == 0 || state.last_line.elapsed() >= LINE_EVERY {
             inner.line(&mut state);
@@ -118,6 +129,7 @@ impl Inner {
         let template = match self.unit {
             Unit::Bytes => "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}",
             Unit::Items => "{msg} [{bar:30}] {pos}/{len} {eta}",
+            Unit::Estimated => "{msg} [{bar:30}] {pos}/{len} {prefix}",
             Unit::Nothing => "{spinner} {msg} {elapsed}",
         };
         let bar = SCREEN.add(ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
@@ -139,15 +151,27 @@ impl Inner {
                 eprintln!("{}: {done:.0} of {total:.0} MiB, {seconds} s", self.what);
             }
             Unit::Items if state.total > 0 => {
-                let left =
-                    match self.begun.elapsed_s() / state.done as f64 * state.total.saturating_sub(state.done) as f64 {
-                        left if left.is_finite() => format!(", about {left:.0} s left"),
-                        _ => String::new(),
-                    };
-                eprintln!("{}: {} of {}, {seconds} s{left}", self.what, state.done, state.total);
+                let left_s = self.begun.elapsed_s() / state.done as f64 * state.total.saturating_sub(state.done) as f64;
+                self.line_of_items(state, left_s.is_finite().then_some(left_s));
             }
+            Unit::Estimated if state.total > 0 => self.line_of_items(state, state.left_s),
             _ => eprintln!("{}: {seconds} s", self.what),
         }
+    }
+
+    fn line_of_items(&self, State { done, total, .. }: &State, left_s: Option<f64>) {
+        let seconds = self.begun.elapsed().as_secs();
+        let left = left_s.map_or_else(String::new, |left_s| format!(", {}", left(left_s)));
+        eprintln!("{}: {done} of {total}, {seconds} s{left}", self.what);
+    }
+}
+
+/// `about 40 s left`, and larger units for what takes long.
+fn left(seconds: f64) -> String {
+    match seconds {
+        ..120.0 => format!("about {seconds:.0} s left"),
+        120.0..7200.0 => format!("about {:.0} min left", seconds / 60.0),
+        _ => format!("about {:.0} h left", seconds / 3600.0),
     }
 }
 
@@ -183,6 +207,14 @@ mod tests {
         drop(state);
         progress.tick();
         assert_eq!(progress.0.state.lock().unwrap().done, 1, "a tick goes back to nothing");
+    }
+
+    #[test]
+    fn what_is_left_is_said_in_units_that_fit() {
+        assert_eq!(
+            [7.4, 119.0, 150.0, 36_000.0].map(left),
+            ["about 7 s left", "about 119 s left", "about 2 min left", "about 10 h left"]
+        );
     }
 
     #[test]

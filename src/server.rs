@@ -41,7 +41,7 @@ impl Servers {
     pub fn start(state: &Arc<State>, surface: &Surface, listener: TcpListener, audience: Audience) -> Result<Self> {
         let health = match audience {
             Audience::Public => Some(bind_health(surface)?),
-            Audience::Owner | Audience::Private => None,
+            Audience::Owner | Audience::Passing | Audience::Private => None,
         };
         let data = web::Data::from(state.clone());
         let main = {

@@ -56,7 +56,8 @@ impl Service {
         }
         let (address, token) = (self.address.clone(), self.state.token().to_owned());
         let health = self.servers.health_address.clone();
-        let record = ServiceRecord { pid: std::process::id(), address, token, health, models };
+        let passes = self.state.audience() == Audience::Passing;
+        let record = ServiceRecord { pid: std::process::id(), address, token, health, models, passes };
         self.held.write_service_record(&record)
     }
 
@@ -102,7 +103,10 @@ impl Service {
         embedder_source::remember(data, &embedder);
         let context = ragstone.status().model.context;
         let ingestor = Ingestor::new(&ragstone, env, surface.file_seconds);
-        let resume = (self.state.audience() != Audience::Private)
+        let resume = self
+            .state
+            .audience()
+            .resumes()
             .then(|| (ingestor.clone(), ragstone.warmer().clone(), ragstone.renewer().clone()));
         let opened = Opened { ragstone, ingestor, model_id: model.id, embedder_id: embedder.id, reranker_id, context };
         if self.state.keys == KeyMode::Required && opened.ragstone.api_keys().is_empty() {

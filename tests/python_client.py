@@ -75,6 +75,11 @@ fails(ValueError, Client, "127.0.0.1:7411")
 
 # What deletes wants the owner's token.
 owner = Client(address, owner_token=token)
+assert owner.ingests() == [], owner.ingests()
+error = fails(Error, owner.cancel_ingest, 7)
+assert (error.status, error.code) == (404, "not_found"), vars(error)
+one = {"id": 7, "collection": "c", "paths": ["/a"], "created_unix_ms": 1, "state": "running", "files_done": 3, "files_total": 9, "error": None, "newer": 1}
+assert ragstone.Ingest.from_json(one).files_total == 9
 owner.delete_document("a/b 0?#ä", collection="lanterns")
 assert len(list(client.documents(collection="lanterns"))) == 4
 

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use ragstone_storage::catalog::{Catalog, IngestJob};
 use schemars::JsonSchema;
@@ -35,6 +35,10 @@ struct Inner {
     catalog: Arc<Catalog>,
     /// Those that somebody waits for or runs, by their ids: also ones that are finished already, as another asked for the same.
     begun: Mutex<BTreeMap<u64, Known>>,
+    /// The one that has the turn.
+    at_work: Mutex<Option<AtWork>>,
+    /// Why those that are in the journal and that nobody runs failed, since the start.
+    failed: Mutex<BTreeMap<u64, String>>,
     /// One for each collection that somebody is at.
     gates: Mutex<BTreeMap<String, Weak<RwLock<()>>>>,
 }
@@ -42,7 +46,16 @@ struct Inner {
 struct Known {
     job: IngestJob,
     cancelled: CancellationToken,
+    why: Arc<OnceLock<CancelledBy>>,
     alive: Weak<()>,
+}
+
+impl Known {
+    fn cancel(self, by: CancelledBy) {
+        // Nobody cancels twice: it is known no more.
+        let _ = self.why.set(by);
+        self.cancelled.cancel();
+    }
 }
 
 /// A job that is to be run.
@@ -50,38 +63,104 @@ struct Known {
 pub struct Begun {
     /// As the journal has it.
     pub job: IngestJob,
-    /// Somebody deleted what it would write.
+    /// Somebody deleted what it would write, or ended it by its number.
     pub cancelled: CancellationToken,
+    why: Arc<OnceLock<CancelledBy>>,
     _alive: Arc<()>,
 }
 
-/// An ingest that goes on at the next start, or when somebody asks.
+impl Begun {
+    /// Who cancelled it. Of one that nobody did, somebody who asked.
+    pub fn cancelled_by(&self) -> CancelledBy {
+        self.why.get().copied().unwrap_or_default()
+    }
+}
+
+/// Why a job was cancelled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelledBy {
+    /// Somebody ended it by its number.
+    #[default]
+    Request,
+    /// Its collection, or a document that it would have brought back, was deleted.
+    Deletion,
+}
+
+/// The job that has the turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AtWork {
+    /// Its number.
+    pub id: u64,
+    /// Where its documents go.
+    pub collection: String,
+    /// Files that this start got done.
+    pub files_done: u64,
+    /// Files that it found.
+    pub files_total: u64,
+}
+
+/// Until this is dropped, also by a panic, a job has the turn.
+pub struct HasTurn(Ingests);
+
+impl Drop for HasTurn {
+    fn drop(&mut self) {
+        *lock(&self.0.0.at_work) = None;
+    }
+}
+
+/// An ingest that is not finished, for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnfinishedIngest {
+    /// Its number: it is cancelled by it.
+    #[serde(default)]
+    pub id: u64,
     /// Where its documents go.
     pub collection: String,
     /// What was named to it.
     pub paths: Vec<PathBuf>,
-    /// The most files that one start got done.
-    pub files_done: u64,
-    /// It ended ragstone again and again, and only `ragstone ingest` with its paths takes it up.
-    pub parked: bool,
-    /// It works, or waits for its turn. Where not, it failed, and the next start goes on with it.
+    /// When it was asked for first, in milliseconds since 1970.
     #[serde(default)]
-    pub running: bool,
+    pub created_unix_ms: u64,
+    /// What it does.
+    pub state: IngestState,
+    /// The most files that one start got done, this one included.
+    pub files_done: u64,
+    /// Files that there are, once the start that runs has found them.
+    #[serde(default)]
+    pub files_total: Option<u64>,
+    /// Why it failed.
+    #[serde(default)]
+    pub error: Option<String>,
+}
+
+/// What an unfinished ingest does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum IngestState {
+    /// It works.
+    Running,
+    /// Another one has the turn, or the next start takes it up.
+    Waiting,
+    /// It failed, as `error` says. The next start goes on with it, and so does `ragstone ingest` with its paths.
+    Failed,
+    /// It ended ragstone again and again, and only `ragstone ingest` with its paths takes it up.
+    Parked,
 }
 
 impl From<IngestJob> for UnfinishedIngest {
     fn from(job: IngestJob) -> Self {
-        let parked = is_parked(&job);
-        Self { collection: job.collection, paths: job.paths, files_done: job.done, parked, running: false }
+        let state = if is_parked(&job) { IngestState::Parked } else { IngestState::Waiting };
+        let IngestJob { id, collection, paths, created_unix_ms, done: files_done, .. } = job;
+        Self { id, collection, paths, created_unix_ms, state, files_done, files_total: None, error: None }
     }
 }
 
 impl Ingests {
     /// Over an open catalog.
     pub(crate) fn new(catalog: Arc<Catalog>) -> Self {
-        Self(Arc::new(Inner { catalog, begun: Mutex::default(), gates: Mutex::default() }))
+        let (begun, at_work, failed, gates) = Default::default();
+        Self(Arc::new(Inner { catalog, begun, at_work, failed, gates }))
     }
 
     /// Journals a job. One with the same collection and paths that was not finished is taken up instead, also where it was
@@ -135,12 +214,58 @@ impl Ingests {
     pub async fn listed(&self) -> Result<Vec<UnfinishedIngest>> {
         let me = self.clone();
         blocking(move || {
-            let begun = me.begun();
-            let is_running = |id| begun.get(&id).is_some_and(|known| known.alive.strong_count() > 0);
-            let jobs = me.0.catalog.unfinished_jobs()?.into_iter();
-            Ok(jobs.map(|job| UnfinishedIngest { running: is_running(job.id), ..job.into() }).collect())
+            let (begun, jobs) = (me.begun(), me.0.catalog.unfinished_jobs()?);
+            let (at_work, mut failed) = (me.at_work(), lock(&me.0.failed));
+            failed.retain(|id, _| jobs.iter().any(|job| job.id == *id));
+            let listed = |job: IngestJob| {
+                let is_alive = begun.get(&job.id).is_some_and(|known| known.alive.strong_count() > 0);
+                let mut listed = UnfinishedIngest::from(job);
+                match (&at_work, failed.get(&listed.id)) {
+                    (Some(at), _) if at.id == listed.id => {
+                        listed.state = IngestState::Running;
+                        listed.files_total = (at.files_total > 0).then_some(at.files_total);
+                        listed.files_done = listed.files_done.max(at.files_done);
+                        // Some of those that an earlier start had done may be gone.
+                        listed.files_done =
+                            listed.files_total.map_or(listed.files_done, |all| listed.files_done.min(all));
+                    }
+                    _ if is_alive => listed.state = IngestState::Waiting,
+                    (_, Some(why)) if listed.state != IngestState::Parked => {
+                        (listed.state, listed.error) = (IngestState::Failed, Some(why.clone()));
+                    }
+                    _ => {}
+                }
+                listed
+            };
+            Ok(jobs.into_iter().map(listed).collect())
         })
         .await
+    }
+
+    /// A job has the turn for as long as the result is held.
+    pub fn take_turn(&self, job: &IngestJob) -> HasTurn {
+        // Unless somebody says how it ended.
+        self.failed(job.id, "it broke off; the service's log says why".to_owned());
+        let (id, collection) = (job.id, job.collection.clone());
+        *lock(&self.0.at_work) = Some(AtWork { id, collection, files_done: 0, files_total: 0 });
+        HasTurn(self.clone())
+    }
+
+    /// How far the job that has the turn is.
+    pub fn show(&self, files_done: u64, files_total: u64) {
+        if let Some(at_work) = &mut *lock(&self.0.at_work) {
+            (at_work.files_done, at_work.files_total) = (files_done, files_total);
+        }
+    }
+
+    /// The job that has the turn.
+    pub fn at_work(&self) -> Option<AtWork> {
+        lock(&self.0.at_work).clone()
+    }
+
+    /// Keeps why a job that stays in the journal failed, for those who look at the list.
+    pub fn failed(&self, id: u64, why: String) {
+        lock(&self.0.failed).insert(id, why);
     }
 
     /// The job as the journal has it now. While it waited for its turn, somebody else may have asked for the same and be done: then it is
@@ -154,7 +279,7 @@ impl Ingests {
         blocking(move || {
             let (mut others, catalog) = (me.begun(), &me.0.catalog);
             if begun.cancelled.is_cancelled() {
-                return Err(cancelled());
+                return Err(cancelled(begun.cancelled_by()));
             }
             let IngestJob { id, collection, paths, prune, .. } = &begun.job;
             match catalog.job(*id)? {
@@ -173,7 +298,7 @@ impl Ingests {
         let catalog = self.0.catalog.clone();
         blocking(move || {
             catalog.update_job(&job).map_err(|error| match error.kind() {
-                ErrorKind::NotFound => cancelled(),
+                ErrorKind::NotFound => cancelled(CancelledBy::default()),
                 _ => error,
             })
         })
@@ -200,7 +325,7 @@ impl Ingests {
     }
 
     fn gate(&self, collection: &str) -> Arc<RwLock<()>> {
-        let mut gates = self.0.gates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gates = lock(&self.0.gates);
         if let Some(gate) = gates.get(collection).and_then(Weak::upgrade) {
             return gate;
         }
@@ -221,10 +346,34 @@ impl Ingests {
             for id in &forgotten {
                 me.0.catalog.finish_job(*id)?;
                 if let Some(known) = begun.remove(id) {
-                    known.cancelled.cancel();
+                    known.cancel(CancelledBy::Deletion);
                 }
             }
             Ok(forgotten.len())
+        })
+        .await
+    }
+
+    /// Cancels one job, where `is_meant` says so of its collection, and takes it out of the journal; durable on return. It ends within one
+    /// batch, and what it stored stays. Whether there was such a job.
+    ///
+    /// # Errors
+    /// As the catalog says.
+    pub async fn cancel(&self, id: u64, is_meant: impl FnOnce(&str) -> bool + Send + 'static) -> Result<bool> {
+        let me = self.clone();
+        blocking(move || {
+            let mut begun = me.begun();
+            let journaled = me.0.catalog.job(id)?;
+            // One that another finished may still be waited for.
+            let waiting = begun.get(&id).filter(|known| known.alive.strong_count() > 0).map(|known| &known.job);
+            if !journaled.as_ref().or(waiting).is_some_and(|job| is_meant(&job.collection)) {
+                return Ok(false);
+            }
+            me.0.catalog.finish_job(id)?;
+            if let Some(known) = begun.remove(&id) {
+                known.cancel(CancelledBy::Request);
+            }
+            Ok(true)
         })
         .await
     }
@@ -243,27 +392,40 @@ impl Ingests {
     }
 
     fn begun(&self) -> MutexGuard<'_, BTreeMap<u64, Known>> {
-        self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.begun)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The job, with what cancels it.
 fn known(begun: &mut BTreeMap<u64, Known>, job: IngestJob) -> Begun {
     begun.retain(|_, known| known.alive.strong_count() > 0);
-    if let Some(Known { cancelled, alive, .. }) = begun.get(&job.id)
+    if let Some(Known { cancelled, why, alive, .. }) = begun.get(&job.id)
         && let Some(alive) = alive.upgrade()
     {
-        return Begun { job, cancelled: cancelled.clone(), _alive: alive };
+        return Begun { job, cancelled: cancelled.clone(), why: why.clone(), _alive: alive };
     }
-    let (cancelled, alive) = (CancellationToken::new(), Arc::new(()));
-    begun.insert(job.id, Known { job: job.clone(), cancelled: cancelled.clone(), alive: Arc::downgrade(&alive) });
-    Begun { job, cancelled, _alive: alive }
+    let (cancelled, why, alive) = (CancellationToken::new(), Arc::default(), Arc::new(()));
+    let told =
+        Known { job: job.clone(), cancelled: cancelled.clone(), why: Arc::clone(&why), alive: Arc::downgrade(&alive) };
+    begun.insert(job.id, told);
+    Begun { job, cancelled, why, _alive: alive }
 }
 
 /// What whoever runs or waits for a cancelled job hears.
-pub fn cancelled() -> Error {
-    let message = "the ingest was cancelled: its collection, or a document that it would have brought back, was deleted meanwhile; \
-                   run it again if its files are wanted";
+pub fn cancelled(by: CancelledBy) -> Error {
+    let message = match by {
+        CancelledBy::Deletion => {
+            "the ingest was cancelled: its collection, or a document that it would have brought back, was deleted meanwhile; \
+             run it again if its files are wanted"
+        }
+        CancelledBy::Request => {
+            "the ingest was cancelled; what it stored is kept, and the same command goes on with the others"
+        }
+    };
     Error::new(ErrorKind::Cancelled, message)
 }
 
@@ -300,6 +462,65 @@ mod tests {
         assert_eq!(ingests.note(gone.job).await.unwrap_err().kind(), ErrorKind::Cancelled);
         assert_eq!(left(&ingests).await, [other.job.id]);
         assert_eq!(ingests.forget("c", u64::MAX).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn one_is_cancelled_by_its_number_and_says_by_what() {
+        let folder = TempDir::new().unwrap();
+        let ingests = ingests(&folder);
+        let (gone, other) = (begin(&ingests, "c", "/a").await, begin(&ingests, "c", "/b").await);
+        assert!(!ingests.cancel(gone.job.id, |collection| collection == "d").await.unwrap(), "another tenant's");
+        assert!(!gone.cancelled.is_cancelled());
+        assert!(ingests.cancel(gone.job.id, |collection| collection == "c").await.unwrap());
+        assert!(gone.cancelled.is_cancelled() && !other.cancelled.is_cancelled());
+        assert_eq!(gone.cancelled_by(), CancelledBy::Request);
+        assert_eq!(ingests.look_up(gone.clone(), 0).await.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(ingests.note(gone.job.clone()).await.unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(left(&ingests).await, [other.job.id]);
+        assert!(!ingests.cancel(gone.job.id, |_| true).await.unwrap(), "it is gone");
+        ingests.forget("c", u64::MAX).await.unwrap();
+        assert_eq!(other.cancelled_by(), CancelledBy::Deletion);
+        // One that nobody runs, as after a kill; and one that another finished, and that is waited for all the same.
+        let idle = begin(&ingests, "c", "/a").await.job.id;
+        assert!(ingests.cancel(idle, |_| true).await.unwrap() && left(&ingests).await.is_empty());
+        let waits = begin(&ingests, "c", "/a").await;
+        ingests.finish(waits.job.id).await.unwrap();
+        assert!(ingests.cancel(waits.job.id, |_| true).await.unwrap() && waits.cancelled.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn the_list_says_what_each_does_and_how_far_it_is() {
+        let folder = TempDir::new().unwrap();
+        let ingests = ingests(&folder);
+        let (first, second) = (begin(&ingests, "c", "/a").await, begin(&ingests, "d", "/a").await);
+        ingests.note(IngestJob { done: 40, ..first.job.clone() }).await.unwrap();
+        let listed = async || ingests.listed().await.unwrap();
+        let turn = ingests.take_turn(&first.job);
+        assert_eq!((listed().await[0].state, listed().await[0].files_total), (IngestState::Running, None));
+        let far = async || listed().await[0].clone();
+        ingests.show(3, 100);
+        assert_eq!((far().await.files_done, far().await.files_total), (40, Some(100)), "an earlier start had more");
+        ingests.show(41, 100);
+        assert_eq!(far().await.files_done, 41);
+        ingests.show(3, 5);
+        assert_eq!(far().await.files_done, 5, "of files that are gone, none is done");
+        assert_eq!(listed().await[1].state, IngestState::Waiting);
+        drop(turn);
+        assert_eq!((far().await.state, far().await.files_done), (IngestState::Waiting, 40));
+        ingests.failed(first.job.id, "the disk is full".into());
+        assert_eq!(far().await.state, IngestState::Waiting, "somebody waits for it still");
+        let id = first.job.id;
+        drop(first);
+        assert_eq!((far().await.id, far().await.state), (id, IngestState::Failed));
+        assert_eq!(far().await.error.as_deref(), Some("the disk is full"));
+        drop(ingests.take_turn(&second.job));
+        drop(second);
+        assert!(listed().await[1].error.as_ref().unwrap().contains("broke off"), "a panic says no more");
+        ingests.cancel(id, |_| true).await.unwrap();
+        assert_eq!(listed().await.len(), 1);
+        // The next start takes up what is left.
+        let ingests = Ingests::new(ingests.0.catalog.clone());
+        assert_eq!(ingests.listed().await.unwrap()[0].state, IngestState::Waiting);
     }
 
     #[tokio::test]
@@ -344,23 +565,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_failed_is_told_from_one_that_waits() {
-        let folder = TempDir::new().unwrap();
-        let ingests = ingests(&folder);
-        let begun = begin(&ingests, "c", "/a").await;
-        assert!(ingests.listed().await.unwrap()[0].running);
-        drop(begun);
-        assert!(!ingests.listed().await.unwrap()[0].running, "nobody is at it any more");
-    }
-
-    #[tokio::test]
     async fn whoever_asks_takes_up_a_parked_one() {
         let folder = TempDir::new().unwrap();
         let ingests = ingests(&folder);
         let begun = begin(&ingests, "c", "/a").await;
         let job = IngestJob { starts: MAX_STARTS, ..begun.job };
         ingests.note(job.clone()).await.unwrap();
-        assert!(UnfinishedIngest::from(job).parked);
+        assert_eq!(UnfinishedIngest::from(job).state, IngestState::Parked);
         assert_eq!(begin(&ingests, "c", "/a").await.job.starts, 0);
     }
 }

@@ -22,7 +22,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ragstone_storage::catalog::{Catalog, Leaving, LeavingPassage, Reach, Removal, RemovalRow};
-use ragstone_storage::corpus::{Corpus, Departures, PassageTokens, Scope};
+use ragstone_storage::corpus::{Corpus, Departures, DocumentInfo, PassageTokens, Scope};
 use ragstone_storage::key::{Fingerprint, SegmentDigest};
 use ragstone_storage::store::KvStore;
 use schemars::JsonSchema;
@@ -252,30 +252,29 @@ impl Library {
         Ok(Removed { passages_removed, jobs_cancelled, kv: Withdrawn::default() })
     }
 
-    /// The ids of a collection's documents whose source is meant; none where there is no such collection.
-    pub async fn documents_of(
+    /// What `pick` takes of the id and the source of a collection's documents that have one; nothing where there is no such collection.
+    pub async fn pick_documents<T: Send + 'static>(
         &self,
         collection: &str,
-        is_meant: impl Fn(&str) -> bool + Send + Sync + 'static,
-    ) -> Result<Vec<String>> {
-        let (mut meant, mut offset) = (Vec::new(), 0);
-        let is_meant = Arc::new(is_meant);
+        pick: impl Fn(String, &str) -> Option<T> + Send + Sync + 'static,
+    ) -> Result<Vec<T>> {
+        let (mut picked, mut offset) = (Vec::new(), 0);
+        let pick = Arc::new(pick);
         loop {
             let page = match self.0.corpus.documents(collection, offset, DOCUMENTS_AT_ONCE).await {
-                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(meant),
+                Err(error) if error.kind() == ErrorKind::NotFound => return Ok(picked),
                 page => page?,
             };
             offset += page.len();
-            let (is_last, is_meant) = (page.len() < DOCUMENTS_AT_ONCE, is_meant.clone());
+            let (is_last, pick) = (page.len() < DOCUMENTS_AT_ONCE, pick.clone());
             // It may look at files.
             let of_page = blocking(move || {
-                let of_page =
-                    page.into_iter().filter(|document| document.source.as_deref().is_some_and(|at| is_meant(at)));
-                Ok(of_page.map(|document| document.id).collect::<Vec<_>>())
+                let of_page = page.into_iter().filter_map(|DocumentInfo { id, source, .. }| pick(id, &source?));
+                Ok(of_page.collect::<Vec<_>>())
             });
-            meant.extend(of_page.await?);
+            picked.extend(of_page.await?);
             if is_last {
-                return Ok(meant);
+                return Ok(picked);
             }
         }
     }

@@ -47,7 +47,7 @@ pub struct WholeStatus {
     pub recovery: Recovery,
     /// Warm-ups that are not finished.
     pub warm_jobs: Vec<WarmStatus>,
-    /// Ingests that are not finished: they run, or wait for their turn, or are parked.
+    /// Ingests that are not finished: they run, wait for their turn, failed, or are parked.
     pub ingests: Vec<UnfinishedIngest>,
 }
 
@@ -361,7 +361,7 @@ impl BegunWarmUp {
     }
 }
 
-/// A warm-up that was ended for good.
+/// A warm-up or an ingest that was ended for good.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
 pub struct CancelledJob {
     pub id: u64,

@@ -4,12 +4,44 @@ use std::path::PathBuf;
 
 use ragstone_actors::library::{Removed, Withdrawn};
 use ragstone_storage::corpus::{
-    Document, DocumentInfo, Filter, Hit, Passage, SearchMode, StoredDocument, UpsertReport,
+    CollectionInfo, Document, DocumentInfo, Filter, Hit, Passage, SearchMode, StoredDocument, UpsertReport,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{ListObject, is_false};
+use super::{List, ListObject, is_false};
+use crate::error::{Error, Result};
+
+/// Where documents go that nobody says a collection of.
+pub const DEFAULT_COLLECTION: &str = "default";
+/// Collections that are named where none was.
+const MOST_NAMED: usize = 10;
+
+/// The collection that is meant where none is named: the usual one where it is there, else the only one.
+///
+/// # Errors
+/// `InvalidInput` where there are several, with their names.
+pub fn unnamed(there: &List<CollectionInfo>) -> Result<String> {
+    let names: Vec<&str> = there.data.iter().map(|collection| collection.name.as_str()).collect();
+    match &names[..] {
+        [only] => Ok((*only).to_owned()),
+        // What asks for it says that there is none.
+        [] => Ok(DEFAULT_COLLECTION.to_owned()),
+        _ if names.contains(&DEFAULT_COLLECTION) => Ok(DEFAULT_COLLECTION.to_owned()),
+        _ => {
+            let more = match names.len().saturating_sub(MOST_NAMED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let named: Vec<String> = names.iter().take(MOST_NAMED).map(|name| format!("`{name}`")).collect();
+            let message = format!(
+                "there are several collections: name one (on the command line by --collection): {}{more}",
+                named.join(", ")
+            );
+            Err(Error::invalid_field("collection", message))
+        }
+    }
+}
 
 /// Which documents to list.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize, JsonSchema)]
@@ -114,4 +146,26 @@ pub struct Ingest {
     /// Of the files that are found, read these alone: the others are known to be as they were.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub only: Option<Vec<PathBuf>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_names_no_collection_means_the_usual_or_the_only_one() {
+        let there = |names: &[&str]| {
+            let info = |name: &&str| CollectionInfo { name: (*name).to_owned(), documents: 1, passages: 1 };
+            unnamed(&List::from(names.iter().map(info).collect::<Vec<_>>()))
+        };
+        for (names, meant) in [(&[][..], "default"), (&["notes"], "notes"), (&["a", "default"], "default")] {
+            assert_eq!(there(names).unwrap(), meant, "{names:?}");
+        }
+        let error = there(&["a", "b"]).unwrap_err();
+        assert_eq!(error.at_field(), Some("collection"));
+        assert!(error.to_string().ends_with("by --collection): `a`, `b`"), "{error}");
+        let many: Vec<String> = (0..12).map(|number| format!("c{number}")).collect();
+        let error = there(&many.iter().map(String::as_str).collect::<Vec<_>>()).unwrap_err().to_string();
+        assert!(error.ends_with("`c9` and 2 more"), "{error}");
+    }
 }

@@ -3,6 +3,7 @@
 
 use ragstone_actors::calibration::{Calibrate, CalibrationEvent};
 use ragstone_actors::entries::{Evicted, Pinned};
+use ragstone_actors::ingests::UnfinishedIngest;
 use ragstone_actors::renewal::RenewalStatus;
 use ragstone_actors::schemas::Added;
 use ragstone_actors::warm::WarmStatus;
@@ -213,6 +214,9 @@ const CORPUS: &[Operation] = &[
     post("/v1/collections/{collection}/ingest", "ingest", "Ingest files of the service's machine")
         .takes(schema::<Ingest>)
         .answers(Events(schema::<IngestEvent>)),
+    get("/v1/ingests", "listIngests", "Ingests that are not finished").answers(Json(schema::<List<UnfinishedIngest>>)),
+    delete("/v1/ingests/{job}", "cancelIngest", "End an ingest for good; what it stored stays")
+        .answers(Json(schema::<CancelledJob>)),
     get("/v1/pml/schemas", "listSchemas", "A tenant's schemas")
         .asks(schema::<SchemaQuery>)
         .answers(Json(schema::<List<ListedSchema>>)),

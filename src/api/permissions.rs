@@ -84,6 +84,9 @@ pub const RULES: &[Rule] = &[
     rule("DELETE", "/v1/collections/{collection}/renewal", Owner, Write),
     // Reads this machine's files.
     rule("POST", "/v1/collections/{collection}/ingest", Owner, Owner),
+    // A key below admin is shown, and cancels, what goes into its tenant's collections.
+    rule("GET", "/v1/ingests", Anyone, Read),
+    rule("DELETE", "/v1/ingests/{job}", Owner, Write),
     rule("GET", "/v1/settings", Owner, Admin),
     // A key below admin hears of what is its tenant's.
     rule("GET", "/v1/events", Owner, Read),
@@ -162,6 +165,8 @@ mod tests {
         POST /v1/collections/{collection}/renewal o wdo
         DELETE /v1/collections/{collection}/renewal o wdo
         POST /v1/collections/{collection}/ingest o o
+        GET /v1/ingests a rwdo
+        DELETE /v1/ingests/{job} o wdo
         GET /v1/settings o do
         GET /v1/events o rwdo
         GET /v1/keys o o

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::api::chat::{
     AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, StreamOptions, Usage,
 };
-use crate::cli::{metadata, output, report};
+use crate::cli::{documents, metadata, output, report};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::{Error, Result};
@@ -24,9 +24,9 @@ const DEMO_NOTE: &str = "(The embedded demo model answers. It knows the sentence
 pub struct Args {
     /// The question
     question: String,
-    /// The collection to answer from
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    collection: String,
+    /// The collection to answer from [default: default, or the only one there is]
+    #[arg(long, value_name = "NAME")]
+    collection: Option<String>,
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
@@ -74,7 +74,7 @@ enum Reuse {
 }
 
 impl Args {
-    fn request(&self) -> Result<ChatRequest> {
+    fn request(&self, collection: String) -> Result<ChatRequest> {
         let reuse = match (self.ratio, self.reuse) {
             (Some(ratio), _) => ragstone_actors::Reuse::Ratio(ratio),
             (None, Reuse::Auto) => ragstone_actors::Reuse::Auto,
@@ -82,7 +82,7 @@ impl Args {
             (None, Reuse::Off) => ragstone_actors::Reuse::Off,
         };
         let extension = Extension {
-            collection: Some(self.collection.clone()),
+            collection: Some(collection),
             top_k: self.top_k,
             filter: Filter::all_of(self.filter.clone())?,
             rounds: Some(self.rounds),
@@ -121,7 +121,9 @@ struct Ending {
 }
 
 async fn ask(client: &Client, args: &Args) -> Result<()> {
-    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &args.request()?).await?);
+    let collection = documents::collection(client, args.collection.as_deref()).await?;
+    let request = args.request(collection.clone())?;
+    let mut chunks = std::pin::pin!(client.events(&["v1", "chat", "completions"], &request).await?);
     let mut ending = Ending::default();
     while let Some(ChatChunk { choices, model, ragstone, usage, .. }) = chunks.next().await.transpose()? {
         // Said before the answer, which over one's own documents reads like noise.
@@ -148,7 +150,7 @@ async fn ask(client: &Client, args: &Args) -> Result<()> {
     if ending.finish_reason.is_none() {
         return Err(Error::internal("the answer broke off; ask again"));
     }
-    if args.json { output::json(&ending) } else { print(&ending, &args.collection) }
+    if args.json { output::json(&ending) } else { print(&ending, &collection) }
 }
 
 fn print(ending: &Ending, collection: &str) -> Result<()> {

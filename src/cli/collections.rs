@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::access;
 use crate::api::List;
-use crate::cli::cache::{How, Subject, remove};
+use crate::cli::cache::{How, remove_collection, remove_document};
 use crate::cli::{documents, output, table};
 use crate::client::Client;
 use crate::config::Config;
@@ -48,17 +48,20 @@ pub enum Command {
 pub enum DocumentsCommand {
     /// List a collection's documents
     List {
-        #[arg(long, value_name = "NAME", default_value = "default")]
-        collection: String,
+        /// The collection [default: default, or the only one there is]
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
         /// Print one JSON array
         #[arg(long)]
         json: bool,
     },
-    /// Remove a document with its passages and their KV
+    /// Remove a document with its passages and their KV; several of one file want --yes
     Delete {
-        #[arg(long, value_name = "NAME", default_value = "default")]
-        collection: String,
-        /// Its id, as ragstone documents list prints it
+        /// The collection [default: default, or the only one there is]
+        #[arg(long, value_name = "NAME")]
+        collection: Option<String>,
+        /// Its id, its path or its source, as ragstone documents list prints them
+        #[arg(value_name = "ID|PATH")]
         id: String,
         #[command(flatten)]
         how: How,
@@ -78,9 +81,7 @@ pub async fn run(config: &Config, command: Command) -> Result<()> {
             let none = "there are no collections; `ragstone ingest PATH` begins one";
             table::print(&list.data, json, &["name", "documents", "passages"], cells, none)
         }
-        Command::Delete { name, how } => {
-            remove(config, "collections", &Subject { collection: name, document: None }, how).await
-        }
+        Command::Delete { name, how } => remove_collection(config, "collections", &name, how).await,
         Command::Reembed { name, cancel, json } => {
             let status =
                 access::with(config, "collections", async |client: &Client| reembed(client, &name, cancel).await);
@@ -126,8 +127,11 @@ fn print_status(status: &RenewalStatus, json: bool) -> Result<()> {
 pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result<()> {
     match command {
         DocumentsCommand::List { collection, json } => {
-            let all =
-                access::with(config, "documents", async |client: &Client| documents::all(client, &collection).await);
+            let listed = access::with(config, "documents", async |client: &Client| {
+                let collection = documents::collection(client, collection.as_deref()).await?;
+                Ok((documents::all(client, &collection).await?, collection))
+            });
+            let (all, collection) = listed.await?;
             let cells = |row: &DocumentInfo| {
                 let text = |text: &str| output::one_line(text, 60);
                 // Whole, as a path is copied from here.
@@ -136,10 +140,10 @@ pub async fn run_documents(config: &Config, command: DocumentsCommand) -> Result
                 vec![text(&row.id), row.passages.to_string(), text(&row.title), source]
             };
             let none = format!("there are no documents in collection {}", output::one_line(&collection, 60));
-            table::print(&all.await?, json, &["id", "passages", "title", "source"], cells, &none)
+            table::print(&all, json, &["id", "passages", "title", "source"], cells, &none)
         }
         DocumentsCommand::Delete { collection, id, how } => {
-            remove(config, "documents", &Subject { collection, document: Some(id) }, how).await
+            remove_document(config, "documents", (collection.as_deref(), &id), how).await
         }
     }
 }

@@ -10,7 +10,7 @@ use ragstone_storage::segment::SegmentKind;
 
 use crate::access;
 use crate::api::chat::{AnswerExtension, ChatCompletion, ChatRequest, Extension, GenerationRequest};
-use crate::cli::output;
+use crate::cli::{documents, output};
 use crate::client::Client;
 use crate::config::Config;
 use crate::error::Result;
@@ -20,9 +20,9 @@ use crate::progress::mebibytes;
 pub struct Args {
     /// The question; its prompt is run to the first token, as ragstone ask would
     question: String,
-    /// The collection to answer from
-    #[arg(long, value_name = "NAME", default_value = "default")]
-    collection: String,
+    /// The collection to answer from [default: default, or the only one there is]
+    #[arg(long, value_name = "NAME")]
+    collection: Option<String>,
     /// How many passages to read
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
@@ -33,14 +33,13 @@ pub struct Args {
 
 /// Asks for one token, and shows how its prompt came about: what was planned, predicted, and measured.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
-    let extension =
-        Extension { collection: Some(args.collection), top_k: args.top_k, explain: true, ..Extension::default() };
-    let (max_tokens, temperature) = (Some(1), Some(0.0));
-    let generation =
-        GenerationRequest { ragstone: Some(extension), max_tokens, temperature, ..GenerationRequest::default() };
-    let request = ChatRequest::ask(&args.question, generation);
     let answer: ChatCompletion = access::with(config, "explain", async |client: &Client| {
-        client.post(&["v1", "chat", "completions"], &request).await
+        let collection = Some(documents::collection(client, args.collection.as_deref()).await?);
+        let extension = Extension { collection, top_k: args.top_k, explain: true, ..Extension::default() };
+        let (max_tokens, temperature) = (Some(1), Some(0.0));
+        let generation =
+            GenerationRequest { ragstone: Some(extension), max_tokens, temperature, ..GenerationRequest::default() };
+        client.post(&["v1", "chat", "completions"], &ChatRequest::ask(&args.question, generation)).await
     })
     .await?;
     if args.json { output::json(&answer.ragstone) } else { output::text(&table(&answer.ragstone)) }

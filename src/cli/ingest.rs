@@ -1,16 +1,20 @@
 //! `ragstone ingest`
 
+mod left;
+pub mod list;
+mod told;
+
 use std::cell::Cell;
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures::StreamExt;
-use ragstone_actors::ingests::cancelled;
 use ragstone_storage::env::Stopwatch;
 use serde::Serialize;
 
+use self::left::TimeLeft;
+use self::told::{NotTakenFiles, name_not_taken};
 use crate::access::{self, interrupted};
 use crate::api::collections::Ingest;
 use crate::cli::output;
@@ -18,7 +22,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::document::shown;
 use crate::error::{Error, ErrorKind, Result};
-use crate::ingest::{IngestEvent, IngestReport, NotTaken, NotTakenKind};
+use crate::ingest::{IngestEvent, IngestReport, NotTaken};
 use crate::progress::{Progress, Unit, beside_bars};
 use crate::watch::Watch;
 
@@ -28,16 +32,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const IDLE_SHARE: u32 = 20;
 /// Changed files that are named in one request.
 const MOST_NAMED: usize = 1000;
-/// Files that are named on a terminal; `--json` has them all.
-const MAX_LISTED: usize = 200;
-/// Kinds of files that are named; `--json` has them all.
-const MAX_KINDS: usize = 8;
 
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Files and folders: text in any encoding, Markdown, HTML, source code, JSON and JSON lines, CSV, PDF, Word (.docx), PowerPoint
     /// (.pptx), Excel and OpenDocument sheets, EPUB, e-mail (.eml, .mbox); what is already there unchanged is left alone
-    #[arg(required = true, value_name = "PATH")]
+    #[arg(required_unless_present_any = ["list", "cancel"], value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// The collection to add to; created where it is missing
     #[arg(long, value_name = "NAME", default_value = "default")]
@@ -48,6 +48,12 @@ pub struct Args {
     /// Go on, and follow changes and deletions (as --prune does) until Ctrl-C
     #[arg(long)]
     watch: bool,
+    /// List the ingests that are not finished
+    #[arg(long, conflicts_with_all = ["paths", "prune", "watch", "cancel"])]
+    list: bool,
+    /// End an unfinished ingest for good; what it stored stays
+    #[arg(long, value_name = "INGEST", conflicts_with_all = ["paths", "prune", "watch"])]
+    cancel: Option<u64>,
     /// Print one JSON object; with --watch, one for each change
     #[arg(long)]
     json: bool,
@@ -69,9 +75,15 @@ struct Ingested<'a> {
 /// How far an ingest is: files that are done, and all of them.
 type Progressed = Cell<Option<(usize, usize)>>;
 
-/// Ingests, after what earlier commands left unfinished. Files that are not taken whole are named; those that cannot be read make the exit
-/// status 1.
+/// Ingests, after what earlier commands left unfinished. Files that are not taken whole are named; the exit status is 1 where nothing was
+/// taken.
 pub async fn run(config: &Config, args: Args) -> Result<()> {
+    if args.list {
+        return list::list(config, args.json).await;
+    }
+    if let Some(job) = args.cancel {
+        return list::cancel(config, job, args.json).await;
+    }
     let paths = args.paths.iter().map(|path| absolute(path)).collect::<Result<Vec<_>>>()?;
     if args.watch {
         return follow(config, &args, paths).await;
@@ -135,54 +147,99 @@ fn report(not_taken: NotTakenFiles) {
     }
 }
 
+/// What a service told of an ingest, to its end.
+struct Told {
+    report: IngestReport,
+    skipped: Vec<NotTaken>,
+    left_alone: BTreeMap<String, usize>,
+    hidden: usize,
+}
+
 /// Ingests once, and prints what it came to; which files were not taken whole, and why.
 async fn ingest(config: &Config, args: &Args, wanted: &Ingest) -> Result<NotTakenFiles> {
-    let far = Progressed::default();
-    let work = async |client: &Client| {
-        let path = ["v1", "collections", &args.collection, "ingest"];
-        let mut events = std::pin::pin!(client.events(&path, wanted).await?);
-        let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Items);
-        let (mut skipped, mut left_alone, mut waits_for) = (Vec::new(), (BTreeMap::new(), 0), String::new());
-        while let Some(event) = bar.during(events.next()).await.transpose()? {
-            match event {
-                IngestEvent::Progress { files_done, files_total, .. } => {
-                    far.set(Some((files_done, files_total)));
-                    bar.set(files_done as u64, files_total as u64);
-                }
-                IngestEvent::Skipped(file) => skipped.push(file),
-                IngestEvent::Parked { collection, paths } => {
-                    beside_bars(|| eprintln!("ragstone: {}", parked(&collection, &paths)));
-                }
-                IngestEvent::LeftAlone { kinds, hidden } => left_alone = (kinds, hidden),
-                IngestEvent::Waiting { collection, files_done, files_total } if collection != waits_for => {
-                    beside_bars(|| eprintln!("{}", waiting(&collection, files_done, files_total)));
-                    waits_for = collection;
-                }
-                IngestEvent::Waiting { .. } => {}
-                // Not to be tried again.
-                IngestEvent::Cancelled => return Err(Error::new(ErrorKind::NotFound, cancelled().to_string())),
-                IngestEvent::Stopped { files_done, files_total } => {
-                    far.set(Some((files_done, files_total)));
-                    let done = so_far(far.get());
-                    let message = format!("the service stops; {done}, and it goes on when it starts again");
-                    return Err(Error::new(ErrorKind::Unavailable, message));
-                }
-                IngestEvent::Finished(report) => return Ok((report, skipped, left_alone)),
+    let (far, passes) = (Progressed::default(), Cell::new(false));
+    let told = loop {
+        let has_ended = Cell::new(false);
+        let work = async |client: &Client| {
+            passes.set(client.passes());
+            let listened = listen(client, args, wanted, &far).await;
+            if let Err((_, is_stop)) = &listened {
+                has_ended.set(client.passes() && *is_stop || client.is_ending().await);
             }
+            listened.map_err(|(error, _)| error)
+        };
+        let what_now = |is_remote: bool| Some(told::interrupted((is_remote, passes.get()), far.get()));
+        match access::creating_job(config, "ingest", work, &what_now).await {
+            // The job is journaled, and the folder is free: this command goes on by itself.
+            Err(error) if has_ended.get() && error.kind() == ErrorKind::Unavailable => {
+                beside_bars(|| eprintln!("{}", access::ENDED));
+            }
+            done => break done?,
         }
-        Err(Error::new(ErrorKind::Unavailable, "the ingest broke off; run the command again, it goes on where it was"))
     };
-    let told = |is_remote: bool| Some(interrupted_ingest(is_remote, far.get()));
-    let (report, skipped, (kinds, hidden)) = access::creating_job(config, "ingest", work, &told).await?;
+    let Told { report, skipped, left_alone, hidden } = told;
+    let not_taken = NotTakenFiles { paths: wanted.paths.clone(), report, files: skipped, left_alone };
     if args.json {
-        output::json(&Ingested { report, skipped: &skipped, left_alone: &kinds, hidden })?;
-    } else {
-        output::line(&summary(&report, &args.collection))?;
-        for line in [others(&kinds), hidden_ones(hidden), gone(&report)].into_iter().flatten() {
+        output::json(&Ingested { report, skipped: &not_taken.files, left_alone: &not_taken.left_alone, hidden })?;
+    } else if !not_taken.is_all() {
+        output::line(&told::summary(&report, &args.collection))?;
+        for line in
+            [told::others(&not_taken.left_alone), told::hidden_ones(hidden), told::gone(&report)].into_iter().flatten()
+        {
             output::line(&line)?;
         }
     }
-    Ok(NotTakenFiles { files: skipped, of: report.files })
+    Ok(not_taken)
+}
+
+/// Begins the ingest at a service, and shows how far it is. Of an error it tells whether it is a stop of the service.
+async fn listen(
+    client: &Client,
+    args: &Args,
+    wanted: &Ingest,
+    far: &Progressed,
+) -> std::result::Result<Told, (Error, bool)> {
+    let path = ["v1", "collections", &args.collection, "ingest"];
+    let is_other = |error: Error| (error, false);
+    let mut events = std::pin::pin!(client.events(&path, wanted).await.map_err(is_other)?);
+    let bar = Progress::new(format!("ingesting into {}", args.collection), Unit::Estimated);
+    let (mut skipped, mut alone, mut waits_for) = (Vec::new(), (BTreeMap::new(), 0), String::new());
+    let (mut left, watch) = (TimeLeft::default(), Stopwatch::start());
+    while let Some(event) = bar.during(events.next()).await.transpose().map_err(is_other)? {
+        match event {
+            IngestEvent::Progress { files_done, files_total, new, .. } => {
+                far.set(Some((files_done, files_total)));
+                bar.estimate(left.after(watch.elapsed_s(), (files_done, files_total), new));
+                bar.set(files_done as u64, files_total as u64);
+            }
+            IngestEvent::Skipped(file) => skipped.push(file),
+            IngestEvent::Parked { collection, paths } => {
+                beside_bars(|| eprintln!("ragstone: {}", told::parked(&collection, &paths)));
+            }
+            IngestEvent::LeftAlone { kinds, hidden } => alone = (kinds, hidden),
+            IngestEvent::Waiting { collection, files_done, files_total } if collection != waits_for => {
+                beside_bars(|| eprintln!("{}", told::waiting(&collection, files_done, files_total)));
+                waits_for = collection;
+            }
+            IngestEvent::Waiting { .. } => {}
+            IngestEvent::Cancelled { by, files_done, files_total } => {
+                // Not to be tried again.
+                let message = told::cancelled(by, (files_done, files_total));
+                return Err(is_other(Error::new(ErrorKind::NotFound, message)));
+            }
+            IngestEvent::Stopped { files_done, files_total } => {
+                far.set(Some((files_done, files_total)));
+                let message =
+                    format!("the service stops; {}, and it goes on when it starts again", told::so_far(far.get()));
+                return Err((Error::new(ErrorKind::Unavailable, message), true));
+            }
+            IngestEvent::Finished(report) => {
+                return Ok(Told { report, skipped, left_alone: alone.0, hidden: alone.1 });
+            }
+        }
+    }
+    let message = "the ingest broke off; run the command again, it goes on where it was";
+    Err(is_other(Error::new(ErrorKind::Unavailable, message)))
 }
 
 /// Where a path leads to. It is journaled and sent as JSON, which has no other bytes than UTF-8.
@@ -194,183 +251,4 @@ fn absolute(path: &Path) -> Result<PathBuf> {
         return Err(Error::invalid_input(message));
     }
     Ok(path)
-}
-
-fn waiting(collection: &str, files_done: usize, files_total: usize) -> String {
-    let far = if files_total > 0 { format!(" ({files_done} of {files_total} files)") } else { String::new() };
-    let collection = output::one_line(collection, 200);
-    format!(
-        "waiting for the unfinished ingest into {collection}{far}; `ragstone collections delete {collection}` removes that collection and ends it"
-    )
-}
-
-fn parked(collection: &str, paths: &[String]) -> String {
-    let paths = paths.join(" ");
-    format!(
-        "an earlier ingest is parked, because it ended ragstone again and again; to try once more: \
-         ragstone ingest --collection {collection} {paths}"
-    )
-}
-
-/// `notes: 21 of 24 files taken, 1 in part, 1 without text, 1 not read; 20 documents added, …`: each file counts once.
-fn summary(report: &IngestReport, collection: &str) -> String {
-    let changes = &report.changes;
-    // Of files that have others: those that are empty themselves are counted as files.
-    let empty = match changes.documents_empty.saturating_sub(report.files_empty) {
-        0 => String::new(),
-        empty => format!(", {empty} without text"),
-    };
-    format!(
-        "{collection}: {}; {} added, {} replaced, {} unchanged{empty}; {} added, {} removed",
-        files(report),
-        output::count(changes.documents_added as u64, "document", "documents"),
-        changes.documents_replaced,
-        changes.documents_unchanged,
-        output::count(changes.passages_added as u64, "passage", "passages"),
-        changes.passages_removed,
-    )
-}
-
-/// As many as the bar counted: `4 files`, or `2 of 4 files taken, 1 in part, 1 not read`
-fn files(report: &IngestReport) -> String {
-    let IngestReport { files, files_skipped, files_partly, files_empty, .. } = *report;
-    let others = [(files_partly, "in part"), (files_empty, "without text"), (files_skipped, "not read")];
-    let whole = files.saturating_sub(files_partly + files_empty + files_skipped);
-    let of = output::count(files as u64, "file", "files");
-    let mut told = if whole == files { format!("{of} taken") } else { format!("{whole} of {of} taken") };
-    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
-        told.push_str(&format!(", {count} {what}"));
-    }
-    told
-}
-
-/// `120 of 400 files are stored`
-fn so_far(far: Option<(usize, usize)>) -> String {
-    match far {
-        Some((done, total)) if total > 0 => {
-            format!("{done} of {} are stored", output::count(total as u64, "file", "files"))
-        }
-        _ => "no file is stored yet".to_owned(),
-    }
-}
-
-/// What becomes of an ingest that somebody interrupts.
-fn interrupted_ingest(is_remote: bool, far: Option<(usize, usize)>) -> String {
-    if is_remote {
-        "interrupted; the ingest goes on in the running service, where `ragstone top` shows it".to_owned()
-    } else {
-        format!("interrupted; {}; the same command, or the next `ragstone serve`, goes on with the others", so_far(far))
-    }
-}
-
-/// `3 files of other kinds were left alone: 2 .png, 1 without an ending`
-fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
-    let files = kinds.values().sum::<usize>() as u64;
-    let mut by_number: Vec<_> = kinds.iter().collect();
-    by_number.sort_by_key(|(_, number)| Reverse(**number));
-    let name = |(kind, number): &(&String, &usize)| match kind.as_str() {
-        "" => format!("{number} without an ending"),
-        kind => format!("{number} {kind}"),
-    };
-    let mut named: Vec<String> = by_number.iter().take(MAX_KINDS).map(name).collect();
-    if by_number.len() > MAX_KINDS {
-        named.push("…".to_owned());
-    }
-    let of = output::count(files, "file of another kind was", "files of other kinds were");
-    (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
-}
-
-fn hidden_ones(hidden: usize) -> Option<String> {
-    let of = output::count(hidden as u64, "hidden file or folder was", "hidden files or folders were");
-    (hidden > 0).then(|| format!("{of} left out; one that is named itself is read"))
-}
-
-fn gone(report: &IngestReport) -> Option<String> {
-    let documents = output::count(report.documents_gone as u64, "document", "documents");
-    match (report.documents_gone, report.documents_pruned) {
-        (0, _) => None,
-        (_, 0) => Some(format!("{documents} of files that are gone can still be cited; --prune removes them")),
-        _ => Some(format!("{documents} of files that are gone were removed")),
-    }
-}
-
-/// Files that were not taken whole, with why, of so many.
-struct NotTakenFiles {
-    files: Vec<NotTaken>,
-    of: usize,
-}
-
-/// Names the files that were not taken whole, if any.
-///
-/// # Errors
-/// The list, where it has others than empty ones.
-fn name_not_taken(NotTakenFiles { files, of }: &NotTakenFiles) -> Result<()> {
-    if files.is_empty() {
-        return Ok(());
-    }
-    let listed = files.iter().take(MAX_LISTED).map(|NotTaken { path, reason, .. }| format!("\n  {path}: {reason}"));
-    let mut lines: String = listed.collect();
-    if files.len() > MAX_LISTED {
-        lines.push_str(&format!("\n  and {} more; --json names them all", files.len() - MAX_LISTED));
-    }
-    let (count, of) = (files.len(), output::count(*of as u64, "file", "files"));
-    let message = format!("{count} of {of} {} not taken whole:{lines}", if count == 1 { "was" } else { "were" });
-    if files.iter().all(|file| file.kind == NotTakenKind::Empty) {
-        // Many a folder has such, and nothing is wrong with it.
-        beside_bars(|| eprintln!("{message}"));
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::NotFound, message))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_file_counts_once() {
-        let report =
-            IngestReport { files: 24, files_skipped: 2, files_partly: 1, files_empty: 3, ..IngestReport::default() };
-        let told = summary(&report, "c");
-        assert!(
-            told.starts_with("c: 18 of 24 files taken, 1 in part, 3 without text, 2 not read; 0 documents"),
-            "{told}"
-        );
-        let told = summary(&IngestReport { files: 1, ..IngestReport::default() }, "c");
-        assert!(told.starts_with("c: 1 file taken; "), "{told}");
-        let mut empty = IngestReport { files: 2, files_empty: 1, ..IngestReport::default() };
-        // One is a file of its own, the other a record among others.
-        empty.changes.documents_empty = 2;
-        let told = summary(&empty, "c");
-        assert!(
-            told.starts_with("c: 1 of 2 files taken, 1 without text; ") && told.contains("unchanged, 1 without text"),
-            "{told}"
-        );
-        assert_eq!(hidden_ones(0), None);
-        assert!(hidden_ones(1).unwrap().starts_with("1 hidden file or folder was left out"));
-    }
-
-    #[test]
-    fn what_was_not_taken_is_named_within_bounds_and_fails_where_it_is_not_just_empty() {
-        let file = |kind| NotTaken { path: "/a".into(), reason: "why".into(), kind };
-        let files = |count, kind| NotTakenFiles { files: vec![file(kind); count], of: 1000 };
-        name_not_taken(&files(0, NotTakenKind::Unread)).unwrap();
-        name_not_taken(&files(3, NotTakenKind::Empty)).unwrap();
-        let one = name_not_taken(&files(1, NotTakenKind::Partly)).unwrap_err().to_string();
-        assert_eq!(one, "1 of 1000 files was not taken whole:\n  /a: why");
-        let many = name_not_taken(&files(MAX_LISTED + 5, NotTakenKind::Unread)).unwrap_err().to_string();
-        assert!(many.starts_with("205 of 1000 files were") && many.contains("and 5 more"), "{many}");
-        assert_eq!(many.lines().count(), MAX_LISTED + 2);
-    }
-
-    #[test]
-    fn who_interrupts_hears_what_is_stored_and_what_goes_on() {
-        assert!(interrupted_ingest(true, Some((1, 2))).contains("goes on in the running service"));
-        let alone = interrupted_ingest(false, Some((120, 400)));
-        assert!(
-            alone.contains("120 of 400 files are stored; the same command, or the next `ragstone serve`"),
-            "{alone}"
-        );
-        assert!(interrupted_ingest(false, None).contains("no file is stored yet"));
-    }
 }

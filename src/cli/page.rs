@@ -3,11 +3,16 @@
 use crate::access;
 use crate::cli::output;
 use crate::config::Config;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// Prints the page's address, with the owner's token behind `#`: browsers send no server what stands there.
 pub async fn run(config: &Config) -> Result<()> {
     let (record, _) = access::running(config).await?;
+    if record.passes {
+        let message = "a command has the data folder open, and no page; start `ragstone serve` when it has ended (`ragstone ingest \
+                       --list` and `ragstone top` show meanwhile how far it is)";
+        return Err(Error::new(ErrorKind::Unavailable, message));
+    }
     output::line(&format!("{}/#token={}", reached_at(&record.address), record.token))
 }
 

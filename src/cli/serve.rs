@@ -131,7 +131,7 @@ fn hold(config: &Config) -> Result<HeldFolder> {
     match folder.try_hold("serve")? {
         Some(held) => Ok(held),
         None => match folder.service_record() {
-            Some(record) => Err(Error::new(
+            Some(record) if !record.passes => Err(Error::new(
                 ErrorKind::Incompatible,
                 format!(
                     "a service already runs on {} at {} (process {}); use it, or stop it first",
@@ -140,7 +140,7 @@ fn hold(config: &Config) -> Result<HeldFolder> {
                     record.pid
                 ),
             )),
-            None => Err(folder.in_use()),
+            _ => Err(folder.in_use_with("wait until it ends or stop it; what it has begun, the service goes on with")),
         },
     }
 }

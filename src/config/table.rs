@@ -13,7 +13,7 @@ const fn setting(key: &'static str, about: &'static str) -> Definition {
 
 /// Those of [`Surface`](super::Surface).
 pub const SURFACE: &[Definition] = &[
-    setting("data", "The data folder, in which everything is stored.").by_default("the platform's data folder").flag(),
+    setting("data", "The data folder, in which everything is stored.").by_default("the platform's data folder").flag().under("Data and models"),
     setting("model", "The language model: a folder, a GGUF file, or a hub id such as Qwen/Qwen2.5-0.5B-Instruct.")
         .by_default("the embedded demo model (bench: random weights)")
         .flag(),
@@ -26,18 +26,17 @@ pub const SURFACE: &[Definition] = &[
     setting("reranker", "The cross-encoder that reranks: a folder or a hub id such as cross-encoder/ms-marco-MiniLM-L6-v2.")
         .by_default("the language model does")
         .flag(),
-    setting("listen", "Address and port where the service listens. Port 0 takes a free one, which is printed.").flag(),
-    setting("health_listen", "Address and port where health and metrics are answered by a thread of their own.")
-        .by_default("a free port of loopback")
-        .joined(),
     setting("offline", "Never use the network.").flag(),
+    setting("listen", "Address and port where the service listens. Port 0 takes a free one, which is printed.").flag().under("Where it listens, and who may use it"),
+    setting("health_listen", "Address and port where health and metrics are answered by a thread of their own.")
+        .by_default("a free port of loopback"),
     setting(
         "keys",
         "Whether requests need an API key, `off` or `required`; `ragstone keys add` makes one. With keys, the service may listen beyond this \
          machine, and tenants are kept apart.",
     )
     .flag(),
-    setting("metrics_open", "Whether `/metrics` is answered without a key.").joined(),
+    setting("metrics_open", "Whether `/metrics` is answered without a key."),
     setting(
         "allow_anyone",
         "Listen beyond loopback although nobody has to log in. Whoever reaches the port can read and change the corpus.",
@@ -53,11 +52,11 @@ pub const SURFACE: &[Definition] = &[
         "Origins whose web pages may use the service, such as `[\"https://chat.example.org\"]`. `*` allows any.",
     )
     .by_default("none"),
-    setting("body_bytes", "Most bytes in one request's body.").at_least(1024),
-    setting("bodies_bytes", "Most bytes of all bodies in memory together.").joined(),
-    setting("body_timeout_s", "Seconds that a client may take to send a body; each 64 KiB has a second more.").within(1, 3600).joined(),
+    setting("body_bytes", "Most bytes in one request's body.").at_least(1024).under("Bounds on requests, connections and files"),
+    setting("bodies_bytes", "Most bytes of all bodies in memory together."),
+    setting("body_timeout_s", "Seconds that a client may take to send a body; each 64 KiB has a second more.").within(1, 3600),
     setting("max_connections", "Connections that may be open at once.").within(2, 1 << 20),
-    setting("write_timeout_s", "Seconds that a client may leave an answer unread.").within(1, 3600).joined(),
+    setting("write_timeout_s", "Seconds that a client may leave an answer unread.").within(1, 3600),
     setting(
         "file_seconds",
         "Processor seconds that parsing one file may take in an ingest. By the clock it may take four times as many.",
@@ -65,9 +64,9 @@ pub const SURFACE: &[Definition] = &[
     .within(1, 86_400),
     setting("log", "Which log lines are written, such as info or ragstone_actors=debug,warn.")
         .by_default("info (serve), warn")
-        .flag(),
-    setting("log_format", "How log lines are written: `text`, or `json` with one object a line.").joined().flag(),
-    setting("log_steps", "Also write a line with its times when a step of a request ends.").joined(),
+        .flag().under("Logs and traces"),
+    setting("log_format", "How log lines are written: `text`, or `json` with one object a line.").flag(),
+    setting("log_steps", "Also write a line with its times when a step of a request ends."),
     setting(
         "otlp_endpoint",
         "The OpenTelemetry collector that `serve` sends traces and metrics to by OTLP over HTTP, such as http://127.0.0.1:4318.",
@@ -77,7 +76,7 @@ pub const SURFACE: &[Definition] = &[
 
 /// Every setting, in the order in which people read of them.
 pub fn all() -> impl Iterator<Item = &'static Definition> {
-    TABLE.iter().chain(SURFACE)
+    SURFACE.iter().chain(TABLE)
 }
 
 /// A setting, or the one that it is an entry of, such as `object_options` of `object_options.region`.
@@ -113,25 +112,18 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-/// README's table, as Markdown.
+/// README's tables, as Markdown: one a group.
 pub fn markdown(listing: &[Setting]) -> String {
-    let mut rows: Vec<[Vec<String>; 3]> = Vec::new();
+    let mut out = String::new();
     for setting in all() {
-        let value = listing.iter().find(|listed| listed.key == setting.key).map(|listed| &listed.default);
-        let cells = [
-            format!("`{}`", setting.key),
-            setting.default.map_or_else(|| shown(setting.key, value.unwrap_or(&Value::Null)), str::to_owned),
-            setting.about.to_owned(),
-        ];
-        match rows.last_mut().filter(|_| setting.is_joined) {
-            Some(row) => row.iter_mut().zip(cells).for_each(|(row, cell)| row.push(cell)),
-            None => rows.push(cells.map(|cell| vec![cell])),
+        if let Some(heading) = setting.heading {
+            let gap = if out.is_empty() { "" } else { "\n" };
+            let _ = writeln!(out, "{gap}### {heading}\n\n| setting | default | |\n|---|---|---|");
         }
-    }
-    let mut out = "| setting | default | |\n|---|---|---|\n".to_owned();
-    for [keys, defaults, abouts] in rows {
-        let (keys, defaults, about) = (keys.join(", "), defaults.join(", "), abouts.join(" "));
-        let _ = writeln!(out, "| {keys} | {} | {} |", defaults.replace('|', "\\|"), about.replace('|', "\\|"));
+        let value = listing.iter().find(|listed| listed.key == setting.key).map(|listed| &listed.default);
+        let default = setting.default.map_or_else(|| shown(setting.key, value.unwrap_or(&Value::Null)), str::to_owned);
+        let [default, about] = [&default, setting.about].map(|cell| cell.replace('|', "\\|"));
+        let _ = writeln!(out, "| `{}` | {default} | {about} |", setting.key);
     }
     out
 }
@@ -181,6 +173,16 @@ mod tests {
             assert!(is_sentence && text.ends_with('.'), "{}: whole sentences, not {text:?}", setting.key);
             assert!(text.len() < 400 && !text.contains(['`', '\n']), "{}: {text:?}", setting.key);
         }
+    }
+
+    #[test]
+    fn readme_has_them_in_groups_that_a_reader_can_scan() {
+        let groups = all().filter(|setting| setting.heading.is_some()).count();
+        assert!(all().next().unwrap().heading.is_some() && groups > 8, "{groups}");
+        let text = markdown(&[]);
+        let tables: Vec<usize> = text.split("### ").skip(1).map(|table| table.matches("\n| `").count()).collect();
+        assert_eq!((tables.len(), tables.iter().sum::<usize>()), (groups, all().count()));
+        assert!(tables.iter().all(|rows| (2..=13).contains(rows)), "{tables:?}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct FoundFile {
     pub path: PathBuf,
     /// The folder, canonical, that it must be in when it is opened; `None` for a file that was named itself.
     pub within: Option<Arc<Path>>,
+    /// How large it was when it was found.
+    pub bytes: u64,
 }
 
 /// What a list of paths comes to.
@@ -125,7 +127,7 @@ impl Walk {
         match Format::of(&path) {
             // Reading a pipe or a device could wait for ever.
             Some(_) if !metadata.is_file() => self.refuse(path, "not a regular file".into()),
-            Some(_) => self.found.files.push(FoundFile { path, within }),
+            Some(_) => self.found.files.push(FoundFile { path, within, bytes: metadata.len() }),
             // Whoever names a folder means what can be read of it.
             None if within.is_some() => *self.found.left_alone.entry(ending(&path)).or_default() += 1,
             None => self.refuse(path, format!("not a format that ragstone reads ({SUPPORTED})")),
@@ -262,7 +264,7 @@ mod tests {
         symlink(&inside, &link).unwrap();
         let found = find_files(&[link.clone(), inside.join("c.txt")]).unwrap();
         assert_eq!(names(&Found { files: found.files[..2].to_vec(), ..Found::default() }, &link), ["a.txt", "b.txt"]);
-        assert_eq!(found.files[2], FoundFile { path: inside.join("c.txt"), within: None });
+        assert_eq!(found.files[2], FoundFile { path: inside.join("c.txt"), within: None, bytes: 1 });
     }
 
     #[test]

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     fn named(path: &Path) -> FoundFile {
-        FoundFile { path: path.to_owned(), within: None }
+        FoundFile { path: path.to_owned(), within: None, bytes: 0 }
     }
 
     #[test]
@@ -145,7 +145,7 @@ mod tests {
         std::fs::write(&secret, "x").unwrap();
         let path = within.join("a.txt");
         std::fs::write(&path, "x").unwrap();
-        let found = FoundFile { path: path.clone(), within: Some(within.clone().into()) };
+        let found = FoundFile { path: path.clone(), within: Some(within.clone().into()), bytes: 0 };
         open(&found).unwrap();
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink(&secret, &path).unwrap();

@@ -6,7 +6,7 @@ fn read_as(name: &str, content: &[u8]) -> Result<Vec<Document>, String> {
     let path = folder.path().join(name);
     std::fs::write(&path, content).expect("written");
     let mut documents = Vec::new();
-    let read = Reader::new(Here).read(&FoundFile { path, within: None }, &mut |document| {
+    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0 }, &mut |document| {
         documents.push(document);
         true
     });
@@ -33,7 +33,7 @@ fn read_in_part(name: &str, content: &[u8]) -> (Vec<String>, String) {
     let path = folder.path().join(name);
     std::fs::write(&path, content).expect("written");
     let mut texts = Vec::new();
-    let read = Reader::new(Here).read(&FoundFile { path, within: None }, &mut |document| {
+    let read = Reader::new(Here).read(&FoundFile { path, within: None, bytes: 0 }, &mut |document| {
         texts.push(document.text);
         true
     });
@@ -203,7 +203,7 @@ fn source_code_is_kept_with_the_way_to_it() {
     std::fs::create_dir(folder.path().join("src")).expect("made");
     std::fs::write(&path, "fn mill() {\n    grind();\n}\n").expect("written");
     let mut found = Vec::new();
-    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()) };
+    let file = FoundFile { path, within: Some(folder.path().canonicalize().expect("there").into()), bytes: 0 };
     let read = Reader::new(Here).read(&file, &mut |document| {
         found.push(document);
         true

@@ -19,7 +19,7 @@ use crate::api::collections::{
 use crate::api::{List, ListObject, Page};
 use crate::error::{Error, ErrorKind, Result};
 use crate::http::error::{Answered, Refusal};
-use crate::http::state::{Audience, InFlight, Opened, State, caller};
+use crate::http::state::{InFlight, Opened, State, caller};
 use crate::lanes::Work;
 
 /// Documents of one upsert. Their text is bounded by the body.
@@ -254,7 +254,7 @@ pub async fn ingest(
     let (begun, is_new) = opened.ingestor.begin(&name, paths, prune).await?;
     // One that was begun before has more to do.
     let only = only.filter(|_| is_new);
-    if state.audience() == Audience::Private {
+    if !state.audience().resumes() {
         // Nobody else will.
         opened.ingestor.resume(Some(begun.job.id)).await?;
     }

@@ -15,6 +15,7 @@ mod files;
 mod format;
 mod generation;
 pub mod identity;
+mod ingests;
 mod keys;
 pub mod mcp;
 mod operations;
@@ -92,6 +93,7 @@ pub fn app(
             "GET, POST, DELETE",
             vec![web::get().to(renewal::status), web::post().to(renewal::begin), web::delete().to(renewal::cancel)],
         ))
+        .configure(ingests::paths)
         .configure(keys::paths)
         .service(resource("/mcp", "POST", vec![web::post().to(mcp::post)]))
         .configure(cache::paths)

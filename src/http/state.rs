@@ -36,8 +36,17 @@ pub enum Audience {
     Public,
     /// The data folder's owner: other commands of the same user.
     Owner,
+    /// The same, as long as a command's own work takes.
+    Passing,
     /// Only the process that started it.
     Private,
+}
+
+impl Audience {
+    /// Whether it goes on with unfinished jobs by itself. A command does so beside its own work alone.
+    pub fn resumes(self) -> bool {
+        matches!(self, Self::Public | Self::Owner)
+    }
 }
 
 /// What every request can reach.

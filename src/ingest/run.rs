@@ -13,9 +13,9 @@ use ragstone_storage::catalog::IngestJob;
 use ragstone_storage::corpus::{Document, UpsertReport};
 use tokio::sync::mpsc;
 
-use super::attempts::{Record, Standing};
+use super::attempts::{GROUP_FILES, Record, Standing};
 use super::reading::{Reading, Step, stopped};
-use super::{IngestEvent, IngestReport, Ingestor, NotTaken, NotTakenKind, blocking};
+use super::{IngestEvent, IngestReport, Ingestor, NewFiles, NotTaken, NotTakenKind, blocking};
 use crate::document::{self, FoundFile, shown};
 use crate::error::Result;
 
@@ -34,6 +34,9 @@ pub struct Run<'a> {
     /// Files of which all is in the corpus that will be.
     files_done: usize,
     files_total: usize,
+    new: NewFiles,
+    /// Paths of found files of which documents are stored.
+    known: HashSet<String>,
     batch: Batch,
 }
 
@@ -50,12 +53,15 @@ struct InWork {
     /// Of its documents, those that are not committed yet.
     documents: usize,
     is_read: bool,
+    /// Its size, where nothing of it was stored.
+    new_bytes: Option<u64>,
 }
 
 impl<'a> Run<'a> {
     pub fn new(ingestor: &'a Ingestor, begun: Begun, events: &'a mpsc::Sender<Result<IngestEvent>>) -> Self {
         let (record, report, batch) = (Record::begin(begun.job.clone()), IngestReport::default(), Batch::default());
-        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, batch }
+        let (new, known) = Default::default();
+        Self { ingestor, begun, events, record, report, files_done: 0, files_total: 0, new, known, batch }
     }
 
     /// Files of which all is in the corpus that will be; it stays there whatever comes.
@@ -86,6 +92,7 @@ impl<'a> Run<'a> {
             (found.left_alone, found.unreadable, found.hidden) = Default::default();
         }
         self.files_total = found.files.len() + found.unreadable.len();
+        self.look_for_new(&found.files).await?;
         if !found.left_alone.is_empty() || found.hidden > 0 {
             let left_alone = IngestEvent::LeftAlone { kinds: found.left_alone, hidden: found.hidden };
             let _ = self.events.send(Ok(left_alone)).await;
@@ -109,7 +116,7 @@ impl<'a> Run<'a> {
                 reading.want(file.clone()).await?;
             }
             for file in group {
-                self.read(&mut reading, &file.path).await?;
+                self.read(&mut reading, &file).await?;
             }
             self.commit().await?;
         }
@@ -123,6 +130,7 @@ impl<'a> Run<'a> {
             if standing == Standing::Condemned {
                 let reason = "it ended ragstone twice while it was read; skipped; ingest it alone to try again";
                 let path = file.path.clone();
+                self.count_new(self.new_bytes(file));
                 self.leave_out(&path, reason.into()).await;
                 files.next();
             } else if Record::may_join(standing, &standings) {
@@ -135,8 +143,9 @@ impl<'a> Run<'a> {
         group
     }
 
-    async fn read(&mut self, reading: &mut Reading, path: &Path) -> Result<()> {
-        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false });
+    async fn read(&mut self, reading: &mut Reading, file: &FoundFile) -> Result<()> {
+        let (path, new_bytes) = (file.path.as_path(), self.new_bytes(file));
+        self.batch.files.push(InWork { path: shown(path), documents: 0, is_read: false, new_bytes });
         let (mut has_some, mut has_text) = (false, false);
         loop {
             match self.unless_ended(reading.next()).await? {
@@ -177,10 +186,35 @@ impl<'a> Run<'a> {
     async fn unless_ended<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.begun.cancelled.cancelled() => Err(ingests::cancelled()),
+            () = self.begun.cancelled.cancelled() => Err(ingests::cancelled(self.begun.cancelled_by())),
             () = self.ingestor.jobs.stopping().cancelled() => Err(stopped()),
             done = work => done,
         }
+    }
+
+    /// Finds out which files are new, so that whoever waits hears how long they take. Of a few it is not worth a look.
+    async fn look_for_new(&mut self, files: &[FoundFile]) -> Result<()> {
+        if files.len() > GROUP_FILES {
+            let paths: HashSet<String> = files.iter().map(|file| shown(&file.path)).collect();
+            let known = self.ingestor.library.pick_documents(self.collection(), move |_, source| {
+                let whole = paths.get(source);
+                whole.or_else(|| paths.get(file_of(source))).cloned()
+            });
+            self.known = self.unless_ended(known).await?.into_iter().collect();
+        }
+        let new = files.iter().filter_map(|file| self.new_bytes(file));
+        (self.new.files_total, self.new.bytes_total) = new.fold((0, 0), |(files, sum), bytes| (files + 1, sum + bytes));
+        Ok(())
+    }
+
+    /// A file's size, where nothing of it is stored. An empty file is begun and ended all the same.
+    fn new_bytes(&self, file: &FoundFile) -> Option<u64> {
+        (!self.known.contains(&shown(&file.path))).then_some(file.bytes.max(1))
+    }
+
+    fn count_new(&mut self, bytes: Option<u64>) {
+        self.new.files_done += usize::from(bytes.is_some());
+        self.new.bytes_done += bytes.unwrap_or(0);
     }
 
     /// Counts, and where that was asked removes, the documents of files of these folders that are not there any more.
@@ -189,7 +223,8 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         let Ingestor { library, jobs, .. } = self.ingestor;
-        let documents = library.documents_of(self.collection(), move |source| is_gone(source, &folders));
+        let documents =
+            library.pick_documents(self.collection(), move |id, source| is_gone(source, &folders).then_some(id));
         for document in self.unless_ended(documents).await? {
             self.report.documents_gone += 1;
             if self.record.job().prune {
@@ -244,7 +279,10 @@ impl<'a> Run<'a> {
             add(&mut self.report.changes, &done.report);
             self.ingestor.env.fail_point("ingest.after_commit")?;
         }
-        self.files_done += self.batch.taken(taken, &mut self.record);
+        for file in self.batch.taken(taken, &mut self.record) {
+            self.files_done += 1;
+            self.count_new(file.new_bytes);
+        }
         self.show();
         self.tell(JobState::Running);
         if taken < given { Err(stopped()) } else { Ok(()) }
@@ -258,10 +296,11 @@ impl<'a> Run<'a> {
             files_total: self.files_total,
             documents: changes.documents_added + changes.documents_replaced + changes.documents_unchanged,
             passages_added: changes.passages_added,
+            new: self.new,
         };
         // Nobody has to see every step.
         let _ = self.events.try_send(Ok(progress));
-        self.ingestor.at_work.set(self.files_done, self.files_total);
+        self.ingestor.ingests.show(self.files_done as u64, self.files_total as u64);
     }
 
     /// Tells those who watch the service how far it is.
@@ -299,21 +338,23 @@ impl Batch {
         std::mem::take(&mut self.documents)
     }
 
-    /// Notes that the first `documents` of those that were taken out are in the corpus; how many files are done by that.
-    fn taken(&mut self, mut documents: usize, record: &mut Record) -> usize {
-        let before = self.files.len();
-        self.files.retain_mut(|file| {
+    /// Notes that the first `documents` of those that were taken out are in the corpus; the files that are done by that.
+    fn taken(&mut self, mut documents: usize, record: &mut Record) -> Vec<InWork> {
+        let (mut done, mut open) = (Vec::new(), Vec::new());
+        for mut file in std::mem::take(&mut self.files) {
             let own = file.documents.min(documents);
             documents -= own;
             file.documents -= own;
             record.committed(&file.path, own as u64);
-            let is_done = file.is_read && file.documents == 0;
-            if is_done {
+            if file.is_read && file.documents == 0 {
                 record.finished(&file.path);
+                done.push(file);
+            } else {
+                open.push(file);
             }
-            !is_done
-        });
-        before - self.files.len()
+        }
+        self.files = open;
+        done
     }
 }
 
@@ -333,10 +374,14 @@ fn is_gone(source: &str, folders: &[PathBuf]) -> bool {
         let looked = std::fs::symlink_metadata(path);
         looked.is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
     };
-    // One of a file's several documents: `notes.jsonl#L2`.
-    let file = source.rsplit_once('#').map_or(source, |(file, _)| file);
+    let file = file_of(source);
     let is_within = folders.iter().any(|folder| Path::new(file).starts_with(folder));
     is_within && !source.contains('\\') && is_missing(source) && is_missing(file)
+}
+
+/// The file of one of its several documents: `notes.jsonl#L2`.
+fn file_of(source: &str) -> &str {
+    source.rsplit_once('#').map_or(source, |(file, _)| file)
 }
 
 /// Paths as people type them.
@@ -364,19 +409,19 @@ mod tests {
         record.begin_files(["a", "b", "empty", "c"].map(str::to_owned).to_vec());
         let mut batch = Batch::default();
         for (path, documents, is_read) in [("a", 1, true), ("b", 3, true), ("empty", 0, true), ("c", 2, false)] {
-            batch.files.push(InWork { path: path.into(), documents: 0, is_read });
+            batch.files.push(InWork { path: path.into(), documents: 0, is_read, new_bytes: None });
             for _ in 0..documents {
                 batch.push(Document::default());
             }
         }
         assert_eq!(batch.take().len(), 6);
         // The service stopped in the middle of the second one.
-        assert_eq!(batch.taken(2, &mut record), 2);
+        assert_eq!(batch.taken(2, &mut record).len(), 2);
         assert_eq!(
             batch.files.iter().map(|file| (file.path.as_str(), file.documents)).collect::<Vec<_>>(),
             [("b", 2), ("c", 2)]
         );
-        assert_eq!(batch.taken(4, &mut record), 1, "of the last one more is to be read");
+        assert_eq!(batch.taken(4, &mut record).len(), 1, "of the last one more is to be read");
         let ended = record.end_in_order();
         assert_eq!((ended.done, ended.attempts.len()), (3, 0), "{ended:?}");
     }

@@ -61,7 +61,12 @@ async fn a_search_is_a_request_and_its_hits_are_passages() {
     let hit = json!({ "passage": {
         "id": "1f", "document_id": "a/b", "collection": "notes", "ordinal": 0, "title": "Roof", "text": " We take slate. ",
         "source": "/n/roof.md", "metadata": {} }, "score": 0.5 });
-    let script = Script::new(&[(200, json!({ "data": [hit] })), (200, json!({ "data": [] }))]);
+    let there = |names: &[&str]| {
+        let row = |name: &&str| json!({ "name": name, "documents": 1, "passages": 1 });
+        (200, json!({ "data": names.iter().map(row).collect::<Vec<_>>() }))
+    };
+    let answers = [(200, json!({ "data": [hit] })), there(&["only"]), (200, json!({ "data": [] })), there(&["a", "b"])];
+    let script = Script::new(&answers);
     let result = run(&script, "search", json!({ "query": "roof", "collection": "notes", "top_k": 2 })).await.unwrap();
     assert_eq!(
         text(&result),
@@ -70,13 +75,15 @@ async fn a_search_is_a_request_and_its_hits_are_passages() {
     let passage = &result.structured_content.unwrap()["passages"][0];
     assert_eq!((&passage["uri"], &passage["score"]), (&json!("ragstone://notes/a%2Fb"), &json!(0.5)));
     let result = run(&script, "search", json!({ "query": "x", "collection": null, "top_k": null })).await.unwrap();
-    assert!(text(&result).contains("No passage of collection `default`"));
+    assert!(text(&result).contains("No passage of collection `only`"));
+    let error = run(&script, "search", json!({ "query": "x" })).await.unwrap_err();
+    assert!(error.to_string().contains("several collections") && error.to_string().contains("`a`, `b`"), "{error}");
     let asked = script.asked();
     assert_eq!(
         asked[0],
         Request::post(&["v1", "collections", "notes", "search"], json!({ "query": "roof", "top_k": 2 }))
     );
-    assert_eq!(asked[1].path[2], "default");
+    assert_eq!(asked[2].path[2], "only");
 }
 
 #[tokio::test]

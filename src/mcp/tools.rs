@@ -9,7 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::Progress;
-use crate::client::routes::Routes;
+use crate::api::collections::unnamed;
+use crate::client::routes::{Request, Routes};
 use crate::error::{Error, Result};
 
 mod add;
@@ -20,8 +21,6 @@ mod status;
 
 pub use definitions::all;
 
-/// Where a call names no collection.
-const DEFAULT_COLLECTION: &str = "default";
 /// Of a search: what more of them would take of a model's context is worth less than the next search.
 const MAX_TOP_K: u64 = 50;
 /// Of a question over the local model's context.
@@ -110,14 +109,21 @@ fn check_number(name: &str, number: Option<u64>, most: u64) -> Result<()> {
     }
 }
 
-/// The collection of a call. What may be in a name the corpus checks; here it must only lead nowhere else.
-fn collection(given: Option<String>) -> Result<String> {
+/// The collection that a call names, if it names one. What may be in a name the corpus checks; here it must only lead nowhere else.
+fn collection(given: Option<String>) -> Result<Option<String>> {
     match given {
-        None => Ok(DEFAULT_COLLECTION.to_owned()),
         Some(name) if matches!(name.as_str(), "" | "." | "..") || name.len() > MAX_ID_BYTES => {
             Err(Error::invalid_field("collection", "`collection` names none; `status` lists those that are there"))
         }
+        given => Ok(given),
+    }
+}
+
+/// The collection that a call looks into: where it names none, the one that [`unnamed`] finds among those that its caller may see.
+async fn looked_into(routes: &dyn Routes, given: Option<String>) -> Result<String> {
+    match given {
         Some(name) => Ok(name),
+        None => unnamed(&routes.send(Request::get(&["v1", "collections"])).await?.json().await?),
     }
 }
 

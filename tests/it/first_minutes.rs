@@ -41,31 +41,58 @@ fn the_demo_models_note_comes_before_its_answer() {
 #[test]
 fn a_question_over_a_collection_that_is_not_there_names_those_that_are() {
     let folder = with_world();
+    let elsewhere = "--collection";
     for command in [&["ask", "Who?"][..], &["explain", "Who?"], &["documents", "list"]] {
-        folder.run(command).failed_with(&["no collection `default`", "--collection", ": `world`"]);
+        // The only one there is needs no name.
+        folder.run(command).succeeded();
+        folder.run(&[command, &[elsewhere, "none"]].concat()).failed_with(&["no collection `none`", ": `world`"]);
+    }
+    let one = folder.write("one.md", "One lantern.");
+    folder.run(&["ingest", one.to_str().unwrap(), elsewhere, "lanterns"]).succeeded();
+    for command in [&["ask", "Who?"][..], &["explain", "Who?"], &["documents", "list"], &["documents", "delete", "x"]] {
+        folder.run(command).failed_with(&["several collections", "--collection", ": `lanterns`, `world`"]);
+    }
+    folder.run(&["ingest", one.to_str().unwrap()]).succeeded();
+    assert_eq!(folder.json(&["documents", "list", "--json"]).as_array().unwrap().len(), 1, "that of `default`");
+    for name in ["lanterns", "default"] {
+        folder.run(&["collections", "delete", name, "--yes"]).succeeded();
     }
     folder.run(&["collections", "delete", "world", "--yes"]).succeeded();
     folder.run(&["ask", "Who?"]).failed_with(&["no collection `default`", "ragstone ingest PATH"]);
 }
 
 #[test]
-fn a_document_is_removed_by_its_id_and_a_path_is_answered_with_it() {
+fn documents_are_removed_by_id_path_or_source() {
     let folder = with_world();
     let path = folder.path().join("corpus/Calbet Works.md");
     let path = path.to_str().unwrap();
     let listed = folder.json(&["documents", "list", "--collection", "world", "--json"]);
     let titled = |document: &&serde_json::Value| document["title"] == "Calbet Works";
     let id = listed.as_array().unwrap().iter().find(titled).unwrap()["id"].as_str().unwrap().to_owned();
-    let right = format!("ragstone documents delete {id} --collection world");
-    folder.run(&["documents", "delete", path, "--collection", "world"]).failed_with(&["is a path", &right]);
-    let by_invalidate = ["cache", "invalidate", "--collection", "world", "--document", path];
-    folder.run(&by_invalidate).failed_with(&["is a path", &right]);
+    let count = || folder.json(&["documents", "list", "--collection", "world", "--json"]).as_array().unwrap().len();
+    // By its path, and without a name, as there is one collection.
+    let would = folder.json(&["documents", "delete", path, "--dry-run", "--json"]);
+    assert_eq!((&would["passages_removed"], count()), (&json!(1), WORLD.len()));
+    folder.run(&["documents", "delete", path]).succeeded();
+    assert_eq!(count(), WORLD.len() - 1);
+    folder
+        .run(&["documents", "delete", path])
+        .failed_with(&["no document", "ragstone documents list --collection world"]);
+    // All of one file want a yes.
+    let records = folder.write("records.jsonl", "{\"text\": \"A lantern.\"}\n{\"text\": \"A kite.\"}\n");
+    let records = records.to_str().unwrap();
+    folder.run(&["ingest", records, "--collection", "world"]).succeeded();
+    folder.run(&["documents", "delete", records]).failed_with(&["2 documents", "--yes", "--dry-run"]);
+    let would =
+        folder.json(&["cache", "invalidate", "--collection", "world", "--document", records, "--dry-run", "--json"]);
+    assert_eq!((&would["passages_removed"], count()), (&json!(2), WORLD.len() + 1));
+    let done = folder.json(&["documents", "delete", records, "--yes", "--json"]);
+    assert_eq!((&done["passages_removed"], count()), (&json!(2), WORLD.len() - 1));
     let corpus = folder.path().join("corpus");
-    let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world"];
-    folder.run(&all).failed_with(&["4 documents were read from it", "--prune"]);
-    let other = ["documents", "delete", "other/file.md", "--collection", "world"];
-    folder.run(&other).failed_with(&["no document", "ragstone documents list --collection world"]);
+    let all = ["documents", "delete", corpus.to_str().unwrap(), "--collection", "world", "--yes"];
+    folder.run(&all).failed_with(&["is a folder", "3 documents", "--prune"]);
     folder.run(&["documents", "delete", "nothing", "--collection", "world"]).failed_with(&["no document `nothing`"]);
+    folder.run(&["ingest", path, "--collection", "world"]).succeeded();
     // --yes is taken, as by everything that removes.
     folder.run(&["documents", "delete", &id, "--collection", "world", "--yes"]).succeeded();
     assert_eq!(folder.json(&["collections", "list", "--json"])[0]["documents"], WORLD.len() - 1);

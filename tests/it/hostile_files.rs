@@ -290,8 +290,7 @@ async fn hostile_files_cost_one_line_each_and_nothing_else() {
     let service = folder.serve(&["--set", "file_seconds=1"]).await;
     let before = memory(service.pid(), "VmRSS");
     let path = folder.path().join("in").to_str().unwrap().to_owned();
-    let ran = folder.run(&["ingest", &path, "--collection", "c", "--json"]);
-    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let ran = folder.run(&["ingest", &path, "--collection", "c", "--json"]).succeeded();
     let report: Value = serde_json::from_str(&ran.stdout).unwrap();
     let skipped = report["skipped"].as_array().unwrap();
     for skip in skipped {

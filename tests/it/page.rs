@@ -6,21 +6,33 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::harness::{Folder, error_message};
+use crate::ingest_jobs::{SLOW, corpus};
 use crate::outside::from_outside;
 
 /// Runs a script of `tests` against the page of a service of its own.
 async fn in_a_browser(script: &str, flags: &[&str]) {
+    in_a_browser_with(script, &Folder::new(), flags, &[], |_| {}).await;
+}
+
+/// As [`in_a_browser`], on this folder, with variables for the service; `prepare` has the script's command.
+async fn in_a_browser_with(
+    script: &str,
+    folder: &Folder,
+    flags: &[&str],
+    variables: &[(&str, &str)],
+    prepare: impl FnOnce(&mut Command),
+) {
     let Some(modules) = from_outside("PAGE_TEST_NODE", "folder whose node_modules have playwright-core and axe-core")
     else {
         return;
     };
     let Some(browser) = from_outside("CHROMIUM", "Chromium") else { return };
-    let folder = Folder::new();
-    let _service = folder.serve(flags).await;
+    let _service = folder.serve_with(flags, variables).await;
     let link = folder.run(&["page"]).succeeded().stdout;
     let script = format!("{}/tests/{script}", env!("CARGO_MANIFEST_DIR"));
     let mut command = Command::new("node");
     command.arg(script).arg(link.trim()).env("PAGE_TEST_NODE", modules).env("CHROMIUM", browser);
+    prepare(&mut command);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
@@ -43,6 +55,19 @@ async fn files_wait_for_their_collection_and_are_named_in_a_browser() {
 #[tokio::test]
 async fn nothing_is_broken_or_cut_on_any_screen_in_a_browser() {
     in_a_browser("page/looks.mjs", &[]).await;
+}
+
+#[tokio::test]
+async fn an_ingest_of_the_command_line_shows_up_and_is_cancelled_in_a_browser() {
+    let folder = Folder::new();
+    let corpus = corpus(&folder);
+    let ingest = [env!("CARGO_BIN_EXE_ragstone"), "ingest", &corpus, "--collection", "c"];
+    let ingest = serde_json::to_string(&ingest).unwrap();
+    let data = folder.data();
+    let prepare = |command: &mut Command| {
+        command.env("INGEST", ingest).env("RAGSTONE_DATA", data);
+    };
+    in_a_browser_with("page/ingests.mjs", &folder, &[], &[SLOW], prepare).await;
 }
 
 #[tokio::test]

@@ -275,6 +275,31 @@ await go("Keys");
 held.release();
 await page.getByText("Warm-up 8 is cancelled.").waitFor();
 
+// Ingests: their numbers change as they go on, one that fails says why, and one is cancelled after a question.
+let ingests = [{ id: 3, collection: "four", paths: ["/srv/notes"], state: "running", created_unix_ms: 0, files_done: 10, files_total: 40, error: null }];
+await page.route("**/v1/ingests", (route) => route.fulfill({ json: { object: "list", data: ingests } }));
+await page.route("**/v1/ingests/*", (route) => {
+  ingests = [];
+  return route.fulfill({ json: { id: 3, cancelled: true } });
+});
+await go("Jobs");
+await page.getByText("10 of 40 files").waitFor();
+const bar = page.getByRole("progressbar", { name: "Ingest 3" });
+assert.deepEqual(await bar.evaluate(({ value, max }) => [value, max]), [10, 40]);
+ingests[0].files_done = 30;
+await page.getByText("30 of 40 files").waitFor();
+assert.equal(await bar.evaluate(({ value }) => value), 30);
+Object.assign(ingests[0], { state: "failed", error: "the disk is full", files_total: null });
+await page.getByText("failed: the disk is full.").waitFor();
+await page.getByText("30 files", { exact: true }).waitFor();
+await page.getByRole("button", { name: "Cancel ingest 3" }).click();
+await page.keyboard.press("Escape");
+await page.getByRole("button", { name: "Cancel ingest 3" }).click();
+await page.getByText("What it stored stays, and the same command goes on with the rest.").waitFor();
+await yes("Cancel it");
+await page.getByText("Ingest 3 is cancelled.").waitFor();
+await page.getByText("No ingest is under way.").waitFor();
+
 // A link into a collection takes a keyboard along.
 await go("Collections");
 await page.getByRole("link", { name: "four", exact: true }).focus();

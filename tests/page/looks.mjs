@@ -19,6 +19,12 @@ function disorder() {
   for (const element of document.querySelectorAll("button, .key, .tag, nav a")) {
     if (lines(element) > 1) found.push(`broken: ${element.textContent}`);
   }
+  // A finger finds it: what stands in a line of text is as high as that.
+  const isTouched = clientWidth < 640;
+  for (const element of document.querySelectorAll("button, nav a, summary, select, input:not([type=checkbox]):not([type=file])")) {
+    const { width, height } = element.getBoundingClientRect();
+    if (isTouched && width > 0 && Math.min(width, height) < 32) found.push(`tiny: ${element.textContent || element.name}, ${Math.round(width)} × ${Math.round(height)} px`);
+  }
   for (const table of document.querySelectorAll(".scroll")) {
     if (table.scrollWidth > table.clientWidth) found.push(`scrolls sideways: ${table.getAttribute("aria-label")}`);
   }
@@ -88,6 +94,9 @@ const headers = { "content-type": "application/json", "x-ragstone-token": link.h
 assert.equal((await fetch(`${base}/v1/keys`, { method: "POST", headers, body: JSON.stringify(key) })).status, 200);
 const warmUp = (id, state) => ({ id, collection: "n".repeat(64), document: long, state, created_unix_ms: 1795272644232, progress: { passages_done: 1000 * id, passages_total: 12_345 } });
 await page.route("**/v1/cache/jobs", (route) => route.fulfill({ json: { object: "list", data: [warmUp(7, "running"), warmUp(8, "other_model")] } }));
+const ingest = (id, state, more) => ({ id, collection: "n".repeat(64), paths: [`/srv/documents/${long}`], state, created_unix_ms: 1795272644232, files_done: 120 * id, files_total: null, error: null, ...more });
+const ingests = [ingest(3, "running", { files_total: 12_345 }), ingest(4, "waiting"), ingest(5, "failed", { error: `cannot read /srv/documents/${long}: the disk is full` }), ingest(6, "parked")];
+await page.route("**/v1/ingests", (route) => route.fulfill({ json: { object: "list", data: ingests } }));
 await seeAll("full");
 
 // What was read takes the place of "Loading", and moves nothing.

@@ -39,9 +39,9 @@ impl Library {
     /// # Errors
     /// `Cancelled` where the ingest was: then nothing more of it is stored.
     pub async fn take_in(&self, of: &Begun, documents: Vec<Document>) -> Result<Taken> {
-        let (cancelled, stopping) = (of.cancelled.clone(), self.0.jobs.stopping().clone());
-        let asked = move |_| match (cancelled.is_cancelled(), stopping.is_cancelled()) {
-            (true, _) => Err(ingests::cancelled()),
+        let (begun, stopping) = (of.clone(), self.0.jobs.stopping().clone());
+        let asked = move |_| match (begun.cancelled.is_cancelled(), stopping.is_cancelled()) {
+            (true, _) => Err(ingests::cancelled(begun.cancelled_by())),
             (false, true) => Ok(Going::Enough),
             (false, false) => Ok(Going::On),
         };
@@ -75,7 +75,7 @@ impl Library {
         let change = self.0.jobs.run(JobKind::Change, async move {
             let gate = library.0.ingests.at_the_gate(&of.job.collection).await;
             if of.cancelled.is_cancelled() {
-                return Err(ingests::cancelled());
+                return Err(ingests::cancelled(of.cancelled_by()));
             }
             let change = library.change(library.reach(None).await)?;
             let passages_removed = library.0.corpus.delete(&of.job.collection, &document, &change).await?;

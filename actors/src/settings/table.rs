@@ -20,14 +20,14 @@ pub struct Definition {
     pub range: Option<(u64, u64)>,
     /// Whether there is a flag of its name.
     pub is_flag: bool,
-    /// Whether README has it in one row with the setting before it.
-    pub is_joined: bool,
+    /// README's heading before it; without one it is of the group that stands there.
+    pub heading: Option<&'static str>,
 }
 
 impl Definition {
     /// A setting that is nothing but a value.
     pub const fn new(key: &'static str, about: &'static str) -> Self {
-        Self { key, about, default: None, range: None, is_flag: false, is_joined: false }
+        Self { key, about, default: None, range: None, is_flag: false, heading: None }
     }
 
     /// What its default is called.
@@ -54,10 +54,10 @@ impl Definition {
         Self { is_flag: true, ..self }
     }
 
-    /// In one row with the setting before it.
+    /// The first of a group of this name.
     #[must_use]
-    pub const fn joined(self) -> Self {
-        Self { is_joined: true, ..self }
+    pub const fn under(self, heading: &'static str) -> Self {
+        Self { heading: Some(heading), ..self }
     }
 }
 
@@ -88,49 +88,47 @@ pub const TABLE: &[Definition] = &[
     setting(
         "device_bytes",
         "Size of the paged KV pool, on each GPU where several share the model: running sequences keep their KV there, and what they leave for later prompts.",
-    ),
+    ).under("Where stored KV is kept"),
     setting("device_cache", "Whether sequences that end leave their KV in the pool for later prompts."),
-    setting("device_policy", "Which of that KV is evicted first, as `host_policy` has it.").joined(),
+    setting("device_policy", "Which of that KV is evicted first, as `host_policy` has it."),
     setting("host_bytes", "Most bytes of stored KV in host memory."),
-    setting("disk_bytes", "Most bytes of stored KV on disk.").joined(),
+    setting("disk_bytes", "Most bytes of stored KV on disk."),
     setting(
         "host_policy",
         "Which KV leaves host memory first. `adaptive` follows the best of `hit-density`, `pgdsf` and `lru`; each of these, `gdsf`, `lfu` and \
          `s3-fifo` can be named alone.",
     ),
-    setting("disk_policy", "Which KV leaves the disk first, in the same words.").joined(),
-    setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none"),
-    setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
-        .by_default("none")
-        .joined(),
-    setting(
-        "object_codec",
-        "How KV is written to the bucket: `plain`, `zstd`, or `q8`, which keeps 8 bits and is used for blending only.",
-    )
-    .joined(),
-    setting("object_ttl_s", "Entries that are older leave the bucket, in seconds.").by_default("0: no bound"),
-    setting("object_max_bytes", "The oldest entries leave the bucket when it has more bytes.").by_default("0: no bound").joined(),
-    setting("object_gc_interval_s", "How often this node removes from the bucket what is over these bounds, in seconds; 0 is never."),
-    setting("object_timeout_ms", "How long a request to the bucket may take, in milliseconds; each MiB has a second more.").at_least(1),
+    setting("disk_policy", "Which KV leaves the disk first, in the same words."),
     setting(
         "kv_admission",
         "`cost`: KV is stored on disk and in the bucket, and loaded from there, where that was measured to be faster than computing it. \
          `always`: all KV is.",
     ),
+    setting("object_url", "The bucket that nodes share, such as `s3://bucket/prefix` or `file:///folder`.").by_default("none").under("A bucket for several nodes"),
+    setting("object_options", "How the bucket is reached, such as `object_options.endpoint` or `object_options.region`.")
+        .by_default("none"),
+    setting(
+        "object_codec",
+        "How KV is written to the bucket: `plain`, `zstd`, or `q8`, which keeps 8 bits and is used for blending only.",
+    ),
+    setting("object_ttl_s", "Entries that are older leave the bucket, in seconds.").by_default("0: no bound"),
+    setting("object_max_bytes", "The oldest entries leave the bucket when it has more bytes.").by_default("0: no bound"),
+    setting("object_gc_interval_s", "How often this node removes from the bucket what is over these bounds, in seconds; 0 is never."),
+    setting("object_timeout_ms", "How long a request to the bucket may take, in milliseconds; each MiB has a second more.").at_least(1),
     setting(
         "prices.host",
         "What a GB of host memory costs a month, in any currency. `ragstone explain` compares these prices and names the cheapest tier from \
          which a prompt is no slower; what is as fast from there takes no room in a dearer one.",
-    ),
-    setting("prices.disk", "What a GB of disk costs a month.").joined(),
-    setting("prices.object", "What a GB in the bucket costs a month.").joined(),
+    ).under("What storage costs"),
+    setting("prices.disk", "What a GB of disk costs a month."),
+    setting("prices.object", "What a GB in the bucket costs a month."),
     setting("prices.object_request", "What a request to the bucket costs."),
-    setting("prices.reads_a_month", "How often an entry is read from the bucket in a month, for these prices.").joined(),
+    setting("prices.reads_a_month", "How often an entry is read from the bucket in a month, for these prices."),
     setting(
         "blend_uncalibrated",
         "Blend also with a model that was not calibrated, although its answers may change; otherwise only exact KV is reused.",
     )
-    .flag(),
+    .flag().under("Blending and calibration"),
     setting("calibrate_when_idle", "Calibrate a new model as soon as the service has nothing else to do."),
     setting(
         "recompute_ratio",
@@ -140,25 +138,24 @@ pub const TABLE: &[Definition] = &[
     setting("selector", "The rule that chooses which tokens are recomputed; `ragstone eval --help` lists them.")
         .by_default("the calibration's (else `cacheblend`)"),
     setting("selection_layer", "The layer, counted from 0, at which these tokens are chosen.")
-        .by_default("the calibration's (else 2)")
-        .joined(),
-    setting("top_k", "Passages that are found for a question.").within(1, 1000),
-    setting("chunk_tokens", "Most tokens in a passage.").at_least(16).joined(),
-    setting("chunk_overlap_tokens", "Most tokens that a passage shares with the passage before it.").joined(),
+        .by_default("the calibration's (else 2)"),
+    setting("top_k", "Passages that are found for a question.").within(1, 1000).under("Passages and searching"),
+    setting("chunk_tokens", "Most tokens in a passage.").at_least(16),
+    setting("chunk_overlap_tokens", "Most tokens that a passage shares with the passage before it."),
     setting("rerank", "Passages that a search finds for the reranker to put in order; the best `top_k` of them are read.")
         .by_default("0: none")
         .within(0, MAX_CANDIDATES as u64),
     setting("embed_query_prompt", "What the embedding model reads before a question.").by_default("the model's own"),
-    setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own").joined(),
+    setting("embed_passage_prompt", "What the embedding model reads before a passage.").by_default("the model's own"),
     setting(
         "vector_index_rows",
         "A collection with so many passages gets a vector index. In a smaller one every search compares all vectors.",
     )
     .at_least(1),
     setting("speculate", "Prefill the passages that a slow search has found so far, while the engine has nothing else to do."),
-    setting("prompt.system", "The system prompt before the passages, where the caller sends none."),
+    setting("prompt.system", "The system prompt before the passages, where the caller sends none.").under("The prompt"),
     setting("prompt.passage", "How a passage is written in the prompt."),
-    setting("prompt.question", "How the question is written in the prompt.").joined(),
+    setting("prompt.question", "How the question is written in the prompt."),
     setting("prompt.rerank", "What the language model is asked after each passage, where it is the reranker."),
     setting(
         "prompt.date",
@@ -169,9 +166,9 @@ pub const TABLE: &[Definition] = &[
         "max_queued",
         "Requests that may wait or run; more get 429. One address (with keys: one tenant) has seven eighths of them at most.",
     )
-    .at_least(1),
-    setting("max_batch", "Answers that run together.").at_least(1).joined(),
-    setting("deadline_s", "Seconds that a request may take; then it gets 504.").at_least(1).joined(),
+    .at_least(1).under("Scheduling and decoding"),
+    setting("max_batch", "Answers that run together.").at_least(1),
+    setting("deadline_s", "Seconds that a request may take; then it gets 504.").at_least(1),
     setting(
         "inter_token_ms",
         "Most milliseconds between two tokens of an answer while other prompts are prefilled. 0 takes about twice the time without a prefill.",
@@ -187,7 +184,7 @@ pub const TABLE: &[Definition] = &[
         "Least tokens at an answer's end that must occur earlier in prompt or answer, for what follows there to be drafted.",
     )
     .at_least(1),
-    setting("prompt_lookup_max", "Most tokens at an answer's end that are compared.").within(1, MOST_DRAFTED as u64).joined(),
+    setting("prompt_lookup_max", "Most tokens at an answer's end that are compared.").within(1, MOST_DRAFTED as u64),
     setting(
         "reorder_window",
         "How often prompts of the same tenant that have more KV stored may overtake a waiting one. 0: first come, first served.",
@@ -198,7 +195,7 @@ pub const TABLE: &[Definition] = &[
         "Where the language model computes: `cpu`, `cuda` (the first NVIDIA GPU), `cuda:1` (the second), `cuda:0,1` (shared by both, up to one GPU \
          for each KV head), or `auto` (a GPU if there is one that runs the model).",
     )
-    .flag(),
+    .flag().under("How the model computes"),
     setting("threads", "Threads that compute. More than there are cores make it slower.").by_default("all cores").within(1, 1024).flag(),
     setting(
         "numa",

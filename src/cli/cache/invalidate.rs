@@ -8,7 +8,7 @@ use crate::api::cache::{Invalidate, InvalidatedText};
 use crate::cli::{documents, output};
 use crate::client::Client;
 use crate::config::Config;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::progress::{Progress, Unit};
 
 #[derive(Debug, clap::Args)]
@@ -22,7 +22,7 @@ pub struct Args {
 /// How text is removed, by whatever command.
 #[derive(Debug, clap::Args)]
 pub struct How {
-    /// Needed to remove a whole collection; accepted, and not needed, for one document
+    /// Needed to remove a whole collection, or several documents of one file; accepted, and not needed, for one document
     #[arg(long)]
     yes: bool,
     /// Say what would go, and change nothing
@@ -34,36 +34,93 @@ pub struct How {
 }
 
 /// Removes a document or a collection from everything.
-pub async fn run(config: &Config, args: Args) -> Result<()> {
-    remove(config, "cache invalidate", &args.subject, args.how).await
+pub async fn run(config: &Config, Args { subject, how }: Args) -> Result<()> {
+    let (command, Subject { collection, document }) = ("cache invalidate", subject);
+    match document {
+        Some(document) => remove_document(config, command, (Some(&collection), &document), how).await,
+        None => remove_collection(config, command, &collection, how).await,
+    }
 }
 
-/// As [`run`], for `command`.
-pub async fn remove(config: &Config, command: &str, subject: &Subject, how: How) -> Result<()> {
-    let How { yes, dry_run, json } = how;
-    let Subject { collection, document } = subject;
-    if document.is_none() && !yes && !dry_run {
+/// Removes all of a collection, for `command`.
+pub async fn remove_collection(config: &Config, command: &str, collection: &str, how: How) -> Result<()> {
+    if !how.yes && !how.dry_run {
         return Err(Error::invalid_input(format!(
             "this would remove all documents of collection `{collection}`: say --yes to do it, --dry-run to look; `ragstone \
              documents delete ID --collection {collection}` removes one, and `ragstone cache evict --collection {collection}` \
              frees their KV and keeps them"
         )));
     }
-    let all = document.is_none();
-    let body = Invalidate { collection: collection.clone(), document: document.clone(), all, dry_run };
-    let done: InvalidatedText = access::with(config, command, async |client: &Client| {
-        let bar = Progress::new(format!("invalidating {}", subject.shown()), Unit::Nothing);
-        match (bar.during(client.post(&["v1", "cache", "invalidate"], &body)).await, document) {
-            (Err(error), Some(id)) => Err(documents::instead_of_path(client, (collection, id), error).await),
-            (done, _) => done,
+    let done = access::with(config, command, async |client: &Client| {
+        let bar = Progress::new(format!("invalidating {collection}"), Unit::Nothing);
+        bar.during(invalidate(client, collection, None, how.dry_run)).await
+    });
+    tell(&done.await?, how.json)
+}
+
+/// Removes the document of this id, or those of the file of this path or source, for `command`. One is removed without a question, several
+/// want a yes.
+pub async fn remove_document(
+    config: &Config,
+    command: &str,
+    (collection, given): (Option<&str>, &str),
+    how: How,
+) -> Result<()> {
+    let done = access::with(config, command, async |client: &Client| {
+        let collection = documents::collection(client, collection).await?;
+        let shown = output::one_line(given, 40);
+        let bar = Progress::new(format!("invalidating document {shown} of {collection}"), Unit::Nothing);
+        let by_id = bar.during(invalidate(client, &collection, Some(given), how.dry_run)).await;
+        let Err(unknown) = by_id.as_ref() else { return by_id };
+        if unknown.kind() != ErrorKind::NotFound {
+            return by_id;
         }
-    })
-    .await?;
+        let Some(ids) = documents::of_file(client, &collection, given).await? else { return by_id };
+        if ids.len() > 1 && !how.yes && !how.dry_run {
+            let message = format!(
+                "{} were read from {shown}: say --yes to remove all of them, --dry-run to look; `ragstone documents delete ID \
+                 --collection {collection}` removes one",
+                output::count(ids.len() as u64, "document", "documents")
+            );
+            return Err(Error::invalid_input(message));
+        }
+        let mut sum = InvalidatedText { removed: Removed::default(), dry_run: how.dry_run };
+        for id in ids {
+            let InvalidatedText { removed, .. } =
+                bar.during(invalidate(client, &collection, Some(&id), how.dry_run)).await?;
+            add(&mut sum.removed, removed);
+        }
+        Ok(sum)
+    });
+    tell(&done.await?, how.json)
+}
+
+async fn invalidate(
+    client: &Client,
+    collection: &str,
+    document: Option<&str>,
+    dry_run: bool,
+) -> Result<InvalidatedText> {
+    let (all, document) = (document.is_none(), document.map(str::to_owned));
+    let body = Invalidate { collection: collection.to_owned(), document, all, dry_run };
+    client.post(&["v1", "cache", "invalidate"], &body).await
+}
+
+fn add(sum: &mut Removed, more: Removed) {
+    sum.passages_removed += more.passages_removed;
+    // Of a dry run it is the same ones each time; else the first removal cancels all.
+    sum.jobs_cancelled = sum.jobs_cancelled.max(more.jobs_cancelled);
+    sum.kv.entries_removed += more.kv.entries_removed;
+    sum.kv.copies_removed += more.kv.copies_removed;
+    sum.kv.bytes_removed += more.kv.bytes_removed;
+}
+
+fn tell(done: &InvalidatedText, json: bool) -> Result<()> {
     if json {
-        return output::json(&done);
+        return output::json(done);
     }
-    output::line(&summary(&done))?;
-    cancelled(&done).map_or(Ok(()), |line| output::line(&line))
+    output::line(&summary(done))?;
+    cancelled(done).map_or(Ok(()), |line| output::line(&line))
 }
 
 fn summary(done: &InvalidatedText) -> String {

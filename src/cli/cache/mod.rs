@@ -8,8 +8,7 @@ mod transfer;
 mod upkeep;
 mod warm;
 
-pub use self::filter::Subject;
-pub use self::invalidate::{How, remove};
+pub use self::invalidate::{How, remove_collection, remove_document};
 pub use self::warm::{Wanted as WarmUp, jobs_table};
 use crate::config::Config;
 use crate::error::Result;

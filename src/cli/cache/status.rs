@@ -4,17 +4,16 @@ use std::fmt::Write;
 
 use ragstone_actors::Status;
 use ragstone_actors::blend::Blend;
-use ragstone_actors::ingests::UnfinishedIngest;
 use ragstone_actors::report::Blending;
 use ragstone_storage::tier::disk::Recovery;
 use ragstone_storage::tier::{Tier, TierStatus};
 
 use crate::access;
 use crate::api::cache::WholeStatus;
+use crate::cli::ingest::list::ingests_table;
 use crate::cli::output;
 use crate::client::Client;
 use crate::config::Config;
-use crate::document::shown;
 use crate::error::Result;
 use crate::progress::mebibytes;
 
@@ -66,16 +65,9 @@ fn table(WholeStatus { status, recovery, warm_jobs, ingests }: &WholeStatus) -> 
     if !jobs.is_empty() {
         let _ = write!(out, "\n{jobs}");
     }
-    for UnfinishedIngest { collection, paths, files_done, parked, running } in ingests {
-        let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
-        let done = output::count(*files_done, "file", "files");
-        let state = match (parked, running) {
-            (true, _) => ", parked",
-            (false, true) => "",
-            (false, false) => ", failed: the next start goes on with it",
-        };
-        let what = output::one_line(&format!("{collection}, of {}", paths.join(" ")), 160);
-        let _ = writeln!(out, "\nunfinished ingest into {what}: {done} done{state}");
+    let ingests = ingests_table(ingests);
+    if !ingests.is_empty() {
+        let _ = write!(out, "\n{ingests}");
     }
     out
 }
@@ -142,7 +134,7 @@ mod tests {
             "device": { "blocks": 10, "free_blocks": 7, "cached_blocks": 2, "cache": { "entries": 5, "hits": 6 } },
             "recovery": { "entries": 4, "bytes": 2_097_152, "damaged": 1, "ms": 12.3 },
             "warm_jobs": [],
-            "ingests": [{ "collection": "c", "paths": ["/a", "/b"], "files_done": 3, "parked": true }],
+            "ingests": [{ "collection": "c", "paths": ["/a", "/b"], "files_done": 3, "state": "parked" }],
         });
         let text = table(&serde_json::from_value(status).unwrap());
         assert!(text.contains("m (Llama, 0123456789ab)"));
@@ -152,6 +144,6 @@ mod tests {
         assert!(text.contains("host           3       1.0         -"), "{text}");
         assert!(text.contains("object       off"), "{text}");
         assert!(text.contains("found 4 entries (2.0 MiB) on disk in 12 ms; 1 damaged entry put"), "{text}");
-        assert!(text.contains("unfinished ingest into c, of /a /b: 3 files done, parked"), "{text}");
+        assert!(text.contains("c     parked  3 files  /a /b"), "{text}");
     }
 }

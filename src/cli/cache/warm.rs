@@ -117,31 +117,43 @@ impl Wanted {
 
 async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> {
     let job = Cell::new(None);
-    let work = async |client: &Client| {
-        let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], &wanted.body).await?);
-        let mut bar = None;
-        while let Some(event) = events.next().await.transpose()? {
-            match (event, &bar) {
-                (WarmUpEvent::Begun(begun), _) => {
-                    let id = begun.id.unwrap_or_default();
-                    job.set(Some(id));
-                    let what = format!("warm-up {id} of {}", wanted.shown);
-                    // A program that reads along and a person before Ctrl-C want to know the number.
-                    beside_bars(|| eprintln!("{what}"));
-                    bar = Some(Progress::new(what, Unit::Items));
-                }
-                (WarmUpEvent::Progress(progress), Some(bar)) => {
-                    bar.set(progress.passages_done, progress.passages_total)
-                }
-                (WarmUpEvent::Progress(_), None) => {}
-                (WarmUpEvent::Finished(progress), _) => return Ok((job.get().unwrap_or_default(), progress)),
-            }
+    loop {
+        let has_ended = Cell::new(false);
+        let work = async |client: &Client| {
+            let watched = watch_at(client, wanted, &job).await;
+            has_ended.set(watched.is_err() && client.is_ending().await);
+            watched
+        };
+        let told = |is_remote: bool| Some(interrupted(job.get()?, is_remote));
+        match access::with_told(config, "cache warm", work, &told).await {
+            // The job is journaled, and the folder is free: this command goes on by itself.
+            Err(_) if has_ended.get() => beside_bars(|| eprintln!("{}", access::ENDED)),
+            done => return done,
         }
-        let message =
-            "the warm-up broke off; the next start of the service goes on with it, and so does the same command";
-        Err(Error::new(ErrorKind::Unavailable, message))
-    };
-    access::with_told(config, "cache warm", work, &|is_remote| Some(interrupted(job.get()?, is_remote))).await
+    }
+}
+
+/// Begins the warm-up at a service, and shows how far it is.
+async fn watch_at(client: &Client, wanted: &Wanted, job: &Cell<Option<u64>>) -> Result<(u64, WarmProgress)> {
+    let mut events = std::pin::pin!(client.events(&["v1", "cache", "warm"], &wanted.body).await?);
+    let mut bar = None;
+    while let Some(event) = events.next().await.transpose()? {
+        match (event, &bar) {
+            (WarmUpEvent::Begun(begun), _) => {
+                let id = begun.id.unwrap_or_default();
+                job.set(Some(id));
+                let what = format!("warm-up {id} of {}", wanted.shown);
+                // A program that reads along and a person before Ctrl-C want to know the number.
+                beside_bars(|| eprintln!("{what}"));
+                bar = Some(Progress::new(what, Unit::Items));
+            }
+            (WarmUpEvent::Progress(progress), Some(bar)) => bar.set(progress.passages_done, progress.passages_total),
+            (WarmUpEvent::Progress(_), None) => {}
+            (WarmUpEvent::Finished(progress), _) => return Ok((job.get().unwrap_or_default(), progress)),
+        }
+    }
+    let message = "the warm-up broke off; the next start of the service goes on with it, and so does the same command";
+    Err(Error::new(ErrorKind::Unavailable, message))
 }
 
 /// What becomes of a job when the command that began it is interrupted.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ragstone_actors::ingests::UnfinishedIngest;
+use ragstone_actors::ingests::{IngestState, UnfinishedIngest};
 use ragstone_storage::catalog::Catalog;
 
 use super::finding::Finding;
@@ -69,7 +69,7 @@ pub fn findings(unfinished: &[UnfinishedIngest], has_service: bool) -> Vec<Findi
 }
 
 fn of_collection(collection: &str, ingests: &[&UnfinishedIngest], has_service: bool) -> Finding {
-    let parked = ingests.iter().filter(|ingest| ingest.parked).count();
+    let parked = ingests.iter().filter(|ingest| ingest.state == IngestState::Parked).count();
     let paths: Vec<String> = ingests.iter().flat_map(|ingest| &ingest.paths).map(|path| shown(path)).collect();
     let count = output::count(ingests.len() as u64, "unfinished ingest", "unfinished ingests");
     let mut found =
@@ -77,16 +77,21 @@ fn of_collection(collection: &str, ingests: &[&UnfinishedIngest], has_service: b
     if paths.len() > MAX_PATHS {
         found.push_str(&format!(" and {} more", paths.len() - MAX_PATHS));
     }
-    let forget = format!("`ragstone collections delete {collection}` removes the collection and forgets them");
+    let forget = format!(
+        "`ragstone ingest --list` numbers them and `ragstone ingest --cancel NUMBER` ends one; `ragstone collections delete {collection}` \
+         removes the collection and forgets them"
+    );
     if parked > 0 {
         found.push_str(&format!("; {parked} parked, which ended ragstone again and again"));
         return Finding::warning(WHAT, found, format!("`ragstone ingest` with their paths tries again; {forget}"));
     }
-    if has_service && ingests.iter().all(|ingest| ingest.running) {
+    let failed = ingests.iter().find(|ingest| ingest.state == IngestState::Failed);
+    if has_service && failed.is_none() {
         return Finding::ok(WHAT, format!("{found}; the service is at it"));
     }
-    if has_service {
-        found.push_str("; it failed, as the service's log says");
+    if let Some(failed) = failed {
+        let why = failed.error.as_deref().unwrap_or("the service's log says why");
+        found.push_str(&format!("; ingest {} failed: {}", failed.id, output::one_line(why, 200)));
         return Finding::warning(
             WHAT,
             found,
@@ -101,9 +106,17 @@ mod tests {
     use super::super::finding::State;
     use super::*;
 
-    fn ingest(collection: &str, paths: usize, parked: bool) -> UnfinishedIngest {
-        let paths = (0..paths).map(|number| format!("/{number}").into()).collect();
-        UnfinishedIngest { collection: collection.into(), paths, files_done: 1, parked, running: !parked }
+    fn ingest(collection: &str, paths: usize, is_parked: bool) -> UnfinishedIngest {
+        UnfinishedIngest {
+            id: 7,
+            collection: collection.into(),
+            paths: (0..paths).map(|number| format!("/{number}").into()).collect(),
+            created_unix_ms: 0,
+            state: if is_parked { IngestState::Parked } else { IngestState::Waiting },
+            files_done: 1,
+            files_total: None,
+            error: None,
+        }
     }
 
     #[test]
@@ -116,8 +129,11 @@ mod tests {
         assert!(alone[1].found.contains("2 unfinished ingests") && alone[1].found.contains("1 parked"));
         let served = findings(&unfinished, true);
         assert_eq!((served[0].state, served[1].state), (State::Ok, State::Warning));
-        let failed = UnfinishedIngest { running: false, ..ingest("a", 1, false) };
-        assert_eq!(findings(&[failed], true)[0].state, State::Warning, "nobody is at it");
+        let error = Some("the disk is full".to_owned());
+        let failed = UnfinishedIngest { state: IngestState::Failed, error, ..ingest("a", 1, false) };
+        let told = &findings(&[failed], true)[0];
+        assert_eq!(told.state, State::Warning, "nobody is at it");
+        assert!(told.found.ends_with("; ingest 7 failed: the disk is full"), "{}", told.found);
         assert!(findings(&[], false).is_empty());
     }
 

@@ -25,7 +25,18 @@ pub async fn running(config: &Config) -> (Finding, Option<Client>) {
         let Some(record) = record else { return Ok((Finding::ok(what, "none runs on the data folder"), None)) };
         let client = Client::new(&record.address, &record.token)?;
         if client.is_process(record.pid).await {
-            return Ok((Finding::ok(what, format!("process {} at {}", record.pid, record.address)), Some(client)));
+            let found = match record.passes {
+                true => format!(
+                    "none; a command has the folder open (process {}), and others reach it through that",
+                    record.pid
+                ),
+                false => format!("process {} at {}", record.pid, record.address),
+            };
+            return Ok((Finding::ok(what, found), Some(client)));
+        }
+        if record.passes {
+            // A command that was killed: it is no service that somebody misses.
+            return Ok((Finding::ok(what, "none runs on the data folder"), None));
         }
         let found = format!("process {} was at {} and does not answer", record.pid, record.address);
         let advice = format!(

@@ -7,6 +7,7 @@ use super::entries::blocking;
 use crate::api::cache::{CacheStatus, KeyStatus, Plan, Plans, WholeStatus};
 use crate::http::error::Answered;
 use crate::http::identity::Visitor;
+use crate::http::ingests;
 use crate::http::state::State;
 use crate::lanes::Work;
 
@@ -21,11 +22,8 @@ pub async fn status(state: web::Data<State>, request: HttpRequest) -> Answered {
     }
     let looked = state.run(&request, Work::Look, async move {
         let warm_jobs = ragstone.warmer().unfinished().await?;
-        let mut ingests = ragstone.ingests().listed().await?;
-        // Which folders this machine has is for those who may name them to an ingest.
-        if matches!(visitor, Visitor::Anyone) {
-            ingests.iter_mut().for_each(|ingest| ingest.paths.clear());
-        }
+        let listed = ragstone.ingests().listed().await?.into_iter();
+        let ingests = listed.filter_map(|ingest| ingests::shown(ingest, &visitor)).collect();
         blocking(move || {
             let (status, recovery) = (ragstone.status(), *ragstone.store().recovery());
             Ok(WholeStatus { status, recovery, warm_jobs, ingests })

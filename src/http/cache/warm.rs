@@ -15,7 +15,7 @@ use crate::http::error::Answered;
 use crate::http::error::body;
 use crate::http::fields::Fields;
 use crate::http::identity::Visitor;
-use crate::http::state::{Audience, State};
+use crate::http::state::State;
 use crate::lanes::Work;
 
 /// Computes a collection's or a document's entries ahead, or a schema's: `{"collection", "document"?}` or `{"schema", "modules"?}`, and
@@ -62,7 +62,7 @@ pub async fn begin(state: &web::Data<State>, request: &HttpRequest, wanted: Warm
     let warmer = state.opened()?.ragstone.warmer().clone();
     let beginning = warmer.clone();
     let job = state.run(request, Work::Upkeep, async move { beginning.begin(wanted).await }).await??;
-    if state.audience() == Audience::Private {
+    if !state.audience().resumes() {
         // Nobody else will.
         warmer.resume(Some(job.id)).await?;
     }

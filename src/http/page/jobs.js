@@ -1,7 +1,7 @@
 // Work that goes on behind answers.
 
 import { ApiError, at, events, get, remove } from "/page/api.js";
-import { confirmed, count, counted, failure, h, table, toast, when } from "/page/dom.js";
+import { confirmed, count, counted, failure, h, parted, table, toast, when } from "/page/dom.js";
 import { action, change, every, live } from "/page/live.js";
 import { guarded } from "/page/owner.js";
 
@@ -21,47 +21,81 @@ export async function jobs(view) {
 function listing(view) {
   let [shown, update, waiting] = [];
   return async () => {
-    const [{ data: warm }, status] = await Promise.all([get("/v1/cache/jobs", view.signal), get("/v1/cache/status", view.signal)]);
-    const now = JSON.stringify([warm.map(({ id }) => id), status.jobs.map(({ kind }) => kind)]);
+    const read = ["/v1/cache/jobs", "/v1/ingests", "/v1/cache/status"].map((path) => get(path, view.signal));
+    const [{ data: warm }, { data: ingests }, status] = await Promise.all(read);
+    const ids = (list) => list.map(({ id }) => id);
+    const now = JSON.stringify([ids(warm), ids(ingests), status.jobs.map(({ kind }) => kind)]);
     // What another drawing, or a failure, took the place of is drawn anew.
     if (now === shown && waiting.isConnected) {
-      update(warm, status);
+      update(warm, ingests, status);
       return null;
     }
     const warmUps = warm.map((job) => warmUp(view, job));
+    const files = ingests.map((job) => ingest(view, job));
     const kinds = status.jobs.map(() => h("span"));
     const background = h("p", { class: "quiet" });
-    update = (jobs, { jobs: others, background: number }) => {
-      jobs.forEach((job, row) => warmUps[row].update(job));
+    update = (computed, read, { jobs: others, background: number }) => {
+      computed.forEach((job, row) => warmUps[row].update(job));
+      read.forEach((job, row) => files[row].update(job));
       others.forEach((other, row) => (kinds[row].textContent = count(other.jobs)));
       background.textContent = `${counted(number, "prompt")} ${number === 1 ? "waits" : "wait"} to be computed in the background.`;
     };
-    update(warm, status);
+    update(warm, ingests, status);
     [shown, waiting] = [now, background];
     return [
+      ingests.length ? table("Ingests", ["#number", "~of", "~state", "begun", "progress", ""], files.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No ingest is under way. One is begun by ", h("code", {}, "ragstone ingest PATH"), " on the machine that serves; files that are uploaded are stored at once."),
       warm.length ? table("Warm-ups", ["#number", "~of", "state", "begun", "progress", ""], warmUps.map(({ cells }) => cells)) : h("p", { class: "quiet" }, "No warm-up is under way. One is begun from a collection's page."),
       kinds.length ? table("Jobs that run or wait", ["kind", "#jobs"], status.jobs.map(({ kind }, row) => [kind, kinds[row]])) : null,
       background];
   };
 }
 
-function warmUp(view, { id, collection, document: only, schema, created_unix_ms: begun }) {
+/** A row of a job, its bar and its button. `draw` says how far it is, and names its state. */
+function row(view, { id, created_unix_ms: begun }, [what, kept, path], of, draw) {
   const state = h("span");
-  const bar = h("progress", { "aria-label": `Warm-up ${id}` });
+  const bar = h("progress", { "aria-label": `${what} ${id}` });
   const done = h("span", { class: "number" });
-  const update = ({ state: now, progress: { passages_done: ready, passages_total: all } }) => {
-    state.textContent = now.replace("_", " ");
+  const update = (job) => {
+    const { is, ready, all, counted: text } = draw(job);
+    state.textContent = is;
+    // Of what nobody has counted there is no share.
+    bar.hidden = !all;
     bar.max = all || 1;
     bar.value = ready;
-    done.textContent = `${count(ready)} of ${count(all)} ${schema ? "texts" : "passages"}`;
+    done.textContent = text;
   };
-  const of = schema ? `schema ${schema}` : only ? `${collection} / ${only}` : collection;
-  const button = action({ class: "small danger", "aria-label": `Cancel warm-up ${id}` }, "Cancel …", async () => {
-    if (!(await confirmed(`Cancel warm-up ${id}? What it computed stays.`, "Cancel it", view.signal))) return;
-    await change(() => remove(at`/v1/cache/jobs/${id}`));
-    toast(`Warm-up ${id} is cancelled.`);
+  const name = `${what[0].toLowerCase()}${what.slice(1)}`;
+  const button = action({ class: "small danger", "aria-label": `Cancel ${name} ${id}` }, "Cancel …", async () => {
+    if (!(await confirmed(`Cancel ${name} ${id}? ${kept}`, "Cancel it", view.signal))) return;
+    await change(() => remove(path));
+    toast(`${what} ${id} is cancelled.`);
   });
-  return { cells: [id, of, state, when(begun), h("span", {}, bar, done), button], update };
+  return { cells: [id, ...of, state, when(begun), h("span", { class: "far" }, bar, done), button], update };
+}
+
+function warmUp(view, job) {
+  const { id, collection, document: only, schema } = job;
+  const draw = ({ state, progress: { passages_done: ready, passages_total: all } }) => ({
+    is: state.replace("_", " "), ready, all, counted: `${count(ready)} of ${count(all)} ${schema ? "texts" : "passages"}`,
+  });
+  const of = schema ? `schema ${schema}` : only ? `${collection} / ${only}` : collection;
+  return row(view, job, ["Warm-up", "What it computed stays.", at`/v1/cache/jobs/${id}`], [of], draw);
+}
+
+/** What becomes of one that does not run. */
+const NEXT = {
+  failed: "The next start goes on with it, and so does ragstone ingest with its paths.",
+  parked: "It ended ragstone again and again: ragstone ingest with its paths tries once more.",
+};
+
+function ingest(view, job) {
+  const { id, collection, paths } = job;
+  const draw = ({ state, error, files_done: ready, files_total: all }) => ({
+    is: NEXT[state] ? `${state}${error ? `: ${error}.` : "."} ${NEXT[state]}` : state,
+    ready: all ? ready : 0, all, counted: all === null ? counted(ready, "file") : `${count(ready)} of ${counted(all, "file")}`,
+  });
+  const kept = "What it stored stays, and the same command goes on with the rest.";
+  return row(view, job, ["Ingest", kept, at`/v1/ingests/${id}`], [h("div", {}, collection, h("div", { class: "quiet" }, parted(paths.join(", "))))], draw);
 }
 
 /** Kept while the tab lives: a check goes on, and is found again, when the view was left. */

@@ -9,7 +9,7 @@ export async function settings({ content, signal, again }) {
     const { data } = await get("/v1/settings", signal);
     const given = data.filter(({ source }) => source);
     content.replaceChildren(h("h1", {}, "Settings"),
-      h("p", { class: "quiet" }, "They are read once, at the start: flags, then RAGSTONE_… variables, then the file of --config, then defaults."),
+      h("p", { class: "quiet" }, "They are read once, at the start: flags, then RAGSTONE_… variables, then the file of ", h("code", { class: "key" }, "--config"), ", then defaults."),
       given.length ? table("Given", ["setting", "~value", "~default", "~from", "what it is"], given.map((row) => [name(row), text(row.key, row.value), usual(row), parted(row.source), row.about])) : h("p", {}, "All have their defaults."),
       table("Defaults", ["setting", "~value", "what it is"], data.filter(({ source }) => !source).map((row) => [name(row), inForce(row), row.about])));
   }, again);

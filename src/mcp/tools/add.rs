@@ -5,7 +5,7 @@ use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_ID_BYTES, MAX_TEXT_CHARACTERS, MAX_TITLE_CHARACTERS, check_text, collection, plural, result};
-use crate::api::collections::{Upsert, Upserted};
+use crate::api::collections::{DEFAULT_COLLECTION, Upsert, Upserted};
 use crate::client::routes::{Request, Routes};
 use crate::error::{Error, Result};
 use crate::mcp::resources;
@@ -32,12 +32,12 @@ impl Arguments {
         if let Some(id) = &self.id {
             check_text("id", id, MAX_ID_BYTES)?;
         }
-        Ok(Self { collection: Some(collection(self.collection)?), ..self })
+        Ok(Self { collection: collection(self.collection)?, ..self })
     }
 }
 
 pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolResult> {
-    let collection = arguments.collection.unwrap_or_default();
+    let collection = arguments.collection.unwrap_or_else(|| DEFAULT_COLLECTION.to_owned());
     let document = Document {
         id: arguments.id,
         title: arguments.title.unwrap_or_default(),

@@ -5,7 +5,8 @@ use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    MAX_ANSWER_TOKENS, MAX_PASSAGES, MAX_QUERY_CHARACTERS, Passage, check_number, check_text, collection, result,
+    MAX_ANSWER_TOKENS, MAX_PASSAGES, MAX_QUERY_CHARACTERS, Passage, check_number, check_text, collection, looked_into,
+    result,
 };
 use crate::api::chat::{
     AnswerExtension, ChatChunk, ChatRequest, Extension, FinishedBy, GenerationRequest, PromptTokens, StreamOptions,
@@ -35,12 +36,12 @@ impl Arguments {
         check_text("question", &self.question, MAX_QUERY_CHARACTERS)?;
         check_number("top_k", self.top_k, MAX_PASSAGES)?;
         check_number("max_tokens", self.max_tokens, MAX_ANSWER_TOKENS)?;
-        Ok(Self { collection: Some(collection(self.collection)?), ..self })
+        Ok(Self { collection: collection(self.collection)?, ..self })
     }
 
-    fn request(&self) -> Request {
+    fn request(&self, collection: &str) -> Request {
         let extension = Extension {
-            collection: self.collection.clone(),
+            collection: Some(collection.to_owned()),
             top_k: self.top_k.map(|count| count as usize),
             ..Extension::default()
         };
@@ -132,7 +133,8 @@ impl Answer {
 }
 
 pub async fn run(routes: &dyn Routes, arguments: Arguments, progress: Option<Progress>) -> Result<CallToolResult> {
-    let mut chunks = std::pin::pin!(routes.send(arguments.request()).await?.events().await?);
+    let collection = looked_into(routes, arguments.collection.clone()).await?;
+    let mut chunks = std::pin::pin!(routes.send(arguments.request(&collection)).await?.events().await?);
     let mut answer = Answer::default();
     let total = arguments.max_tokens.unwrap_or(USUAL_TOKENS);
     while let Some(chunk) = chunks.next().await.transpose()? {
@@ -140,7 +142,7 @@ pub async fn run(routes: &dyn Routes, arguments: Arguments, progress: Option<Pro
             progress.tell(answer.pieces, total.max(answer.pieces), &text).await;
         }
     }
-    answer.into_result(&arguments.collection.unwrap_or_default())
+    answer.into_result(&collection)
 }
 
 #[cfg(test)]

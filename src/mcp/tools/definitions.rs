@@ -6,9 +6,13 @@ use rmcp::model::{JsonObject, Tool, ToolAnnotations};
 use serde_json::{Value, json};
 
 use super::{
-    DEFAULT_COLLECTION, MAX_ANSWER_TOKENS, MAX_ID_BYTES, MAX_PASSAGES, MAX_QUERY_CHARACTERS, MAX_TEXT_CHARACTERS,
-    MAX_TITLE_CHARACTERS, MAX_TOP_K,
+    MAX_ANSWER_TOKENS, MAX_ID_BYTES, MAX_PASSAGES, MAX_QUERY_CHARACTERS, MAX_TEXT_CHARACTERS, MAX_TITLE_CHARACTERS,
+    MAX_TOP_K,
 };
+use crate::api::collections::DEFAULT_COLLECTION;
+
+/// What a search and a question look into where nothing is said.
+const UNNAMED: &str = "Where left out: `default`, or the only one there is.";
 
 /// Every tool.
 pub fn all() -> Vec<Tool> {
@@ -20,7 +24,7 @@ fn search() -> Tool {
         Fast: no model writes anything. Use it to read the sources yourself; use `ask` for an answer from the local model.";
     let input = json!({
         "query": text("What to look for: a question or a few words.", MAX_QUERY_CHARACTERS),
-        "collection": collection("Where to look."),
+        "collection": collection(&format!("Where to look. {UNNAMED}")),
         "top_k": number("How many passages at most; the service's setting (5) where left out.", MAX_TOP_K),
     });
     let output = json!({ "collection": { "type": "string" }, "passages": { "type": "array", "items": passage() } });
@@ -40,7 +44,7 @@ fn ask() -> Tool {
         (`cached_tokens` exactly, `blended_tokens` approximately). Takes seconds to minutes.";
     let input = json!({
         "question": text("The question, in whole words.", MAX_QUERY_CHARACTERS),
-        "collection": collection("Where to answer from."),
+        "collection": collection(&format!("Where to answer from. {UNNAMED}")),
         "top_k": number("How many passages the model reads; the service's setting (5) where left out.", MAX_PASSAGES),
         "max_tokens": number("The longest answer, in tokens; 256 or a quarter of the context where left out.", MAX_ANSWER_TOKENS),
     });
@@ -69,11 +73,13 @@ fn ask() -> Tool {
 fn add() -> Tool {
     let description = "Stores a text as a document of a collection, which begins with its first document; later searches and \
         questions find it. The same `id` again replaces the document. For files and folders use `ragstone ingest`.";
+    let mut goes_into = collection("Where it goes.");
+    goes_into["default"] = DEFAULT_COLLECTION.into();
     let input = json!({
         "text": text("The document's text, plain or Markdown.", MAX_TEXT_CHARACTERS),
         "title": text("What it is called; stands before its passages.", MAX_TITLE_CHARACTERS),
         "id": text("Its name in the collection; made from title and text where left out.", MAX_ID_BYTES),
-        "collection": collection("Where it goes."),
+        "collection": goes_into,
     });
     let count = json!({ "type": "integer", "minimum": 0 });
     let output = json!({
@@ -128,7 +134,7 @@ fn number(description: &str, most: u64) -> Value {
 
 fn collection(description: &str) -> Value {
     json!({
-        "type": "string", "description": format!("{description} `status` lists the collections."), "default": DEFAULT_COLLECTION,
+        "type": "string", "description": format!("{description} `status` lists the collections."),
         "pattern": "^[A-Za-z0-9._-]+$", "minLength": 1, "maxLength": 64,
     })
 }

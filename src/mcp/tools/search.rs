@@ -3,7 +3,9 @@
 use rmcp::model::CallToolResult;
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_QUERY_CHARACTERS, MAX_TOP_K, Passage, check_number, check_text, collection, plural, result};
+use super::{
+    MAX_QUERY_CHARACTERS, MAX_TOP_K, Passage, check_number, check_text, collection, looked_into, plural, result,
+};
 use crate::api::collections::{FoundPassages, Search};
 use crate::client::routes::{Request, Routes};
 use crate::error::Result;
@@ -22,12 +24,12 @@ impl Arguments {
     pub fn checked(self) -> Result<Self> {
         check_text("query", &self.query, MAX_QUERY_CHARACTERS)?;
         check_number("top_k", self.top_k, MAX_TOP_K)?;
-        Ok(Self { collection: Some(collection(self.collection)?), ..self })
+        Ok(Self { collection: collection(self.collection)?, ..self })
     }
 }
 
 pub async fn run(routes: &dyn Routes, arguments: Arguments) -> Result<CallToolResult> {
-    let collection = arguments.collection.unwrap_or_default();
+    let collection = looked_into(routes, arguments.collection).await?;
     let top_k = arguments.top_k.map(|count| count as usize);
     let body = Search { query: arguments.query, top_k, ..Search::default() };
     let path = ["v1", "collections", &collection, "search"];

@@ -153,6 +153,8 @@ pub const PROBES: &[Probe] = &[
     delete('w', RENEWAL, "/v1/collections/vault/renewal"),
     delete('w', DOCUMENT, "/v1/collections/vault/documents/ledger"),
     delete('w', "/v1/collections/{collection}", "/v1/collections/vault"),
+    get('r', "/v1/ingests", "/v1/ingests"),
+    delete('w', "/v1/ingests/{job}", "/v1/ingests/7"),
     get('r', "/v1/pml/schemas", "/v1/pml/schemas"),
     get('r', SCHEMA_AT, "/v1/pml/schemas/codex"),
     get('r', SCHEMA_AT, "/v1/pml/schemas/codex?tenant=acme"),

@@ -17,6 +17,7 @@ from .types import (
     Collection,
     Document,
     DocumentInfo,
+    Ingest,
     Message,
     Passage,
     Reuse,
@@ -160,6 +161,14 @@ class Client:
     def delete_collection(self, collection: str) -> None:
         """Removes a collection and its KV. Wants the owner's token, or a key that may."""
         self._json("DELETE", f"/v1/collections/{_part(collection)}")
+
+    def ingests(self) -> list[Ingest]:
+        """Ingests that are not finished, the oldest first; a key sees those into its tenant's collections."""
+        return [Ingest.from_json(one) for one in self._json("GET", "/v1/ingests")["data"]]
+
+    def cancel_ingest(self, id: int) -> None:
+        """Ends an ingest for good; what it stored stays. Wants the owner's token, or a key that may."""
+        self._json("DELETE", f"/v1/ingests/{id}")
 
     # The store
 

@@ -180,6 +180,30 @@ class Added:
 
 
 @dataclass(frozen=True)
+class Ingest:
+    """An ingest that is not finished."""
+
+    id: int
+    collection: str
+    #: What was named to it; empty for whoever is neither the owner nor an admin.
+    paths: list[str]
+    #: When it was asked for first, in milliseconds since 1970.
+    created_unix_ms: int
+    #: `running`, `waiting`, `failed` or `parked`.
+    state: str
+    #: The most files that one start got done.
+    files_done: int
+    #: Files that there are, once the start that runs has found them.
+    files_total: int | None
+    #: Why it failed, for the owner and admins.
+    error: str | None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Ingest:
+        return cls(**{name: value[name] for name in cls.__dataclass_fields__})
+
+
+@dataclass(frozen=True)
 class Tier:
     """What one tier of the cache holds, and how often it was of use since the service started."""
 

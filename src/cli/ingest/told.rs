@@ -1,0 +1,286 @@
+//! What `ragstone ingest` tells people: what it came to, what was left out, what becomes of it.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use ragstone_actors::ingests::{self, CancelledBy};
+
+use crate::cli::output;
+use crate::document::shown;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ingest::{IngestReport, NotTaken};
+use crate::progress::beside_bars;
+
+/// Files that are named on a terminal; `--json` has them all.
+const MAX_LISTED: usize = 200;
+/// Kinds of files that are named; `--json` has them all.
+const MAX_KINDS: usize = 8;
+
+pub fn waiting(collection: &str, files_done: usize, files_total: usize) -> String {
+    let far = if files_total > 0 { format!(" ({files_done} of {files_total} files)") } else { String::new() };
+    let collection = output::one_line(collection, 200);
+    format!(
+        "waiting for the unfinished ingest into {collection}{far}; `ragstone ingest --list` shows its number, and `ragstone ingest --cancel NUMBER` ends it"
+    )
+}
+
+pub fn parked(collection: &str, paths: &[String]) -> String {
+    let paths = paths.join(" ");
+    format!(
+        "an earlier ingest is parked, because it ended ragstone again and again; to try once more: \
+         ragstone ingest --collection {collection} {paths}"
+    )
+}
+
+/// `notes: 21 of 24 files taken, 1 in part, 1 without text, 1 not read; 20 documents added, …`: each file counts once.
+pub fn summary(report: &IngestReport, collection: &str) -> String {
+    let changes = &report.changes;
+    // Of files that have others: those that are empty themselves are counted as files.
+    let empty = match changes.documents_empty.saturating_sub(report.files_empty) {
+        0 => String::new(),
+        empty => format!(", {empty} without text"),
+    };
+    format!(
+        "{collection}: {}; {} added, {} replaced, {} unchanged{empty}; {} added, {} removed",
+        files(report),
+        output::count(changes.documents_added as u64, "document", "documents"),
+        changes.documents_replaced,
+        changes.documents_unchanged,
+        output::count(changes.passages_added as u64, "passage", "passages"),
+        changes.passages_removed,
+    )
+}
+
+/// As many as the bar counted: `4 files`, or `2 of 4 files taken, 1 in part, 1 not read`
+fn files(report: &IngestReport) -> String {
+    let IngestReport { files, files_skipped, files_partly, files_empty, .. } = *report;
+    let others = [(files_partly, "in part"), (files_empty, "without text"), (files_skipped, "not read")];
+    let whole = files.saturating_sub(files_partly + files_empty + files_skipped);
+    let of = output::count(files as u64, "file", "files");
+    let mut told = if whole == files { format!("{of} taken") } else { format!("{whole} of {of} taken") };
+    for (count, what) in others.into_iter().filter(|(count, _)| *count > 0) {
+        told.push_str(&format!(", {count} {what}"));
+    }
+    told
+}
+
+/// `120 of 400 files are stored`
+pub fn so_far(far: Option<(usize, usize)>) -> String {
+    match far {
+        Some((done, total)) if total > 0 => {
+            format!("{done} of {} are stored", output::count(total as u64, "file", "files"))
+        }
+        _ => "no file is stored yet".to_owned(),
+    }
+}
+
+/// What became of an ingest that somebody cancelled.
+pub fn cancelled(by: CancelledBy, far: (usize, usize)) -> String {
+    match by {
+        CancelledBy::Deletion => ingests::cancelled(by).to_string(),
+        CancelledBy::Request => {
+            format!("the ingest was cancelled; {}; the same command goes on with the others", so_far(Some(far)))
+        }
+    }
+}
+
+/// What becomes of an ingest that somebody interrupts: in another process's service, which may be a command's that passes.
+pub fn interrupted((is_remote, passes): (bool, bool), far: Option<(usize, usize)>) -> String {
+    match (is_remote, passes) {
+        (true, false) => "interrupted; the ingest goes on in the running service, where `ragstone ingest --list` shows how far it is, and \
+                          `ragstone ingest --cancel` ends it"
+            .to_owned(),
+        (true, true) => "interrupted; the ingest goes on in the command that has the data folder open, and when that ends, the same \
+                         command, or the next `ragstone serve`, goes on with it"
+            .to_owned(),
+        (false, _) => {
+            format!("interrupted; {}; the same command, or the next `ragstone serve`, goes on with the others", so_far(far))
+        }
+    }
+}
+
+/// `3 files of other kinds were left alone: 2 .png, 1 without an ending`
+pub fn others(kinds: &BTreeMap<String, usize>) -> Option<String> {
+    let files = kinds.values().sum::<usize>() as u64;
+    let mut by_number: Vec<_> = kinds.iter().collect();
+    by_number.sort_by_key(|(_, number)| Reverse(**number));
+    let name = |(kind, number): &(&String, &usize)| match kind.as_str() {
+        "" => format!("{number} without an ending"),
+        kind => format!("{number} {kind}"),
+    };
+    let mut named: Vec<String> = by_number.iter().take(MAX_KINDS).map(name).collect();
+    if by_number.len() > MAX_KINDS {
+        named.push("…".to_owned());
+    }
+    let of = output::count(files, "file of another kind was", "files of other kinds were");
+    (files > 0).then(|| format!("{of} left alone: {}", named.join(", ")))
+}
+
+pub fn hidden_ones(hidden: usize) -> Option<String> {
+    let of = output::count(hidden as u64, "hidden file or folder was", "hidden files or folders were");
+    (hidden > 0).then(|| format!("{of} left out; one that is named itself is read"))
+}
+
+pub fn gone(report: &IngestReport) -> Option<String> {
+    let documents = output::count(report.documents_gone as u64, "document", "documents");
+    match (report.documents_gone, report.documents_pruned) {
+        (0, _) => None,
+        (_, 0) => Some(format!("{documents} of files that are gone can still be cited; --prune removes them")),
+        _ => Some(format!("{documents} of files that are gone were removed")),
+    }
+}
+
+/// What an ingest came to, and the files that were not taken whole, with why.
+pub struct NotTakenFiles {
+    /// What was named to it.
+    pub paths: Vec<PathBuf>,
+    pub report: IngestReport,
+    pub files: Vec<NotTaken>,
+    /// Files of other kinds, by the endings of their names.
+    pub left_alone: BTreeMap<String, usize>,
+}
+
+impl NotTakenFiles {
+    /// Whether nothing at all was taken, and nothing changed.
+    pub fn is_all(&self) -> bool {
+        let IngestReport { files, files_skipped, files_empty, documents_pruned, .. } = self.report;
+        files == files_skipped + files_empty && documents_pruned == 0
+    }
+}
+
+/// Names the files that were not taken whole, if any.
+///
+/// # Errors
+/// The list, where nothing was taken.
+pub fn name_not_taken(not_taken: &NotTakenFiles) -> Result<()> {
+    if not_taken.is_all() {
+        return Err(Error::new(ErrorKind::NotFound, nothing(not_taken)));
+    }
+    if !not_taken.files.is_empty() {
+        // Many a folder has such.
+        beside_bars(|| eprintln!("{}", listed(not_taken)));
+    }
+    Ok(())
+}
+
+fn nothing(not_taken: &NotTakenFiles) -> String {
+    let NotTakenFiles { paths, report, files, left_alone } = not_taken;
+    let mut told = match &files[..] {
+        [] => {
+            let paths: Vec<String> = paths.iter().map(|path| shown(path)).collect();
+            let paths = output::one_line(&paths.join(" "), 400);
+            format!("nothing was taken: no file of a kind that ragstone reads is in {paths}")
+        }
+        [NotTaken { path, reason, .. }] => format!("nothing was taken: {path}: {reason}"),
+        _ => format!("nothing was taken of {}:{}", output::count(report.files as u64, "file", "files"), lines(files)),
+    };
+    for more in [others(left_alone), gone(report)].into_iter().flatten() {
+        told.push_str(&format!("; {more}"));
+    }
+    told
+}
+
+/// `2 of 9 files were not taken whole:`, and which.
+fn listed(NotTakenFiles { report, files, .. }: &NotTakenFiles) -> String {
+    let (count, of) = (files.len(), output::count(report.files as u64, "file", "files"));
+    format!("{count} of {of} {} not taken whole:{}", if count == 1 { "was" } else { "were" }, lines(files))
+}
+
+/// A line a file.
+fn lines(files: &[NotTaken]) -> String {
+    let listed = files.iter().take(MAX_LISTED).map(|NotTaken { path, reason, .. }| format!("\n  {path}: {reason}"));
+    let mut lines: String = listed.collect();
+    if files.len() > MAX_LISTED {
+        lines.push_str(&format!("\n  and {} more; --json names them all", files.len() - MAX_LISTED));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ingest::NotTakenKind;
+
+    #[test]
+    fn every_file_counts_once() {
+        let report =
+            IngestReport { files: 24, files_skipped: 2, files_partly: 1, files_empty: 3, ..IngestReport::default() };
+        let told = summary(&report, "c");
+        assert!(
+            told.starts_with("c: 18 of 24 files taken, 1 in part, 3 without text, 2 not read; 0 documents"),
+            "{told}"
+        );
+        let told = summary(&IngestReport { files: 1, ..IngestReport::default() }, "c");
+        assert!(told.starts_with("c: 1 file taken; "), "{told}");
+        let mut empty = IngestReport { files: 2, files_empty: 1, ..IngestReport::default() };
+        // One is a file of its own, the other a record among others.
+        empty.changes.documents_empty = 2;
+        let told = summary(&empty, "c");
+        assert!(
+            told.starts_with("c: 1 of 2 files taken, 1 without text; ") && told.contains("unchanged, 1 without text"),
+            "{told}"
+        );
+        assert_eq!(hidden_ones(0), None);
+        assert!(hidden_ones(1).unwrap().starts_with("1 hidden file or folder was left out"));
+    }
+
+    fn not_taken(report: IngestReport, files: Vec<NotTaken>) -> NotTakenFiles {
+        NotTakenFiles { paths: vec!["/a".into()], report, files, left_alone: BTreeMap::new() }
+    }
+
+    #[test]
+    fn nothing_taken_is_an_error_of_one_line_and_something_taken_is_none() {
+        let file = |kind| NotTaken { path: "/a".into(), reason: "why".into(), kind };
+        let said = |files, skipped, empty, named: Vec<NotTaken>| {
+            let report = IngestReport { files, files_skipped: skipped, files_empty: empty, ..IngestReport::default() };
+            not_taken(report, named)
+        };
+        // One that is unreadable, or has no text.
+        let one = name_not_taken(&said(1, 1, 0, vec![file(NotTakenKind::Unread)])).unwrap_err().to_string();
+        assert_eq!(one, "nothing was taken: /a: why");
+        name_not_taken(&said(1, 0, 1, vec![file(NotTakenKind::Empty)])).unwrap_err();
+        let two = vec![file(NotTakenKind::Empty), file(NotTakenKind::Unread)];
+        let two = name_not_taken(&said(2, 1, 1, two)).unwrap_err().to_string();
+        assert_eq!(two, "nothing was taken of 2 files:\n  /a: why\n  /a: why");
+        // Some of it was taken.
+        name_not_taken(&said(2, 1, 0, vec![file(NotTakenKind::Unread)])).unwrap();
+        let partly = IngestReport { files: 1, files_partly: 1, ..IngestReport::default() };
+        name_not_taken(&not_taken(partly, vec![file(NotTakenKind::Partly)])).unwrap();
+        // No file at all.
+        let mut none = said(0, 0, 0, Vec::new());
+        none.left_alone = BTreeMap::from([(".png".to_owned(), 2)]);
+        let text = name_not_taken(&none).unwrap_err().to_string();
+        assert_eq!(
+            text,
+            "nothing was taken: no file of a kind that ragstone reads is in /a; 2 files of other kinds were left alone: 2 .png"
+        );
+        none.report.documents_pruned = 3;
+        name_not_taken(&none).unwrap();
+    }
+
+    #[test]
+    fn what_was_not_taken_is_named_within_bounds() {
+        let file = NotTaken { path: "/a".into(), reason: "why".into(), kind: NotTakenKind::Unread };
+        let files = vec![file; MAX_LISTED + 5];
+        let report = IngestReport { files: 1000, files_skipped: files.len(), ..IngestReport::default() };
+        let many = listed(&not_taken(report, files));
+        assert!(many.starts_with("205 of 1000 files were") && many.contains("and 5 more"), "{many}");
+        assert_eq!(many.lines().count(), MAX_LISTED + 2);
+    }
+
+    #[test]
+    fn who_interrupts_hears_what_is_stored_and_what_goes_on() {
+        assert!(interrupted((true, false), Some((1, 2))).contains("goes on in the running service"));
+        let alone = interrupted((false, false), Some((120, 400)));
+        assert!(
+            alone.contains("120 of 400 files are stored; the same command, or the next `ragstone serve`"),
+            "{alone}"
+        );
+        assert!(interrupted((false, false), None).contains("no file is stored yet"));
+        assert!(interrupted((true, true), None).contains("the command that has the data folder open"));
+        let ended = cancelled(CancelledBy::Request, (3, 9));
+        assert!(ended.contains("was cancelled; 3 of 9 files are stored; the same command"), "{ended}");
+        assert!(cancelled(CancelledBy::Deletion, (3, 9)).contains("deleted meanwhile"));
+    }
+}
