@@ -3,7 +3,7 @@
 mod table;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ragstone_kernels::dtype::{ComputeDtype, KvDtype, WeightFormat};
@@ -22,6 +22,9 @@ use crate::language_model::Device;
 use crate::prefill::Rule;
 use crate::prompt::PromptFormat;
 use crate::size;
+
+/// The threads and nodes that the process computes with.
+static PREPARED: OnceLock<(usize, Numa)> = OnceLock::new();
 
 pub use table::{Definition, TABLE, check};
 
@@ -283,13 +286,23 @@ impl Settings {
         // 0 takes what the machine has. Unnamed they would bear the name of whoever computes first.
         let threads = self.threads.unwrap_or(0);
         let pool = rayon::ThreadPoolBuilder::new().thread_name(|index| format!("compute-{index}"));
+        let wanted = (threads, self.numa);
         match numa::build_global(pool, threads, self.numa) {
-            Ok(Some(team)) => tracing::info!("{team}"),
-            Ok(None) => {}
-            Err(error) if self.threads.is_some() => {
-                tracing::warn!(%error, threads, "the compute threads were set up already; `threads` has no effect");
+            Ok(team) => {
+                let _ = PREPARED.set(wanted);
+                if let Some(team) = team {
+                    tracing::info!("{team}");
+                    if let Some(why) = team.refusal() {
+                        tracing::warn!(why, "the system does not let memory be placed on NUMA nodes");
+                    }
+                }
             }
-            Err(_) => {}
+            Err(_) if PREPARED.get() == Some(&wanted) => {}
+            // Somebody who embeds this may have threads of his own.
+            Err(_) if wanted == (0, Numa::default()) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the compute threads were set up already; `threads` and `numa` have no effect")
+            }
         }
         if let Some(kernels) = &self.kernels {
             simd::Path::from_name(kernels)?.force()?;

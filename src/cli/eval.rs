@@ -78,6 +78,8 @@ async fn run_retrieval(config: &Config, args: &Args) -> Result<()> {
     let held = folder.try_hold("eval")?.ok_or_else(|| folder.in_use())?;
     let embedder = embedder_source::find(config.surface.embedder.as_deref(), config.surface.offline).await?;
     let settings = config.settings.clone();
+    // Before anything computes.
+    settings.prepare_compute()?;
     let encoder = tokio::task::spawn_blocking(move || settings.load_embedder(&embedder.path)).await;
     let encoder =
         encoder.map_err(|error| Error::internal(format!("loading the embedding model broke off: {error}")))??;

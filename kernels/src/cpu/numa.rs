@@ -34,7 +34,7 @@ const LEAST_SHARE: usize = 2 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Numa {
-    /// Where there are several.
+    /// Where there are several, unless somebody (`numactl`) has said already where memory is to come from.
     #[default]
     Auto,
     /// Threads and memory are wherever the system puts them.
@@ -61,8 +61,8 @@ impl Team {
     /// As many threads as `threads` says (0: as rayon would take), among the nodes of this machine; `None` where it is not divided.
     pub fn planned(threads: usize, numa: Numa) -> Option<Self> {
         match numa {
-            Numa::Auto => Self::new(&Topology::of_machine(), number(threads)),
-            Numa::Off => None,
+            Numa::Auto if !system::has_policy() => Self::new(&Topology::of_machine(), number(threads)),
+            Numa::Auto | Numa::Off => None,
         }
     }
 
@@ -84,6 +84,11 @@ impl Team {
         self.groups.iter().map(|group| group.threads)
     }
 
+    /// Why the system does not let memory be placed, if it does not: then it lies with the threads that write it first.
+    pub fn refusal(&self) -> Option<&str> {
+        self.refusal.as_deref()
+    }
+
     /// What [`ThreadPoolBuilder::start_handler`] is to do on each of the threads.
     fn join(self: &Arc<Self>) -> impl Fn(usize) + Send + Sync + 'static {
         let team = Arc::clone(self);
@@ -91,11 +96,12 @@ impl Team {
         let nodes: Vec<usize> = nodes_of_threads(processors).take(team.threads().sum()).collect();
         move |index| {
             let Some(node) = nodes.get(index) else { return };
-            // One that is not let stay computes as well, from farther away.
-            system::pin(&team.groups[*node].node.cpus);
-            PLACE.with(|place| {
-                place.get_or_init(|| (Arc::clone(&team), *node));
-            });
+            // One that is not let stay is at home nowhere, and computes wherever there is work.
+            if system::pin(&team.groups[*node].node.cpus) {
+                PLACE.with(|place| {
+                    place.get_or_init(|| (Arc::clone(&team), *node));
+                });
+            }
         }
     }
 }
@@ -103,14 +109,7 @@ impl Team {
 impl fmt::Display for Team {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads: Vec<String> = self.threads().map(|threads| threads.to_string()).collect();
-        write!(f, "{} NUMA nodes: {} threads, weights split", threads.len(), threads.join(" + "))?;
-        match &self.refusal {
-            Some(why) => write!(
-                f,
-                " by the threads that write them, as the system does not let memory be placed ({why}; a container needs --cap-add SYS_NICE)"
-            ),
-            None => Ok(()),
-        }
+        write!(f, "{} NUMA nodes: {} threads, weights split", threads.len(), threads.join(" + "))
     }
 }
 

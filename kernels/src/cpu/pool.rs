@@ -240,7 +240,7 @@ impl Cells {
 impl KvPool {
     /// An arena of `blocks` blocks, all zero.
     pub fn new(layout: KvLayout, blocks: usize) -> Self {
-        let heads = Shares::of_few(layout.kv_heads, blocks * layout.block_len() * layout.dtype.size_in_bytes());
+        let heads = Shares::of_heads(layout.kv_heads, blocks * layout.block_len() * layout.dtype.size_in_bytes());
         let arena = || (0..layout.layers).map(|_| Arena::zeros(layout.dtype, &heads, blocks * layout.head_len()));
         let (keys, values) = (arena().collect(), arena().collect());
         Self { layout, blocks, heads, keys, values }

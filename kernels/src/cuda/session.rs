@@ -184,14 +184,7 @@ impl Session {
         let free = free.get_mut(&bytes).filter(|_| self.keeps_freed).and_then(Vec::pop);
         let start = match free {
             Some(start) => start,
-            None => match driver::allocate(bytes) {
-                // What is free in other sizes may be what is missing.
-                Err(error) if error.kind() == ErrorKind::Full => {
-                    state.trim()?;
-                    driver::allocate(bytes).map_err(|error| too_small(error, bytes))?
-                }
-                other => other?,
-            },
+            None => state.take_new(bytes)?,
         };
         Ok(Buffer { session: self.clone(), start, bytes, is_scratch })
     }
@@ -363,7 +356,18 @@ impl State {
             unsafe { driver::free(oldest.memory) };
         }
         let bytes = size_class(bytes);
-        Ok(Landing { memory: driver::allocate(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
+        Ok(Landing { memory: self.take_new(bytes)?, bytes, read: Event::new()?, filled: Event::new()? })
+    }
+
+    /// New device memory, for which that of graphs and what is free in other sizes gives way.
+    fn take_new(&mut self, bytes: usize) -> Result<u64> {
+        match driver::allocate(bytes) {
+            Err(error) if error.kind() == ErrorKind::Full => {
+                self.trim()?;
+                driver::allocate(bytes).map_err(|error| too_small(error, bytes))
+            }
+            other => other,
+        }
     }
 
     /// Gives the driver back what nobody uses, graphs and their memory among it.

@@ -147,8 +147,7 @@ impl CudaModel {
         // First, as it may take the memory of graphs.
         let out = session.allocate(bytes)?;
         if !session.has_recorded(&class) {
-            let recorded = session.record(|| all_layers(&steps, &class, &turns, arena))?;
-            session.keep_recorded(class.clone(), recorded)?;
+            session.record(&class, || all_layers(&steps, &class, &turns, arena))?;
         }
         if !session.replay(&class, &table.words, (&out, bytes))? {
             return Ok(None);

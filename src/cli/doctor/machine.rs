@@ -16,13 +16,9 @@ pub fn processor(settings: &Settings) -> Finding {
     let available: Vec<&str> = simd::Path::available().iter().map(|path| path.name()).collect();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let team = Team::planned(settings.threads.unwrap_or(0), settings.numa);
-    judged_processor(
-        &available,
-        cores,
-        settings.kernels.as_deref(),
-        settings.threads,
-        team.map(|team| team.to_string()),
-    )
+    let refusal = team.as_ref().and_then(Team::refusal).map(str::to_owned);
+    let nodes = team.map(|team| (team.to_string(), refusal));
+    judged_processor(&available, cores, settings.kernels.as_deref(), settings.threads, nodes)
 }
 
 /// The GPU, where the settings ask for one; or those that share the model.
@@ -45,10 +41,10 @@ fn judged_processor(
     cores: usize,
     forced: Option<&str>,
     threads: Option<usize>,
-    nodes: Option<String>,
+    nodes: Option<(String, Option<String>)>,
 ) -> Finding {
     let path = forced.or(available.first().copied()).unwrap_or("no");
-    let nodes = nodes.map(|nodes| format!("; {nodes}")).unwrap_or_default();
+    let (nodes, refusal) = nodes.map(|(nodes, refusal)| (format!("; {nodes}"), refusal)).unwrap_or_default();
     let (threads_used, arch) = (threads.unwrap_or(cores), std::env::consts::ARCH);
     let found = format!("{cores} cores, {threads_used} threads, kernels for {path} ({arch}){nodes}");
     if !available.contains(&path) {
@@ -59,7 +55,14 @@ fn judged_processor(
         Some(threads) if threads > cores => {
             Finding::warning("processor", found, "more threads than cores are slower than as many; leave `threads` out")
         }
-        _ => Finding::ok("processor", found),
+        _ => match refusal {
+            Some(why) => Finding::warning(
+                "processor",
+                format!("{found}, by the threads that write them: the system does not let memory be placed ({why})"),
+                "let ragstone call mbind: a container needs --cap-add SYS_NICE",
+            ),
+            None => Finding::ok("processor", found),
+        },
     }
 }
 
@@ -122,8 +125,10 @@ mod tests {
         assert_eq!(state(Some("amx"), None), State::Problem);
         assert_eq!(state(None, Some(5)), State::Warning);
         let nodes = "2 NUMA nodes: 2 + 2 threads, weights split";
-        let found = judged(None, None, Some(nodes.to_owned()));
+        let found = judged(None, None, Some((nodes.to_owned(), None)));
         assert!(found.state == State::Ok && found.found.ends_with(&format!("; {nodes}")), "{found:?}");
+        let found = judged(None, None, Some((nodes.to_owned(), Some("EPERM".to_owned()))));
+        assert!(found.state == State::Warning && found.found.contains("(EPERM)"), "{found:?}");
     }
 
     #[test]

@@ -6,11 +6,13 @@ pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
     None
 }
 
-pub(super) fn allowed_memories() -> Option<Vec<usize>> {
-    None
+pub(super) fn has_policy() -> bool {
+    false
 }
 
-pub(super) fn pin(_cpus: &[usize]) {}
+pub(super) fn pin(_cpus: &[usize]) -> bool {
+    true
+}
 
 pub(super) fn bind(_memory: &mut [u8], _node: usize) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())

@@ -9,8 +9,6 @@ const BITS: usize = 8192;
 const NODE_BITS: usize = 1024;
 /// Bits of a word of a set.
 const WORD: usize = c_ulong::BITS as usize;
-/// `get_mempolicy`: which nodes this thread may have memory of.
-const MPOL_F_MEMS_ALLOWED: c_ulong = 1 << 2;
 
 fn set(numbers: &[usize], bits: usize) -> Vec<c_ulong> {
     let mut words: Vec<c_ulong> = vec![0; bits / WORD];
@@ -32,22 +30,19 @@ pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
     (status == 0).then(|| numbers(&words))
 }
 
-/// Keeps this thread on these processors.
-pub(super) fn pin(cpus: &[usize]) {
+/// Keeps this thread on these processors, if the system lets it.
+pub(super) fn pin(cpus: &[usize]) -> bool {
     let words = set(cpus, BITS);
     // SAFETY: as above.
-    unsafe { libc::sched_setaffinity(0, size_of_val(&words[..]), words.as_ptr().cast()) };
+    unsafe { libc::sched_setaffinity(0, size_of_val(&words[..]), words.as_ptr().cast()) == 0 }
 }
 
-/// The nodes whose memory this process may have; `None` where the system does not tell.
-pub(super) fn allowed_memories() -> Option<Vec<usize>> {
-    let mut words = set(&[], BITS);
-    let (no_mode, no_address) = (std::ptr::null_mut::<c_int>(), 0_usize);
-    // SAFETY: the set has as many bits as is said; the other two may be null.
-    let status = unsafe {
-        libc::syscall(libc::SYS_get_mempolicy, no_mode, words.as_mut_ptr(), BITS, no_address, MPOL_F_MEMS_ALLOWED)
-    };
-    (status == 0).then(|| numbers(&words))
+/// Whether somebody has said already where memory is to come from, as `numactl` does.
+pub(super) fn has_policy() -> bool {
+    let (mut mode, no_set, no_address): (c_int, _, _) = (libc::MPOL_DEFAULT, std::ptr::null_mut::<c_ulong>(), 0_usize);
+    // SAFETY: the mode is one number; the other two may be null.
+    let status = unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut mode, no_set, 0_usize, no_address, 0_usize) };
+    status == 0 && mode != libc::MPOL_DEFAULT
 }
 
 /// Pages of `memory`, which begins with one, come from this node, if it has some when they are first written.

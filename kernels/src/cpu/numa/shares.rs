@@ -11,10 +11,8 @@ use crate::aligned::{Aligned, Number};
 
 /// Bytes of a huge page.
 const HUGE_PAGE: usize = 2 << 20;
-/// Huge pages of a share from which it begins with one: of fewer, too many bytes would lie on the wrong side.
-const WHOLE_PAGES: usize = 4;
-/// Mappings that shares may take. Each share of a matrix is one to the system, which lets a process have some 65,000; what comes later is
-/// spread over the nodes. Counted for the life of the process, as models are loaded once.
+/// Mappings that shares of weights may take. Each share of a matrix is one to the system, which lets a process have some 65,000; what comes later is
+/// spread over the nodes. Counted for the life of the process, as models are loaded once. KV pools are few, and come and go.
 const MOST_MAPPINGS: usize = 1 << 14;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
@@ -27,20 +25,22 @@ pub(crate) struct Shares {
     cuts: Vec<usize>,
     /// Those that will work over it.
     team: Option<Arc<Team>>,
+    /// It stays, as weights do.
+    is_lasting: bool,
 }
 
 impl Shares {
     /// As many parts of each node as it has threads; `bytes` are those of the whole.
     pub(crate) fn of(parts: usize, bytes: usize) -> Self {
-        let Some(team) = in_use() else { return Self { cuts: vec![0, parts], team: None } };
+        let Some(team) = in_use() else { return Self { cuts: vec![0, parts], team: None, is_lasting: true } };
         let least = team.groups.len() * team.least_share;
         let cuts = if bytes >= least { team.cuts(parts) } else { vec![0, parts] };
-        Self { cuts, team: Some(team) }
+        Self { cuts, team: Some(team), is_lasting: true }
     }
 
-    /// [`Shares::of`] of parts that are few and large: they are not cut where a node would have an eighth more or less than is its.
-    pub(crate) fn of_few(parts: usize, bytes: usize) -> Self {
-        let shares = Self::of(parts, bytes);
+    /// [`Shares::of`] of the heads of a pool: they are few and large, and not cut where a node would have an eighth more or less than is its.
+    pub(crate) fn of_heads(parts: usize, bytes: usize) -> Self {
+        let shares = Self { is_lasting: false, ..Self::of(parts, bytes) };
         let Some(team) = &shares.team else { return shares };
         let threads: usize = team.threads().sum();
         let is_even = shares.ranges().zip(team.threads()).all(|(range, own)| {
@@ -76,7 +76,7 @@ impl Shares {
             && let Some(memory) = values.mapping()
         {
             let cuts: Vec<usize> = self.cuts.iter().map(|cut| cut * each * size_of::<T>()).collect();
-            team.place(memory, &cuts);
+            team.place(memory, &cuts, self.is_lasting);
         }
         values
     }
@@ -141,16 +141,16 @@ impl Team {
     }
 
     /// Gives each node its share of memory that nobody has written to yet.
-    fn place(&self, memory: &mut [u8], cuts: &[usize]) {
+    fn place(&self, memory: &mut [u8], cuts: &[usize], is_lasting: bool) {
         let nodes: Vec<usize> = self.groups.iter().map(|group| group.node.id).collect();
         // What the system refuses costs speed and nothing else; it is asked once and told of by `refusal`.
-        if cuts.len() <= 2 || MAPPINGS.fetch_add(nodes.len(), Ordering::Relaxed) > MOST_MAPPINGS {
+        let is_full = || is_lasting && MAPPINGS.fetch_add(nodes.len(), Ordering::Relaxed) > MOST_MAPPINGS;
+        if cuts.len() <= 2 || is_full() {
             let _ = system::spread(memory, &nodes);
             return;
         }
-        let is_large = memory.len() / nodes.len() >= WHOLE_PAGES * HUGE_PAGE;
-        let page = if is_large { HUGE_PAGE } else { system::page_size() };
-        let borders = borders(memory.as_ptr() as usize, cuts, page);
+        // A huge page that two nodes share would be small pages, which costs more than a part of it on the wrong side.
+        let borders = borders(memory.as_ptr() as usize, cuts, HUGE_PAGE);
         for (node, border) in nodes.into_iter().zip(borders.windows(2)) {
             let _ = system::bind(&mut memory[border[0]..border[1]], node);
         }

@@ -51,11 +51,29 @@ fn threads_are_in_proportion_to_processors_whatever_their_number() {
 
 #[test]
 fn a_team_tells_of_itself() {
-    let team = Team { refusal: None, ..team(&[1, 1], 3).unwrap() };
-    assert_eq!(team.to_string(), "2 NUMA nodes: 2 + 1 threads, weights split");
-    let refused = Team { refusal: Some("no".into()), ..team }.to_string();
-    assert!(refused.contains("(no; a container needs --cap-add SYS_NICE)"), "{refused}");
+    assert_eq!(team(&[1, 1], 3).unwrap().to_string(), "2 NUMA nodes: 2 + 1 threads, weights split");
     assert!(Team::planned(2, Numa::Off).is_none());
+}
+
+/// Whoever chose a policy for all memory of a process keeps it.
+#[test]
+#[cfg(target_os = "linux")]
+#[expect(clippy::disallowed_methods, reason = "a policy is a thread's")]
+fn a_policy_of_numactl_is_left_alone() {
+    assert!(!system::has_policy());
+    std::thread::spawn(|| {
+        let (mode, nodes) = (libc::MPOL_PREFERRED, [1 as libc::c_ulong]);
+        // SAFETY: the set has as many bits as is said.
+        let status = unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), 64) };
+        if status != 0 {
+            println!("skipped: the system does not let a policy be set");
+            return;
+        }
+        assert!(system::has_policy());
+        assert!(Team::planned(2, Numa::Auto).is_none());
+    })
+    .join()
+    .unwrap();
 }
 
 /// Each thread is on its own node's processors; a thread of none knows of no node.
@@ -137,7 +155,7 @@ fn weights_and_kv_lie_on_their_nodes() {
     let team = divided.install(in_use).unwrap();
     let nodes = team.groups.len();
     divided.install(|| {
-        // Shares of 6 MiB in the mean, bound by pages, and of 24 MiB, by huge pages.
+        // Shares of 6 MiB in the mean, and of 24 MiB.
         for megabytes in [6, 24] {
             let (parts, each) = (64 * nodes, megabytes << 12);
             let shares = Shares::of(parts, 4 * parts * each);

@@ -29,7 +29,8 @@ impl Topology {
     /// Of this machine, as far as this process may use it.
     pub fn of_machine() -> Self {
         let Some(cpus) = system::allowed_cpus() else { return Self::default() };
-        Self::read(Path::new("/sys/devices/system/node"), &cpus, system::allowed_memories().as_deref())
+        let memories = fs::read_to_string("/proc/self/status").ok().and_then(|status| allowed_memories(&status));
+        Self::read(Path::new("/sys/devices/system/node"), &cpus, memories.as_deref())
     }
 
     /// As `folder` says, which is laid out as Linux's `/sys/devices/system/node`: of the processors `cpus`, and of nodes whose memory is among
@@ -65,6 +66,11 @@ impl Topology {
         }
         Some(Self { nodes: nodes.into_iter().map(|(id, cpus)| Node { id, cpus }).collect() })
     }
+}
+
+/// The nodes whose memory a process may have, of its `/proc/PID/status`. Unlike the call for it, containers let it be read.
+fn allowed_memories(status: &str) -> Option<Vec<usize>> {
+    numbers(status.lines().find_map(|line| line.strip_prefix("Mems_allowed_list:"))?)
 }
 
 /// Reads a list such as `0-3,8`.
@@ -116,6 +122,14 @@ mod tests {
         assert_eq!(nodes(&two, &[0, 5], None), [(0, vec![0, 5])]);
         assert_eq!(nodes(&two, &all, Some(&[1])), [(1, vec![0, 1, 4, 5, 2, 3, 6, 7])], "memory of one alone");
         assert_eq!(nodes(&folder(&[(0, "0-1", "10")], None), &[0, 1], None), [(0, vec![0, 1])]);
+    }
+
+    #[test]
+    fn which_memory_may_be_used_is_read_of_the_status() {
+        let status =
+            "Name:\tragstone\nCpus_allowed_list:\t0-7\nMems_allowed:\t00000000,00000005\nMems_allowed_list:\t0,2\n";
+        assert_eq!(allowed_memories(status), Some(vec![0, 2]));
+        assert_eq!(allowed_memories("Name:\tragstone\n"), None);
     }
 
     #[test]

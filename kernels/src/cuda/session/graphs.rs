@@ -16,6 +16,8 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// Classes that are kept; that used least recently goes first. Each batch size is one, and a longer context another.
 const MOST_KEPT: usize = 64;
+/// How often a step is recorded before it is known that there is no memory for it.
+const RECORDINGS: usize = 2;
 
 /// Everything that the arguments of a step's launches depend on, beside the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -104,15 +106,20 @@ impl Graphs {
         own.map_or_else(Vec::new, |(_, launches)| launches)
     }
 
-    fn keep(&mut self, class: Class, recorded: Recorded) {
-        // Its memory may have gone while it was recorded, by another thread or by what was recorded itself.
-        if recorded.epoch != self.epoch || self.kept.iter().any(|kept| kept.class == class) {
-            return;
+    /// Keeps what was recorded, unless its memory went meanwhile, for another thread's need or that of the recording itself. Whether its class
+    /// is kept.
+    fn keep(&mut self, class: &Class, recorded: Recorded) -> bool {
+        if self.kept.iter().any(|kept| kept.class == *class) {
+            return true;
+        }
+        if recorded.epoch != self.epoch {
+            return false;
         }
         if self.kept.len() >= MOST_KEPT {
             self.kept.remove(0);
         }
-        self.kept.push(Kept { class, recorded, form: Form::New });
+        self.kept.push(Kept { class: class.clone(), recorded, form: Form::New });
+        true
     }
 
     /// Lets all graphs go; their memory, by size.
@@ -139,11 +146,24 @@ impl Drop for Recording<'_> {
 }
 
 impl Session {
-    /// The launches of `steps`, which are not queued. It gives where its table and its results are to lie.
+    /// Keeps the launches of `steps`, which are not queued. It gives where its table and its results are to lie.
     ///
     /// # Errors
     /// Those of `steps`; `Internal` while another thread records.
-    pub(in crate::cuda) fn record(&self, steps: impl FnOnce() -> Result<[Buffer; 2]>) -> Result<Recorded> {
+    pub(in crate::cuda) fn record(&self, class: &Class, steps: impl Fn() -> Result<[Buffer; 2]>) -> Result<()> {
+        // One that took the memory of others finds that the next time. Where it takes its own, each try would empty all caches in vain.
+        for _ in 0..RECORDINGS {
+            let recorded = self.recorded(&steps)?;
+            // A graph may have to go, for which the context has to be this thread's.
+            if self.enter()?.graphs.keep(class, recorded) {
+                return Ok(());
+            }
+        }
+        self.lock().graphs.is_short = true;
+        Ok(())
+    }
+
+    fn recorded(&self, steps: impl Fn() -> Result<[Buffer; 2]>) -> Result<Recorded> {
         let mut state = self.enter()?;
         if state.graphs.recording.is_some() {
             return Err(Error::internal("another thread records"));
@@ -174,13 +194,6 @@ impl Session {
     /// Whether the launches of a class are kept.
     pub(in crate::cuda) fn has_recorded(&self, class: &Class) -> bool {
         self.lock().graphs.kept.iter().any(|kept| kept.class == *class)
-    }
-
-    /// Keeps the launches of a class, unless their memory was given back meanwhile.
-    pub(in crate::cuda) fn keep_recorded(&self, class: Class, recorded: Recorded) -> Result<()> {
-        // A graph may have to go, for which the context has to be this thread's.
-        self.enter()?.graphs.keep(class, recorded);
-        Ok(())
     }
 
     /// Queues the launches of a class with that table, and a copy of the first `bytes` of what comes out to `out`. `false` where they are
@@ -274,13 +287,11 @@ mod tests {
         let class = |rows| Class { pool: (0, 1), rows, segments: 0, table_bytes: 0, angles: Vec::new() };
         let recorded = |epoch| Recorded { launches: Vec::new(), table: 0, out: 0, epoch };
         let mut graphs = Graphs::default();
-        graphs.keep(class(1), recorded(0));
-        assert_eq!(graphs.kept.len(), 1);
+        assert!(graphs.keep(&class(1), recorded(0)) && graphs.kept.len() == 1);
+        assert!(graphs.keep(&class(1), recorded(0)) && graphs.kept.len() == 1, "it is there already");
         graphs.give_back(7, 64);
         assert_eq!(graphs.forget()[&64], [7]);
-        graphs.keep(class(2), recorded(0));
-        assert!(graphs.kept.is_empty());
-        graphs.keep(class(2), recorded(1));
-        assert_eq!(graphs.kept.len(), 1);
+        assert!(!graphs.keep(&class(2), recorded(0)) && graphs.kept.is_empty());
+        assert!(graphs.keep(&class(2), recorded(1)) && graphs.kept.len() == 1);
     }
 }

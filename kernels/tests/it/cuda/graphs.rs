@@ -407,6 +407,43 @@ fn graphs_are_of_their_pool_and_go_where_memory_is_short() {
     }
 }
 
+/// With the least memory that steps are computed in: what graphs and caches hold gives way to stored KV.
+#[test]
+fn stored_kv_takes_the_memory_of_graphs_where_there_is_no_other() {
+    const GRAIN: u64 = 64 << 10;
+    let standin = StandIn::new(2);
+    let steps = [&[(0, 1)][..]; 5];
+    let model_of = |grains: u64| {
+        standin.set("memory", &(grains * GRAIN).to_string());
+        standin.set("reset", "");
+        CudaModel::random(config(), 7, 0, LoadOptions { kv_dtype: Some(KvDtype::F32), ..Default::default() })
+    };
+    let begun = |batch: &mut Batch<'_>| {
+        batch.step(&[(0, LENGTHS[0])])?;
+        steps.iter().map(|step| batch.step(step)).collect::<Result<Vec<_>>>()
+    };
+    let (mut too_few, mut enough) = (0, 1024);
+    while enough - too_few > 1 {
+        let grains = (too_few + enough) / 2;
+        let fits = model_of(grains).is_ok_and(|model| begun(&mut Batch::new(&model, 80)).is_ok());
+        *(if fits { &mut enough } else { &mut too_few }) = grains;
+    }
+    let rest = |batch: &mut Batch<'_>| {
+        batch.store(2, 17);
+        [batch.step(&[(2, 3)]).unwrap(), batch.step(&[(0, 1)]).unwrap()]
+    };
+    let of = |grains: u64| {
+        let model = model_of(grains).unwrap();
+        let mut batch = Batch::new(&model, 80);
+        (begun(&mut batch).unwrap(), rest(&mut batch))
+    };
+    let expected = of(1024);
+    for grains in enough..enough + 8 {
+        assert!(of(grains) == expected, "{grains} of {enough}");
+    }
+    standin.assert_clean();
+}
+
 #[test]
 fn where_graphs_are_refused_the_launches_go_one_by_one() {
     let standin = StandIn::new(4);

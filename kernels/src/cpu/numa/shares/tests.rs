@@ -38,18 +38,18 @@ fn what_is_small_is_not_cut_and_what_is_few_only_evenly() {
     of_many.install(|| {
         assert_eq!(cuts(Shares::of(10, 1999)), [0, 10]);
         assert_eq!(cuts(Shares::of(10, 2000)), [0, 5, 10]);
-        assert_eq!(cuts(Shares::of_few(8, 1999)), [0, 8]);
+        assert_eq!(cuts(Shares::of_heads(8, 1999)), [0, 8]);
         for (heads, expected) in
             [(1, &[0, 1][..]), (2, &[0, 1, 2]), (3, &[0, 3]), (4, &[0, 2, 4]), (5, &[0, 5]), (9, &[0, 5, 9])]
         {
-            assert_eq!(cuts(Shares::of_few(heads, 2000)), expected, "{heads} heads");
+            assert_eq!(cuts(Shares::of_heads(heads, 2000)), expected, "{heads} heads");
         }
     });
     let whole = Shares::of(10, usize::MAX);
     assert!(!whole.is_split() && whole.team.is_none(), "where nothing is divided");
     let uneven = pool(team(&[2, 1], 3).unwrap());
-    assert_eq!(uneven.install(|| cuts(Shares::of_few(6, 0))), [0, 4, 6]);
-    assert_eq!(uneven.install(|| cuts(Shares::of_few(2, 0))), [0, 2]);
+    assert_eq!(uneven.install(|| cuts(Shares::of_heads(6, 0))), [0, 4, 6]);
+    assert_eq!(uneven.install(|| cuts(Shares::of_heads(2, 0))), [0, 2]);
 }
 
 #[test]
