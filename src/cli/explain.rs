@@ -46,9 +46,8 @@ pub async fn run(config: &Config, args: Args) -> Result<()> {
 }
 
 fn table(AnswerExtension { citations, report }: &AnswerExtension) -> String {
-    let mut out = String::new();
     let heads = ["tokens", "source", "from", "MiB", "load ms", "compute ms", "instead ms"];
-    out.push_str(&line("segment", &heads.map(str::to_owned), "why"));
+    let mut lines = vec![("segment".to_owned(), heads.map(str::to_owned), "why")];
     let mut citations = citations.iter();
     for segment in &report.segments {
         let name = match segment.kind {
@@ -73,17 +72,20 @@ fn table(AnswerExtension { citations, report }: &AnswerExtension) -> String {
             ms(|predicted| predicted.compute_ms),
             ms(|predicted| predicted.recompute_ms),
         ];
-        out.push_str(&line(&name, &cells, why(segment.why)));
+        lines.push((name, cells, why(segment.why)));
     }
+    let widest = lines.iter().map(|(_, [_, _, from, ..], _)| from.len()).max().unwrap_or(0);
+    let mut out: String = lines.iter().map(|(name, cells, why)| line(name, cells, why, widest + 2)).collect();
     out.push_str(blending(report.blending));
     out.push_str(&shares(report));
     out.push_str(&times(report));
     out
 }
 
-fn line(name: &str, cells: &[String; 7], why: &str) -> String {
+/// Which tiers have a segment may take much room, and mostly takes little: `from_width`.
+fn line(name: &str, cells: &[String; 7], why: &str, from_width: usize) -> String {
     let [tokens, source, from, mib, load, compute, instead] = cells;
-    format!("{name:<24}{tokens:>7}{source:>8}{from:>16}{mib:>8}{load:>9}{compute:>11}{instead:>11}  {why}\n")
+    format!("{name:<24}{tokens:>7}{source:>8}{from:>from_width$}{mib:>8}{load:>9}{compute:>11}{instead:>11}  {why}\n")
 }
 
 /// The tier that was taken, and in brackets those that have it, too.
@@ -196,7 +198,7 @@ mod tests {
             "citations": [{ "title": "Roofs\u{1b}[2J" }],
             "report": {
                 "segments": [
-                    segment("system_prompt", "exact", json!("device"), json!(["device"]), "in_place"),
+                    segment("system_prompt", "exact", json!("device"), json!(["device", "host", "disk"]), "in_place"),
                     segment("passage", "blend", json!("host"), json!(["host", "disk"]), "stored_closely"),
                     segment("question", "compute", Value::Null, json!([]), "ends_the_prompt"),
                 ],
@@ -213,6 +215,7 @@ mod tests {
             },
         }));
         let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[1].contains("120   exact  device (host, disk)    1.00"), "{text}");
         assert!(lines[2].starts_with("passage Roofs[2J ") && lines[2].contains("host (disk)"), "{text}");
         assert!(lines[2].contains("1.00      1.2        0.0       40.0  computed after others"), "{text}");
         assert!(text.contains("layers 0 to 1 compute all of it, the others 15.0 %"), "{text}");

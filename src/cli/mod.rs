@@ -22,6 +22,7 @@ mod output;
 mod page;
 mod pml;
 mod report;
+mod search;
 mod serve;
 mod settings;
 mod simulate;
@@ -115,6 +116,8 @@ enum Command {
     Mcp,
     /// Read files into a collection: text, Markdown, HTML, PDF, Office, e-mail, CSV, JSON, source code
     Ingest(ingest::Args),
+    /// Find passages of a collection: by meaning, by words, or both
+    Search(search::Args),
     /// Ask a question over a collection
     Ask(ask::Args),
     /// Show how a question's prompt comes about: what is loaded, blended and computed, why, and what it takes
@@ -250,6 +253,7 @@ impl Cli {
             Command::Page => page::run(&config).await,
             Command::Mcp => mcp::run(&config).await,
             Command::Ingest(args) => ingest::run(&config, args).await,
+            Command::Search(args) => search::run(&config, args).await,
             Command::Ask(args) => ask::run(&config, args).await,
             Command::Calibrate(args) => calibrate::run(&config, args).await,
             Command::Explain(args) => explain::run(&config, args).await,

@@ -18,12 +18,16 @@ pub fn citations(citations: &[Citation]) -> String {
         let title = one_line(if title.is_empty() { document_id } else { title }, 40);
         let source = source.as_ref().map_or_else(String::new, |source| format!(" ({})", one_line(source, 60)));
         let _ = writeln!(out, "  [{number}] {title}{source}: {}", one_line(text, 70));
-        if let [other, rest @ ..] = also_in.as_slice() {
-            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-            let _ = writeln!(out, "      the same text is in {}{more}", one_line(place(other), 60));
-        }
+        out.push_str(&self::also_in(also_in, "      "));
     }
     if out.is_empty() { out } else { format!("\nSources\n{out}") }
+}
+
+/// A line about the other places of a text, if it has some.
+pub fn also_in(places: &[Elsewhere], indent: &str) -> String {
+    let [other, rest @ ..] = places else { return String::new() };
+    let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+    format!("{indent}the same text is in {}{more}\n", one_line(place(other), 60))
 }
 
 /// What people know another place of a text by.

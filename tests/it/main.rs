@@ -57,6 +57,7 @@ mod s3;
 #[path = "../s3_server/mod.rs"]
 mod s3_server;
 mod schemas;
+mod search;
 mod settings;
 mod sharing;
 mod simulate;

@@ -200,7 +200,8 @@ pub const TABLE: &[Definition] = &[
     setting(
         "numa",
         "`auto`: where the processor's memory is in several NUMA nodes, threads stay on their node, and weights and the KV pool are split among \
-         the nodes, so that each mostly reads its own memory. `off`: the system decides. Answers and stored KV are the same.",
+         the nodes, so that each mostly reads its own memory; a policy of `numactl` is kept. `off`: the system decides. Answers and stored KV \
+         are the same.",
     )
     .flag(),
     setting(
