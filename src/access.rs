@@ -1,12 +1,18 @@
 //! How a command reaches the store: through the running service of its data folder, or, where none runs, by opening the
 //! folder itself for as long as the command takes.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ragstone_storage::env::Stopwatch;
+#[cfg(unix)]
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::api::cache::WholeStatus;
 use crate::api::models::Ready;
@@ -132,13 +138,54 @@ impl Access {
 ///
 /// # Errors
 /// `NotFound`, and nothing is created, where the data folder is missing or empty.
-pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Data), work, Interrupted::default()).await
+///
+/// Where another command had the folder open, and ends meanwhile, all of it is done again.
+pub async fn with<T>(config: &Config, command: &str, work: impl AsyncFn(&Client) -> Result<T>) -> Result<T> {
+    loop {
+        let has_ended = Cell::new(false);
+        let once = async |client: &Client| {
+            let done = work(client).await;
+            has_ended.set(done.is_err() && client.is_ending().await);
+            done
+        };
+        match run(config, (command, Needs::Data), once, Interrupted::default()).await {
+            Err(error) if has_ended.get() && error.kind() != ErrorKind::Cancelled => {}
+            done => return done,
+        }
+    }
 }
 
-/// As [`with`]; the data folder is created where it is missing.
+/// As [`with`], for work that cannot be done again, as it has been seen in part.
+pub async fn with_once<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
+    run(
+        config,
+        (command, Needs::Data),
+        async |client: &Client| or_ended(client, work(client).await).await,
+        Interrupted::default(),
+    )
+    .await
+}
+
+/// As [`with_once`]; the data folder is created where it is missing.
 pub async fn creating<T>(config: &Config, command: &str, work: impl AsyncFnOnce(&Client) -> Result<T>) -> Result<T> {
-    run(config, (command, Needs::Nothing), work, Interrupted::default()).await
+    run(
+        config,
+        (command, Needs::Nothing),
+        async |client: &Client| or_ended(client, work(client).await).await,
+        Interrupted::default(),
+    )
+    .await
+}
+
+/// Where a command had the folder open and ends, says so: the service that answered is nothing that its user knows of.
+async fn or_ended<T>(client: &Client, done: Result<T>) -> Result<T> {
+    match done {
+        Err(_) if client.is_ending().await => {
+            let message = "the command that had the data folder open has ended meanwhile; run this one again";
+            Err(Error::new(ErrorKind::Unavailable, message))
+        }
+        done => done,
+    }
 }
 
 /// As [`creating`], for a job, through which other commands of the same user reach the store meanwhile. After Ctrl-C it is told to end,
@@ -194,6 +241,7 @@ async fn run<T>(
         interrupted = interrupted() => return Err(interrupted),
     };
     let Interrupted { told, hears_the_end } = on_interrupt;
+    let mut came_too_late = false;
     let done = {
         let mut work = std::pin::pin!(work(access.client()));
         let interrupted = tokio::select! {
@@ -207,6 +255,7 @@ async fn run<T>(
                 service.end_jobs();
                 let ended = stopping(work).await?;
                 // It may have been done, or have failed, at that moment.
+                came_too_late = ended.is_ok();
                 ended.map_err(|error| match (error.kind(), told(false)) {
                     (ErrorKind::Cancelled | ErrorKind::Unavailable, Some(told)) => {
                         Error::new(ErrorKind::Cancelled, told)
@@ -230,6 +279,10 @@ async fn run<T>(
             interrupted = interrupted() => Err(interrupted),
         }
     };
+    if came_too_late {
+        // For this work: what comes after it hears the same.
+        HEARD.fetch_sub(1, Ordering::Relaxed);
+    }
     done.and_then(|value| closed.map(|()| value))
 }
 
@@ -260,12 +313,38 @@ pub async fn running(config: &Config) -> Result<(ServiceRecord, Client)> {
     Err(Error::new(ErrorKind::Unavailable, message))
 }
 
-/// Waits for Ctrl-C; the error that a command then ends with.
+/// How often somebody pressed Ctrl-C, once somebody has waited for it.
+static INTERRUPTS: OnceLock<watch::Receiver<u64>> = OnceLock::new();
+/// Of these, those that somebody heard.
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+/// Waits for Ctrl-C; the error that a command then ends with. One that came while nobody waited is heard by who waits next.
 pub async fn interrupted() -> Error {
-    match tokio::signal::ctrl_c().await {
-        Ok(()) => Error::new(ErrorKind::Cancelled, "interrupted; what was stored is kept"),
-        Err(error) => Error::internal(format!("signals cannot be received: {error}")),
+    let mut count = INTERRUPTS.get_or_init(count_interrupts).clone();
+    match count.wait_for(|count| *count > HEARD.load(Ordering::Relaxed)).await {
+        Ok(count) => {
+            HEARD.store(*count, Ordering::Relaxed);
+            Error::new(ErrorKind::Cancelled, "interrupted; what was stored is kept")
+        }
+        Err(_) => Error::internal("signals cannot be received"),
     }
+}
+
+fn count_interrupts() -> watch::Receiver<u64> {
+    let (count, counted) = watch::channel(0);
+    tokio::spawn(async move {
+        #[cfg(unix)]
+        if let Ok(mut signals) = signal(SignalKind::interrupt()) {
+            while signals.recv().await.is_some() {
+                count.send_modify(|count| *count += 1);
+            }
+        }
+        #[cfg(not(unix))]
+        while tokio::signal::ctrl_c().await.is_ok() {
+            count.send_modify(|count| *count += 1);
+        }
+    });
+    counted
 }
 
 async fn wait_until_ready(client: &Client) -> Result<()> {
@@ -317,4 +396,29 @@ async fn check_model(config: &Config, client: &Client) -> Result<()> {
          model, or leave --model out"
     );
     Err(Error::new(ErrorKind::Incompatible, message))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_ctrl_c_that_comes_while_nobody_waits_is_heard_by_who_waits_next() {
+        assert!(poll!(pin!(interrupted())).is_pending());
+        // Whoever counts begins.
+        tokio::task::yield_now().await;
+        for _ in 0..2 {
+            // SAFETY: it takes a number; the signal has a handler.
+            assert_eq!(unsafe { libc::raise(libc::SIGINT) }, 0);
+            let heard = tokio::time::timeout(Duration::from_secs(60), interrupted()).await.unwrap();
+            assert_eq!(heard.kind(), ErrorKind::Cancelled);
+            assert!(poll!(pin!(interrupted())).is_pending(), "one is heard once");
+        }
+        HEARD.fetch_sub(1, Ordering::Relaxed);
+        assert!(poll!(pin!(interrupted())).is_ready(), "and again where it came too late for who heard it");
+    }
 }

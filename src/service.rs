@@ -22,6 +22,8 @@ use crate::{embedder_source, model_source, telemetry};
 
 /// How long running answers may take to end when the service stops.
 const GRACE: Duration = Duration::from_secs(10);
+/// And where a command ends whose data folder others reached through it: they did not begin them at a service that may stop.
+const PASSING_GRACE: Duration = Duration::from_secs(300);
 
 /// A running service.
 pub struct Service {
@@ -152,7 +154,16 @@ impl Service {
         self.end_jobs();
         let opened = self.state.loaded();
         let mut in_flight = self.state.in_flight();
-        if tokio::time::timeout(GRACE, in_flight.wait_for(|count| *count == 0)).await.is_err() {
+        let ended = in_flight.wait_for(|count| *count == 0);
+        let have_ended = match self.state.audience() {
+            Audience::Passing => {
+                let told = "answering what other commands asked for; Ctrl-C ends at once";
+                let waiting = Progress::new(told, Unit::Nothing);
+                tokio::time::timeout(PASSING_GRACE, waiting.during(ended)).await.is_ok()
+            }
+            _ => tokio::time::timeout(GRACE, ended).await.is_ok(),
+        };
+        if !have_ended {
             tracing::warn!(requests = *in_flight.borrow(), "requests were cut short");
         }
         self.servers.stop().await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ragstone_storage::env::Stopwatch;
 use serde_json::{Value, json};
 
-use crate::harness::{Folder, Ran};
+use crate::harness::{Folder, Ran, signal};
 use crate::ingest_jobs::{FILES, SLOW, corpus, wait_for_commit};
 
 /// An ingest that has the folder open itself, and is in the middle of it.
@@ -104,4 +104,18 @@ fn a_warm_up_goes_on_when_the_command_that_it_was_begun_in_ends() {
     assert!(done["passages_done"].as_u64().is_some_and(|done| done > 1), "{done}");
     assert_eq!(done["passages_done"], done["passages_total"], "{done}");
     assert_eq!(folder.json(&["cache", "warm", "--list", "--json"]), json!([]));
+}
+
+/// Its first ingest is at its last commit when somebody ends it: that is done, and nothing is watched any more.
+#[test]
+fn a_watch_that_is_ended_at_its_last_commit_ends() {
+    let folder = Folder::new();
+    let one = folder.write("one.md", "One lantern.");
+    let mut watching = folder.ragstone(&["ingest", one.to_str().unwrap(), "--collection", "c", "--watch"]);
+    watching.env(SLOW.0, SLOW.1).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let watching = watching.spawn().unwrap();
+    wait_for_commit(&folder.data(), "c");
+    assert!(signal("INT", watching.id()));
+    let ended = Ran::of(watching.wait_with_output().unwrap()).succeeded();
+    assert!(ended.stdout.contains("c: 1 file taken"), "{ended:?}");
 }

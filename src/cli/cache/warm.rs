@@ -116,15 +116,16 @@ impl Wanted {
 }
 
 async fn watch(config: &Config, wanted: &Wanted) -> Result<(u64, WarmProgress)> {
-    let job = Cell::new(None);
+    let (job, passes) = (Cell::new(None), Cell::new(false));
     loop {
         let has_ended = Cell::new(false);
         let work = async |client: &Client| {
+            passes.set(client.passes());
             let watched = watch_at(client, wanted, &job).await;
             has_ended.set(watched.is_err() && client.is_ending().await);
             watched
         };
-        let told = |is_remote: bool| Some(interrupted(job.get()?, is_remote));
+        let told = |is_remote: bool| Some(interrupted(job.get()?, is_remote && !passes.get()));
         match access::with_told(config, "cache warm", work, &told).await {
             // The job is journaled, and the folder is free: this command goes on by itself.
             Err(_) if has_ended.get() => beside_bars(|| eprintln!("{}", access::ENDED)),
