@@ -2,7 +2,10 @@
 
 const TOKEN = "ragstone-token";
 
-/** The owner's token, or an API key: `ragstone page` hands the token over behind the `#`, which no server sees. It lasts as long as the tab. */
+/** Where documents go, and are looked for, as long as nobody named a collection. */
+export const DEFAULT_COLLECTION = "default";
+
+/** The owner's token, or an API key: `ragstone page` hands the token over after the `#`, which no server sees. It lasts as long as the tab. */
 export const token = {
   get: () => sessionStorage.getItem(TOKEN),
   set: (value) => sessionStorage.setItem(TOKEN, value),
@@ -14,6 +17,12 @@ export class ApiError extends Error {
     super(error?.message ?? `the service answered with status ${status}`);
     this.status = status;
     this.code = error?.code ?? null;
+    this.param = error?.param ?? null;
+  }
+
+  /** The collection that was asked for is not there. */
+  get isNoCollection() {
+    return this.code === "not_found" && this.param === "collection";
   }
 }
 
