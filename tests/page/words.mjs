@@ -98,6 +98,8 @@ const refused = page.getByRole("alert");
 await refused.getByText("There is no collection another any more. Choose another one under Collection and ask again, or add documents.").waitFor();
 assert.ok(!(await refused.innerText()).includes("--"));
 await chosen("default");
+await page.goto(`${base}/#/collections/another/one`);
+await refused.getByText("There is no such collection, or no longer: the view Collections has those that are there.").waitFor();
 await page.goto(`${base}/#/collections/another`);
 await page.getByText("There is no collection another. Files that you add here begin it").waitFor();
 await page.getByLabel("Choose files").setInputFiles({ name: "new.md", mimeType: "text/markdown", buffer: Buffer.from("A new one.") });

@@ -12,17 +12,16 @@ export const token = {
   drop: () => sessionStorage.removeItem(TOKEN),
 };
 
+/** What the service says of a collection that is not there is advice for the command line. */
+const NO_COLLECTION = "There is no such collection, or no longer: the view Collections has those that are there.";
+
 export class ApiError extends Error {
   constructor(status, error) {
-    super(error?.message ?? `the service answered with status ${status}`);
+    const isNoCollection = error?.code === "not_found" && error.param === "collection";
+    super(isNoCollection ? NO_COLLECTION : error?.message ?? `the service answered with status ${status}`);
     this.status = status;
     this.code = error?.code ?? null;
-    this.param = error?.param ?? null;
-  }
-
-  /** The collection that was asked for is not there. */
-  get isNoCollection() {
-    return this.code === "not_found" && this.param === "collection";
+    this.isNoCollection = isNoCollection;
   }
 }
 

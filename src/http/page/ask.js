@@ -130,7 +130,7 @@ async function answer(text, turns, signal) {
   return isGone;
 }
 
-/** The service names a flag of the command line; here there is a list. */
+/** Here there is a list to choose from. */
 function noCollection(name) {
   return h("div", { class: "failure", role: "alert" }, h("p", {}, `There is no collection ${name} any more. Choose another one under Collection and ask again, or `, h("a", { href: "#/collections" }, "add documents"), "."));
 }
