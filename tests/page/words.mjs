@@ -126,6 +126,14 @@ await dialog.getByRole("button", { name: "Delete" }).click();
 await page.getByText("None of documents 1 to 2 has ITEM 10.").waitFor();
 await page.getByLabel("Filter by title or source").fill("");
 await page.getByRole("link", { name: "zebra" }).waitFor();
+// Of a part it is said that it is one.
+await page.route("**/collections/middle/documents?*", async (route) => {
+  const response = await route.fetch();
+  return route.fulfill({ response, json: { ...(await response.json()), has_more: true } });
+});
+await page.reload();
+await page.getByText("Documents 1 to 2, sorted by name on this page").waitFor();
+await page.getByRole("link", { name: "More" }).waitFor();
 
 // Of a file of this machine it is said that it comes again; its page parts its name from its passages.
 const file = join(process.env.FOLDER, "roof.md");
@@ -146,10 +154,8 @@ let ingests = [{ id: 3, collection: "middle", paths: ["/srv/notes"], state: "run
 let jobs = [["ingest", 1], ["warm_up", 1], ["change", 1]];
 await page.route("**/v1/cache/jobs", (route) => route.fulfill({ json: { object: "list", data: [job] } }));
 await page.route("**/v1/ingests", (route) => route.fulfill({ json: { object: "list", data: ingests } }));
-await page.route("**/v1/cache/status", async (route) => {
-  const response = await route.fetch();
-  return route.fulfill({ response, json: { ...(await response.json()), ingests, jobs: jobs.map(([kind, number]) => ({ kind, jobs: number })) } });
-});
+const status = await (await fetch(`${base}/v1/cache/status`)).json();
+await page.route("**/v1/cache/status", (route) => route.fulfill({ json: { ...status, ingests, jobs: jobs.map(([kind, number]) => ({ kind, jobs: number })) } }));
 await go("Jobs");
 await page.getByText("10 of 40 files").waitFor();
 assert.equal(await page.getByText("Other jobs that run or wait").count(), 0);
@@ -174,8 +180,9 @@ await page.getByText("2 document changes; 1 bucket clean-up; 1 re-embedding").wa
 const disk = page.getByRole("region", { name: "disk" });
 await disk.waitFor();
 assert.equal(await disk.locator(".spark").count(), 0);
-await add("more", { one: "Another word is enough." });
 await look("store");
+status.store.disk.bytes += 4096;
+await disk.locator(".spark").waitFor();
 
 // No word that says where in place of what.
 assert.ok(first);
